@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 MOST_ROUNDS = 3
-"""Of large clusters: each node is measured with so many others."""
+"""Of large clusters: with how many others each node is measured."""
 MOST_AT_ONCE = 8
 """Pairs at a time: the head starts a launcher for each."""
 
@@ -27,5 +27,5 @@ def rounds(nodes: Sequence[str], *, most: int = MOST_ROUNDS) -> list[list[tuple[
 
 
 def chunks(pairs: Sequence[tuple[str, str]], *, most: int = MOST_AT_ONCE) -> list[list[tuple[str, str]]]:
-    """The pairs of one round, so many at a time."""
+    """The pairs of one round, a limited number at a time."""
     return [list(pairs[start : start + most]) for start in range(0, len(pairs), most)]

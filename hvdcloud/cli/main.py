@@ -145,7 +145,7 @@ def _options_with_values(command: str) -> frozenset[str]:
 def _completed(args: list[str]) -> list[str]:
     """The words before the one that the shell completes, as `hoist_globals` would have them.
 
-    The value of a global option is completed by the option, wherever it stands.
+    The value of a global option is completed by the option, wherever it is.
     """
     return args[-1:] if args and args[-1] in _GLOBAL_VALUES else hoist_globals(args)
 

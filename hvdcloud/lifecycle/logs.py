@@ -198,7 +198,7 @@ def follow(
             lost_since = time.monotonic() if cut.offset > offset or lost_since is None else lost_since
             offset = cut.offset
             if gone := _head_is_gone(context, cluster, run_id):
-                # It may have gone because the run had ended.
+                # It may have ended because the run had.
                 if (kept := _kept(context, cluster, run_id, start=offset)) is None:
                     tell_lost_head(
                         context, cluster, run_id, gone.message, last_lines=[*filter(None, [reader.last_line])]

@@ -230,7 +230,7 @@ class _Tally:
         self._count = 0
 
     def add(self, count: int) -> None:
-        """So many more."""
+        """Note that this many more have arrived."""
         with self._lock:
             self._count += count
 

@@ -212,7 +212,7 @@ class Retries:
             now = self._context.query()
             return not (now is not None and now.whole) and not self._was_deleted(Cause.LOST)
         except HvdcloudError:
-            # What the provider does not say is not acted upon; the error at hand is raised.
+            # What the provider does not say is not acted upon; the present error is raised.
             return False
 
     def _was_deleted(self, cause: Cause) -> bool:

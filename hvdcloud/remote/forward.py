@@ -130,7 +130,7 @@ class Forwarder:
             return True
 
     def wait_for(self, ports: Ports, *, seconds: float, every: float = 1.0) -> bool:
-        """Wait until a program of the node listens on this port; False: none did in so many seconds."""
+        """Wait until a program of the node listens on this port; False: none did in this many seconds."""
         deadline = time.monotonic() + seconds
         while not self._ended.is_set():
             with contextlib.suppress(NodeError):  # Said already.

@@ -138,7 +138,7 @@ class Mirror:
         checkpoints, manifests = self._needed(run)
         with open_bucket_of(session) as there:
             lacking = there.lacking(checkpoints)
-            # The manifests last: they say that the rest is there.
+            # The manifests last: they say that the rest has arrived.
             for original in (*lacking, *there.lacking(manifests)):
                 there.put(original, Path(self.bucket.root, original.name), on_bytes=on_bytes)
         return len(lacking)

@@ -139,7 +139,7 @@ class NodeBucket:
         return found
 
     def _pieces(self, count: int) -> Iterator[bytes]:
-        """So many bytes of an object. What goes wrong with the connection is a NodeError, never one of a disk."""
+        """This many bytes of an object. What goes wrong with the connection is a NodeError, never one of a disk."""
         while count:
             piece = bytes(self._rest[:count]) if self._rest else self._more()
             if self._rest:

@@ -38,7 +38,7 @@ class Tick:
     at: float
     label: str
     anchor: str = "end"
-    """Which part of the label is there: start | middle | end."""
+    """Which part of the label is at that point: start | middle | end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ class RunRecord:
     events: Sequence[Event]
     checkpoints: Sequence[Entry]
     complete: bool
-    """Every node that has said anything has said that all of its files are there."""
+    """Every node that has said anything has said that all of its files are in the bucket."""
 
     @property
     def about(self) -> About:

@@ -121,7 +121,7 @@ class UploadReport:
     """How far the checkpoints of a node, or of a whole run, are in the bucket."""
 
     complete: bool = False
-    """Every file is there, and the manifests say so."""
+    """Every file is in the bucket, and the manifests say so."""
     files: int = 0
     """How many were uploaded."""
     pending: Sequence[str] = ()

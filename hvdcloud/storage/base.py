@@ -88,7 +88,7 @@ class Bucket(Protocol):
 
     @property
     def write_once(self) -> bool:
-        """Whether a checkpoint that is there is never replaced, since nodes may not have the right to. Where they hold
+        """Whether a checkpoint that exists is never replaced, since nodes may not have the right to. Where they hold
         the bucket itself, as they do a folder, that would protect nothing and fill the disk."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:

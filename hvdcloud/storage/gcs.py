@@ -258,7 +258,7 @@ class GcsBucket:
                 try:
                     blob.upload_from_file(source, size=size, **options)
                 finally:
-                    # Also where only the answer was lost, and the object is there.
+                    # Also where only the answer was lost, and the object exists.
                     sha256 = sha.text() if source.seen == size and on_read is None else ""
 
         vanished = ChangedWhileUploadingError(f"{path} is gone", hint="it is uploaded if it comes back")

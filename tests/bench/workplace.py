@@ -124,7 +124,7 @@ class Workplace:
     def build(self, project: Project) -> str:
         """The project's image, built if it is not there. Returns its reference.
 
-        It stays: its name stands for its content, and every project with the same content uses it.
+        It stays: its name is made of its content, and every project with the same content uses it.
         """
         printed = run([HVDCLOUD, "build", "--json"], cwd=project.folder, env=self.env, limit=BUILD_SECONDS).out
         self._image = str(json.loads(printed)["result"]["reference"])

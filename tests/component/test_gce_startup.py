@@ -249,7 +249,7 @@ def test_where_the_head_takes_no_ranks_the_next_node_is_the_first_with_a_share(v
 
 
 def with_local_ssds(vm: Vm, count: int, *, found: int | None = None) -> dict[str, Any]:
-    """Options of `Vm.boot` for a VM that is to have so many, and where so many are found."""
+    """Options of `Vm.boot` for a VM that should have one number, and has the other."""
     links = vm.folder / "dev/disk/by-id"
     links.mkdir(parents=True)
     for number in range(count if found is None else found):

@@ -1,4 +1,4 @@
-"""A job, or whoever can write to its bucket, against the machine that its checkpoints are pulled to."""
+"""A job, or another writer of its bucket, against the machine that its checkpoints are pulled to."""
 
 from __future__ import annotations
 

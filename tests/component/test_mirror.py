@@ -374,7 +374,7 @@ def test_a_checkpoint_that_this_disk_has_no_room_for_is_refused_before_it_comes(
 ) -> None:
     here, (head, _) = home
     forge(head, {"huge": b"x"}, size=1 << 60)
-    # The node does not have so many bytes either: without a check there, it is the one here that holds.
+    # The node does not have that many bytes either: without a check there, it is the one here that holds.
     with pytest.raises((CapacityError, NodeError)):
         here.bring()
     assert here.bucket.stat(PREFIX + "huge") is None

@@ -245,7 +245,7 @@ def test_stop_ends_a_run_that_waits_for_data(cluster: NodeCluster, bucket: Bucke
     assert (state["state"], state["result"]) == ("done", "stopped")
     assert not has_begun(cluster)
     wait_gone(agents)
-    # The next run may begin at once, and goes on where this one was.
+    # The next run may begin at once, and continues where this one was.
     bucket.open()
 
 

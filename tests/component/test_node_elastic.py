@@ -44,7 +44,7 @@ def test_a_lost_node_is_gone_on_without_and_returns_under_another_name(three_nod
     cluster.switch_on(two)
     cluster.wait_for_world([head, one, f"{two}-g2"])
 
-    # The secrets went with the node's memory, and are there again for its root alone.
+    # The secrets went with the node's memory, and are given again, to its root alone.
     environment = cluster.root(two) / "run/hvdcloud" / RUN / "env.json"
     assert json.loads(environment.read_text()) == {"TOKEN": SECRET}
     assert stat.S_IMODE(environment.stat().st_mode) == 0o600

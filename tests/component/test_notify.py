@@ -125,7 +125,7 @@ def test_a_certificate_that_cannot_be_verified_gets_nothing(tmp_path: Path) -> N
 
 
 def told(hook: Webhook, *, times: int = 1) -> list[dict[str, Any]]:
-    """The messages, once there are so many."""
+    """The messages, once this many have come."""
     return until(lambda: hook.messages if len(hook.got) >= times else None, seconds=SECONDS, what="a message")
 
 

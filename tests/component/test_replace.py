@@ -49,7 +49,7 @@ class Cloud:
     errors: list[HvdcloudError] = field(default_factory=list)
     """Instead of making nodes, one after the other."""
     started_again: set[int] = field(default_factory=set)
-    """By the user, just before they are made anew."""
+    """By the user, just before they are made again."""
     said: list[str] = field(default_factory=list)
     slow: bool = False
     """New nodes do not get ready before they are deleted."""

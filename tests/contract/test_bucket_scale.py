@@ -16,7 +16,7 @@ CLUSTER, RUN = "digits", "20261120-101500-abc123"
 FLAT = 320 << 20
 """Bytes of memory that are enough for any checkpoint: the library's and our code, and a few chunks."""
 LARGE = 1024 << 20
-"""Bytes of a checkpoint: whoever keeps it in memory, or even half of it, needs more than `FLAT`."""
+"""Bytes of a checkpoint: a process that keeps half of it in memory needs more than `FLAT`."""
 
 TRANSFER = """
 import json, sys, time

@@ -48,7 +48,7 @@ class Nodes:
         return {file.parent.name: file.read_text().strip() for file in sorted(self._base.glob("*/told"))}
 
     def vms(self) -> set[str]:
-        """Those that are there."""
+        """Those that exist."""
         return {vm["name"] for vm in self.emulator.state.instances()}
 
     def is_a_vm(self, *, metadata: str) -> None:

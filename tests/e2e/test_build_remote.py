@@ -45,7 +45,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
 
 @pytest.fixture(scope="module")
 def pushed(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory, engine: Any) -> None:
-    """The registry has the builder and the base image that every project's layer stands on."""
+    """The registry has the builder and the base image that every project's layer is built on."""
     plan = plan_of(make(cloud, tmp_path_factory.mktemp("first"), requirements="any\n"))
     content = names_of(plan, repository(cloud)).content
     login = {"username": "oauth2accesstoken", "password": cloud.emulator.keys.issue(cloud.emulator.keys.email)[0]}

@@ -256,7 +256,7 @@ def test_a_region_without_prices_is_said(empty: RecordsCloud, tmp_path: Path) ->
 
 
 def older(cloud: RecordsCloud, name: str, *, minutes: float, ends_in: float | None = None) -> datetime | None:
-    """Make every VM of a cluster so much older; its time is up in so many minutes from now."""
+    """Make every VM of a cluster older, so that its time is up in this many minutes from now."""
     now = datetime.now(timezone.utc)
     end = None if ends_in is None else now + timedelta(minutes=ends_in)
     world = cloud.cloud.emulator.state

@@ -34,7 +34,7 @@ UP = {
     "compute.acceleratorTypes.aggregatedList": 1,
     # What may the nodes do?
     "cloudresourcemanager.projects.getIamPolicy": 1,
-    # What may we do, and does somebody pay?
+    # What may we do, and does anyone pay?
     "cloudbilling.projects.getBillingInfo": 1,
     "cloudresourcemanager.projects.testIamPermissions": 1,
     "iam.projects.serviceAccounts.testIamPermissions": 1,
@@ -49,7 +49,7 @@ UP = {
     "compute.globalOperations.wait": 2,
 }
 POLLS = 2
-"""So many times, at least, the nodes are asked how far they are."""
+"""How often, at least, the nodes are asked how far they are."""
 DOWN = {
     # Is there a cluster of this name; what belongs to it; is all of it gone? And three more such questions each time.
     "compute.instances.aggregatedList": 3,

@@ -70,7 +70,7 @@ def _no_faults_stay(cloud: Cloud) -> Iterator[None]:
 
 
 def assert_in_order(text: str, *patterns: str) -> None:
-    """Lines that match these are there, one after the other."""
+    """Lines match these, one after the other."""
     lines = iter(text.splitlines())
     for pattern in patterns:
         assert any(re.fullmatch(pattern, line) for line in lines), f"{pattern!r} is not there, or not in order:\n{text}"

@@ -30,7 +30,7 @@ def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
 
 
 def nodes(engine: Any, project: Project) -> list[str]:
-    """The indices of the containers that are there, whether or not they run."""
+    """The indices of the containers that exist, whether or not they run."""
     found = [each.removeprefix(f"container /{project.name}-") for each in labelled(engine, project.name)]
     return sorted(each for each in found if each.isdigit())
 

@@ -78,7 +78,7 @@ def test_a_nodes_port_is_forwarded_and_nothing_else(project: Project, engine: An
         forwarding.send_signal(signal.SIGINT)
         forwarded.end(within=30)
         assert forwarding.returncode == 0, forwarded.text
-    # Whoever has the key gets no further than the node itself, and the node not to this machine.
+    # The key leads no further than the node itself, and the node not to this machine.
     ssh = ["ssh", "-F", str(project.state / project.name / "ssh_config")]
     for way in (
         ["-W", "t-watching-0:2222", "1"],

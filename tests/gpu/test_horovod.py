@@ -49,7 +49,7 @@ def run(*command: str | Path, **options: Any) -> str:
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     """This machine, with Horovod compiled for its GPU into a virtual environment beside its torch."""
     if shutil.which("nvidia-smi") is None:
-        pytest.skip("no GPU is at hand: there is no nvidia-smi")
+        pytest.skip("no GPU is available: there is no nvidia-smi")
     torch_python = os.environ.get("TORCH_PYTHON", "python3")
     asked = subprocess.run([torch_python, "-c", FACTS], capture_output=True, text=True, check=False)
     if asked.returncode != 0:

@@ -26,7 +26,7 @@ class Anonymizer:
     """Replaces what is one's own by placeholders; the same thing always by the same, in all texts.
 
     Args:
-        names: of the project and the cluster, wherever they are, also inside of words: name → what stands in its place.
+        names: of the project and the cluster, wherever they are, also inside of words: name → what replaces it.
         words: of the user and this machine, likewise, but as words only: `root` may be a user.
     """
 

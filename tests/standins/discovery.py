@@ -315,7 +315,7 @@ def _parameter(spec: Mapping[str, Any], name: str, text: str) -> Any:
 
 
 def _segments(path: str) -> list[str]:
-    """What stands between the slashes; `{id}:cancel` is two."""
+    """What is between the slashes; `{id}:cancel` is two."""
     head, slash, last = path.rpartition("/")
     name, colon, verb = last.partition(":")
     return [*(head.split("/") if slash else ()), name, *((colon + verb,) if colon else ())]

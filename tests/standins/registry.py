@@ -97,7 +97,7 @@ def storage_of(folder: Path) -> Path:
 
 
 def answers(host: str) -> bool:
-    """Whether a registry is there."""
+    """Whether this machine has a registry."""
     try:
         return requests.get(f"http://{host}/v2/", timeout=5).status_code in (200, 401)
     except requests.ConnectionError:

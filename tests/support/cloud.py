@@ -96,7 +96,7 @@ class Earlier:
     storage: Path
     """Layers that a registry has."""
     port: int
-    """The registry's: the engine remembers by it which layers are there."""
+    """The registry's: the engine remembers by it which layers the registry has."""
 
 
 @contextmanager

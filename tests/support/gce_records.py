@@ -94,7 +94,7 @@ class RecordsCloud:
             before = self.there()
             return before == listed(project) == self.there()
 
-        until(same, seconds=20, what="list to show what is there")
+        until(same, seconds=20, what="list to show what exists")
 
 
 def listed(project: Project) -> list[str]:

@@ -74,7 +74,7 @@ class Line:
     Attributes:
         docker_host: for clients.
         carried: bytes that the engine was given.
-        cut_after: so many bytes later every connection breaks, and no new one is taken; None: never.
+        cut_after: this many bytes later every connection breaks, and no new one is taken; None: never.
     """
 
     def __init__(self, folder: Path, engine: str) -> None:

@@ -1,4 +1,4 @@
-"""A terminal that exists in memory, and a clock that stands still until it is moved."""
+"""A terminal that exists in memory, and a clock that does not move until it is moved."""
 
 from __future__ import annotations
 

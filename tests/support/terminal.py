@@ -99,7 +99,7 @@ def terminal(project: Project, *args: str) -> Iterator[Terminal]:
 def terminal_with(
     argv: Sequence[str], *, cwd: Path, environ: Mapping[str, str], size: tuple[int, int] = (COLUMNS, ROWS)
 ) -> Iterator[Terminal]:
-    """A terminal of so many columns and rows with a program in it, which is killed if it is still there at the end."""
+    """A terminal with a program in it, which is killed if it still runs at the end."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
     process = subprocess.Popen(

@@ -202,7 +202,7 @@ def says(text: str, *, error: str = "", after: float = 0.0) -> Program:
 
 @dataclass
 class Machines:
-    """A provider of nodes that are there until they are not."""
+    """A provider of nodes that a test takes away."""
 
     cluster_now: Cluster | None
     errors: list[HvdcloudError] = field(default_factory=list)

@@ -99,7 +99,7 @@ def test_without_requirements_the_base_image_is_the_one_wanted_and_keeps_its_own
 
 
 def test_two_steps_of_one_kind_have_two_ids_and_two_tags() -> None:
-    """As with image.dockerfile: the user's own file stands on the project's image, and is then made a node again."""
+    """As with image.dockerfile: the user's own file builds on the project's image; its result is made a node again."""
     first = replace(PLAN.last, reference="hvdcloud/project:first")
     names = names_of(replace(PLAN, steps=(*PLAN.steps[:2], first, PLAN.last)), REPOSITORY)
     assert [names.ids[step.reference] for step in (first, PLAN.last)] == ["project", "project-4"]

@@ -70,7 +70,7 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 
 class Attacked:
-    """A bucket in which a job has put a link to a folder outside, and what is there."""
+    """A bucket in which a job has put a link to a folder outside, and what that folder holds."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.outside = tmp_path / "outside"

@@ -20,7 +20,7 @@ NODES = "hvdcloud@lab.iam.gserviceaccount.com"
     ("gigabytes", "changes", "status", "hint"),
     [
         (70, {}, None, ""),
-        # Less than the disk, but the image is there too.
+        # Less than the disk, but the image takes room too.
         (80, {}, Status.WARNING, "write gce.disk_gb: 150, or gce.local_ssd: 1"),
         (100, {}, Status.FAILED, "write gce.disk_gb: 150, or gce.local_ssd: 1"),
         (1000, {}, Status.FAILED, "write gce.disk_gb: 1050, or gce.local_ssd: 3"),

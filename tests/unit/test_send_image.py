@@ -49,7 +49,7 @@ def bare(sha256: str) -> str:
 
 
 def as_20(layers: Sequence[bytes]) -> bytes:
-    """Docker up to 24: folders with names of the engine's choice, a layer that is there twice is a link."""
+    """Docker up to 24: folders with names of the engine's choice, a layer that occurs twice is a link."""
     folders = [f"{number:064x}" for number in reversed(range(len(layers)))]
     files = [(f"{folder}/layer.tar", data) for folder, data in zip(folders, layers, strict=True)]
     manifest = [{"Config": f"{bare(digest(CONFIG))}.json", "Layers": [name for name, _ in files], "RepoTags": None}]

@@ -89,7 +89,7 @@ def test_what_terraform_says_and_what_it_means(address: str, said: str, code: in
     error = terraform_error([failure], doing="set up the project", project="lab-42", ended=1)
     assert error.code == ExitCode(code)
     assert words in f"{error.message} {error.hint}"
-    assert summary[:60] in error.details  # Terraform's own words are there, too.
+    assert summary[:60] in error.details  # Terraform's own words are included, too.
 
 
 def test_a_missing_right_comes_before_what_follows_from_it() -> None:

@@ -101,7 +101,7 @@ def test_the_image_and_requirements_have_every_package_the_script_imports(templa
 
 
 def test_a_script_goes_without_the_packages_that_are_only_offered(template_with_charts: Path) -> None:
-    """Each of their imports stands in a `try` with `except ImportError`."""
+    """Each of their imports is in a `try` with `except ImportError`."""
     tree = ast.parse((template_with_charts / "train.py").read_text(encoding="utf-8"))
     guarded = {
         id(statement)

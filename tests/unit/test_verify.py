@@ -1,4 +1,4 @@
-"""`unverified` is what stands between `down` and a lost checkpoint."""
+"""`unverified` keeps `down` from losing a checkpoint."""
 
 from __future__ import annotations
 

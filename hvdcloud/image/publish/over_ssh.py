@@ -260,7 +260,7 @@ class _Host:
         return {layer: Content(size=content.size, chunks=partial(told, content)) for layer, content in present.items()}
 
     def _has(self, here: Mapping[str, Any]) -> bool:
-        """Whether the image is there; if so, it has its name from then on."""
+        """Whether the host has the image; if so, it has its name from then on."""
         from docker.errors import ImageNotFound
         from docker.utils import parse_repository_tag
 

@@ -207,7 +207,7 @@ class _Repository:
         said = f"{self.host} answers {answer.status_code} to {what}: {_reason(answer)}"
         if answer.status_code in (401, 403):
             raise CredentialsError(said, hint=registry.role_hint(self.host))
-        raise ImageError(said, hint="the image itself is there; hvdcloud push tries again")
+        raise ImageError(said, hint="the image itself is pushed; hvdcloud push tries again")
 
     def _send(self, method: str, url: str, body: bytes, headers: Mapping[str, str] | None) -> requests.Response:
         # Uploads may go to another server, which has its own way to know us.

@@ -141,5 +141,5 @@ def rank() -> int:
 
 
 def deadline(seconds: float) -> float:
-    """How long the answer of `check-collective` may take, for jobs that measure for so many seconds."""
+    """How long the answer of `check-collective` may take, for jobs that measure for this many seconds."""
     return 2 * seconds + START_SECONDS + 60.0

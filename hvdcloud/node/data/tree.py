@@ -65,7 +65,7 @@ def mark(descriptor: int, generation: int) -> None:
 
 
 def is_marked(path: str, *, size: int, generation: int) -> bool:
-    """Whether a verified file of this generation is there."""
+    """Whether a verified file of this generation exists."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -98,7 +98,7 @@ class _Server:
 
 
 def _pieces(source: IO[bytes], size: int) -> Iterator[bytes]:
-    """Exactly so many bytes. Raises CheckpointError: there are not as many."""
+    """Exactly this many bytes. Raises CheckpointError: there are not as many."""
     left = size
     while left:
         data = source.read(min(CHUNK, left))

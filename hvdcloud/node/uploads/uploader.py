@@ -115,7 +115,7 @@ class Uploader:
         self._known: dict[str, Signature] = {}
         self._seen: dict[str, tuple[Signature, float]] = {}
         self._taken: set[str] = set()
-        """Names of objects that are there and in no manifest of this node."""
+        """Names of objects that exist and are in no manifest of this node."""
 
     def scan(self, *, final: bool = False) -> UploadReport:
         """Upload what is ready. Network and bucket errors are in the result, not raised: the next scan tries again.

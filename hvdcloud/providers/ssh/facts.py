@@ -37,7 +37,7 @@ class Facts:
         free_bytes: on the disk of its engine; None: it does not say.
         gpus: None: it was not asked, or has no NVIDIA driver.
         gpu_problem: why nvidia-smi failed; empty: it did not.
-        hook: whether NVIDIA's container toolkit is there.
+        hook: whether NVIDIA's container toolkit is installed.
     """
 
     address: str | None

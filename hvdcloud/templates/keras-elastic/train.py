@@ -74,7 +74,7 @@ class LARS(tf.keras.optimizers.SGD):
     """SGD whose step in each layer is measured by the layer's weights, which keeps large batches stable.
 
     You, Gitman, Ginsburg 2017, https://arxiv.org/abs/1708.03888: the gradient is scaled to `trust` times the norm of
-    the weights. Biases step as in SGD. It stands here because the only library that is kept and has it for Keras 2,
+    the weights. Biases step as in SGD. It is here because the only library that is kept and has it for Keras 2,
     tf-models-official, brings 70 packages along and needs exactly its own TensorFlow.
     """
 

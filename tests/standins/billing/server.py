@@ -143,7 +143,7 @@ class BillingServer:
         # gcloud's own client, which google-auth knows.
         client = "764086051850-6qr4p6gpi6hn506pt8ejuq83di341hur.apps.googleusercontent.com"
         own = {"type": "authorized_user", "client_id": client, "client_secret": "s", "refresh_token": "r"}
-        # With a token that is good still: where another one is to be had, google-auth lets no file say.
+        # With a token that is good still: google-auth lets no file say where another one is available.
         token = {"token": self.keys.issue(PERSON)[0], "expiry": "2099-01-01T00:00:00Z"}
         path.write_text(json.dumps({**own, **token}))
         return path

@@ -108,7 +108,7 @@ class GrowingLog:
             self._text += f"{prefix}{text}\n".encode()
 
     def close(self) -> None:
-        """All of it is there."""
+        """All of it has arrived."""
         self._closed.set()
         self._thread.join()
 

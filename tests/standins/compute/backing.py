@@ -1,4 +1,4 @@
-"""What stands behind an instance: nothing but records, or a real machine.
+"""What an instance is made of: nothing but records, or a real machine.
 
 The emulator keeps the API's resources; a backing makes an instance "run", and tells what happens in the machine through
 the host it was given. `start`, `stop` and `delete` are called on worker threads, without any lock held, for one

@@ -37,7 +37,7 @@ class Accelerator:
 
     Attributes:
         metric: its quota; None where it has none of this kind.
-        n1: count → (most vCPUs, most GB) of an N1 machine with so many; empty if N1 can't have it.
+        n1: count → (most vCPUs, most GB) of an N1 machine with this many; empty if N1 can't have it.
         gone: it can't be had any more.
     """
 

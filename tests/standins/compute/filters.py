@@ -1,6 +1,6 @@
 """The `filter` of list methods: https://google.aip.dev/160, the part that Compute Engine documents.
 
-Comparisons `=`, `!=`, `<`, `<=`, `>`, `>=` of a field with a word or a quoted string, `field:*` (the field is there),
+Comparisons `=`, `!=`, `<`, `<=`, `>`, `>=` of a field with a word or a quoted string, `field:*` (the field exists),
 `AND`, `OR`, `NOT`, `-`, parentheses; two expressions side by side are joined by AND. OR binds tighter than AND, as
 AIP-160 has it.
 

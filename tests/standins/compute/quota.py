@@ -120,7 +120,7 @@ class Quotas:
         return (region, preemptible if spot and self.limit(region, preemptible) else metric)
 
     def room(self, needs: Counter[Key], used: Counter[Key], count: int) -> tuple[int, Exceeded | None]:
-        """How many of `count` fit, and what stands in the way of the next."""
+        """How many of `count` fit, and what prevents the next."""
         fit, exceeded = count, None
         for (region, metric), need in needs.items():
             limit = self.limit(region, metric)

@@ -36,7 +36,7 @@ class Emulator:
     Args:
         project: the only one it knows, beside the public image projects.
         host, port: address to bind; port 0 for any free one, `url` then has it.
-        backing: what stands behind the instances; `Records` by default. Closed at the end.
+        backing: what the instances are made of; `Records` by default. Closed at the end.
         delays: of operations.
         time_scale: by which every maxRunDuration is multiplied (0.01: an hour lasts 36 s).
         networks: name → region → CIDR of VPC networks beside `default`.

@@ -179,7 +179,7 @@ class _Parser:
         return Literal(name, tuple(items))
 
     def _skip(self) -> None:
-        """To the end of an expression, over everything that stands in brackets."""
+        """To the end of an expression, over everything in brackets."""
         open_brackets: list[str] = []
         while self._next[0] != "end":
             text = self._next[1]

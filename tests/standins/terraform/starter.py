@@ -13,7 +13,7 @@ connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 try:
     connection.connect(sys.argv[1])
 except OSError:
-    # Whoever installed the stand-in has ended.
+    # The process that installed the stand-in has ended.
     os.execv(sys.executable, [sys.executable, "-m", "tests.standins.terraform.provider", *sys.argv[2:]])
 # Without pathlib, which takes as long as all the rest.
 asked = dumps({"arguments": sys.argv[2:], "folder": os.getcwd(), "environment": dict(os.environ)}).encode()

@@ -1,4 +1,4 @@
-"""Measures all-reduces of Horovod between the ranks that run it, for about so many seconds.
+"""Measures all-reduces of Horovod between the ranks that run it, for about this many seconds.
 
 Runs under the user's Python with the image's own Horovod and framework. Rank 0 writes what all have found as one line
 with a mark before it, since the launcher and the framework write as well.
@@ -34,7 +34,7 @@ class TorchRank:
             self.torch.cuda.set_device(self.hvd.local_rank())
 
     def reducer(self, size: int) -> "Callable[[], object]":
-        """What all-reduces so many bytes, and returns when that is done."""
+        """What all-reduces this many bytes, and returns when that is done."""
         tensor = self.torch.ones(size // 4, device="cuda" if self.cuda else "cpu")
 
         def reduce() -> None:
@@ -59,7 +59,7 @@ class TensorFlowRank:
             self.tf.config.set_visible_devices(found[self.hvd.local_rank()], "GPU")
 
     def reducer(self, size: int) -> "Callable[[], object]":
-        """What all-reduces so many bytes, and returns when that is done."""
+        """What all-reduces this many bytes, and returns when that is done."""
         tensor = self.tf.ones(size // 4)
         # Copying one number waits for a GPU, too.
         return lambda: self.hvd.allreduce(tensor, name=f"check.{size}", op=self.hvd.Average)[0].numpy()
@@ -77,7 +77,7 @@ def timed(reduce: "Callable[[], object]") -> float:
 
 
 def measure(rank: "TorchRank | TensorFlowRank", size: int, seconds: float) -> "list[float]":
-    """How long each all-reduce of so many bytes took."""
+    """How long each all-reduce of this many bytes took."""
     reduce = rank.reducer(size)
     # The first one sets up connections.
     reduce()
@@ -87,7 +87,7 @@ def measure(rank: "TorchRank | TensorFlowRank", size: int, seconds: float) -> "l
 
 
 def affordable(rank: "TorchRank | TensorFlowRank", size: int, seconds: float) -> int:
-    """So many bytes, or as many as there is time for: a bad network may take minutes for the others."""
+    """This many bytes, or as many as there is time for: a bad network may take minutes for the others."""
     found = min(size, FIRST)
     while found < size and LEAST * GROWTH * rank.mean(timed(rank.reducer(found))) < seconds:
         found = min(size, found * GROWTH)

@@ -25,7 +25,7 @@ _N1_PER_VCPU, _N1_MOST = 2, 32
 # https://cloud.google.com/compute/docs/disks/performance, zonal balanced disks: MiB/s, per GiB, and of one machine.
 _DISK_BASE, _DISK_PER_GIB, _DISK_MOST, _DISK_MOST_SMALL = 140, 0.28, 1200, 240
 _SMALL_VCPUS = 8
-"""Below so many vCPUs, a machine writes less to its disks."""
+"""Below this many vCPUs, a machine writes less to its disks."""
 
 
 def promise(kind: NodeKind, *, disk_gb: int) -> Promise:
