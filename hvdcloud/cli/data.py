@@ -30,9 +30,9 @@ def push(
 ) -> None:
     """Upload a folder as a data set, and verify every file.
 
-    A file that is there with the same size and CRC32C is not sent. After Ctrl-C, or when the machine was switched off,
-    the same command sends the rest. Files that differ are replaced, and nothing in the bucket is deleted. Links are not
-    sent. The last lines are for hvdcloud.yaml.
+    A file that the bucket has with the same size and CRC32C is not sent. After Ctrl-C, or when the machine was switched
+    off, the same command sends the rest. Files that differ are replaced, and nothing in the bucket is deleted. Links
+    are not sent. The last lines are for hvdcloud.yaml.
 
     \b
     Example:

@@ -214,7 +214,7 @@ def _image(found: _Image, config: Config, *, at_registry: bool) -> Finding:
     reference = found.plan.reference
     if not at_registry:
         if not found.missing:
-            return fine(f"{reference} is there")
+            return fine(f"{reference} exists")
         return _to_build(found, hint="hvdcloud build; up and launch do it by themselves")
     from hvdcloud.image.publish import registry
 
@@ -279,7 +279,7 @@ def _files(words: Sequence[str], folder: Path, *, given: bool) -> Finding:
             hint="name a file of this folder" if given else "correct run.command in hvdcloud.yaml, or write the file",
             error=UsageError,
         )
-    return fine(f"run.command: {command}; {script} is there")
+    return fine(f"run.command: {command}; {script} exists")
 
 
 def _script(words: Sequence[str]) -> str | None:

@@ -136,7 +136,7 @@ def check_project(login: Login) -> Finding:
                 hint="correct gce.project; gcloud projects list shows yours",
                 error=CredentialsError,
             )
-        return fine(f"{login.project} is there")
+        return fine(f"{login.project} exists")
     state = str(found.get("lifecycleState", "ACTIVE"))
     if state != "ACTIVE":
         return failed(
