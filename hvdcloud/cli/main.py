@@ -172,7 +172,7 @@ def _answered(argv: list[str], invocation: Invocation) -> ExitCode:
         if isinstance(code, int) and code:
             return ExitCode(code)
     except typer.TyperException as error:
-        return _failed(invocation, UsageError(error.format_message(), hint=_usage_hint(error, invocation.command)))
+        return _failed(invocation, UsageError(_said(error), hint=_usage_hint(error, invocation.command)))
     except OutputClosedError:
         raise
     except HvdcloudError as error:
@@ -187,6 +187,18 @@ def _answered(argv: list[str], invocation: Invocation) -> ExitCode:
         return _failed(invocation, _bug(error, verbose=invocation.console.verbose))
     invocation.console.document(invocation.command, result=invocation.result, exit_code=invocation.exit_code)
     return invocation.exit_code
+
+
+def _said(error: typer.TyperException) -> str:
+    """What the parser says, without pydantic's English."""
+    from pydantic import ValidationError
+
+    from hvdcloud.config.types import expected
+
+    if isinstance(error.__cause__, ValidationError):
+        problem = error.__cause__.errors()[0]
+        error.message = f"write {expected(problem)} (got {problem['input']})"
+    return error.format_message()
 
 
 def _usage_hint(error: typer.TyperException, command: str) -> str:

@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 from hvdcloud.config.data import refused_data
 from hvdcloud.config.model import Config
 from hvdcloud.config.trust import ENV_PREFIX, HOSTS, refused
-from hvdcloud.config.types import duration_text, is_duration
+from hvdcloud.config.types import duration_text, expected, is_duration
 from hvdcloud.config.yaml_edit import put
 from hvdcloud.errors import UsageError
 
@@ -267,20 +267,6 @@ def _parsed(text: str) -> object:
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
-# pydantic's type of error → what to write; fields are those of its context.
-_WRITE = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "string_too_short": "at least one character",
-    "list_type": "a list: [A, B]",
-    "dict_type": "names with values: {{NAME: VALUE}}",
-    "greater_than": "a number above {gt:g}",
-    "greater_than_equal": "{ge:g} or more",
-    "less_than_equal": "{le:g} or less",
-}
 _LONGEST_VALUE = 60
 _PRIVATE = ("env", "secrets")
 """Keys of `run` whose values no message shows, as none of `notify`: it may end up in a log."""
@@ -339,7 +325,11 @@ def _problems(error: ValidationError, *, file: Path, places: Mapping[Key, Place]
             said = problem["msg"].removeprefix("Value error, ")
             yield _Problem(f"{place}: {dotted}: {said}" if dotted else f"{place}: {said}")
         else:
-            yield _Problem(f"{place}: {dotted}: write {_wanted(problem, key)}{_got(problem['input'], key)}")
+            said = f"write {_wanted(problem, key)}{_got(problem['input'], key)}"
+            if isinstance(place, Place) and place.source == "flag":
+                yield _Problem(f"{place}: {said}", "--help shows what it takes")
+            else:
+                yield _Problem(f"{place}: {dotted}: {said}")
 
 
 def _got(value: object, key: Key) -> str:
@@ -368,7 +358,7 @@ def _wanted(problem: Mapping[str, Any], key: Key) -> str:
     if field is not None and is_duration(field) and problem["type"] == "float_type":
         return "a duration: 60s, 30m or 12h"
     if section is None:
-        return _WRITE.get(problem["type"], "another value").format(**values)
+        return expected(problem)
     fields = section.model_fields
     found = {name: inner.examples[0] if inner.examples else inner.get_default() for name, inner in fields.items()}
     found = {name: value for name, value in found.items() if isinstance(value, (str, int, float))}

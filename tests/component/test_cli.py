@@ -100,6 +100,19 @@ def test_a_mistyped_option_before_the_users_command_is_named(project: Project) -
     assert "→ hvdcloud run --help; an option of your own script comes after it" in ended.err
 
 
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        ("history --limit 0", "Invalid value for '--limit': write 1 or more (got 0)", "hvdcloud history --help"),
+        ("up --nodes abc", "Invalid value for '--nodes' / '-n': write a whole number (got abc)", "hvdcloud up --help"),
+        ("up --name t --nodes 0", "--nodes: write 1 or more (got 0)", "--help shows what it takes"),
+        ("offers --hours soon", "Invalid value for '--hours': write a number (got soon)", "hvdcloud offers --help"),
+    ],
+)
+def test_a_wrong_value_of_an_option_says_what_to_write(project: Project, words: str, error: str, hint: str) -> None:
+    assert project.hvdcloud(*words.split(), expect=2).err.splitlines()[-2:] == [f"error: {error}", f"  → {hint}"]
+
+
 def test_init_writes_a_project_and_never_overwrites(project: Project) -> None:
     out = project.hvdcloud("init", "my Digits!").out
     assert out.endswith("\nnext: cd 'my Digits!' && hvdcloud launch\n")

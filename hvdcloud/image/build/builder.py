@@ -219,7 +219,9 @@ def _locked(progress: Progress) -> Iterator[None]:
 
     def tell(state: RetryCallState) -> None:
         if state.attempt_number == 1:
-            progress(BuildEvent(kind="image", text="waiting for another hvdcloud that is building an image"))
+            process = f", process {holder}," if (holder := file.read(20)).isdigit() else ""
+            text = f"waiting for another hvdcloud{process} that is building an image"
+            progress(BuildEvent(kind="image", text=text))
 
     # Not the engine's own ID: engines that share /etc/docker have the same.
     key = hashlib.sha256(os.environ.get("DOCKER_HOST", "").encode()).hexdigest()[:8]
@@ -239,6 +241,10 @@ def _locked(progress: Progress) -> Iterator[None]:
         except BlockingIOError:
             said = f"another hvdcloud has been building an image for {_LOCK_SECONDS:.0f} s"
             raise ImageError(said, hint=f"`fuser {path}` shows its process") from None
+        file.seek(0)
+        file.truncate()
+        file.write(str(os.getpid()))
+        file.flush()
         yield
 
 
