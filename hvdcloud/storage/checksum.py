@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import base64
 import errno
+import functools
 import hashlib
 import os
 import queue
 import stat
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -58,22 +60,27 @@ def combined_crc32c(first: int, second: int, *, second_size: int) -> int:
     Zeros that follow bytes are a linear map of their CRC; squaring the map of one zero doubles their number
     (crc32_combine of zlib, with Castagnoli's polynomial).
     """
-    if second_size == 0:
-        return first
-    # The map of one zero bit, by columns.
+    return _applied(_zeros(second_size), first) ^ second
+
+
+@functools.lru_cache(maxsize=16)
+def _zeros(count: int) -> Sequence[int]:
+    """The map of that many zero bytes, by columns: what takes long, and is the same for all ranges of one size."""
+    total: list[int] = [1 << bit for bit in range(32)]
+    # The map of one zero bit.
     power = [0x82F63B78, *(1 << bit for bit in range(31))]
     for _ in range(3):
         power = _squared(power)
-    while second_size:
-        if second_size & 1:
-            first = _applied(power, first)
-        second_size >>= 1
-        if second_size:
+    while count:
+        if count & 1:
+            total = [_applied(power, column) for column in total]
+        count >>= 1
+        if count:
             power = _squared(power)
-    return first ^ second
+    return total
 
 
-def _applied(columns: list[int], value: int) -> int:
+def _applied(columns: Sequence[int], value: int) -> int:
     total = 0
     for column in columns:
         if not value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -11,10 +12,13 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 from hvdcloud.errors import ExitCode
+from hvdcloud.node.data.plan import range_line
 from hvdcloud.node.data.sets import FAILED, FETCHING, READY, DataSet
+from hvdcloud.storage.checksum import combined_crc32c, crc32c_text
 from hvdcloud.storage.token_file import token_text
 from tests.standins.storage.server import StorageServer, running_server
 from tests.support.data_node import PREFIX, DataNode, delete, downloads, plant, put
@@ -137,6 +141,38 @@ def test_the_ranges_of_a_large_object_are_kept(server: StorageServer, node: Data
     assert len({span for _, _, span in downloads(server)}) == 3
 
 
+def test_an_object_of_50_gb_is_continued_where_it_was_cut(server: StorageServer, node: DataNode) -> None:
+    size, missing = 50_000_000_000, {0, 1500 * RANGE, 2980 * RANGE}
+    put(server, {"model.bin": b""})
+    bucket = server.store.buckets["bucket"]
+    sizes = {start: min(RANGE, size - start) for start in range(0, size, RANGE)}
+    crc_of = {each: google_crc32c.value(bytes(each)) for each in set(sizes.values())}
+    crc = 0
+    for each in sizes.values():
+        crc = combined_crc32c(crc, crc_of[each], second_size=each)
+    live = dataclasses.replace(bucket.live["set/model.bin"], size=size, crc32c=crc32c_text(crc))
+    bucket.live["set/model.bin"] = live
+    # Holes in its place: nothing takes 50 GB here.
+    os.truncate(bucket.folder / live.file, size)
+    server.fault(method="GET", path="/download/", times=10_000, action={"delay": 120.0})
+    node.start(train=PREFIX)
+    # A disk with less space refuses it.
+    until(lambda: [s for s in node.states() if s.phase in (FETCHING, FAILED)], seconds=60, what="the listing")
+    node.kill()
+    work = node.data / ".hvdcloud/train"
+    with (work / "tree/model.bin").open("ab") as file:
+        file.truncate(size)
+    with (work / "ranges").open("ab") as file:
+        for start in sizes.keys() - missing:
+            file.write(range_line("model.bin", live.generation, start, crc_of[sizes[start]]))
+    server.faults.clear()
+    server.requests.clear()
+    state = node.fetch(train=PREFIX)
+    assert (state.phase, state.bytes) == (READY, size), state
+    assert {span for _, _, span in downloads(server)} == {f"bytes={s}-{s + sizes[s] - 1}" for s in missing}
+    assert (node.data / "train/model.bin").stat().st_size == size
+
+
 def test_every_second_request_fails(server: StorageServer, node: DataNode) -> None:
     objects = {**small(20), "model.bin": large(3 * RANGE)}
     put(server, objects)
@@ -212,6 +248,20 @@ def test_hostile_names_write_nothing(server: StorageServer, node: DataNode, name
     assert names[-1] in (state.error or "")
     assert downloads(server) == []
     assert not (node.data / "train").exists()
+
+
+def test_names_that_differ_in_case_are_refused_where_the_disk_ignores_it(server: StorageServer, node: DataNode) -> None:
+    put(server, {"a/Cat.png": b"one", "a/cat.png": b"another", "dog.png": b"x"})
+    # As if the file `.case`, by which the fetcher finds out, were seen under this name as well.
+    probe = node.data / ".hvdcloud/train/.CASE"
+    probe.parent.mkdir(parents=True)
+    probe.touch()
+    state = node.fetch(train=PREFIX)
+    assert (state.phase, state.exit_code) == (FAILED, ExitCode.USAGE)
+    assert state.error == "a/Cat.png and a/cat.png differ in case only, which this disk ignores"
+    assert downloads(server) == []
+    delete(server, "a/Cat.png")
+    assert node.fetch(train=PREFIX).phase == READY
 
 
 def test_a_node_gets_its_share_by_name(server: StorageServer, node: DataNode, tmp_path: Path) -> None:
