@@ -20,7 +20,7 @@ from hvdcloud.errors import CheckpointError, CredentialsError, UsageError
 from hvdcloud.json_values import mappings, parse_object
 from hvdcloud.storage.access_token import AccessToken
 from hvdcloud.storage.base import BucketUnreachableError, CorruptObjectError, ObjectInfo, ObjectMissingError
-from hvdcloud.storage.http_connection import Connection
+from hvdcloud.storage.http_connection import PIECE, Connection
 from hvdcloud.storage.token_file import TokenMissingError
 
 ENDPOINT = "https://storage.googleapis.com"
@@ -59,6 +59,7 @@ class GcsReader:
     ) -> None:
         self._name = bucket
         self._prefix = prefix
+        self._objects = f"/download/storage/v1/b/{quote(bucket, safe='')}/o/{quote(prefix, safe='')}"
         self._token = token
         self._retry_seconds = retry_seconds
         self._connection = Connection(endpoint or ENDPOINT, timeouts=TIMEOUTS)
@@ -112,8 +113,7 @@ class GcsReader:
             CredentialsError, BucketUnreachableError.
         """
         crc = done = 0
-        path = quote(self._prefix + name, safe="")
-        target = f"/download/storage/v1/b/{quote(self._name, safe='')}/o/{path}?alt=media&generation={generation}"
+        target = f"{self._objects}{quote(name, safe='')}?alt=media&generation={generation}"
 
         def attempt() -> None:
             nonlocal crc, done
@@ -121,7 +121,7 @@ class GcsReader:
             headers = {"Accept-Encoding": "gzip"}
             if done or not whole:
                 headers["Range"] = f"bytes={start + done}-{start + size - 1}"
-            self._ask(target, headers, what=name, missing=self._gone(name))
+            self._ask(target, headers, what=name, missing=partial(self._gone, name), expected=size - done)
             for piece in self._connection.body():
                 if len(piece) > size - done:
                     self._connection.close()
@@ -147,7 +147,7 @@ class GcsReader:
 
     def _page(self, target: str) -> dict[str, Any]:
         hint = f"gcloud storage ls {self.url} shows whether it is spelled so; data: in hvdcloud.yaml names it"
-        missing = UsageError(f"the bucket gs://{self._name} does not exist", hint=hint)
+        missing = partial(UsageError, f"the bucket gs://{self._name} does not exist", hint=hint)
         self._ask(target, {}, what="the list of objects", missing=missing)
         data = bytearray()
         for piece in self._connection.body():
@@ -160,24 +160,32 @@ class GcsReader:
             raise _TransientError("the list is not JSON")
         return page
 
-    def _ask(self, target: str, headers: dict[str, str], *, what: str, missing: Exception) -> None:
+    def _ask(
+        self,
+        target: str,
+        headers: dict[str, str],
+        *,
+        what: str,
+        missing: Callable[[], Exception],
+        expected: int = PIECE,
+    ) -> None:
         """Send a request; returns if it is answered with the bytes that were asked for."""
         again = self._connection.is_open
         authorization = self._token.header()
         headers = {**headers, **authorization}
         try:
-            status = self._connection.get(target, headers)
+            status = self._connection.get(target, headers, expected=expected)
         except OSError:
             if not again:
                 raise
             # The server has closed a connection that was not used for a while.
             self._connection.close()
-            status = self._connection.get(target, headers)
+            status = self._connection.get(target, headers, expected=expected)
         if status == (206 if "Range" in headers else 200):
             return
         self._connection.close()
         if status in (404, 412):
-            raise missing
+            raise missing()
         if status == 401 and self._token.refused(authorization):
             raise TokenMissingError(f"{self.url} does not take this token", hint="hvdcloud status renews it")
         if status in (401, 403):

@@ -13,9 +13,11 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
-# Most bytes that are handed on at a time; each connection has one piece in memory.
 PIECE = 256 << 10
+"""Bytes that are handed on at a time, at most; each connection has one piece in memory."""
 _HEAD = 64 << 10
+"""Bytes of an answer's head at most."""
+_USUAL_HEAD = 2 << 10
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)
@@ -53,8 +55,12 @@ class Connection:
             self._socket.close()
         self._socket, self._buffer = None, b""
 
-    def get(self, target: str, headers: Mapping[str, str]) -> int:
+    def get(self, target: str, headers: Mapping[str, str], *, expected: int = PIECE) -> int:
         """Ask; returns the status. `body` has to be read to its end, or the connection closed.
+
+        Args:
+            expected: bytes of the body. Memory for them is asked for, and a large piece of it for each small object
+                takes more time than the object's bytes.
 
         Raises OSError: as the network says, or the answer is not HTTP.
         """
@@ -66,7 +72,7 @@ class Connection:
         wire.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
         data = self._buffer
         while (end := data.find(b"\r\n\r\n")) < 0:
-            more = wire.recv(PIECE)
+            more = wire.recv(min(PIECE, _USUAL_HEAD + expected))
             if not more or len(data) > _HEAD:
                 raise ConnectionError("the server closed the connection" if not more else "the answer is not HTTP")
             data += more

@@ -52,10 +52,10 @@ def fetch_all(request: DataRequest, *, publish: Callable[[tuple[DataState, ...]]
                     elif (plan := _planned(number, request, board)) is not None:
                         plans.append(plan)
             for plan in _with_space(plans, board):
-                with _shown(board, plan.wanted.name):
+                with _shown(board, plan.wanted.name), tree.WriteOut(plan.wanted.name) as written:
                     _Fetch(plan, workers, board, url=request.sets[plan.number].source).run()
                     board.update(plan.wanted.name, phase=VERIFYING)
-                    tree.make_visible(plan.wanted.name)
+                    tree.make_visible(plan.wanted.name, written)
                     board.update(plan.wanted.name, phase=READY)
             if all(state.phase == READY for state in board.states()):
                 paths.data_credentials_file().unlink(missing_ok=True)

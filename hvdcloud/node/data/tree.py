@@ -15,7 +15,8 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hvdcloud.node import paths
@@ -23,6 +24,7 @@ from hvdcloud.storage.base import sync_folder
 
 FILE_MODE = 0o444
 FOLDER_MODE = 0o555
+WRITE_OUT_SECONDS = 1.0
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -86,14 +88,62 @@ def note_boot(name: str) -> None:
     (work_dir(name) / "boot").write_text(_BOOT_ID.read_text())
 
 
-def make_visible(name: str) -> None:
-    """Make the tree the set, in one move, once all of it is on the disk; removes the one before."""
+class WriteOut:
+    """Writes a set's tree out to the disk while it grows, which the kernel would begin with much later; a context.
+
+    Args:
+        sync: as `syncfs`, of a descriptor.
+    """
+
+    def __init__(self, name: str, *, sync: Callable[[int], None] | None = None) -> None:
+        self._tree = tree_dir(name)
+        self._sync = sync or _sync_file_system
+        self._error: OSError | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="hvdcloud-data-write-out", daemon=True)
+
+    def __enter__(self) -> WriteOut:
+        # The kernel tells a descriptor of what has failed since it was opened.
+        self._descriptor = os.open(self._tree, os.O_RDONLY)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        os.close(self._descriptor)
+
+    def finish(self) -> None:
+        """Return once all of the tree is on the disk. Raises OSError: some of it is not; then the tree is removed."""
+        self._stop()
+        try:
+            if self._error is not None:
+                raise self._error
+            self._sync(self._descriptor)
+        except OSError:
+            # What the disk did not take may look right until memory is needed for something else.
+            remove_tree(self._tree)
+            raise
+
+    def _stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            while not self._ended.wait(WRITE_OUT_SECONDS):
+                self._sync(self._descriptor)
+        except OSError as error:
+            self._error = error
+
+
+def make_visible(name: str, written: WriteOut) -> None:
+    """Make the tree the set, in one move, once all of it is on the disk; removes the one before. Raises OSError."""
     work, tree, target = work_dir(name), tree_dir(name), set_dir(name)
     for folder, _, _ in os.walk(tree):
         Path(folder).chmod(FOLDER_MODE)
     index = work / f"index-{tree.stat().st_ino}"
     shutil.copyfile(work / "listing", index)
-    _sync_file_system(tree)
+    written.finish()
     # A folder's own entry for its parent changes with the move, which needs the right to write to it.
     tree.chmod(0o755)
     if target.exists():
@@ -146,12 +196,8 @@ def _exchange(tree: Path, target: Path) -> None:
     tree.rename(target)
 
 
-def _sync_file_system(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.syncfs(descriptor) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), os.fspath(path))
-    finally:
-        os.close(descriptor)
+def _sync_file_system(descriptor: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syncfs(descriptor) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -189,7 +189,7 @@ def fetch(reader: Reader, task: Task, tree: Path) -> int:
 
     Raises CorruptObjectError: it came wrong twice; LocalWriteError, OSError; else as the reader.
     """
-    path = os.fspath(tree / task.name)
+    path = f"{tree}/{task.name}"
     for last in (False, True):
         descriptor = _open(path, whole=task.whole)
         try:
