@@ -3,7 +3,10 @@
 A bucket on this machine with a latency per request and a rate per connection (object_server.py); the clock runs until
 the bytes are on the disk (`sync`). Beside it `gcloud storage cp -r`, the transfer_manager of google-cloud-storage, what
 the disk writes, and what a client takes that throws the bytes away (object_client.py). Each may use as many connections
-as it likes. Medians of a few rounds, with all of them in each.
+as it likes, and is stopped after a few times what hvdcloud took. Medians of a few rounds, with all of them in each.
+
+Many small files come first, and are deleted at the end: ext4 gives out no inode that was deleted within minutes, and
+looks at each of them for every file that is made, which took half of the time of whichever came next.
 """
 
 from __future__ import annotations
@@ -14,14 +17,15 @@ import os
 import platform
 import random
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -29,14 +33,17 @@ from hvdcloud.node.data.sets import READY
 from tests.bench.object_client import receive_all
 from tests.bench.object_server import names_of
 from tests.bench.publish import publish, say
+from tests.bench.workplace import HERE
 from tests.support.data_node import PREFIX, DataNode
 
-SHAPES = ((1, 4_000_000_000), (1000, 4_000_000), (10_000, 20_000), (100_000, 20_000))
+SHAPES = ((10_000, 20_000), (100_000, 20_000), (1, 4_000_000_000), (1000, 4_000_000))
 """Objects, and bytes of each."""
 MANY = 1000
-"""Shapes of more objects take minutes, and get one round."""
+"""Shapes of more objects take minutes, get one round, and stay on the disk until the end."""
+PATIENCE = 5.0
+"""How many times the seconds of hvdcloud the others get."""
 SMALLER = 10
-LIMIT_SECONDS = 1800.0
+_DISK_TASK = 16 << 20
 _DISK_PIECE = random.Random(3).randbytes(1 << 20)
 _POLL_SECONDS, _LOOK_SECONDS = 0.02, 0.5
 _TRANSFER_MANAGER = """
@@ -58,12 +65,15 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Of one shape, medians; seconds. None: it did not run.
+    """Of one shape, medians; seconds. None: it did not run, or was stopped.
 
     Attributes:
+        stopped: files that the others had when they were stopped, by their names.
         nothing_kept: of a client that throws the bytes away.
         again: of a second fetch with nothing changed, as the node says it.
         memory: bytes at most.
+        disk: of as many files written by a process for each core, nothing fetched.
+        both: of these two side by side, so of a client that has nothing to do but to receive and to write.
     """
 
     count: int
@@ -71,11 +81,13 @@ class Result:
     rounds: int
     nothing_kept: float
     disk: float
+    both: float
     hvdcloud: float
     again: float
     memory: int
     gcloud: float | None = None
     transfer_manager: float | None = None
+    stopped: dict[str, int] = field(default_factory=dict)
 
     @property
     def better(self) -> float | None:
@@ -87,53 +99,81 @@ def main(arguments: list[str]) -> int:
     """Run and publish; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.data", description=__doc__)
     parser.add_argument("--small", action="store_true", help=f"shapes of a {SMALLER}th, for a quick run")
+    parser.add_argument(
+        "--only", type=int, metavar="COUNT", help="the shape of that many objects; the others' rows stay"
+    )
     parser.add_argument("--rounds", type=int, default=3, help=f"of shapes with up to {MANY} objects")
-    parser.add_argument("--peers-up-to", type=int, default=SHAPES[-1][0], help="objects that the others fetch at most")
     parser.add_argument("--latency", type=float, default=0.01, help="seconds before each answer")
     parser.add_argument("--rate", type=float, default=100e6, help="bytes per second and connection")
     parser.add_argument("--disk", type=Path, help="folder to write to, on a disk of its own if there is one")
     parser.add_argument("--out", type=Path, help="folder for the results")
     options = parser.parse_args(arguments)
-    results = []
-    for count, size in SHAPES:
-        shape = (1, size // SMALLER) if count == 1 else (count // SMALLER, size)
-        with tempfile.TemporaryDirectory(prefix="hvdcloud-bench-data-", dir=options.disk) as folder:
-            results.append(_measure(*(shape if options.small else (count, size)), Path(folder), options))
+    results = _earlier(options)
+    with tempfile.TemporaryDirectory(prefix="hvdcloud-bench-data-", dir=options.disk) as folder:
+        for count, size in SHAPES:
+            if options.only in (None, count):
+                shape = (1, size // SMALLER) if count == 1 else (count // SMALLER, size)
+                found = _measure(*(shape if options.small else (count, size)), Path(folder), options)
+                results[found.count, found.size] = found
+    ordered = [results[shape] for shape in sorted(results)]
     document = {"latency": options.latency, "rate": options.rate, "small": options.small, "versions": _versions()}
-    rows = {**document, "shapes": [asdict(each) for each in results]}
-    publish("data", rows, _tables(results, options), folder=options.out, complete=not options.small)
+    rows = {**document, "shapes": [asdict(each) for each in ordered]}
+    publish("data", rows, _tables(ordered, options), folder=options.out, complete=not options.small)
     return 0
+
+
+def _earlier(options: argparse.Namespace) -> dict[tuple[int, int], Result]:
+    """Of the results that are kept, by shape."""
+    file = (options.out or HERE / "results") / "data.json"
+    if options.only is None or options.small or not file.exists():
+        return {}
+    found = [Result(**each) for each in json.loads(file.read_text())["shapes"] if "both" in each]
+    return {(each.count, each.size): each for each in found}
 
 
 def _measure(count: int, size: int, folder: Path, options: argparse.Namespace) -> Result:
     say(f"{count} x {size} bytes")
-    peers = count <= options.peers_up_to
     memory: list[int] = []
+    stopped: dict[str, int] = {}
     rounds = []
     with _server(count, size, options) as url:
-        for _ in range(1 if count > MANY else options.rounds):
-            rounds.append(_round(count, size, folder, url, memory=memory, peers=peers))
+        for number in range(1 if count > MANY else options.rounds):
+            place = folder / f"{count}-{number}"
+            place.mkdir()
+            rounds.append(_round(count, size, place, url, memory=memory, stopped=stopped))
+            if count <= MANY:
+                shutil.rmtree(place)
             say("  " + ", ".join(f"{name} {value:.2f}" for name, value in rounds[-1].items()))
-    medians = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
-    return Result(count=count, size=size, rounds=len(rounds), memory=max(memory), **medians)
+    names = [name for name in rounds[0] if name not in stopped]
+    medians = {name: statistics.median(each[name] for each in rounds) for name in names}
+    return Result(count=count, size=size, rounds=len(rounds), memory=max(memory), stopped=stopped, **medians)
 
 
-def _round(count: int, size: int, folder: Path, url: str, *, memory: list[int], peers: bool) -> dict[str, float]:
-    """Seconds of each, by its name in Result."""
-    found = {"nothing_kept": _timed(folder, lambda: receive_all(url, names_of(count), size))}
-    found["disk"] = _timed(folder, lambda: _write(count, size, folder / "disk"))
-    shutil.rmtree(folder / "disk")
+def _round(
+    count: int, size: int, folder: Path, url: str, *, memory: list[int], stopped: dict[str, int]
+) -> dict[str, float]:
+    """Seconds of each, by its name in Result; notes which ones were stopped."""
+    names = names_of(count)
+    found = {"nothing_kept": _timed(folder, lambda: receive_all(url, names, size))}
+    found["disk"] = _timed(folder, lambda: _write(names, size, folder / "disk"))
+    found["both"] = _timed(
+        folder, lambda: _write(names, size, folder / "both", beside=lambda: receive_all(url, names, size))
+    )
     node = DataNode(folder / "node", url)
     found["hvdcloud"] = _timed(folder, lambda: _hvdcloud(node, count, memory))
     _hvdcloud(node, count, memory)
     found["again"] = node.states()[0].seconds
-    shutil.rmtree(folder / "node")
-    if peers:
-        found["transfer_manager"] = _timed(folder, lambda: _transfer_manager(url, folder / "manager"))
-        shutil.rmtree(folder / "manager")
-    if peers and shutil.which("gcloud"):
-        found["gcloud"] = _timed(folder, lambda: _gcloud(url, folder))
-        shutil.rmtree(folder / "gcloud")
+    peers: dict[str, Callable[[str, Path], tuple[list[str], dict[str, str]]]] = {"transfer_manager": _transfer_manager}
+    if shutil.which("gcloud"):
+        peers["gcloud"] = _gcloud
+    for name, peer in peers.items():
+        target = folder / name
+        target.mkdir()
+        command, environ = peer(url, target)
+        left: list[int] = []
+        found[name] = _timed(folder, lambda: left.append(_stopped_at(command, environ, PATIENCE * found["hvdcloud"])))  # noqa: B023 - called at once
+        if left[0]:
+            stopped[name] = sum(each.stat().st_size == size for each in target.rglob("object-*[0-9]"))
     return found
 
 
@@ -175,51 +215,86 @@ def _sync(folder: Path) -> None:
     subprocess.run(["sync", "--file-system", folder], check=True)
 
 
-def _write(count: int, size: int, folder: Path) -> None:
-    folder.mkdir()
-    for number in range(count):
-        with (folder / str(number)).open("wb", buffering=0) as file:
-            for start in range(0, size, len(_DISK_PIECE)):
-                file.write(_DISK_PIECE[: size - start])
+def _write(names: Sequence[str], size: int, folder: Path, *, beside: Callable[[], object] = lambda: None) -> None:
+    """Files of these names, from as many processes as there are cores; `beside` is done meanwhile."""
+    for each in {name.rpartition("/")[0] for name in names}:
+        (folder / each).mkdir(parents=True)
+    tasks = [(name, start) for name in names for start in range(0, size, _DISK_TASK)]
+    share = -(-len(tasks) // (os.cpu_count() or 1))
+    children = []
+    for first in range(0, len(tasks), share):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                _write_tasks(tasks[first : first + share], size, folder)
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(pid)
+    beside()
+    if any(os.waitpid(pid, 0)[1] for pid in children):
+        raise RuntimeError("writing failed")
 
 
-def _transfer_manager(url: str, folder: Path) -> None:
-    folder.mkdir()
-    command = [sys.executable, "-c", _TRANSFER_MANAGER, url, str(folder)]
-    subprocess.run(command, check=True, timeout=LIMIT_SECONDS)
+def _write_tasks(tasks: Sequence[tuple[str, int]], size: int, folder: Path) -> None:
+    for name, start in tasks:
+        descriptor = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT, 0o444 if size <= _DISK_TASK else 0o644)
+        end = min(size, start + _DISK_TASK)
+        for offset in range(start, end, len(_DISK_PIECE)):
+            os.pwrite(descriptor, _DISK_PIECE[: end - offset], offset)
+        os.close(descriptor)
 
 
-def _gcloud(url: str, folder: Path) -> None:
-    target = folder / "gcloud"
-    target.mkdir()
+def _stopped_at(command: list[str], environ: dict[str, str], seconds: float) -> bool:
+    """Run one of the others with all its processes; returns whether it had to be stopped. Raises RuntimeError."""
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True)
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return True
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        said.seek(0)
+        if code != 0:
+            raise RuntimeError(f"{command[0]}: {said.read()[-2000:]}")
+    return False
+
+
+def _transfer_manager(url: str, target: Path) -> tuple[list[str], dict[str, str]]:
+    return [sys.executable, "-c", _TRANSFER_MANAGER, url, str(target)], dict(os.environ)
+
+
+def _gcloud(url: str, target: Path) -> tuple[list[str], dict[str, str]]:
     environ = {
         "PATH": os.environ["PATH"],
-        "HOME": str(folder),
-        "CLOUDSDK_CONFIG": str(folder / "config"),
+        "HOME": str(target.parent),
+        "CLOUDSDK_CONFIG": str(target.parent / "config"),
         "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "1",
         "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
         "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
         "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{url}/storage/v1/",
     }
-    command = ["gcloud", "storage", "cp", "--recursive", PREFIX, str(target)]
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
-    if ended.returncode != 0:
-        raise RuntimeError(f"gcloud: {ended.stderr[-2000:]}")
+    return ["gcloud", "storage", "cp", "--recursive", PREFIX, str(target)], environ
 
 
 def _tables(results: list[Result], options: argparse.Namespace) -> str:
     rate = f"{options.rate / 1e6:.0f} MB/s per connection, {options.latency * 1000:.0f} ms per request"
     scale = f", all shapes a {SMALLER}th of their size (`--small`)" if options.small else ""
-    columns = ["objects", "nothing kept", "disk", "hvdcloud", "gcloud storage cp", "transfer_manager"]
-    columns += ["x better peer", "of the disk", "memory", "unchanged"]
+    columns = ["objects", "nothing kept", "disk", "both", "hvdcloud", "gcloud storage cp", "transfer_manager"]
+    columns += ["x better peer", "of the disk", "of both", "memory", "unchanged"]
     lines = [
         "# A data set onto a node",
         "",
         f"`make bench-data` on {os.cpu_count()} cores, server and client together; {rate}{scale}. Seconds until",
         f"the bytes are on the disk, medians of {options.rounds} (one round above {MANY:,} objects). *nothing kept*: a",
-        "client that throws the bytes away. *disk*: as many files written and synced, nothing fetched. *unchanged*: a",
-        "second fetch.",
+        "client that throws the bytes away. *disk*: as many files written by a process for each core and synced,",
+        "nothing fetched. *both*: these two side by side, with the server on the same cores. *unchanged*: once more.",
+        f"The others are stopped after {PATIENCE:g} times what hvdcloud took; in parentheses, how many files they had.",
         "",
         f"{', '.join(f'{name} {number}' for name, number in _versions().items())}; {time.strftime('%Y-%m-%d')}.",
         "",
@@ -227,12 +302,26 @@ def _tables(results: list[Result], options: argparse.Namespace) -> str:
         f"| --- {'| ---: ' * (len(columns) - 1)}|",
     ]
     for each in results:
-        cells = [f"{each.count:,} x {_size(each.size)}", f"{each.nothing_kept:.1f}", f"{each.disk:.1f}"]
-        cells += [f"{each.hvdcloud:.1f}", _seconds(each.gcloud), _seconds(each.transfer_manager)]
-        cells += [f"{each.better / each.hvdcloud:.1f}" if each.better else "", f"{each.disk / each.hvdcloud:.2f}"]
+        cells = [f"{each.count:,} x {_size(each.size)}"]
+        cells += [f"{value:.1f}" for value in (each.nothing_kept, each.disk, each.both, each.hvdcloud)]
+        cells += [_peer(each, "gcloud"), _peer(each, "transfer_manager"), _times_better(each)]
+        cells += [f"{value / each.hvdcloud:.2f}" for value in (each.disk, each.both)]
         cells += [f"{each.memory / 1e6:.0f} MB", f"{each.again:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _peer(result: Result, name: str) -> str:
+    if name in result.stopped:
+        return f"> {PATIENCE * result.hvdcloud:.0f} ({result.stopped[name]:,})"
+    value: float | None = getattr(result, name)
+    return "" if value is None else f"{value:.1f}"
+
+
+def _times_better(result: Result) -> str:
+    if result.better is not None:
+        return f"{result.better / result.hvdcloud:.1f}"
+    return f"> {PATIENCE:g}" if result.stopped else ""
 
 
 def _versions() -> dict[str, str]:
@@ -247,10 +336,6 @@ def _versions() -> dict[str, str]:
 def _size(size: int) -> str:
     unit, name = next((each for each in ((1e9, "GB"), (1e6, "MB")) if size >= each[0]), (1e3, "kB"))
     return f"{size / unit:g} {name}"
-
-
-def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
 
 
 if __name__ == "__main__":

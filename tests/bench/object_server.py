@@ -13,9 +13,11 @@ import bisect
 import json
 import os
 import random
+import re
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -27,6 +29,9 @@ _PIECE = 1 << 20
 _GENERATION = 1_700_000_000_000_000
 _STEP = 4099
 _PAGE = 1000
+_MEDIA = re.compile(rb"GET [^ ?]*/o/([^ /?]+)\?(?:[^ ]*&)?alt=media[& ]")
+_RANGE = re.compile(rb"\r\nrange: *bytes=(\d+)-(\d*)", re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 def names_of(count: int) -> list[str]:
@@ -77,6 +82,24 @@ class Objects:
         link = f"/download/storage/v1/b/{BUCKET}/o/{quote(name, safe='')}?generation={_GENERATION}&alt=media"
         return {**kind, "id": f"{BUCKET}/{name}/{_GENERATION}", **few, **times, "mediaLink": self.url + link}
 
+    def headers(self, number: int) -> str:
+        """Of an answer with the object's bytes."""
+        return f"X-Goog-Generation: {_GENERATION}\r\nX-Goog-Hash: crc32c={self._crc[number]}\r\n"
+
+    def described(self, target: str) -> tuple[int, bytes]:
+        """Status and JSON for a request that asks for no object's bytes."""
+        parts = urlsplit(target)
+        segments = [unquote(each) for each in parts.path.strip("/").split("/")]
+        if segments[-1:] == ["o"]:
+            return 200, self.page({key: values[0] for key, values in parse_qs(parts.query).items()})
+        if segments[-2:-1] == ["b"]:
+            fields = {"name": BUCKET, "id": BUCKET, "location": "US", "storageClass": "STANDARD"}
+            return 200, json.dumps({"kind": "storage#bucket", **fields}).encode()
+        number = self.number(segments[-1])
+        if number is None:
+            return 404, json.dumps({"error": {"code": 404, "message": f"no {segments[-1]}"}}).encode()
+        return 200, json.dumps(self.resource(number)).encode()
+
     def page(self, query: dict[str, str]) -> bytes:
         key = json.dumps(query, sort_keys=True)
         if key not in self._pages:
@@ -108,81 +131,84 @@ class Objects:
         return value
 
 
-class Server:
-    """One process's share of the connections."""
+class Connection(asyncio.Protocol):
+    """One connection; it costs little for each request, since the client has the same processors."""
 
     def __init__(self, objects: Objects, *, latency: float, rate: float) -> None:
         self._objects = objects
         self._latency = latency
         self._rate = rate
+        self._loop = asyncio.get_running_loop()
+        self._received = b""
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._sending: asyncio.Task[None] | None = None
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                first, *lines = head.decode("latin-1").split("\r\n")
-                headers = {key.lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-                if length := int(headers.get("content-length", "0")):
-                    await reader.readexactly(length)
-                await asyncio.sleep(self._latency)
-                await self._answer(first.split(" ")[1], headers, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._sending is not None:
+            self._sending.cancel()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, mark, rest = self._received.partition(b"\r\n\r\n")
+        if not mark:
             return
-        finally:
-            writer.close()
+        length = _LENGTH.search(head)
+        if length and len(rest) < int(length[1]):
+            return
+        # No client sends a second request before it has this answer.
+        self._received = b""
+        self._loop.call_later(self._latency, self._answer, head)
 
-    async def _answer(self, target: str, headers: dict[str, str], writer: asyncio.StreamWriter) -> None:
-        parts = urlsplit(target)
-        query = {key: values[0] for key, values in parse_qs(parts.query).items()}
-        segments = [unquote(each) for each in parts.path.strip("/").split("/")]
-        media = query.get("alt") == "media"
-        if segments[-1:] == ["o"]:
-            return await _send(writer, 200, self._objects.page(query))
-        if segments[-2:-1] == ["b"]:
-            value = {
-                "kind": "storage#bucket",
-                "name": BUCKET,
-                "id": BUCKET,
-                "location": "US",
-                "storageClass": "STANDARD",
-            }
-            return await _send(writer, 200, json.dumps(value).encode())
-        number = self._objects.number(segments[-1])
+    def _answer(self, head: bytes) -> None:
+        if self._transport is None:
+            return
+        found = _MEDIA.match(head)
+        number = self._objects.number(unquote(found[1].decode())) if found else None
         if number is None:
-            missing = {"error": {"code": 404, "message": f"no {segments[-1]}"}}
-            return await _send(writer, 404, json.dumps(missing).encode())
-        if not media:
-            return await _send(writer, 200, json.dumps(self._objects.resource(number)).encode())
+            status, body = self._objects.described(head.split(b" ", 2)[1].decode())
+            self._transport.write(_head(status, len(body), "application/json") + body)
+            return
         size = self._objects.size
-        start, stop, status = 0, size, 200
-        if span := headers.get("range", "").removeprefix("bytes="):
-            low, _, high = span.partition("-")
-            start, stop, status = int(low), min(size, int(high) + 1 if high else size), 206
-        extra = f"Content-Range: bytes {start}-{stop - 1}/{size}\r\n" if status == 206 else ""
-        crc = self._objects.resource(number, brief=True)["crc32c"]
-        extra += f"X-Goog-Generation: {_GENERATION}\r\nX-Goog-Hash: crc32c={crc}\r\n"
-        kind = "application/octet-stream"
-        writer.write(_head(status, stop - start, kind, extra))
-        clock = asyncio.get_running_loop().time
-        began, sent = clock(), 0
-        while start < stop:
-            piece = self._objects.piece(number, start, min(_PIECE, stop - start))
-            writer.write(piece)
-            await writer.drain()
-            start += len(piece)
-            sent += len(piece)
-            early = began + sent / self._rate - clock()
-            if early > 0.002 and start < stop:
+        start, stop, status, extra = 0, size, 200, ""
+        if span := _RANGE.search(head):
+            start, stop, status = int(span[1]), min(size, int(span[2]) + 1 if span[2] else size), 206
+            extra = f"Content-Range: bytes {start}-{stop - 1}/{size}\r\n"
+        answer = _head(status, stop - start, "application/octet-stream", extra + self._objects.headers(number))
+        first = self._objects.piece(number, start, min(_PIECE, stop - start))
+        self._transport.writelines((answer, first))
+        if start + len(first) < stop:
+            self._sending = self._loop.create_task(self._send(number, start, stop, sent=len(first)))
+
+    async def _send(self, number: int, start: int, stop: int, *, sent: int) -> None:
+        """What comes after the first piece, not faster than the rate."""
+        began = self._loop.time()
+        while start + sent < stop:
+            await self._writable.wait()
+            early = began + sent / self._rate - self._loop.time()
+            if early > 0.002:
                 await asyncio.sleep(early)
-        return None
+            if self._transport is None:
+                return
+            piece = self._objects.piece(number, start + sent, min(_PIECE, stop - start - sent))
+            self._transport.write(piece)
+            sent += len(piece)
 
 
 def _head(status: int, length: int, kind: str, extra: str = "") -> bytes:
     return f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n{extra}\r\n".encode()
-
-
-async def _send(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
-    writer.write(_head(status, len(body), "application/json") + body)
-    await writer.drain()
 
 
 def main() -> int:
@@ -203,8 +229,7 @@ def main() -> int:
     for each in sockets:
         pid = os.fork()
         if pid == 0:
-            server = Server(objects, latency=options.latency, rate=options.rate)
-            asyncio.run(_serve(server, each))
+            asyncio.run(_serve(partial(Connection, objects, latency=options.latency, rate=options.rate), each))
         children.append(pid)
     sys.stdout.write(f"{objects.url}\n")
     sys.stdout.flush()
@@ -225,8 +250,8 @@ def _socket(port: int) -> socket.socket:
     return found
 
 
-async def _serve(server: Server, listening: socket.socket) -> None:
-    made = await asyncio.start_server(server.serve, sock=listening, limit=1 << 20)
+async def _serve(connection: Callable[[], Connection], listening: socket.socket) -> None:
+    made = await asyncio.get_running_loop().create_server(connection, sock=listening)
     await made.serve_forever()
 
 
