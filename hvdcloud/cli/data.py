@@ -106,7 +106,9 @@ def show_check(console: Console, result: DataCheckResult) -> None:
             if len(lines) > _SHOWN:
                 console.answer(f"{each.name}: and {len(lines) - _SHOWN:,} more; --json has them", style=style)
     if not result.exit_code:
-        each_node = f"each of {counted(result.nodes, 'node')} needs {size(result.node_bytes)} of its disk"
+        each_node = "mounted, nothing is copied"
+        if any(not each.source.startswith("file:") for each in result.sets):
+            each_node = f"each of {counted(result.nodes, 'node')} needs {size(result.node_bytes)} of its disk"
         console.result([f"{counted(len(result.sets), 'data set')}, all readable", each_node])
 
 

@@ -170,7 +170,8 @@ def _checked(name: str, config: DataConfig, console: Console, *, nodes: int) -> 
         return replace(empty, error=error.message, hint=error.hint, exit_code=error.code)
     except OSError as error:
         why = f"{config.folder} cannot be read: {error.strerror or error}"
-        return replace(empty, error=why, hint=f"correct data.{name} in hvdcloud.yaml", exit_code=ExitCode.USAGE)
+        hint = f"put the files there, or correct data.{name} in hvdcloud.yaml"
+        return replace(empty, error=why, hint=hint, exit_code=ExitCode.USAGE)
 
 
 def _folder_set(empty: CheckedSet, folder: Path) -> CheckedSet:

@@ -81,7 +81,7 @@ def init(folder: Path, *, template: str | None, name: str | None, gpus: int = 0)
     contents[CONFIG_FILE] = _configuration(contents[CONFIG_FILE], values, gpus=gpus)
     contents = {entry: text for entry, text in contents.items() if entry not in kept}
     _write(folder, contents)
-    before = [f"python {_MAKE_DATA}"] if makes_data else []
+    before = [f"python3 {_MAKE_DATA}"] if makes_data else []
     return InitResult(folder=folder, name=name, files=sorted(contents), kept=kept, gpus=gpus, before=before)
 
 

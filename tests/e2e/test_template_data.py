@@ -173,7 +173,7 @@ def test_ranks_of_nodes_with_shards_of_their_own_share_them(torch: Container) ->
 def test_without_data_it_says_how_to_make_some(torch: Container) -> None:
     result = torch.exec_run(["env", "HVDCLOUD_DATA=/nowhere", "python", "train.py"])
     assert result.exit_code == 1
-    assert b"/nowhere/train has no shards: python make_data.py writes some" in result.output
+    assert b"/nowhere/train has no shards: python3 make_data.py writes some" in result.output
 
 
 def test_keras_sees_every_image_once_learns_and_continues(keras: Container) -> None:
@@ -195,14 +195,11 @@ def test_two_nodes_train_on_a_folder_of_this_machine(tmp_path: Path, engine: Any
         path.unlink()
     try:
         wrote = project.hvdcloud("init", "--template", "torch-data", "--name", project.name)
-        assert wrote.out.endswith("\nnext: python make_data.py && hvdcloud launch\n")
+        assert wrote.out.endswith("\nnext: python3 make_data.py && hvdcloud launch\n")
         # What the image of these tests has.
         project.write("requirements.txt", "scikit-learn\n")
         subprocess.run([sys.executable, "make_data.py", "--shards", "60"], cwd=project.folder, check=True, timeout=60)
-        assert (
-            "✓ 2 data sets, all readable · each of 2 nodes needs 0 B of its disk"
-            in project.hvdcloud("data", "check").out
-        )
+        assert "✓ 2 data sets, all readable · mounted, nothing is copied" in project.hvdcloud("data", "check").out
         ended = project.hvdcloud("launch", "python", "train.py", "--epochs", "3", "--batch-size", "32")
         assert "training on 3840 images, testing on 448, 2 ranks" in ended.out
         assert re.search(r"final: accuracy \d\.\d+, \d+ images/s, 2 ranks", ended.out), ended.out

@@ -43,10 +43,14 @@ def test_a_folder_that_cannot_be_mounted_is_refused(tmp_path: Path) -> None:
     assert [(each.message, each.hint, each.error) for each in problems] == [
         (
             f"the folder of data set gone, {tmp_path}/gone, does not exist",
-            "name another source in data.gone",
+            "put the files there, or name another folder in data.gone",
             UsageError,
         ),
-        (f"the folder of data set file, {tmp_path}/file, is no folder", "name another source in data.file", UsageError),
+        (
+            f"the folder of data set file, {tmp_path}/file, is no folder",
+            "put the files there, or name another folder in data.file",
+            UsageError,
+        ),
     ]
 
 

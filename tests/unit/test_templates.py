@@ -217,7 +217,7 @@ def test_checkpoints_on_the_laptop_are_not_sent_to_the_nodes(template: Path, tmp
 def test_a_template_with_data_names_its_own_folder_whatever_that_is_called(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "my digits #1"
     made = init(folder, template=name, name=None)
-    assert made.before == ["python make_data.py"]
+    assert made.before == ["python3 make_data.py"]
     config = load_config(folder / "hvdcloud.yaml", environ={})
     assert {key: each.folder for key, each in config.data.items()} == {
         "train": folder / "data" / "train",

@@ -23,7 +23,7 @@ def problems(spec: ClusterSpec) -> list[Problem]:
     for name, each in spec.data.items():
         if each.folder is not None and (why := _unreadable(each.folder)):
             message = f"the folder of data set {name}, {each.folder}, {why}"
-            found.append(Problem(message=message, hint=f"name another source in data.{name}"))
+            found.append(Problem(message=message, hint=f"put the files there, or name another folder in data.{name}"))
     return found
 
 

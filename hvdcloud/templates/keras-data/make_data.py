@@ -1,6 +1,6 @@
 """Writes a data set of drawn digits into data/: images in shards, as large data sets are kept. Nothing is downloaded.
 
-    python make_data.py                  # 16,384 images to train on, 2,048 to test, in a few seconds
+    python3 make_data.py                 # 16,384 images to train on, 2,048 to test, in a few seconds
 
 A shard is a file of records; a record is one byte for the digit, then 16 x 16 bytes for its pixels. Only Python's
 standard library is needed, and the same files come out each time.
@@ -75,9 +75,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=Path(__file__).parent / "data", help="where to")
     parser.add_argument("--shards", type=int, default=256, help="files of 64 images to train on")
     options = parser.parse_args()
+    tests = max(1, options.shards // 8)
     write_shards(options.folder / "train", options.shards, Random(1))
-    write_shards(options.folder / "test", max(1, options.shards // 8), Random(2))
-    print(f"wrote {options.shards * IMAGES_PER_SHARD} images to train on into {options.folder / 'train'}")
+    write_shards(options.folder / "test", tests, Random(2))
+    images, tested = options.shards * IMAGES_PER_SHARD, tests * IMAGES_PER_SHARD
+    print(f"wrote {images:,} images to train on and {tested:,} to test into {options.folder}")
 
 
 if __name__ == "__main__":

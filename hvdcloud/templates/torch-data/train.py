@@ -84,7 +84,7 @@ def shards(name: str) -> list[Path]:
     data = Path(os.environ.get("HVDCLOUD_DATA", Path(__file__).parent / "data"))
     found = sorted((data / name).rglob("*.bin"))
     if not found:
-        raise SystemExit(f"{data / name} has no shards: python make_data.py writes some")
+        raise SystemExit(f"{data / name} has no shards: python3 make_data.py writes some")
     return found
 
 
