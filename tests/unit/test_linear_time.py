@@ -24,6 +24,8 @@ LONG_ENOUGH = 0.25
 """Seconds of CPU from which on two times can be compared on a busy machine."""
 LINEAR = 3.0
 """How many times longer twice the length may take; where the time grows with its square it is 4."""
+STEEPEST = 3
+"""Where even a time that grows with the cube would stay below `LONG_ENOUGH`, longer lines tell no more."""
 
 ALPHABETS = {
     "numbers": "1,",
@@ -138,6 +140,8 @@ def not_linear(parse: Callable[[str], object], alphabet: str) -> str:
     before = 0.0
     for size in SIZES:
         took = seconds(parse, alphabet, size)
+        if took * (SIZES[-2] / size) ** STEEPEST < LONG_ENOUGH:
+            return ""
         # One alone may be bad luck.
         if before > LONG_ENOUGH and min(took, seconds(parse, alphabet, size)) > LINEAR * before:
             return f"{size} characters took {took:.2f} s, half as many {before:.2f} s"
