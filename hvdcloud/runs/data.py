@@ -9,7 +9,7 @@ from hvdcloud.runs.state import About, NodeData, RunState
 from hvdcloud.units import counted, seconds, size
 
 _PHASES = {
-    "waiting": "about to be fetched",
+    "waiting": "not started yet",
     "listing": "the bucket is listed",
     "fetching": "fetching",
     "verifying": "verifying",
@@ -53,14 +53,20 @@ def progress(data: NodeData) -> str:
 
 
 def summary(state: RunState) -> str:
-    """`1.2 GB on each of 2 nodes after 42.0 s`; empty for a run that has none, or has not waited to the end."""
+    """`1.2 GB on each of 2 nodes after 42.0 s`, `mounted on …`; empty for a run that has none, or has not waited to the
+    end."""
     if not state.data or state.data_seconds is None:
         return ""
-    most = max(each.bytes for each in state.data)
+    # Of folders that are mounted, nothing is counted.
+    what = (
+        size(max(each.bytes for each in state.data))
+        if any(each.files or each.bytes for each in state.data)
+        else "mounted"
+    )
     paid = gpu_seconds(state)
     cost = f", in which its GPUs waited {seconds(paid)} together" if paid >= 1 else ""
     nodes = f"each of {counted(len(state.data), 'node')}" if len(state.data) > 1 else "its node"
-    return f"{size(most)} on {nodes} after {seconds(state.data_seconds)}{cost}"
+    return f"{what} on {nodes} after {seconds(state.data_seconds)}{cost}"
 
 
 def gpu_seconds(state: RunState) -> float:
