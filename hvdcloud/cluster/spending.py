@@ -8,10 +8,11 @@ was billed. A second of which nothing is written down is `unaccounted`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from hvdcloud.runs.slow_ranks import seconds_lost
 from hvdcloud.units import dollars, seconds
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class RunTimes:
     """From when until when no rank of an elastic run trained; None: until its end."""
     joins: Sequence[tuple[str, float]] = ()
     """When a node joined while it was active."""
+    waited: Mapping[str, float] = field(default_factory=dict)
+    """For how many seconds of its training the ranks of a node waited for slow ones, by the node's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +151,7 @@ def run_times(state: RunState, events: Iterable[Event] = ()) -> RunTimes | None:
         last_ranks={} if elastic else last,
         without_ranks=tuple(without),
         joins=tuple(joins),
+        waited=seconds_lost(state.waits),
     )
 
 
@@ -179,7 +183,8 @@ def divide(
             _paint_node(timeline, part, nodes, runs, all_runs=all_runs, now=now)
             if teardown is not None:
                 timeline.paint("teardown", teardown)
-        for category, length in timeline.lengths(part.since, part.since + part.seconds(now)):
+        lengths = timeline.lengths(part.since, part.since + part.seconds(now))
+        for category, length in _with_waits(lengths, part.node, runs, now=now):
             spent_seconds[category] += length
             spent_dollars[category] += part.dollars_per_hour * length / 3600
     return tuple(
@@ -226,6 +231,29 @@ def _paint_node(
             timeline.paint(without_run, max(ends, part.since))
 
 
+def _with_waits(
+    lengths: Iterable[tuple[str, float]], node: str, runs: Sequence[RunTimes], *, now: float
+) -> Iterator[tuple[str, float]]:
+    """The categories with their seconds, where the training of each run is divided into that and the waits for its slow
+    ranks. Nobody has written down when those were, only for how long."""
+    of_run = {_training(run): run for run in runs}
+    for category, length in lengths:
+        run = of_run.get(category)
+        if run is None or run.training_since is None:
+            yield category, length
+            continue
+        until = run.training_until if run.training_until is not None else now
+        trained = max(length, until - run.training_since)
+        waits = length * min(1.0, run.waited.get(node, 0.0) / trained)
+        yield "waiting for ranks", waits
+        yield "training", length - waits
+
+
+def _training(run: RunTimes) -> str:
+    """The category of a run's training, before that is divided."""
+    return f"training of {run.run}"
+
+
 def _boot(own: Sequence[NodeTimes]) -> Mapping[str, float]:
     return own[0].boot if own else {}
 
@@ -247,7 +275,7 @@ def _paint_run(timeline: _Timeline, run: RunTimes, node: str, *, begins: float, 
     paint("start", run.started, run.launched if run.launched is not None else launch_ends)
     paint("data", run.data_since, run.launched if run.launched is not None else launch_ends)
     paint("start", run.launched, launch_ends)
-    paint("training", run.training_since, trained)
+    paint(_training(run), run.training_since, trained)
     for since, until in run.without_ranks:
         paint("waiting for ranks", since, trained if until is None else until)
     last = run.last_ranks.get(node)

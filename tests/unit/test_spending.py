@@ -155,6 +155,44 @@ def test_the_wait_for_data_is_counted_apart_from_the_start() -> None:
     assert table(divide([node(0)], now=BORN + 230, nodes=[booted(0)], runs=[waiting]))["data"] == (30, 0.03)
 
 
+def waits(*seconds: float) -> list[dict[str, Any]]:
+    """Of one rank on each node, by when the first of 300 s had passed without a collective yet."""
+    return [
+        {"rank": rank, "node": f"digits-{rank}", "waited": each, "seconds": 290.0} for rank, each in enumerate(seconds)
+    ]
+
+
+def test_the_waits_for_a_slow_rank_are_no_training() -> None:
+    both = [{"rank": rank, "node": f"digits-{rank}", "ended": BORN + 510} for rank in (0, 1)]
+    run = times(waits=waits(130.0, 10.0), ranks=both)
+    found = table(divide([node(0), node(1)], now=BORN + 520, nodes=[booted(0), booted(1)], runs=[run]))
+    # digits-0 waited 130 s, of which 10 s are what digits-1, the slow one, waits as well.
+    assert (found["waiting for ranks"], found["training"]) == ((120, 0.12), (300 - 120 + 300, 0.48))
+    # At twice the price, the same seconds cost twice as much.
+    dear = divide([node(0, dollars_per_hour=7.2), node(1)], now=BORN + 520, nodes=[booted(0), booted(1)], runs=[run])
+    assert (table(dear)["waiting for ranks"], table(dear)["training"]) == ((120, 0.24), (480, 0.66))
+    assert sum(each.dollars for each in dear) == pytest.approx(1.04 + 0.52)
+
+
+def test_waits_of_a_part_of_the_training_are_divided_by_its_length() -> None:
+    # digits-0 is billed in two parts, each with half of its training, and so with half of its waits.
+    run = times(waits=waits(130.0, 10.0))
+    halves = [node(0, until=BORN + 360), node(0, since=BORN + 360)]
+    once = divide([node(0)], now=BORN + 520, nodes=[booted(0)], runs=[run])
+    assert table(once)["waiting for ranks"] == (120, 0.12)
+    parts = [divide([half], now=BORN + 520, nodes=[booted(0)], runs=[run], all_runs=False) for half in halves]
+    assert table(parts[0])["waiting for ranks"] == (60, 0.06)
+
+
+def test_no_more_is_waited_than_was_trained_and_nothing_without_a_slow_rank() -> None:
+    endless = [{**each, "waited": each["waited"] * 50, "seconds": 29_000.0} for each in waits(200.0, 1.0)]
+    run = times(waits=endless)
+    assert table(divide([node(0)], now=BORN + 520, nodes=[booted(0)], runs=[run]))["waiting for ranks"] == (300, 0.3)
+    for alike in (waits(60.0, 60.0), waits(60.0), []):
+        alone = times(waits=alike)
+        assert "waiting for ranks" not in table(divide([node(0)], now=BORN + 520, nodes=[booted(0)], runs=[alone]))
+
+
 def test_a_run_that_is_active_trains_until_now() -> None:
     run = times(state="running", training_until=None, ended=None, ranks=[])
     assert table(divide([node(0)], now=BORN + 400, nodes=[booted(0)], runs=[run]))["training"] == (190, 0.19)
@@ -210,6 +248,7 @@ def test_the_parts_add_up_to_what_was_billed_whatever_the_clocks_said(seed: int)
             last_ranks={"digits-0": moment()},
             without_ranks=[(moment(), maybe())],
             joins=[("digits-1", moment())],
+            waited={"digits-0": chance.uniform(0, 900)},
         )
         for number in range(3)
     ]
