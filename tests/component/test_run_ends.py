@@ -112,6 +112,8 @@ SCENES = {
     "Ctrl-C in the pull": lambda: interrupted(_interrupted_after("digits", succeeded)),
     "Ctrl-C in the pull of a run that was lost": lambda: interrupted(_interrupted_after("digits", lost)),
     "Ctrl-C in pull": lambda: interrupted(after_interrupt("pull")),
+    "Ctrl-C in logs": lambda: interrupted(after_interrupt("logs")),
+    "Ctrl-C in status": lambda: interrupted(after_interrupt("status")),
 }
 try:
     SCENES[sys.argv[1]]()
@@ -207,6 +209,8 @@ SCREENS = {
         "not in the bucket; hvdcloud pull --name digits, then hvdcloud down --name digits"
     ],
     "Ctrl-C in pull": ["the pull is stopped; what was fetched stays; hvdcloud pull fetches the rest"],
+    "Ctrl-C in logs": ["logs is stopped; it has changed nothing; hvdcloud logs -f follows the run again"],
+    "Ctrl-C in status": ["status is stopped; it has changed nothing; hvdcloud status starts again"],
 }
 
 
