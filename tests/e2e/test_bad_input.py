@@ -246,6 +246,8 @@ def test_ports_that_other_programs_hold_are_stepped_over(project: Project, engin
         nodes = project.hvdcloud("up", "--json").json["result"]["nodes"]
         assert not held & {node["port"] for node in nodes}
         assert project.hvdcloud("ssh", "--", "hostname").out == "t-bad-0\n"
+        # Without this file, each terminal that logs in shows two complaints of sshd's.
+        project.hvdcloud("ssh", "--", "test", "-e", "/var/log/lastlog")
         project.hvdcloud("down")
 
 

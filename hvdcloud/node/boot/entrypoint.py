@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 SSHD = "/usr/sbin/sshd"
 SSHD_CONFIG = Path("/etc/hvdcloud/sshd_config")
 HOST_KEY = Path("/etc/hvdcloud/ssh_host_ed25519_key")
+LAST_LOGINS = Path("/var/log/lastlog")
 DRIVER = Path("/usr/local/nvidia/lib64")
 """Where Container-Optimized OS has the GPU driver's libraries: there is no NVIDIA container toolkit to mount them."""
 LDCONFIG = "/sbin/ldconfig"
@@ -278,6 +279,9 @@ def _check_port() -> None:
 
 def _start_sshd() -> int:
     Path("/run/sshd").mkdir(parents=True, exist_ok=True)
+    # Without it, sshd complains in every terminal that logs in.
+    with contextlib.suppress(OSError):
+        LAST_LOGINS.touch()
     # The key in this environment is public, but sessions have no use for it.
     command = [SSHD, "-D", "-e", "-f", str(SSHD_CONFIG), "-p", str(_ssh_port())]
     command += [f"-oListenAddress={address}" for address in _addresses()]
