@@ -95,7 +95,7 @@ class Invocation:
         return self.load(flags, default_name=default_name).config
 
     def load(self, flags: Mapping[str, object] | None = None, *, default_name: str | None = None) -> Loaded:
-        """As `load_config`, with the place of each value."""
+        """Read the configuration as `load_config` does, and say where each value was written."""
         from hvdcloud.config.file import load
 
         loaded = load(self.config, flags={"name": self.name or default_name, **(flags or {})})

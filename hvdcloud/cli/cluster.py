@@ -94,7 +94,7 @@ def plan_lines(what: Plan, platform: Platform) -> list[str]:
 
 
 def _duration(value: float) -> str:
-    """Of a time limit: `12 h`, `1:23:45`."""
+    """A time limit as text: `12 h`, `1:23:45`."""
     return f"{value / 3600:g} h" if value % 360 == 0 else str(timedelta(seconds=value))
 
 

@@ -303,7 +303,7 @@ def show_pull(console: Console, result: PullResult) -> None:
 
 
 def _missing(entry: PulledRun) -> str:
-    """Of a run whose nodes have not said that everything is in the bucket."""
+    """What may be missing of a run whose nodes have not said that everything is in the bucket."""
     return "; not everything reached the bucket before it ended" if entry.ended else "; its nodes may hold more"
 
 

@@ -245,7 +245,7 @@ def _node_lines(node: NodeView, looks: Looks, *, name_width: int, each_gpu: bool
 
 
 def _with_member(lines: list[Text], node: NodeView) -> list[Text]:
-    """With the node's state in its elastic run, unless it takes part, and with how far its data are."""
+    """Add the node's state in its elastic run, unless it takes part, and how far its data are."""
     if node.data is not None and not node.data.ready:
         lines.append(_line(f"  data: {progress(node.data)}", "yellow"))
     member = node.member

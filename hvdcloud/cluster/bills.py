@@ -52,7 +52,7 @@ class Bill:
 
     @property
     def name(self) -> str:
-        """Of its object."""
+        """The name of its object."""
         moment = datetime.fromtimestamp(int(self.created), timezone.utc)
         return f"{FOLDER}{moment:%Y%m%d-%H%M%S}-{self.id}-{self.cluster}.json"
 
@@ -108,7 +108,7 @@ def parse_bill(data: bytes, *, name: str, source: str) -> Bill:
 
 
 def bill_name(cluster: Cluster | ClusterSpec) -> str:
-    """Of the object that was written for a cluster before it was made."""
+    """The name of the object that is written for a cluster before it is made."""
     created = cluster.created.timestamp()
     return Bill(
         cluster=cluster.name, id=cluster.id, created=created, nodes=0, dollars_per_hour=0.0, worst_case_dollars=0.0
@@ -165,7 +165,7 @@ class Month:
     dollars: float
     clusters: int
     of_living: float = 0.0
-    """Of these dollars, those of clusters that exist, if they live as long as they may."""
+    """The part of `dollars` of clusters that exist, if they live as long as they may."""
 
 
 def month_bounds(now: datetime) -> tuple[datetime, datetime]:

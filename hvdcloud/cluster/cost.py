@@ -20,11 +20,11 @@ CLOUD_BUCKET = "gs://"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Of a cluster from its creation until it was gone, by the price table."""
+    """What a cluster has cost from its creation until it was gone, by the price table."""
 
     dollars: float
     dollars_per_hour: float
-    """Of all nodes, when they were last seen."""
+    """The rate of all nodes, when they were last seen."""
     seconds: float
     nodes: int
     per_epoch: float | None = None
@@ -33,7 +33,7 @@ class Cost:
     per_step: float | None = None
     steps: int | None = None
     bucket_bytes: int | None = None
-    """Of the cluster's runs; None: there is no bucket that costs, or it was not read."""
+    """What the cluster's runs hold in the bucket; None: there is no bucket that costs, or it was not read."""
     bucket_dollars_per_month: float | None = None
     spent: Sequence[Segment] = ()
     """Where the dollars of the last cluster went; empty: the provider does not say what was billed."""

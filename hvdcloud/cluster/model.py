@@ -111,7 +111,7 @@ class ObjectKind(str, Enum):
     """What carries a cluster's labels beside its nodes."""
 
     CONTAINER = "container"
-    """Of a node in whose place there is another one."""
+    """The container of a node that was replaced."""
     DISK = "disk"
     FIREWALL = "firewall"
     NETWORK = "network"
@@ -154,7 +154,7 @@ class Billed:
     """Only the disk is billed."""
 
     def seconds(self, now: float) -> float:
-        """For how long it is billed if it is over by `now`."""
+        """How many seconds are billed, if it is over by `now`."""
         return max(self.least, (now if self.until is None else self.until) - self.since, 0.0)
 
     def dollars(self, now: float) -> float:

@@ -55,9 +55,9 @@ class ClusterRecord:
     """How many nodes the cluster should have."""
     nodes: tuple[MemberRecord, ...] = ()
     runs: tuple[str, ...] = ()
-    """Those that were started from this machine, the newest last."""
+    """The runs that were started from this machine, the newest last."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """By key what it was made with, as `lifecycle/changes.py` compares it; empty: an earlier version made it."""
+    """What it was made with, by key, as `lifecycle/changes.py` compares it; empty: an earlier version made it."""
     data: Mapping[str, str] = field(default_factory=dict)
     """Its data sets as texts (config/data.py), by name: the folders that are mounted, and the newest run's buckets."""
     unknown: Mapping[str, Any] = field(default_factory=dict)

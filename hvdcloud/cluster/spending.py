@@ -68,7 +68,7 @@ class RunTimes:
     over: bool = False
     """It has ended, whether it is known when or not."""
     nodes: Sequence[str] | None = None
-    """Those that took part; None: any may have."""
+    """The nodes that took part; None: any may have."""
     last_ranks: Mapping[str, float] = field(default_factory=dict)
     """When the last rank of a node ended, by the node's name."""
     without_ranks: Sequence[tuple[float, float | None]] = ()
@@ -85,7 +85,7 @@ class Segment:
 
     category: str
     seconds: float
-    """Of all nodes together."""
+    """The sum over all nodes."""
     dollars: float
 
 

@@ -249,7 +249,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _safe_load(text: str) -> Any:
-    """As yaml.safe_load, by `_Loader`."""
+    """Read YAML as yaml.safe_load does, with `_Loader`."""
     loader = _Loader(text)
     try:
         return loader.get_single_data()

@@ -255,7 +255,7 @@ def _line_end(text: str, position: int) -> int:
 
 
 def _scalar(value: Value, *, flow: bool = False, quoted: bool = False) -> str:
-    """As YAML: plain where that reads back as the same, else in double quotes."""
+    """A value as YAML: plain where that reads back as the same, else in double quotes."""
     if not isinstance(value, str):
         return json.dumps(value)
     plain = re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9_./:@+= ]*", value) is not None and not value.endswith(":")

@@ -63,7 +63,7 @@ class ChecksumIndex:
         self._write("INSERT OR REPLACE INTO checksums VALUES (?, ?, ?, ?, ?, ?)", [row])
 
     def forget(self, names: Iterable[str]) -> None:
-        """Of files that are gone, or are not what is known of them."""
+        """Remove the checksums of files that are gone or have changed."""
         gone = [name for name in names if self._known.pop(name, None) is not None]
         self._write("DELETE FROM checksums WHERE place = ? AND name = ?", [(self._place, name) for name in gone])
 

@@ -117,7 +117,7 @@ def identical(
     stored: ChecksumIndex,
     progress: Progress,
 ) -> tuple[list[LocalFile], list[LocalFile]]:
-    """Those of the files whose object has the same CRC32C, and those whose has not or that cannot be read now.
+    """The files whose object has the same CRC32C, and the others, also those that cannot be read now.
 
     Args:
         index: of the folder.

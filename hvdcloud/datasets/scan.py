@@ -17,7 +17,7 @@ from hvdcloud.storage.folder import TEMPORARY
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """By what a file that has not changed is known."""
+    """What tells whether a file has changed."""
 
     size: int
     modified: int  # Nanoseconds since the epoch.
@@ -51,7 +51,7 @@ class FolderScan:
 
     @property
     def bytes(self) -> int:
-        """Of all files."""
+        """The size of all files together."""
         return sum(file.size for file in self.files)
 
 

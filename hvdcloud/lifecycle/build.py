@@ -34,7 +34,7 @@ class SbomOutcome:
     path: Path | None
     """The file; None if none was asked for."""
     digest: str | None
-    """Of the artifact beside the image at the registry; None if there is none."""
+    """The digest of the artifact beside the image at the registry; None if there is none."""
     packages: int
     scanner: str | None = None
     """What listed them; None: no scanner did, and they are the Python packages."""

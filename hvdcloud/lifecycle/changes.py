@@ -36,7 +36,7 @@ class Changes:
 
 
 def settings_of(context: Context) -> Mapping[str, str]:
-    """By key what a cluster is made with now, as text; without what flags of this command gave."""
+    """What a cluster is made with now, by key, as text; without what flags of this command gave."""
     from hvdcloud.image.plan.context import digest_of
 
     config = context.config

@@ -50,7 +50,7 @@ class CheckResult:
     nodes: Sequence[NodeVerdict]
     pairs: Sequence[AllReduce]
     together: AllReduce | None
-    """Of all ranks; None: there is one only, or the pair is all of them."""
+    """The measurement of all ranks; None: there is one only, or the pair is all of them."""
     replaced: Sequence[NodeVerdict]
     """What was found of nodes that were bad; `nodes` has the figures of those in their places."""
     seconds: float

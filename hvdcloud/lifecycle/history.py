@@ -39,7 +39,7 @@ class PastRun:
     exit_code: int | None = None
     seconds: float | None = None
     dollars: float | None = None
-    """Of all nodes from its start to its end; None: not known."""
+    """What all nodes cost from its start to its end; None: not known."""
     nodes: int | None = None
     ranks: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -152,7 +152,7 @@ def read_state(bucket: Bucket, cluster: str, run: str) -> RunState | None:
 
 
 def _usable_state(bucket: Bucket, cluster: str, run: str) -> RunState | CheckpointError | None:
-    """As `read_state`, with what is wrong with it; raises HvdcloudError: the bucket cannot be read."""
+    """The state as `read_state` reads it, or what is wrong with it. Raises HvdcloudError: the bucket cannot be read."""
     from hvdcloud.storage.base import BucketUnreachableError
 
     try:

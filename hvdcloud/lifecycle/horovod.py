@@ -41,7 +41,7 @@ def check_interfaces(record: ClusterRecord) -> None:
 
 
 def elastic_limits(config: Config) -> dict[str, Any] | None:
-    """For the node program; None: the run is not elastic."""
+    """The limits of an elastic run, for the node program; None: the run is not elastic."""
     elastic = config.run.elastic
     if elastic is None:
         return None

@@ -171,7 +171,7 @@ def send_for_resume(context: Context, cluster: Cluster, run: str, *, to: Sequenc
 
 
 def _bring(context: Context, cluster: Cluster, mirror: Mirror) -> list[HvdcloudError]:
-    """Of every node that runs, or may have more than this machine. Raises as `bring_home`."""
+    """Fetch from every node that runs, or may have more than this machine. Raises as `bring_home`."""
     record = context.state.record_of(cluster.id)
     if record is None:
         return [context.not_from_here(cluster)]
@@ -198,7 +198,7 @@ def _bring(context: Context, cluster: Cluster, mirror: Mirror) -> list[HvdcloudE
 
 
 def _revive(context: Context, nodes: Sequence[Node]) -> dict[str, Node]:
-    """Those of the nodes that run again, by name; a warning says what prevents it."""
+    """Start the nodes again; returns those that run, by name. A warning says what prevents it."""
     from hvdcloud.remote.join import pin_known
     from hvdcloud.remote.keys import pinned
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
 
 LATEST_BILLS = 20
-"""Of one name's, whose end is written down when nothing of that name exists."""
+"""How many records of one name get an end when nothing of that name exists: the newest ones."""
 
 
 def check_month(context: Context, plan: Plan) -> None:

@@ -150,7 +150,7 @@ def _pull_run(
 
 
 def _unfinished_bytes(folder: Path) -> int:
-    """Of the files that are being fetched into this folder; their space may be reserved before they are."""
+    """The size of the files that are being fetched into this folder; their space may be reserved before."""
     count = 0
     for path in folder.rglob(f".*{PARTIAL_SUFFIX}"):
         # It has its own name by now, or is deleted.

@@ -53,7 +53,7 @@ class Replacer:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="replace nodes", daemon=True)
         self._lost: Collection[str] = ()
-        """As the provider was asked last."""
+        """The lost nodes, by the provider's last answer."""
         self._warned: set[str] = set()
         self._making: Sequence[int] = ()
         self._booting = threading.Event()
@@ -144,7 +144,7 @@ class Replacer:
         self._policy.note_lost(self._lost, now=time.monotonic(), certain=certain)
 
     def _state(self) -> RunState:
-        """Of the run, as the head knows it; empty if it knows no such run."""
+        """The run's state, as the head knows it; empty if it knows no such run."""
         with self._context.head_session() as head:
             states = map(RunState.from_json, head.call("state", timeout=STATE_SECONDS)["runs"])
         return next((state for state in states if state.run == self._run), RunState())

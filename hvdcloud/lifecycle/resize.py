@@ -68,7 +68,7 @@ class Change:
 
     make: tuple[int, ...]
     clear: tuple[int, ...]
-    """Of those to make: nodes that exist and have never joined, and are deleted first."""
+    """The part of `make` that exists and has never joined: these nodes are deleted first."""
     remove: tuple[Node, ...]
 
 

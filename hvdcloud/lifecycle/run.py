@@ -279,7 +279,7 @@ def _data_of(data: DataRequest | None, share: int | None) -> Mapping[str, Any]:
 
 
 def _about(about: About, record: ClusterRecord, data: DataRequest | None) -> Mapping[str, Any]:
-    """With the GPUs, if they wait for data."""
+    """What the run's state says of its cluster, with the GPUs if they wait for data."""
     gpus = sum(node.gpus for node in record.nodes) if data else 0
     return {key: value for key, value in asdict(replace(about, gpus=gpus)).items() if key != "gpus" or gpus}
 

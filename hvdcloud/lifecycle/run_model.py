@@ -61,15 +61,15 @@ class RunResult:
     """The last line that rank 0 printed, if the run was followed; of an elastic run, that any rank printed; of a run
     that failed, that which the first rank to fail printed of it."""
     last_lines: Sequence[str] = ()
-    """Of a run that failed: the last lines of the first rank to fail."""
+    """The last lines of the first rank to fail, if the run failed."""
     missing_module: str = ""
-    """Of a run that failed: the Python module that its image does not have; empty: none is missing."""
+    """The Python module that its image does not have, if that made the run fail; else empty."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The newest of each number that it printed: `loss`, `accuracy`, `images/s`."""
     progress: Progress | None = None
     """The epochs or steps that it did, if it was followed and prints them."""
     cost: Cost | None = None
-    """Of its cluster, where that went with the run; None also where it costs nothing."""
+    """The cost of its cluster, where that went with the run; None also where it costs nothing."""
     world: int | None = None
     """How many ranks train now; None: the run is not elastic, or has ended."""
     restarts: int = 0
@@ -86,9 +86,9 @@ class RunResult:
     """The ranks that the others wait for, in the last minute, or over the whole run if it has ended."""
     nodes_lost: Sequence[str] = ()
     nodes_preempted: Sequence[str] = ()
-    """Those that had the notice of a preemption."""
+    """The nodes that had the notice of a preemption."""
     attempts: Sequence[Attempt] = ()
-    """With `run.retry`: all of them, this run is the last one's."""
+    """All attempts of a run with `run.retry`; this run is the last one's."""
     stuck: Stuck | None = None
     """Where its ranks were, if it was ended because nothing moved any more."""
 

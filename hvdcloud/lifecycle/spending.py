@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hvdcloud.storage.base import Bucket
 
 RETRY_SECONDS = 5.0
-"""For which a bucket that does not answer is asked."""
+"""How long a bucket that does not answer is asked again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def runs_of(context: Context, cluster: Cluster | None, *, followed: RunTimes | N
 
 
 def _runs_in(bucket: Bucket, cluster: Cluster, own: dict[str, RunTimes]) -> dict[str, RunTimes | None]:
-    """By its name, each run of which there is something; None: the bucket does not say when it was."""
+    """When each run of which there is something was, by its name; None: the bucket does not say."""
     from hvdcloud.checkpoints.manifest import list_runs
     from hvdcloud.runs import archive
 

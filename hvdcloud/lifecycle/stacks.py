@@ -93,7 +93,7 @@ def _of_ended(context: Context, run: str, answer: dict[str, Any]) -> StacksResul
 
 
 def _kept(context: Context, cluster: Cluster | None, run_id: str | None) -> StacksResult:
-    """Of a run whose nodes are gone, from the bucket."""
+    """The stacks of a run whose nodes are gone, from the bucket."""
     from hvdcloud.checkpoints.manifest import list_runs, stacks_name
     from hvdcloud.storage.base import ObjectMissingError
 

@@ -32,7 +32,7 @@ class StatusResult:
     """Why the runs could not be asked for; empty if they could."""
     age_seconds: float
     dollars_so_far: float
-    """By the price table, for everything of it that exists."""
+    """What everything of it that exists has cost, by the price table."""
     nodes_gone: int
     """Preempted or deleted; what they had cost is not counted."""
     token_process: int | None = None
@@ -73,7 +73,7 @@ def status(context: Context) -> StatusResult:
 
 
 def _so_far(context: Context, cluster: Cluster, run: RunResult) -> RunResult:
-    """With the files that a run which has not ended has in the bucket, if that is a folder of this machine.
+    """The run with the files that it has in the bucket before its end, if that is a folder of this machine.
 
     The head counts them at the end; to list a bucket elsewhere would take longer than all the rest.
     """

@@ -45,7 +45,7 @@ class NodeView:
 
     name: str
     state: str
-    """As the provider sees it; `gone` if it no longer does."""
+    """The state that the provider sees; `gone` if it no longer sees one."""
     silent: float | None
     """Seconds without an answer, once there are too many of them."""
     trouble: str

@@ -49,7 +49,7 @@ class CodeFile:
     link: str | None = None
 
     def entry(self) -> dict[str, Any]:
-        """As `prepare` expects it."""
+        """The entry in the form that `prepare` expects."""
         if self.link is not None:
             return {"path": self.path, "link": self.link}
         return {"path": self.path, "size": self.size, "mode": self.mode, "sha256": self.sha256}

@@ -31,7 +31,7 @@ _LINE_BYTES = 1 << 16
 _GENERATIONS = 1 << 63
 
 Described = Mapping[str, Mapping[str, tuple[int, int]]]
-"""By run, and by the name of what describes it: generation and size."""
+"""Generation and size, by run and by the name of what describes it."""
 
 
 @contextlib.contextmanager
@@ -89,7 +89,7 @@ class NodeBucket:
                     pass
 
     def lacking(self, originals: Sequence[Original]) -> list[Original]:
-        """Those that the node does not have, or only as they were earlier."""
+        """The originals that the node does not have, or has only as they were earlier."""
         found: list[Original] = []
         for first in range(0, len(originals), AT_ONCE):
             batch = originals[first : first + AT_ONCE]

@@ -64,15 +64,15 @@ class Proxy:
             its_output.close()
 
     def send(self, data: bytes) -> int:
-        """As a socket's."""
+        """Send as a socket does."""
         return self._outgoing.send(data)
 
     def recv(self, size: int) -> bytes:
-        """As a socket's: nothing once the program has ended."""
+        """Receive as a socket does: nothing once the program has ended."""
         return self._incoming.recv(size)
 
     def settimeout(self, seconds: float | None) -> None:
-        """As a socket's."""
+        """Set the timeout as a socket does."""
         self._outgoing.settimeout(seconds)
         self._incoming.settimeout(seconds)
 
