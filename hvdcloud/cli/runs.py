@@ -84,7 +84,7 @@ def run(
     """
     from hvdcloud.cluster.cost import Meter
     from hvdcloud.lifecycle.retry import Retries
-    from hvdcloud.lifecycle.run_model import RunOptions
+    from hvdcloud.lifecycle.run_options import RunOptions
     from hvdcloud.lifecycle.spending import cost_so_far
 
     invocation: Invocation = context.obj
@@ -145,7 +145,7 @@ def launch(
       $ hvdcloud launch --nodes 4 python train.py --epochs 30
     """
     from hvdcloud.lifecycle.launch import launch as launch_experiment
-    from hvdcloud.lifecycle.run_model import RunOptions
+    from hvdcloud.lifecycle.run_options import RunOptions
 
     invocation: Invocation = context.obj
     console = invocation.console

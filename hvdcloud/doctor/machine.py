@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.checks import Check, Finding, Once, failed, fine, setup_hint, unknown, unwritable, warning
 from hvdcloud.doctor.gpus import check_gpus, needs_of
 from hvdcloud.errors import CredentialsError, HvdcloudError, ImageError, NodeError, UsageError
-from hvdcloud.runs.notice import address_problem
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
@@ -306,6 +305,8 @@ def _secrets(names: Sequence[str]) -> Finding:
 
 def _notify(variables: Mapping[str, str]) -> Finding:
     """Whether they hold addresses, which are secrets. Nothing is sent."""
+    from hvdcloud.runs.notice import address_problem
+
     for kind, variable in variables.items():
         value = os.environ.get(variable)
         problem = "is not set in this environment" if value is None else address_problem(value)

@@ -14,6 +14,8 @@ from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console
     from hvdcloud.image.engine_stream import BuildEvent, Progress
@@ -114,8 +116,15 @@ def warn_of_private_files(context: Context) -> None:
         context.console.warn(left_out(private))
 
 
-def _build(context: Context, *, push: bool, cache_from: str | None = None, cache_to: str | None = None) -> BuildOutcome:
-    """The image in the engine; `push`: it will be pushed afterwards."""
+def _build(
+    context: Context,
+    *,
+    push: bool,
+    cache_from: str | None = None,
+    cache_to: str | None = None,
+    before: Callable[[], object] = lambda: None,
+) -> BuildOutcome:
+    """The image in the engine; `push`: it will be pushed afterwards, `before`: as for `ensure_image`."""
     from hvdcloud.doctor.gpus import check_gpus, needs_of
     from hvdcloud.image.build.builder import build as build_image
 
@@ -136,6 +145,7 @@ def _build(context: Context, *, push: bool, cache_from: str | None = None, cache
             needs=needs_of(config),
             machine=context.platform.processor,
             plan=context.image_plan,
+            before=before,
         )
         context.image_plan = built.plan
         steps.finish("image", "ready")
@@ -283,12 +293,18 @@ def _repository(config: Config) -> str:
     return config.image.repository
 
 
-def ensure_image(context: Context) -> BuildOutcome:
-    """Build if needed; push where nodes pull from a registry. An experiment's image gets no SBOM."""
+def ensure_image(context: Context, *, before: Callable[[], object] = lambda: None) -> BuildOutcome:
+    """Build if needed; push where nodes pull from a registry. An experiment's image gets no SBOM.
+
+    Args:
+        before: called before anything is pulled, built or pushed, maybe more than once; what it raises prevents that.
+    """
     if context.platform.needs_registry:
         _repository(context.config)
     repository = context.config.image.repository
-    built = _build(context, push=repository is not None)
+    if repository is not None:
+        before()
+    built = _build(context, push=repository is not None, before=before)
     return built if repository is None else _push(context, built, repository)
 
 

@@ -11,7 +11,7 @@ from hvdcloud.runs.horovod_args import Host
 if TYPE_CHECKING:
     from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
-    from hvdcloud.lifecycle.run_model import RunOptions
+    from hvdcloud.lifecycle.run_options import RunOptions
 
 CHECKPOINTS = "/var/lib/hvdcloud/checkpoints"
 """On every node; below it is the checkpoint directory of each run."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,20 +13,19 @@ from hvdcloud.cluster.cost import Cost, Meter, bytes_kept
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
-from hvdcloud.lifecycle.down import DownResult, down
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.horovod import check_tools
-from hvdcloud.lifecycle.mirror import bring_home, mirroring
 from hvdcloud.lifecycle.monthly import close_bill
 from hvdcloud.lifecycle.pull import PullResult, check_target, pull_runs
 from hvdcloud.lifecycle.retry import Retries
-from hvdcloud.lifecycle.run_model import RunOptions, RunResult
-from hvdcloud.lifecycle.spending import runs_of
 from hvdcloud.lifecycle.up import UpResult, confirm_before_build, make_spec, undone
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
+    from hvdcloud.lifecycle.down import DownResult
+    from hvdcloud.lifecycle.run_model import RunResult
+    from hvdcloud.lifecycle.run_options import RunOptions
     from hvdcloud.storage.base import Bucket
 
 
@@ -69,15 +66,11 @@ def launch(
     meter, consent = Meter(), Consent(given=confirmed)
     retries = Retries(context, command="launch", meter=meter)
     try:
-        # The SSH client is imported while the engine works: that takes longer than the containers take to boot.
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            pool.submit(import_module, "fabric")
-            confirm_before_build(context, consent)
-            early.finish()
-            step = "its image was prepared"
-            built = ensure_image(context)
-            step = "its cluster was prepared"
-            cluster = retries.up(consent=consent, early=early, wait=wait)
+        confirm_before_build(context, consent)
+        step = "its image was prepared"
+        built = ensure_image(context, before=early.finish)
+        step = "its cluster was prepared"
+        cluster = retries.up(consent=consent, early=early, wait=wait)
         step = "its run was prepared"
         result = retries.run(options)
     except InterruptedByUserError:
@@ -106,10 +99,12 @@ def finish(
         TeardownError: something could not be deleted.
         InterruptedByUserError: Ctrl-C before the nodes were deleted; they stay.
     """
-    from hvdcloud.checkpoints.manifest import list_runs
-    from hvdcloud.runs import archive
-
     try:
+        from hvdcloud.checkpoints.manifest import list_runs
+        from hvdcloud.lifecycle.down import down
+        from hvdcloud.lifecycle.mirror import bring_home, mirroring
+        from hvdcloud.runs import archive
+
         cluster = context.provider.cluster(context.name)
         if cluster is not None:
             meter.observe(cluster, context.state.record_of(cluster.id))
@@ -184,6 +179,8 @@ def _cost(
         result: of the run that was followed.
         teardown: when its nodes began to end; `gone`: when the last had. Seconds since the epoch.
     """
+    from hvdcloud.lifecycle.spending import runs_of
+
     done = result.progress if result is not None else None
     size = bytes_kept(bucket, cluster=context.name, runs=kept) if kept else None
     runs = runs_of(context, cluster, followed=result.times if result is not None else None)
@@ -211,6 +208,8 @@ def _give_up(context: Context) -> None:
     context.console.say(f"interrupted; deleting the nodes of {context.name}")
     try:
         with uninterrupted():
+            from hvdcloud.lifecycle.down import down
+
             down(context)
     except CheckpointError:
         raise InterruptedByUserError(
@@ -230,6 +229,8 @@ def _after_a_lost_run(
         earlier: runs of the attempts before it.
     """
     from hvdcloud.checkpoints.manifest import list_runs
+    from hvdcloud.lifecycle.down import down
+    from hvdcloud.lifecycle.mirror import bring_home
 
     try:
         cluster = context.provider.cluster(context.name)

@@ -20,12 +20,7 @@ from hvdcloud.cluster.cost import Meter
 from hvdcloud.cluster.model import Within
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError
 from hvdcloud.interrupts import uninterrupted
-from hvdcloud.lifecycle.down import delete_cluster
 from hvdcloud.lifecycle.monthly import close_bill
-from hvdcloud.lifecycle.run import run
-from hvdcloud.lifecycle.run_model import RunOptions, RunResult
-from hvdcloud.lifecycle.save import save_checkpoints
-from hvdcloud.lifecycle.storage_tokens import end as end_renewals
 from hvdcloud.lifecycle.up import UpResult, up
 from hvdcloud.runs import retry as policy
 from hvdcloud.runs.retry import Attempt, Cause, Left, Pending
@@ -34,6 +29,8 @@ from hvdcloud.units import dollars, seconds
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.lifecycle.early import EarlyChecks
+    from hvdcloud.lifecycle.run_model import RunResult
+    from hvdcloud.lifecycle.run_options import RunOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +116,8 @@ class Retries:
 
     def run(self, options: RunOptions) -> RunResult:
         """`run`, and again on a new cluster as often as `run.retry` allows. Raises as `run` and `up`."""
+        from hvdcloud.lifecycle.run import run
+
         if self._config is None:
             return run(self._context, options, meter=self._meter)
         if options.detach:
@@ -150,7 +149,7 @@ class Retries:
                         raise error.cause from None
                     continue
             loss = self._attempt(options)
-            if isinstance(loss, RunResult):
+            if not isinstance(loss, _Loss):
                 return loss
             if not self._try_again(options, loss):
                 return loss.give((*self.attempts, self._ended(loss)))
@@ -159,6 +158,8 @@ class Retries:
 
     def _attempt(self, options: RunOptions) -> RunResult | _Loss:
         """One run. Raises as `run`."""
+        from hvdcloud.lifecycle.run import run
+
         began = time.time()
         known = self._known_runs()
         try:
@@ -363,6 +364,10 @@ class Retries:
 
     def _delete_lost(self, pending: Pending, *, on_interrupt: Callable[[], object] = lambda: None) -> float:
         """Delete the lost cluster, if it exists; what its existing nodes have cost, in dollars. Raises as `_clear`."""
+        from hvdcloud.lifecycle.down import delete_cluster
+        from hvdcloud.lifecycle.save import save_checkpoints
+        from hvdcloud.lifecycle.storage_tokens import end as end_renewals
+
         context = self._context
         with context.state.lock(f"{self._command}, which tries a run again"):
             cluster = context.query()
@@ -379,6 +384,8 @@ class Retries:
     def _leave_nothing(self, pending: Pending) -> None:
         """After Ctrl-C: delete what exists of the lost cluster, and of the next one, whose run has not begun."""
         with uninterrupted():
+            from hvdcloud.lifecycle.down import delete_cluster
+
             self._delete_lost(pending)
             cluster = self._context.query()
             if cluster is not None and cluster.id not in pending.clusters:

@@ -29,7 +29,8 @@ from hvdcloud.lifecycle.logs import detached, follow
 from hvdcloud.lifecycle.mirror import bring_home, mirroring, send_for_resume
 from hvdcloud.lifecycle.pull import check_target
 from hvdcloud.lifecycle.replace import replacing
-from hvdcloud.lifecycle.run_model import RunOptions, RunResult, result_of_followed
+from hvdcloud.lifecycle.run_model import RunResult, result_of_followed
+from hvdcloud.lifecycle.run_options import RunOptions
 from hvdcloud.lifecycle.storage_tokens import keep_renewing
 from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.runs import horovod_args

@@ -1,4 +1,4 @@
-"""What the command line may ask of a run, and what a run's result is."""
+"""What a run's result is."""
 
 from __future__ import annotations
 
@@ -22,25 +22,6 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.cost import Cost
     from hvdcloud.runs.progress import Progress
     from hvdcloud.runs.stacks import Stuck
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """What the command line may ask of a run."""
-
-    command: Sequence[str] = ()
-    """What every rank runs; empty: `run.command`."""
-    ranks: int | None = None
-    detach: bool = False
-    down_when_done: bool = False
-    fresh: bool = False
-    """Do not continue from the cluster's previous run."""
-    resume: str | None = None
-    """The run to continue from, of a cluster of this name that may be gone; None: the cluster's previous one."""
-    timeline: bool = False
-    """Let Horovod write down what it does and when."""
-    autotune: bool = False
-    """Let Horovod look for better parameters of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: measures hvdcloud beside a hand-written floor and TorchX; see README.md in this folder."""
+"""`python -m tests.bench`: measures hvdcloud beside the job alone, a hand-written floor and TorchX (see README.md)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.bench.measure import BenchError, Sample
 from tests.bench.publish import publish, say
 from tests.bench.workplace import Workplace
 
-PARTS = ("floor", "torchx", "steps", "launch", "startup", "scaling")
+PARTS = ("bare", "floor", "torchx", "steps", "launch", "startup", "scaling")
 FEWEST_RUNS = 5
 """What has fewer rounds, or only some of the parts, does not replace the results that are committed."""
 
@@ -79,6 +79,8 @@ def measure(options: argparse.Namespace) -> dict[str, object]:
         if image != built:
             say(f"the floor and TorchX run {image}, hvdcloud runs {built}: not the same image")
         everybody: list[Contestant] = []
+        if "bare" in wanted:
+            everybody.append(contestants.bare(place, image))
         if "floor" in wanted:
             everybody.append(contestants.floor(place, image))
         if "torchx" in wanted:

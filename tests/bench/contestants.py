@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.bench.measure import BenchError, Sample, output, run
-from tests.bench.workplace import HERE, HVDCLOUD, TORCHX_BIN, Project, Workplace
+from tests.bench.workplace import HERE, HVDCLOUD, JOB, TORCHX_BIN, Project, Workplace
 
 ANSWER = "2 ranks summed"
+ANSWER_ALONE = "1 ranks summed"
 CHECKPOINT_BYTES = 100_000
 
 PHASES: Mapping[str, str] = {
@@ -49,6 +50,8 @@ class Contestant:
     argv: Sequence[str | Path]
     cwd: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    answer: str = ANSWER
+    """What the job has to print."""
     check: Callable[[], None] = lambda: None
     """What must be true afterwards."""
 
@@ -59,8 +62,8 @@ class Contestant:
             BenchError: it failed, or did not do what it should.
         """
         sample = run(self.argv, cwd=self.cwd, env=self.env)
-        if ANSWER not in sample.text:
-            raise BenchError(f"{self.title}: the job did not say `{ANSWER} …`:\n{sample.text}")
+        if self.answer not in sample.text:
+            raise BenchError(f"{self.title}: the job did not say `{self.answer} …`:\n{sample.text}")
         self.check()
         return sample
 
@@ -88,6 +91,17 @@ def floor(place: Workplace, image: str) -> Contestant:
         title="by hand: shell and docker",
         argv=["bash", HERE / "floor.sh", image, place.token],
         env={"TMPDIR": str(place.folder)},
+    )
+
+
+def bare(place: Workplace, image: str) -> Contestant:
+    """The job's program in one container, as one rank: no other node, no network, no horovodrun, nothing kept."""
+    container = ["docker", "run", "--rm", "--label", f"hvdcloud-bench={place.token}", "--shm-size", "1g"]
+    return Contestant(
+        key="bare",
+        title="`docker run` of the job, one rank",
+        argv=[*container, "--volume", f"{JOB}:/job:ro", "--entrypoint", "python", image, "/job/allreduce.py"],
+        answer=ANSWER_ALONE,
     )
 
 

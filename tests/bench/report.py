@@ -95,6 +95,7 @@ def _whole_job(jobs: Mapping[str, tuple[str, Sequence[Sample]]]) -> dict[str, An
         result[key] = {
             "title": title,
             **summary([sample.seconds for sample in samples]),
+            "of_bare": round(middle[key] / middle["bare"], 3) if "bare" in middle else None,
             "of_floor": round(middle[key] / middle["floor"], 3) if "floor" in middle else None,
             # The faster way to use it is the one to be measured against.
             "of_torchx": round(middle[key] / min(peers), 3) if peers else None,
@@ -162,15 +163,18 @@ def _jobs(jobs: Mapping[str, Any]) -> str:
             entry["title"],
             f"{entry['median']:.2f} s",
             f"{entry['min']:.2f} to {entry['max']:.2f} s",
+            _ratio(entry.get("of_bare")),
             _ratio(entry["of_floor"]),
             _ratio(entry["of_torchx"]),
         ]
         for entry in jobs.values()
     ]
-    return table(["", "median", "range", "of the floor", "of TorchX"], rows)
+    return table(["", "median", "range", "of the job alone", "of the floor", "of TorchX"], rows)
 
 
 def _phases(jobs: Mapping[str, Any]) -> str:
+    # The job alone has one phase that the others lack, and lacks most of theirs.
+    jobs = {key: entry for key, entry in jobs.items() if key != "bare"}
     rows = [
         [phase, *(f"{seconds:.2f}" if (seconds := entry["phases"][phase]) else "" for entry in jobs.values())]
         for phase in contestants.PHASES

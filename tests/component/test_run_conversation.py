@@ -21,7 +21,8 @@ from hvdcloud.config.model import Config
 from hvdcloud.console import plain
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.lifecycle.run import start
-from hvdcloud.lifecycle.run_model import RunOptions, result_of
+from hvdcloud.lifecycle.run_model import result_of
+from hvdcloud.lifecycle.run_options import RunOptions
 from hvdcloud.providers.base import NodeBucket
 from hvdcloud.runs.state import RunState
 from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces
@@ -204,6 +205,7 @@ def test_a_laptop_reads_what_nodes_answered_as_it_did(kind: str) -> None:
         assert [each.pop(key) for each in read] == [None] * len(read)
     for key in ("attempts", "nodes_lost", "nodes_preempted", "waits"):
         assert [list(each.pop(key)) for each in read] == [[]] * len(read)
+    assert [each.pop("missing_module") for each in read] == [""] * len(read)
     assert [each.pop("times")["launched"] for each in read] == [None] * len(read)
     assert json.loads(json.dumps(read)) == RECORDED["read"][kind]
 

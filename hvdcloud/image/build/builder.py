@@ -68,6 +68,7 @@ def build(
     needs: custom_base.Needs | None = None,
     machine: str | None = None,
     plan: ImagePlan | None = None,
+    before: Callable[[], object] = lambda: None,
 ) -> BuildResult:
     """Builds the image, unless the engine has it.
 
@@ -79,6 +80,7 @@ def build(
         needs: what `image.base` has to be able to do.
         machine: the nodes' processor, as in wheel names; None: this machine's.
         plan: what `find_plan` returned for all this; None: it is made here.
+        before: called before anything is pulled or built, maybe more than once; what it raises prevents that.
 
     Raises:
         UsageError: no such framework and device, a file that the configuration names is missing, or a cache is no
@@ -97,11 +99,12 @@ def build(
         api: Any = client.api
         base, own = None, None
         if image_config.base is not None:
+            before()
             base = custom_base.have(api, image_config.base, progress=progress, architecture=plan.architecture)
             plan = plan_image(image_config, project_dir=project_dir, machine=machine, base=base, needs=needs)
         if plan.own_dockerfile is not None:
             # What it copies only the engine knows: the same image again is nothing new, whatever was sent.
-            own = carry_out(api, plan.until(plan.own_dockerfile), progress=progress, source=source)
+            own = carry_out(api, plan.until(plan.own_dockerfile), progress=progress, source=source, before=before)
             plan = plan_image(
                 image_config,
                 project_dir=project_dir,
@@ -118,6 +121,7 @@ def build(
             target=target,
             repository=image_config.repository,
             labels=lambda: source_labels(project_dir, os.environ),
+            before=before,
         )
     if base is not None and base.may_move and not built.cached:
         progress(BuildEvent(kind="warning", text=base.may_move))
@@ -135,6 +139,7 @@ def carry_out(
     target: registry_cache.Cache | None = None,
     repository: str | None = None,
     labels: Callable[[], Mapping[str, str]] = dict,
+    before: Callable[[], object] = lambda: None,
 ) -> BuildResult:
     """Builds what a plan says, as far as neither the engine nor a cache has it.
 
@@ -142,6 +147,7 @@ def carry_out(
         source, target: where images are taken from instead of built, and where they are sent.
         repository: where the result's digest is looked for.
         labels: more labels for a project's own image; asked for when it is built. No part of its content.
+        before: as for `build`.
 
     Raises:
         ImageError, UsageError: as `build`.
@@ -150,6 +156,7 @@ def carry_out(
     work = _Work(api=api, plan=plan, progress=progress, labels=labels)
     image_id = _image_id(api, plan.reference, plan.architecture)
     if image_id is None:
+        before()
         with _locked(progress):
             # Another process may have built it while this one waited.
             image_id = _image_id(api, plan.reference, plan.architecture) or work.do(source)

@@ -1,7 +1,8 @@
 """`notify`: tell a person how a run ended, that its head is gone, or what it costs; once.
 
 It is a process of its own, started by the supervisor and by agents: a server that is slow or gone, a name that is not
-resolved and an exception here neither delay nor end anything else.
+resolved and an exception here neither delay nor end anything else. Only that process imports what sends: every
+supervisor and agent imports this module, and a run waits for them to start.
 
 Before anything is sent, an object that must not exist yet is created in the run's bucket: `.hvdcloud/told`. Of all that
 notice an end, the head, the other nodes and a client, the first one tells it. If that one dies between the object and
@@ -23,12 +24,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.node import paths
 from hvdcloud.node.files import lock_holder
-from hvdcloud.node.notify.post import send
 from hvdcloud.node.records import state
 from hvdcloud.node.records.secrets_file import forget_notify, read_notify
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads import archive
-from hvdcloud.runs.notice import Notice, cost_instant, event_of
 from hvdcloud.runs.state import About, RunState
 
 if TYPE_CHECKING:
@@ -78,6 +77,8 @@ def cost_at(current: RunState) -> float:
     settings = read_notify(current.run)
     if settings is None or COST not in settings.on:
         return float("inf")
+    from hvdcloud.runs.notice import cost_instant
+
     due = cost_instant(About.from_json(current.about), max_cost=settings.max_cost)
     return float("inf") if due is None else due
 
@@ -112,6 +113,9 @@ def main(run: str, why: str) -> int:
 
 def _tell(spec: Spec, why: str) -> None:
     """On the head."""
+    from hvdcloud.node.notify.post import send
+    from hvdcloud.runs.notice import Notice, event_of
+
     settings, current = read_notify(spec.run), state.read(spec.run)
     if settings is None or not settings.addresses:
         return
@@ -127,6 +131,9 @@ def _tell(spec: Spec, why: str) -> None:
 
 def _tell_of_lost_head(spec: Spec) -> None:
     """On another node, which has lost the connection to the head: the head may be gone, or only this connection."""
+    from hvdcloud.node.notify.post import send
+    from hvdcloud.runs.notice import Notice
+
     settings = read_notify(spec.run)
     if settings is None or "lost" not in settings.on or not settings.addresses:
         return

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+from typing import TYPE_CHECKING
 
 from hvdcloud.errors import UsageError
 from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
 from hvdcloud.node.files import read_json, write_json
-from hvdcloud.runs.notice import Settings
 from hvdcloud.storage.token_file import token_expiry
+
+if TYPE_CHECKING:
+    from hvdcloud.runs.notice import Settings
 
 METADATA = "metadata"
 """Instead of credentials: the node asks its VM's metadata server for a token of the service account."""
@@ -81,7 +84,11 @@ def read_credentials(run: str) -> str | None:
 def read_notify(run: str) -> Settings | None:
     """Where a person is told of a run; None: nowhere, or that is done."""
     found = read_json(paths.notify_file(run))
-    return None if found is None else Settings.from_json(found)
+    if found is None:
+        return None
+    from hvdcloud.runs.notice import Settings
+
+    return Settings.from_json(found)
 
 
 def forget_notify(run: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import machine, paths, rank_user
@@ -18,7 +18,9 @@ from hvdcloud.node.records.state import ActiveRunError, active_run, live_agents
 from hvdcloud.node.run.launcher import imported_by_launcher, launcher_environment
 from hvdcloud.node.run.sync import Entry, Sync
 from hvdcloud.node.uploads.loop import open_run_bucket
-from hvdcloud.runs.notice import Settings
+
+if TYPE_CHECKING:
+    from hvdcloud.runs.notice import Settings
 
 _END_OF_ARCHIVE = 1024
 """Bytes: a tar archive ends with two empty blocks."""
@@ -64,7 +66,7 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
     except BaseException:
         sync.abandon()
         raise
-    notify = Settings.from_json(header["notify"]) if header.get("notify") is not None else None
+    notify = _notify(header)
     write_private(spec.run, environment=environment, credentials=header.get("credentials"), notify=notify)
     checkpoints = paths.checkpoints_dir(spec.run)
     checkpoints.mkdir(parents=True, exist_ok=True)
@@ -80,6 +82,15 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
     known |= {"data": True} if spec.data is not None else {}
     known |= {"notify": True} if notify is not None else {}
     return {"ok": True, "restored": restored, **known}
+
+
+def _notify(header: dict[str, Any]) -> Settings | None:
+    """Where a person is told of the run; None: nowhere."""
+    if header.get("notify") is None:
+        return None
+    from hvdcloud.runs.notice import Settings
+
+    return Settings.from_json(header["notify"])
 
 
 def refuse_while_active() -> None:

@@ -72,13 +72,16 @@ class LocalProvider(EngineProvider):
 
     def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
         """A name that is taken, GPUs that are not available, an image or a folder with data that is missing."""
+        from hvdcloud.image.engine_stream import inspected
+
         problems = [] if self._refusal is None else [self._refusal]
         problems += self._nodes.names_taken(spec, range(spec.nodes))
         try:
             self._device_requests(spec, range(spec.nodes))
         except HvdcloudError as error:
             problems.append(Problem.of(error))
-        if not self._api.images(name=spec.image, quiet=True):
+        # A list of images takes the engine longer the more it has, whatever is asked for.
+        if inspected(self._api, spec.image) is None:
             message = f"image {spec.image} is not on this engine"
             problems.append(Problem(message=message, hint="hvdcloud build", error=ImageError))
         return [*problems, *data.problems(spec)]
