@@ -227,7 +227,8 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
         tree = _safe_load(text)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UsageError(f"{file}:{line}: not YAML: {error.problem}", hint=f"fix {file}") from None
+        problem = str(error.problem).replace("'<stream end>'", "the end of the file")
+        raise UsageError(f"{file}:{line}: not YAML: {problem}", hint=f"fix {file}") from None
     except RecursionError:
         raise UsageError(f"{file} cannot be read: it is nested too deep", hint=f"fix {file}") from None
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:

@@ -156,6 +156,7 @@ def test_what_a_key_takes_is_said_in_our_words(key: tuple[str, ...]) -> None:
 
 def test_what_is_not_yaml_is_refused_with_its_line(file: Path) -> None:
     assert f"{file}:2: not YAML" in refusal(file, "name: digits\nnodes: }\n").message
+    assert refusal(file, "name: digits\nssh: {hosts: [a\n").message.endswith("but got the end of the file")
     assert "a mapping of keys is expected" in refusal(file, "- name\n").message
     assert "nodes appears twice" in refusal(file, "name: digits\nnodes: 1\nnodes: 2\n").message
 
