@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, UsageError
 from hvdcloud.lifecycle.mirror import mirroring
-from hvdcloud.lifecycle.notify import tell_lost_head
+from hvdcloud.lifecycle.notify import tell_lost
 from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.remote.ssh import CHUNK, MOST_ERRORS, NODE_PROGRAM, exit_code, has_ended
@@ -179,13 +179,27 @@ def stop(context: Context, run_id: str | None) -> RunState:
         return RunState.from_json(context.fleet(cluster).head.call(f"stop {run_id}", timeout=STOP_SECONDS))
 
 
+class HeadGoneError(NodeError):
+    """The head of a run is gone, and how the run ended is not in the bucket."""
+
+
 def follow(
-    context: Context, cluster: Cluster, run_id: str, *, rank: int | None = None, elastic: bool = False
+    context: Context,
+    cluster: Cluster,
+    run_id: str,
+    *,
+    rank: int | None = None,
+    elastic: bool = False,
+    retries: bool = False,
 ) -> Followed:
     """Stream a run's output, or one rank's, until it ends; a lost connection is made again where it broke off.
 
+    Args:
+        retries: the caller may try the run again, and tells people itself if it is lost.
+
     Raises:
-        NodeError: the head is gone, or unreachable for ten minutes.
+        HeadGoneError: the head is gone.
+        NodeError: it was unreachable for ten minutes.
     """
     offset = 0
     reader, take = _reading(context, rank, elastic=elastic)
@@ -200,9 +214,9 @@ def follow(
             if gone := _head_is_gone(context, cluster, run_id):
                 # It may have ended because the run had.
                 if (kept := _kept(context, cluster, run_id, start=offset)) is None:
-                    tell_lost_head(
-                        context, cluster, run_id, gone.message, last_lines=[*filter(None, [reader.last_line])]
-                    )
+                    if not retries:
+                        said = [*filter(None, [reader.last_line])]
+                        tell_lost(context, cluster, run_id, gone.message, last_lines=said)
                     raise gone from cut.cause
                 state, log = kept
                 for piece in log:
@@ -266,7 +280,7 @@ def _follow_once(
     return _state_line(cluster, run_id, bytes(stderr))
 
 
-def _head_is_gone(context: Context, cluster: Cluster, run_id: str) -> NodeError | None:
+def _head_is_gone(context: Context, cluster: Cluster, run_id: str) -> HeadGoneError | None:
     """The error for a head that is gone; None while it runs, or if the provider does not answer."""
     try:
         now = context.provider.cluster(cluster.name)
@@ -279,7 +293,7 @@ def _head_is_gone(context: Context, cluster: Cluster, run_id: str) -> NodeError 
         return None
     name = cluster.nodes[0].name
     what = {None: "is gone", NodeState.FROZEN: "is frozen"}.get(head.state if head else None, "has stopped")
-    return NodeError(
+    return HeadGoneError(
         f"node {name}, the head, {what}: run {run_id} is lost",
         hint=f"hvdcloud pull --name {cluster.name} fetches the checkpoints that are in the bucket; then hvdcloud down, "
         f"and after another up, hvdcloud run --resume {run_id} continues from them",

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 SEND_SECONDS, TEST_SECONDS = 15.0, 8.0
 
 
-def settings(config: Config, *, bucket: str) -> Settings | None:
+def settings(config: Config, *, bucket: str, retries: bool = False) -> Settings | None:
     """What a run's nodes need to tell a person; None: nobody is told.
+
+    Args:
+        bucket: as the user sees it.
+        retries: this client follows the run, and may try it again.
 
     Raises UsageError: a variable is not set, or its value is no address.
     """
@@ -37,32 +41,24 @@ def settings(config: Config, *, bucket: str) -> Settings | None:
         addresses[kind] = value
     if not addresses:
         return None
-    return Settings(addresses=addresses, on=config.notify.on, max_cost=config.limits.max_cost, bucket=bucket)
+    return Settings(
+        addresses=addresses, on=config.notify.on, max_cost=config.limits.max_cost, bucket=bucket, retries=retries
+    )
 
 
-def header(config: Config, *, bucket: str) -> dict[str, Any]:
-    """The part of what a node is sent when it is prepared. Raises as `settings`."""
-    found = settings(config, bucket=bucket)
+def header(config: Config, *, bucket: str, retries: bool = False) -> dict[str, Any]:
+    """The part of what a node is sent when it is prepared; as `settings`, which may raise."""
+    found = settings(config, bucket=bucket, retries=retries)
     return {} if found is None else {"notify": found.to_json()}
 
 
-def tell_lost_head(context: Context, cluster: Cluster, run_id: str, why: str, *, last_lines: Sequence[str]) -> None:
-    """Tell that a run was lost with its head, unless it was told already. Whatever fails is a warning."""
-    from hvdcloud.checkpoints.manifest import told_name
+def tell_lost(context: Context, cluster: Cluster, run_id: str, why: str, *, last_lines: Sequence[str]) -> None:
+    """Tell that a run was lost, unless it was told already. Whatever fails is a warning."""
     from hvdcloud.node.notify.post import send
-    from hvdcloud.storage.base import PreconditionError
 
-    if "lost" not in context.config.notify.on or not context.config.notify.variables:
+    if not _claimed(context, cluster, run_id, ["end"]):
         return
-    try:
-        wanted = settings(context.config, bucket=cluster.bucket)
-        mark = json.dumps({"by": "client", "at": time.time()}).encode()
-        context.bucket(cluster).write(told_name(cluster.name, run_id, "end"), mark, if_generation=0)
-    except PreconditionError:
-        return  # Another one was first.
-    except HvdcloudError as error:
-        context.console.warn(f"nobody is told that run {run_id} is lost: {error.message}")
-        return
+    wanted = settings(context.config, bucket=cluster.bucket)
     assert wanted is not None
     notice = Notice(
         event="lost",
@@ -77,6 +73,34 @@ def tell_lost_head(context: Context, cluster: Cluster, run_id: str, why: str, *,
     for kind, problem in send(notice, wanted.addresses, within=SEND_SECONDS).items():
         if problem:
             context.console.warn(f"notify.{kind}: {problem}; nobody was told that run {run_id} is lost")
+
+
+def keep_quiet(context: Context, cluster: Cluster, run_id: str) -> None:
+    """Keep every node from telling that a run was lost: it is tried again. Whatever fails is a warning."""
+    _claimed(context, cluster, run_id, ["end", "head-lost"])
+
+
+def _claimed(context: Context, cluster: Cluster, run_id: str, ends: Sequence[str]) -> bool:
+    """Create the objects that say that an end was told. Returns whether none of them existed, and somebody is to be
+    told."""
+    from hvdcloud.checkpoints.manifest import told_name
+    from hvdcloud.storage.base import PreconditionError
+
+    if "lost" not in context.config.notify.on or not context.config.notify.variables:
+        return False
+    ours = True
+    try:
+        settings(context.config, bucket=cluster.bucket)
+        for end in ends:
+            mark = json.dumps({"by": "client", "at": time.time()}).encode()
+            try:
+                context.bucket(cluster).write(told_name(cluster.name, run_id, end), mark, if_generation=0)
+            except PreconditionError:
+                ours = False  # Another one was first.
+    except HvdcloudError as error:
+        context.console.warn(f"nobody is told that run {run_id} is lost: {error.message}")
+        return False
+    return ours
 
 
 def test(config: Config) -> Finding:

@@ -83,7 +83,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         with mirroring(context, cluster), replacing(context, run_id, elastic=elastic):
             if context.config.data:
                 show_data(context, cluster, run_id)
-            final = follow(context, cluster, run_id, elastic=elastic)
+            final = follow(context, cluster, run_id, elastic=elastic, retries=options.retries)
         return result_of_followed(cluster.name, final)
     except OutputClosedError as closed:
         said = detached(cluster, run_id, down_when_done=options.down_when_done)
@@ -180,7 +180,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "elastic": elastic is not None,
         "stuck": config.limits.stuck,
         **({"user": config.run.user} if config.run.user else {}),
-        **notify.header(config, bucket=cluster.bucket),
+        **notify.header(config, bucket=cluster.bucket, retries=options.retries),
     }
     indices = {node.name: node.index for node in cluster.nodes}
     slots = {host.name: host.slots for host in hosts}

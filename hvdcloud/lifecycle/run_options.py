@@ -1,4 +1,4 @@
-"""What the command line may ask of a run."""
+"""What a command may ask of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the command line may ask of a run."""
+    """What a command may ask of a run."""
 
     command: Sequence[str] = ()
     """What every rank runs; empty: `run.command`."""
@@ -23,3 +23,5 @@ class RunOptions:
     """Let Horovod write down what it does and when."""
     autotune: bool = False
     """Let Horovod look for better parameters of its own."""
+    retries: bool = False
+    """The caller may try the run again, and tells people itself if it is lost."""

@@ -63,6 +63,8 @@ class Settings:
     """`limits.max_cost`, in dollars."""
     bucket: str = ""
     """As the user sees it."""
+    retries: bool = False
+    """The client that follows the run may try it again, and tells itself if it is lost for good."""
 
     @classmethod
     def from_json(cls, value: object) -> Settings:
@@ -74,6 +76,7 @@ class Settings:
             on=[event for event in EVENTS if isinstance(on, list) and event in on],
             max_cost=number(given.get("max_cost")),
             bucket=text(given.get("bucket")),
+            retries=given.get("retries") is True,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -249,9 +249,40 @@ def test_a_run_whose_supervisor_was_killed_is_told_by_the_head_all_the_same(clus
     assert "supervisor" in message["reason"]
 
 
+def test_a_lost_run_that_a_client_may_try_again_is_left_to_that_client(cluster: NodeCluster) -> None:
+    bucket, name = FolderBucket(cluster.bucket), f"digits/{RUN}/.hvdcloud/told"
+    with webhook() as hook:
+        cluster.start_run(FOREVER, notify=wanted(hook, retries=True))
+        cluster.wait_for_log("at work", times=2)
+        os.kill(cluster.agent("n1"), signal.SIGKILL)
+        assert cluster.wait_done(seconds=SECONDS)["result"] == "lost"
+        # It waits for the client now.
+        assert bucket.stat(name) is None
+        assert notify_files(cluster)
+        bucket.write(name, b"{}", if_generation=0)
+        forgotten(cluster)
+    assert hook.got == []
+
+
+def test_the_head_tells_that_a_run_is_lost_whose_client_says_nothing(cluster: NodeCluster) -> None:
+    with webhook() as hook:
+        cluster.start_run(FOREVER, notify=wanted(hook, retries=True))
+        cluster.wait_for_log("at work", times=2)
+        os.kill(cluster.agent("n1"), signal.SIGKILL)
+        cluster.wait_done(seconds=SECONDS)
+        assert at_once(cluster, "n0", "end").wait(timeout=SECONDS) == 0
+    assert [message["event"] for message in hook.messages] == ["lost"]
+
+
 def head_lost(cluster: NodeCluster, name: str) -> subprocess.Popen[bytes]:
     """What a node's agent starts when it has lost the head, without its patience."""
-    program = f"from hvdcloud.node.notify import tell; tell.HEAD_SECONDS = 0; tell.main({RUN!r}, 'head-lost')"
+    return at_once(cluster, name, "head-lost")
+
+
+def at_once(cluster: NodeCluster, name: str, why: str) -> subprocess.Popen[bytes]:
+    """What tells on a node, without its patience."""
+    patience = "tell.HEAD_SECONDS = tell.RETRY_SECONDS = 0"
+    program = f"from hvdcloud.node.notify import tell; {patience}; tell.main({RUN!r}, {why!r})"
     return subprocess.Popen([sys.executable, "-c", program], env=cluster.environment(name))
 
 
@@ -342,6 +373,20 @@ def test_who_follows_a_run_tells_that_its_head_is_gone_unless_that_was_told(
     (message,) = hook.messages
     assert (message["event"], message["run"], message["last_lines"]) == ("lost", VANISHED, ["epoch 1"])
     assert laptop.err.getvalue() == ""
+
+
+def test_a_run_that_is_tried_again_is_not_told_to_be_lost(laptop: Laptop, monkeypatch: pytest.MonkeyPatch) -> None:
+    with webhook() as hook:
+        monkeypatch.setenv("HOOK", hook.url)
+        context, cluster, _ = laptop.context([])
+        context.config = context.config.model_copy(update={"notify": NotifyConfig(webhook="HOOK")})
+        with context:
+            notify.keep_quiet(context, cluster, VANISHED)
+            # As a node would that has lost the head of an elastic run, or a second client.
+            notify.tell_lost(context, cluster, VANISHED, "gone", last_lines=[])
+            told = [each.name for each in context.bucket(cluster).list("") if ".hvdcloud/told" in each.name]
+    assert hook.got == []
+    assert [name.rpartition("/")[2] for name in sorted(told)] == ["told", "told-head-lost"]
 
 
 @pytest.mark.parametrize(

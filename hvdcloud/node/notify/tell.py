@@ -42,9 +42,12 @@ SEND_SECONDS = 300.0
 BUCKET_SECONDS = 10.0
 HEAD_SECONDS = 30.0
 """How long a node without a connection to the head leaves it to the head to tell the end."""
+RETRY_SECONDS = 30.0
+"""How long nodes leave it to a client that may try a lost run again to say whether it does."""
 _LIMIT_SECONDS = 600
 """After which the process ends, whatever it does then."""
 _POLL_SECONDS = 0.05
+_LOOK_SECONDS = 1.0
 _LOG_BYTES = 1 << 20
 """Of the log's end: more than a traceback has."""
 
@@ -122,6 +125,8 @@ def _tell(spec: Spec, why: str) -> None:
     event = COST if why == COST else event_of(current, on=settings.on)
     if event not in settings.on:
         return
+    if event == "lost" and settings.retries and _client_tells(spec):
+        return
     claim = _claim(spec, COST if why == COST else END)
     if claim.ours or claim.bucket is None:
         notice = Notice.of(current, event=event, settings=settings, log=_end_of_log(spec.run), now=time.time())
@@ -137,6 +142,8 @@ def _tell_of_lost_head(spec: Spec) -> None:
     settings = read_notify(spec.run)
     if settings is None or "lost" not in settings.on or not settings.addresses:
         return
+    if settings.retries and _client_tells(spec):
+        return
     # An elastic run may continue without this node: its end is told by an object of its own.
     claim = _claim(spec, HEAD_LOST if spec.elastic else END)
     if claim.ours:
@@ -144,6 +151,24 @@ def _tell_of_lost_head(spec: Spec) -> None:
         lost = RunState(run=spec.run, cluster=spec.cluster, state="done", result="lost", reason=reason)
         notice = Notice.of(lost, event="lost", settings=settings, log=b"", now=time.time())
         send(notice.without_checkpoints(), settings.addresses, within=SEND_SECONDS)
+
+
+def _client_tells(spec: Spec) -> bool:
+    """Whether the client that follows a lost run says in time that it tells the end, or that it tries the run again."""
+    from hvdcloud.checkpoints.manifest import told_name
+
+    name, deadline = told_name(spec.cluster, spec.run, END), time.monotonic() + RETRY_SECONDS
+    try:
+        while (bucket := archive.open_bucket_of(spec, retry_seconds=BUCKET_SECONDS)) is not None:
+            if bucket.stat(name) is not None:
+                return True
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_LOOK_SECONDS)
+    except HvdcloudError:
+        # Without the bucket the client cannot say it either.
+        return False
+    return False
 
 
 def _is_active(run: str) -> bool:
