@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants witnesses bench bench-boot bench-data bench-elastic bench-gce bench-images bench-preemption lock lock-images clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants witnesses bench bench-boot bench-data bench-elastic bench-gce bench-images bench-preemption bench-slow-ranks lock lock-images clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -125,6 +125,9 @@ bench-boot: setup base-image registry ## a VM's time to ready, beside its GPU's 
 
 bench-preemption: setup ## from a preemption notice to the last byte in the bucket: 10 MB, 100 MB, 1 GB
 	@$(BIN)/python -m tests.bench.preemption
+
+bench-slow-ranks: setup base-image ## what counting the waits of ranks costs a training step
+	@$(BIN)/python -m tests.bench.slow_ranks
 
 bench-data: setup ## a data set onto a node, against gcloud storage cp and transfer_manager
 	@$(BIN)/python -m tests.bench.data
