@@ -60,9 +60,7 @@ def test_a_deadlock_ends_the_run_with_the_stacks_of_all_ranks(project: Project, 
     stuck = {tuple(group["ranks"]): group for group in document["result"]["stuck"]["groups"]}
     assert (stuck[1,]["where"], stuck[1,]["place"]) == ("Queue.get", "train.py:20")
     assert stuck[0,]["place"] == "train.py:21" or stuck[0,]["place"] == "train.py:22"
-    if controller == "mpi":
-        # Under Gloo, Horovod does not warn in time.
-        assert any("weight" in name or "bias" in name for name in stuck[0,]["waits_for"])
+    assert any("weight" in name or "bias" in name for name in stuck[0,]["waits_for"])
     assert "rank 1 is in Queue.get (train.py:20)" in document["error"]["message"]
 
     shown = project.hvdcloud("stacks", "--threads").out

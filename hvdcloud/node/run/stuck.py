@@ -26,12 +26,18 @@ _TAG = re.compile(rb"\[(?:\d+,)?(\d+)\]<std(?:out|err)>:")
 # each a line "3: [allreduce.grad.weight, …]".
 _STALL = re.compile(rb"submitted to be reduced, gathered or broadcasted by subset of ranks|stall_inspector\.cc")
 _STALLED_RANKS = re.compile(rb"(?:Missing|Stalled) ranks:\s*$")
-_STALLED_RANK = re.compile(rb"\s*(\d+): \[(.*?)\]?\s*$")
+_STALLED_RANK = re.compile(rb"\s*(\d+)!?: \[(.*?)(?: \.\.\.)?\]?\s*$")
 
 
 def stall_check_seconds(limit: float) -> float:
-    """After how long Horovod itself says which tensors some ranks wait for: before the run is taken to be stuck."""
-    return min(60.0, max(1.0, limit / 3))
+    """After how long Horovod itself says which tensors some ranks wait for: before the run is taken to be stuck.
+
+    Horovod looks once in that time, so that its warning comes after up to four times as long, since the tensors of a
+    training loop are in its cache: the first look does not find them old enough, the second one takes them out of the
+    cache, the third one is a few microseconds too early, and the fourth one warns (`Controller::ComputeResponseList`
+    and `StallInspector::CheckForStalledTensors` in horovod/common of Horovod 0.28.1).
+    """
+    return min(60.0, max(1.0, limit / 6))
 
 
 class StallReader:
@@ -57,7 +63,8 @@ class StallReader:
 
     def _is_news(self, line: bytes) -> bool:
         tag = _TAG.match(line)
-        who, said = (tag[1], line[tag.end() :]) if tag else (b"", line)
+        # Open MPI tags each piece that it gets, also within a line.
+        who, said = (tag[1], _TAG.sub(b"", line[tag.end() :])) if tag else (b"", line)
         if _STALL.search(said):
             self._inside, self.missing = who, {}
             return False
