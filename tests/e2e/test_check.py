@@ -15,7 +15,7 @@ from tests.support.harness import Project, labelled, project_in
 
 pytestmark = pytest.mark.engine
 
-SLOW_RANK_1 = """
+SAME_WORK = """
 import time
 import horovod.torch as hvd
 import torch
@@ -24,7 +24,10 @@ hvd.init()
 began = time.monotonic()
 value = torch.ones(1000)
 while float(hvd.allreduce(torch.tensor([time.monotonic() - began]), name="time", op=hvd.Max)) < 14:
-    time.sleep(1.0 if hvd.rank() == 1 else 0)
+    # As much work on every rank; one node has a quarter of a core for it.
+    until = time.thread_time() + 0.1
+    while time.thread_time() < until:
+        pass
     hvd.allreduce_(value, name="gradient", op=hvd.Average)
 """
 
@@ -66,7 +69,8 @@ def test_a_bad_node_is_named_and_replaced_and_a_slow_rank_is_named(
     assert engine.containers.get("t-check-2").id != bad.id
     # No run was made of it, and the node's part of the bucket is empty.
     assert project.hvdcloud("status", "--json").json["result"]["runs"] == []
-    project.write("train.py", SLOW_RANK_1)
+    engine.containers.get("t-check-1").update(cpu_period=100_000, cpu_quota=25_000)
+    project.write("train.py", SAME_WORK)
     ran = project.hvdcloud("run", "--json", "--", "python", "train.py").json["result"]
     assert (ran["slow_ranks"]["ranks"], ran["slow_ranks"]["nodes"]) == ([1], ["t-check-1"])
     assert ran["slow_ranks"]["share"] >= LEAST_SHARE
