@@ -10,8 +10,7 @@ from typing import Any
 
 import docker
 from docker.api.client import APIClient
-from docker.errors import DockerException
-from requests.exceptions import ChunkedEncodingError, Timeout
+from requests.exceptions import ChunkedEncodingError, RequestException, Timeout
 from requests.exceptions import ConnectionError as ConnectionFailedError
 from requests.models import PreparedRequest, Response
 
@@ -20,10 +19,10 @@ from hvdcloud.errors import NodeError
 ANSWER_HINT = "docker info answers as soon as the engine does; then try the same command again"
 
 
-class EngineLostError(NodeError, DockerException):
+class EngineLostError(NodeError, RequestException):
     """The engine closed the connection, or cannot be reached; it may carry the request out all the same.
 
-    Also a DockerException: a caller that treats every failure of the engine alike catches this one, too.
+    Also a RequestException, as docker-py would raise: callers that can do without the answer catch that.
     """
 
 

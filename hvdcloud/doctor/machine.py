@@ -352,6 +352,8 @@ def _connected() -> Iterator[Any]:
     with contextlib.closing(engine.connect(timeout=_ENGINE_SECONDS)) as client:
         try:
             yield client
+        except NodeError:
+            raise
         except (DockerException, RequestException) as error:
             raise NodeError(
                 f"the Docker engine does not answer as it should: {error}", hint=engine.START_HINT

@@ -15,6 +15,7 @@ from paramiko import SSHException
 from hvdcloud import engine
 from hvdcloud.cluster.model import Leftover
 from hvdcloud.errors import CredentialsError, NodeError
+from hvdcloud.image.publish import registry
 from hvdcloud.providers.local.provider import LocalProvider
 from tests.support.scripted_api import Call, Reply, Script
 
@@ -141,6 +142,15 @@ def test_a_request_that_gets_no_answer_is_an_error_that_names_the_engine(slow: S
         provider.cluster("t")
     assert raised.value.message == silence(slow)
     assert raised.value.hint.endswith("then try the same command again")
+
+
+def test_an_engine_that_does_not_answer_about_a_registry_is_named_and_no_credentials(
+    slow: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.connect, "__defaults__", (1,))
+    with pytest.raises(NodeError) as raised:
+        registry.digest_at_registry("127.0.0.1:5000/digits:1")
+    assert raised.value.message == silence(slow)
 
 
 def test_an_engine_that_ends_during_a_request_is_named(slow: Script) -> None:
