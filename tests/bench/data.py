@@ -154,15 +154,23 @@ def _round(
 ) -> dict[str, float]:
     """Seconds of each, by its name in Result; notes which ones were stopped."""
     names = names_of(count)
+
+    def clear(name: str) -> None:
+        if count <= MANY:
+            shutil.rmtree(folder / name)
+
     found = {"nothing_kept": _timed(folder, lambda: receive_all(url, names, size))}
     found["disk"] = _timed(folder, lambda: _write(names, size, folder / "disk"))
+    clear("disk")
     found["both"] = _timed(
         folder, lambda: _write(names, size, folder / "both", beside=lambda: receive_all(url, names, size))
     )
+    clear("both")
     node = DataNode(folder / "node", url)
     found["hvdcloud"] = _timed(folder, lambda: _hvdcloud(node, count, memory))
     _hvdcloud(node, count, memory)
     found["again"] = node.states()[0].seconds
+    clear("node")
     peers: dict[str, Callable[[str, Path], tuple[list[str], dict[str, str]]]] = {"transfer_manager": _transfer_manager}
     if shutil.which("gcloud"):
         peers["gcloud"] = _gcloud
@@ -174,6 +182,7 @@ def _round(
         found[name] = _timed(folder, lambda: left.append(_stopped_at(command, environ, PATIENCE * found["hvdcloud"])))  # noqa: B023 - called at once
         if left[0]:
             stopped[name] = sum(each.stat().st_size == size for each in target.rglob("object-*[0-9]"))
+        clear(name)
     return found
 
 
