@@ -144,6 +144,11 @@ def show_down(console: Console, result: DownResult, *, with_cost: bool = True) -
         f"{result.cluster} is gone: {counted(len(result.deleted), 'object')} deleted in {seconds(result.seconds)}; "
         f"listing again found nothing left{cost}"
     )
+    if result.unseen:
+        console.warn(
+            f"{', '.join(result.unseen)} did not answer: every node of {result.cluster} was elsewhere, but what is left "
+            f"of one that was replaced may be there; hvdcloud down --name {result.cluster} deletes it when it answers"
+        )
     if cost and result.spent:
         console.answer(f"  {spent_text(result.spent)}")
 

@@ -117,6 +117,8 @@ class ObjectKind(str, Enum):
     NETWORK = "network"
     OPERATION = "operation"
     """One that still makes something."""
+    REPLACED_VOLUME = "replaced volume"
+    """Of a node in whose place there is another one, on another machine."""
     VOLUME = "volume"
 
     @property
@@ -128,12 +130,13 @@ class ObjectKind(str, Enum):
 class ClusterObject(str):
     """`network hvdcloud-digits`: how people and `--json` see an object, with its kind."""
 
-    __slots__ = ("kind",)
+    __slots__ = ("kind", "name")
     kind: ObjectKind
+    name: str
 
     def __new__(cls, kind: ObjectKind, name: str) -> ClusterObject:
         made = super().__new__(cls, f"{kind.value} {name}")
-        made.kind = kind
+        made.kind, made.name = kind, name
         return made
 
 

@@ -53,6 +53,8 @@ class DownResult:
     """Where the dollars went."""
     deleted_since: float | None = None
     """When it began to delete, in seconds since the epoch; None: there was nothing."""
+    unseen: Sequence[str] = ()
+    """Places that did not answer; every node was found on others, but of one that was replaced they may have the rest."""
 
 
 def down(context: Context, *, force: bool = False, checked: Sequence[str] = (), with_cost: bool = True) -> DownResult:
@@ -113,6 +115,7 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = (), 
         nodes_gone=max(0, cluster.expected_nodes - len(cluster.nodes)) if cluster else 0,
         spent=cost.spent if cost else (),
         deleted_since=began if cluster is not None else None,
+        unseen=cluster.unseen if cluster is not None else (),
     )
 
 

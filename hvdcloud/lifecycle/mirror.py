@@ -113,11 +113,20 @@ def unsaved_on_nodes(context: Context, cluster: Cluster) -> list[Unsaved]:
 
 
 def _in_volumes(cluster: Cluster, record: ClusterRecord, mirror: Mirror) -> list[Unsaved]:
-    """Nodes whose containers are gone, as after `docker container prune`, and that may hold more in their volumes."""
+    """Nodes whose containers are gone, as after `docker container prune`, and that may hold more in their volumes; and
+    volumes of nodes that were replaced: what is here under their number is the successor's."""
     there = {node.index for node in cluster.nodes}
+    replaced = [
+        Unsaved(
+            hazard=Hazard.AWAY,
+            text=f"{each} is of a node that was replaced, and may hold checkpoints that never came here",
+        )
+        for each in cluster.other_objects
+        if each.kind is ObjectKind.REPLACED_VOLUME and record.runs
+    ]
     if not any(each.kind is ObjectKind.VOLUME for each in cluster.other_objects):
-        return []
-    return [
+        return replaced
+    return replaced + [
         Unsaved(
             hazard=Hazard.AWAY,
             node=f"{cluster.name}-{index}",

@@ -133,7 +133,7 @@ def plan_change(cluster: Cluster, record: ClusterRecord, nodes: int) -> Change:
     if cluster.unseen:
         raise NodeError(
             f"{', '.join(cluster.unseen)} did not answer, so it is not known which nodes {name} has",
-            hint="run the command again in a minute; https://status.cloud.google.com shows what is down",
+            hint="run the command again in a minute; hvdcloud doctor shows what is down",
         )
     there = {node.index: node for node in cluster.nodes}
     head = there.get(0)

@@ -241,6 +241,18 @@ def test_down_refuses_while_a_volume_without_its_container_may_hold_more(scene: 
     assert not scene.machines.destroyed
 
 
+def test_down_refuses_while_a_volume_of_a_replaced_node_is_on_another_host(scene: Scene) -> None:
+    scene.nodes[0].write({"epoch-1.pt": b"one"})
+    scene.nodes[1].write({"extra": b"two"})
+    scene.pull()
+    volume = ClusterObject(ObjectKind.REPLACED_VOLUME, "digits-1-abcdef on gpu2")
+    scene.machines.cluster_now = replace(scene.cluster, other_objects=(volume,))
+    with pytest.raises(CheckpointError, match="replaced volume digits-1-abcdef on gpu2 is of a node") as caught:
+        down(scene.context)
+    assert "--force gives up what it may hold" in caught.value.hint
+    assert not scene.machines.destroyed
+
+
 def test_volumes_whose_checkpoints_are_here_are_deleted_without_their_containers(scene: Scene) -> None:
     scene.nodes[0].write({"epoch-1.pt": b"one"})
     scene.nodes[1].write({"extra": b"two"})

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from hvdcloud import engine
+from hvdcloud.config.ssh import SshHostConfig
+from hvdcloud.errors import NodeError
+from hvdcloud.image.publish.layer_archive import LABEL_PART_OF
+from hvdcloud.providers.base import NodeProgress
+from hvdcloud.providers.ssh import images
+from hvdcloud.providers.ssh.hosts import Hosts
 from tests.standins.storage import StorageServer, running_server
+from tests.support.elastic_run import JOB, attached
 from tests.support.harness import Project, Screen, until
-from tests.support.jobs import ALLREDUCE
+from tests.support.jobs import ALLREDUCE, ATTEMPTS
 from tests.support.ssh_hosts import SshHosts, hosts_with_image
 
 pytestmark = pytest.mark.engine
 
 NAMES = ("gpu1", "gpu2", "gpu3")
+SOCKETS = Path(f"/tmp/hvdcloud-{os.geteuid()}")
+"""Where connections have their sockets."""
 TWO = {"hosts": ["gpu1", {"host": "gpu2", "jump": "gpu1"}]}
 WRITES = 'open(os.environ["HVDCLOUD_CHECKPOINT_DIR"] + f"/{hvd.rank()}.pt", "w").write("weights")\n'
 
@@ -52,7 +64,8 @@ def settings(**more: object) -> dict[str, object]:
 def project(tmp_path: Path, hosts: SshHosts, storage: StorageServer) -> Iterator[Project]:
     project = Project(folder=tmp_path / "project", state=tmp_path / "state", name=f"own-{secrets.token_hex(2)}")
     project.folder.mkdir()
-    project.environ = environment(hosts, storage)
+    # Their sockets are below /tmp then.
+    project.environ = {**environment(hosts, storage), "XDG_RUNTIME_DIR": ""}
     project.write("requirements.txt", "scikit-learn\n")
     project.write("train.py", f"import os\n{ALLREDUCE}\n{WRITES}")
     project.configure(**settings())
@@ -80,6 +93,9 @@ def test_the_whole_life_on_two_hosts(project: Project, hosts: SshHosts, tmp_path
     project.configure(**settings(run={"controller": "mpi"}))
     assert "rank 1 of 2 sums 1" in project.hvdcloud("run", "--fresh").out
     assert project.hvdcloud("ssh", "1", "--", "hostname").out == f"{project.name}-1\n"
+    # The image's programs, as in a run, and in a login shell too.
+    for words in (["python"], ["sh", "-lc", 'exec python "$@"', "sh"]):
+        assert project.hvdcloud("ssh", "0", "--", *words, "-c", "import horovod; print(1)").out == "1\n"
     assert f"{project.name}-1  running  on gpu2" in project.hvdcloud("status").out
 
     # Another laptop, which knows nothing of it.
@@ -93,6 +109,7 @@ def test_the_whole_life_on_two_hosts(project: Project, hosts: SshHosts, tmp_path
     project.hvdcloud("down")
     assert hosts.left() == []
     assert connections_of(hosts) == []
+    assert not SOCKETS.exists()
     assert project.hvdcloud("down").exit_code == 0
 
 
@@ -140,6 +157,19 @@ def test_an_up_that_is_killed_leaves_what_down_deletes(project: Project, hosts: 
     project.hvdcloud("down")
     assert hosts.left() == []
     until(lambda: not connections_of(hosts), seconds=30, what="the connections of a killed process to end")
+    assert not SOCKETS.exists()
+
+
+def test_a_down_that_is_killed_leaves_what_the_next_one_deletes(project: Project, hosts: SshHosts) -> None:
+    project.hvdcloud("up", "--yes")
+    journal = project.state / project.name / "journal.jsonl"
+    with project.started("down") as process:
+        until(lambda: '"down"' in journal.read_text(), seconds=60, what="down to begin to delete")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    project.hvdcloud("down")
+    assert hosts.left() == []
+    assert not SOCKETS.exists()
 
 
 def test_ctrl_c_during_up_deletes_what_it_made(project: Project, hosts: SshHosts) -> None:
@@ -150,3 +180,122 @@ def test_ctrl_c_during_up_deletes_what_it_made(project: Project, hosts: SshHosts
         screen.end(within=60)
     assert screen.exit_code == 130
     assert hosts.left() == []
+
+
+def test_a_host_is_lost_and_returns_and_a_host_that_is_down_keeps_nothing_of_a_cluster_on_others(
+    project: Project, hosts: SshHosts
+) -> None:
+    """An elastic run continues without the host, and with it again; then it is down while nodes are on others."""
+    run = {"command": "python train.py", "elastic": {"min": 1, "max": 3}, "env": {"OMP_NUM_THREADS": "1"}}
+    three = {"hosts": ["gpu1", "gpu3", {"host": "gpu2", "jump": "gpu1"}]}
+    project.write("train.py", JOB.read_text())
+    project.configure(**settings(ssh=three, run=run, nodes=2))
+    project.hvdcloud("up", "--yes")
+    with attached(project) as (screen, training):
+        training.step_in_world_of(2, seconds=90)
+        hosts.power_off("gpu3")
+        lost = training.step_in_world_of(1, seconds=120)
+        listed = project.hvdcloud("list", "--json", expect=8)
+        assert [each["name"] for each in listed.json["result"]] == [project.name]
+        assert "host gpu3 did not answer" in listed.err
+        hosts.power_on("gpu3")
+        training.step_in_world_of(2, since=lost.at, seconds=180, what="the node on the host that is back")
+        assert hosts["gpu3"].containers("status=running") == [f"{project.name}-1"]
+        # One more, on the host that had no node.
+        assert f"made {project.name}-2" in project.hvdcloud("resize", "3").out
+        training.step_in_world_of(3, since=lost.at, seconds=120)
+        assert hosts["gpu2"].containers("status=running") == [f"{project.name}-2"]
+        project.hvdcloud("ssh", "0", "--", "touch", "/tmp/enough")
+        screen.end(within=120)
+    assert screen.exit_code == 0, screen.text
+    project.hvdcloud("resize", "2")
+    project.hvdcloud("pull")
+    behind = "gpu2"
+    hosts.power_off(behind)
+    try:
+        down = project.hvdcloud("down")
+        assert f"host {behind} did not answer" in down.err
+    finally:
+        hosts.power_on(behind)
+    assert hosts.left() == []
+
+
+def test_a_host_that_reboots_loses_an_attempt_and_nothing_else(project: Project, hosts: SshHosts) -> None:
+    run = {"command": "python train.py 1", "retry": {"max": 2}}
+    project.write("train.py", ATTEMPTS)
+    project.configure(**settings(ssh={"hosts": ["gpu1", "gpu3"]}, run=run, nodes=2))
+    with project.started("launch", "--yes") as process:
+        screen = Screen(process)
+        screen.wait_for("is in attempt 1", times=2)
+        hosts.power_off("gpu3")
+        hosts.power_on("gpu3")
+        screen.end(within=240)
+    assert screen.exit_code == 0, screen.text
+    assert "attempt 1 was lost after" in screen.text
+    assert screen.text.count("is in attempt 2") == 2
+    found = {path.name for path in (project.folder / "checkpoints").rglob("*.pt")}
+    assert found == {f"rank-{rank}-attempt-{attempt}.pt" for rank in (0, 1) for attempt in (1, 2)}
+    assert hosts.left() == []
+
+
+def test_hosts_are_free_when_the_run_has_ended_and_when_nodes_are_idle(project: Project, hosts: SshHosts) -> None:
+    project.configure(**settings(limits={"idle": 6}))
+    project.hvdcloud("up", "--yes")
+    project.hvdcloud("run", "--down-when-done")
+    assert hosts["gpu1"].containers("status=running") == hosts["gpu2"].containers("status=running") == []
+    project.hvdcloud("pull")
+    project.hvdcloud("down")
+    project.hvdcloud("up", "--yes")
+    for name in ("gpu1", "gpu2"):
+        until(
+            lambda name=name: hosts[name].containers("status=exited"),  # type: ignore[misc]
+            seconds=60,
+            what=f"the node on {name} to end itself",
+        )
+    said = project.hvdcloud("run", expect=5).err
+    assert "idle for" in said
+    project.hvdcloud("down")
+
+
+@pytest.fixture
+def large_image() -> Iterator[str]:
+    """An image whose own layers are 40 and 80 MB that cannot be compressed."""
+    reference = f"hvdcloud-test/large:{secrets.token_hex(2)}"
+    lines = ["FROM debian:bookworm-slim", *(f"RUN head -c {mega}M /dev/urandom > /{mega}" for mega in (40, 80))]
+    with contextlib.closing(engine.connect(timeout=600)) as client:
+        client.images.build(fileobj=io.BytesIO("\n".join(lines).encode()), tag=reference, rm=True)
+        yield reference
+        client.images.remove(reference)
+
+
+def test_an_image_whose_transfer_was_cut_continues_with_what_is_missing(
+    hosts: SshHosts, large_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through OpenSSH: no packet passes any more, and no connection is closed."""
+    monkeypatch.setenv("PATH", hosts.path)
+    rule = ["INPUT", "-p", "tcp", "--dport", "22", "-j", "DROP"]
+    cut: list[int] = []
+
+    def cut_network(progress: NodeProgress) -> None:
+        if not cut and progress.percent is not None and progress.percent > 60:
+            cut.append(progress.percent)
+            hosts["gpu3"].run("iptables", "-I", *rule)
+
+    def bring(on_progress: Callable[[NodeProgress], object]) -> None:
+        with contextlib.closing(Hosts([SshHostConfig(host="gpu3")])) as machines:
+            images.bring(large_image, machines, machines.all, owner="ann", on_progress=on_progress)
+
+    try:
+        with pytest.raises(NodeError, match="the connection to gpu3 was cut while the image was sent, after") as caught:
+            bring(cut_network)
+    finally:
+        if cut:
+            hosts["gpu3"].run("iptables", "-D", *rule)
+    assert caught.value.hint == "the same command again sends only what is missing"
+    assert large_image not in hosts["gpu3"].docker("images", "--format", "{{.Repository}}:{{.Tag}}")
+    totals: set[str] = set()
+    bring(lambda progress: totals.add(progress.step))
+    assert any(" of 84 MB" in step for step in totals), totals
+    assert large_image in hosts["gpu3"].docker("images", "--format", "{{.Repository}}:{{.Tag}}")
+    assert hosts["gpu3"].docker("images", "-q", "--filter", f"label={LABEL_PART_OF}") == ""
+    hosts["gpu3"].docker("rmi", large_image)

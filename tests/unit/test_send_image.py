@@ -180,3 +180,10 @@ def test_a_slow_connection_gets_fewer_bytes_of_the_same_content() -> None:
     assert gzip.decompress(through_slow) == gzip.decompress(through_fast) == data
     # What was begun before the speed was known is as large on both.
     assert len(through_slow) < len(through_fast) // 2
+
+
+def test_a_fast_connection_gets_the_content_as_it_is() -> None:
+    pace = Pace(wire=1e-9, compress=1e-8)
+    # No chunk is empty: that would end a chunked request.
+    assert list(compressed([b"one", b"", b"two"], pace)) == [b"one", b"two"]
+    assert pace.wire > 0.0

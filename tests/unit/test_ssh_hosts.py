@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from hvdcloud.cluster.model import ClusterObject, ObjectKind
 from hvdcloud.config.file import load_config
 from hvdcloud.config.ssh import SshHostConfig, SshMachinesConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.engine.gpus import LABEL_GPUS, LABEL_PORT
 from hvdcloud.providers.ssh import facts, openssh
-from hvdcloud.providers.ssh.provider import newest_of_each_node
+from hvdcloud.providers.ssh.provider import newest_of_each_node, told_apart
 from hvdcloud.providers.ssh.requests import FIRST_PORT, LABEL_ADDRESS, PORTS, choose_port, taken_ports
 from tests.support.ssh_samples import SPEC, request
 
@@ -286,6 +287,24 @@ def test_what_a_lost_host_brings_back_is_no_second_node() -> None:
     nodes, older = newest_of_each_node([{**old, "State": "running"}, new])
     assert nodes == [new]
     assert len(older) == 1
+
+
+def test_the_volume_of_a_replaced_node_is_told_from_that_of_its_successor() -> None:
+    containers = [container("gpu1", 0, "running", 1), container("gpu3", 1, "running", 2)]
+    volumes = [
+        (
+            ClusterObject(ObjectKind.VOLUME, f"digits-{index}-abc123"),
+            {**containers[index]["Labels"], "hvdcloud-host": name},
+        )
+        for name, index in (("gpu1", 0), ("gpu2", 1), ("gpu3", 1))
+    ]
+    assert [str(each) for each, _ in told_apart(volumes, containers)] == [
+        "volume digits-0-abc123",
+        "replaced volume digits-1-abc123 on gpu2",
+        "volume digits-1-abc123",
+    ]
+    # Where no container of the node is left, its volume may hold all that it wrote.
+    assert [each.kind for each, _ in told_apart(volumes, containers[:1])] == [ObjectKind.VOLUME] * 3
 
 
 def test_a_spec_of_another_id_has_other_ports() -> None:

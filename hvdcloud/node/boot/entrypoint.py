@@ -14,6 +14,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 SSHD = "/usr/sbin/sshd"
 SSHD_CONFIG = Path("/etc/hvdcloud/sshd_config")
+PROFILES = Path("/etc/profile.d")
+_PLAIN_PATH = re.compile(r"[\w./:@+-]+", re.ASCII)
 HOST_KEY = Path("/etc/hvdcloud/ssh_host_ed25519_key")
 LAST_LOGINS = Path("/var/log/lastlog")
 DRIVER = Path("/usr/local/nvidia/lib64")
@@ -285,7 +288,23 @@ def _start_sshd() -> int:
     # The key in this environment is public, but sessions have no use for it.
     command = [SSHD, "-D", "-e", "-f", str(SSHD_CONFIG), "-p", str(_ssh_port())]
     command += [f"-oListenAddress={address}" for address in _addresses()]
+    if path := _path_of_image():
+        command.append(f"-oSetEnv=PATH={path}")
     return os.posix_spawn(SSHD, command, _without_our_own(), setsigmask=(), setsigdef=[signal.SIGPIPE])
+
+
+def _path_of_image() -> str:
+    """The PATH of sessions, so that `hvdcloud ssh 0 python` is the image's; empty: sshd's own.
+
+    A login shell reads /etc/profile, which sets another one.
+    """
+    path = os.environ.get("PATH", "")
+    # Neither sshd's configuration nor a shell reads any other text as it is.
+    if not _PLAIN_PATH.fullmatch(path):
+        return ""
+    if PROFILES.is_dir():
+        (PROFILES / "hvdcloud.sh").write_text(f"PATH={path}\nexport PATH\n")
+    return path
 
 
 def _fetch_data() -> None:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CredentialsError, HvdcloudError, NodeError, UsageError
-from hvdcloud.providers.ssh import openssh
+from hvdcloud.providers.ssh import openssh, socket_folder
 from hvdcloud.visible import words
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ RETRY_SECONDS = 20.0
 """For so long a host that did not answer is not asked again."""
 ENGINE_SOCKET = "/var/run/docker.sock"
 _POLL_SECONDS = 0.02
-_LONGEST_FOLDER = 60
-"""Characters: the path of a socket may have 107, and ssh adds 17 to it while it makes one."""
 _SOCKET_STATE = f"""\
 if [ ! -S {ENGINE_SOCKET} ]; then echo missing
 elif [ -r {ENGINE_SOCKET} ] && [ -w {ENGINE_SOCKET} ]; then echo usable
@@ -107,7 +104,7 @@ class Connection:
     def _connect(self) -> None:
         if shutil.which(openssh.PROGRAM) is None:
             raise UsageError("there is no ssh on this machine", hint="install the OpenSSH client")
-        self._folder = folder = _private_folder()
+        self._folder = folder = socket_folder.make()
         control = folder / "control"
         with (folder / "said").open("wb") as said:
             self._process = subprocess.Popen(
@@ -202,15 +199,8 @@ class Connection:
                 self._process.wait()
             self._process = None
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            socket_folder.delete(self._folder)
             self._folder = None
-
-
-def _private_folder() -> Path:
-    """For the sockets: only this user may look into it."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    short = base if len(base) < _LONGEST_FOLDER and os.access(base, os.W_OK) else "/tmp"
-    return Path(tempfile.mkdtemp(prefix="hvdcloud-", dir=short))
 
 
 def _environment() -> dict[str, str]:

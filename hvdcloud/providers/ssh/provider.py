@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import (
     LABEL_CLUSTER,
+    LABEL_NODE,
     Cluster,
     ClusterObject,
     ClusterSpec,
@@ -233,7 +234,7 @@ class SshProvider(EngineProvider):
             raise first_of([*errors.values()])
         seen = [result for result in results.values() if isinstance(result, EngineObjects)]
         merged, replaced = newest_of_each_node([container for each in seen for container in each.containers])
-        others = tuple(other for each in seen for other in each.others)
+        others = told_apart([other for each in seen for other in each.others], merged)
         objects = EngineObjects(containers=tuple(merged), others=(*others, *replaced))
         found = view.describe_clusters(objects, provider=self.name, describe=self._node)
         return [replace(each, unseen=_unseen(errors)) for each in found], errors
@@ -300,7 +301,28 @@ class SshProvider(EngineProvider):
 
 def _objects(host: Host, *labels: str) -> EngineObjects:
     found = EngineNodes(host.api, provider="").objects(*labels)
-    return replace(found, containers=tuple({**each, _HOST: host.name} for each in found.containers))
+    return replace(
+        found,
+        containers=tuple({**each, _HOST: host.name} for each in found.containers),
+        others=tuple((other, {**labels, _HOST: host.name}) for other, labels in found.others),
+    )
+
+
+def told_apart(
+    others: Sequence[tuple[ClusterObject, dict[str, str]]], containers: Sequence[dict[str, Any]]
+) -> Sequence[tuple[ClusterObject, dict[str, str]]]:
+    """The objects, with volumes of replaced nodes as such: their node's container is on another host now."""
+    hosts = {
+        (each["Labels"].get(LABEL_CLUSTER, ""), each["Labels"].get(LABEL_NODE, "")): each[_HOST] for each in containers
+    }
+
+    def told(other: ClusterObject, labels: dict[str, str]) -> ClusterObject:
+        now = hosts.get((labels.get(LABEL_CLUSTER, ""), labels.get(LABEL_NODE, "")), labels[_HOST])
+        if other.kind is not ObjectKind.VOLUME or now == labels[_HOST]:
+            return other
+        return ClusterObject(ObjectKind.REPLACED_VOLUME, f"{other.name} on {labels[_HOST]}")
+
+    return [(told(other, labels), labels) for other, labels in others]
 
 
 def newest_of_each_node(
