@@ -146,8 +146,8 @@ def show_down(console: Console, result: DownResult, *, with_cost: bool = True) -
     )
     if result.unseen:
         console.warn(
-            f"{', '.join(result.unseen)} did not answer: every node of {result.cluster} was elsewhere, but what is left "
-            f"of one that was replaced may be there; hvdcloud down --name {result.cluster} deletes it when it answers"
+            f"{', '.join(result.unseen)} did not answer: every node was elsewhere, but what is left of one that was "
+            f"replaced may be there; hvdcloud down --name {result.cluster} deletes it when it answers"
         )
     if cost and result.spent:
         console.answer(f"  {spent_text(result.spent)}")

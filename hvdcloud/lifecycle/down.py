@@ -54,7 +54,7 @@ class DownResult:
     deleted_since: float | None = None
     """When it began to delete, in seconds since the epoch; None: there was nothing."""
     unseen: Sequence[str] = ()
-    """Places that did not answer; every node was found on others, but of one that was replaced they may have the rest."""
+    """Places that did not answer: every node was found on others, but they may have the rest of a replaced one."""
 
 
 def down(context: Context, *, force: bool = False, checked: Sequence[str] = (), with_cost: bool = True) -> DownResult:

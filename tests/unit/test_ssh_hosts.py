@@ -126,6 +126,9 @@ def test_a_jump_host_s_key_has_to_be_known_as_well() -> None:
 
 def test_nodes_are_reached_at_the_loopback_interface_of_their_host() -> None:
     assert shlex.split(openssh.proxy_command(host(), 20001))[-4:] == ["-W", "127.0.0.1:20001", "--", "gpu1"]
+    assert "-oControlPath=none" in shlex.split(openssh.proxy_command(host(), 20001))
+    shared = openssh.proxy_command(host(), 20001, control=Path("/tmp/hvdcloud-0/x/control"))
+    assert "-oControlPath=/tmp/hvdcloud-0/x/control" in shlex.split(shared)
 
 
 @pytest.mark.parametrize(

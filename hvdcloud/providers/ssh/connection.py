@@ -30,6 +30,7 @@ RETRY_SECONDS = 20.0
 """For so long a host that did not answer is not asked again."""
 ENGINE_SOCKET = "/var/run/docker.sock"
 _POLL_SECONDS = 0.02
+_CONTROL = "control"
 _SOCKET_STATE = f"""\
 if [ ! -S {ENGINE_SOCKET} ]; then echo missing
 elif [ -r {ENGINE_SOCKET} ] && [ -w {ENGINE_SOCKET} ]; then echo usable
@@ -54,6 +55,12 @@ class Connection:
     def name(self) -> str:
         """The host's, as the configuration has it."""
         return self.host.host
+
+    @property
+    def control(self) -> Path | None:
+        """The socket of the connection, if it is open."""
+        folder = self._folder
+        return folder / _CONTROL if folder is not None else None
 
     def engine(self, *, silence: int = ANSWER_SECONDS) -> Any:
         """docker-py's APIClient of the host's engine.
@@ -105,7 +112,7 @@ class Connection:
         if shutil.which(openssh.PROGRAM) is None:
             raise UsageError("there is no ssh on this machine", hint="install the OpenSSH client")
         self._folder = folder = socket_folder.make()
-        control = folder / "control"
+        control = folder / _CONTROL
         with (folder / "said").open("wb") as said:
             self._process = subprocess.Popen(
                 openssh.shared_connection(self.host, control),
@@ -158,7 +165,7 @@ class Connection:
 
     def _run(self, script: str, seconds: float) -> str:
         assert self._folder is not None
-        return self._call(openssh.command(self.host, self._folder / "control", ["sh"]), stdin=script, seconds=seconds)
+        return self._call(openssh.command(self.host, self._folder / _CONTROL, ["sh"]), stdin=script, seconds=seconds)
 
     def _call(self, argv: Sequence[str], *, seconds: float, stdin: str = "") -> str:
         try:

@@ -78,9 +78,14 @@ def forward(control: Path, *, local: Path, remote: str) -> list[str]:
     return [PROGRAM, "-F", "none", "-S", str(control), "-O", "forward", "-L", f"{local}:{remote}", "host"]
 
 
-def proxy_command(host: SshHostConfig, port: int) -> str:
-    """The line whose standard input and output are a connection to a port of the host's loopback interface."""
-    return shlex.join([PROGRAM, *options(host), "-W", f"127.0.0.1:{port}", "--", host.host])
+def proxy_command(host: SshHostConfig, port: int, *, control: Path | None = None) -> str:
+    """The line whose standard input and output are a connection to a port of the host's loopback interface.
+
+    Args:
+        control: the socket of a shared connection, which saves a login. Where it does not answer any more, ssh connects
+            as without it.
+    """
+    return shlex.join([PROGRAM, *options(host, control=control), "-W", f"127.0.0.1:{port}", "--", host.host])
 
 
 def by_hand(host: SshHostConfig, remote: str = "") -> str:

@@ -250,7 +250,7 @@ class SshProvider(EngineProvider):
             internal_address=labels.get(LABEL_ADDRESS),
             internal_port=port,
             host=host.name,
-            proxy_command=openssh.proxy_command(host.config, port),
+            proxy_command=openssh.proxy_command(host.config, port, control=host.connection.control),
         )
 
     def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
