@@ -96,8 +96,9 @@ def test_the_whole_life_on_two_hosts(project: Project, hosts: SshHosts, tmp_path
     assert "rank 1 of 2 sums 1" in project.hvdcloud("run", "--fresh").out
     assert project.hvdcloud("ssh", "1", "--", "hostname").out == f"{project.name}-1\n"
     # The image's programs, as in a run, and in a login shell too.
-    for words in (["python"], ["sh", "-lc", 'exec python "$@"', "sh"]):
-        assert project.hvdcloud("ssh", "0", "--", *words, "-c", "import horovod; print(1)").out == "1\n"
+    prints = 'python -c "import horovod; print(1)"'
+    for words in ([prints], ["sh", "-lc", f"'{prints}'"]):
+        assert project.hvdcloud("ssh", "0", "--", *words).out == "1\n"
     assert f"{project.name}-1  running  on gpu2" in project.hvdcloud("status").out
 
     # Another laptop, which knows nothing of it.
@@ -185,7 +186,11 @@ def test_a_host_is_lost_and_returns_and_a_host_that_is_down_keeps_nothing_of_a_c
     project: Project, hosts: SshHosts
 ) -> None:
     """An elastic run continues without the host, and with it again; then it is down while nodes are on others."""
-    run = {"command": "python train.py", "elastic": {"min": 1, "max": 3}, "env": {"OMP_NUM_THREADS": "1"}}
+    run = {
+        "command": "python train.py --epochs 1000 --pause 0.1",
+        "elastic": {"min": 1, "max": 3},
+        "env": {"OMP_NUM_THREADS": "1"},
+    }
     three = {"hosts": ["gpu1", "gpu3", {"host": "gpu2", "jump": "gpu1"}]}
     project.write("train.py", JOB.read_text())
     project.configure(**settings(ssh=three, run=run, nodes=2))
@@ -219,16 +224,15 @@ def test_a_host_is_lost_and_returns_and_a_host_that_is_down_keeps_nothing_of_a_c
     assert hosts.left() == []
 
 
-def test_a_host_that_reboots_loses_an_attempt_and_nothing_else(project: Project, hosts: SshHosts) -> None:
+def test_a_run_that_lost_a_container_is_tried_again(project: Project, hosts: SshHosts) -> None:
     run = {"command": "python train.py 1", "retry": {"max": 2}}
     project.write("train.py", ATTEMPTS)
     project.configure(**settings(ssh={"hosts": ["gpu1", "gpu3"]}, run=run, nodes=2))
     with project.started("launch", "--yes") as process:
         screen = Screen(process)
         screen.wait_for("is in attempt 1", times=2)
-        hosts.power_off("gpu3")
-        hosts.power_on("gpu3")
-        screen.end(within=240)
+        hosts["gpu3"].docker("kill", f"{project.name}-1")
+        screen.end(within=120)
     assert screen.exit_code == 0, screen.text
     assert "attempt 1 was lost after" in screen.text
     assert screen.text.count("is in attempt 2") == 2
@@ -294,7 +298,8 @@ def test_an_image_whose_transfer_was_cut_continues_with_what_is_missing(
     assert large_image not in hosts["gpu3"].docker("images", "--format", "{{.Repository}}:{{.Tag}}")
     totals: set[str] = set()
     bring(lambda progress: totals.add(progress.step))
-    assert any(" of 84 MB" in step for step in totals), totals
+    # The smaller layer had arrived.
+    assert any(" of 83.9 MB" in step for step in totals), totals
     assert large_image in hosts["gpu3"].docker("images", "--format", "{{.Repository}}:{{.Tag}}")
     assert hosts["gpu3"].docker("images", "-q", "--filter", f"label={LABEL_PART_OF}") == ""
     hosts["gpu3"].docker("rmi", large_image)
