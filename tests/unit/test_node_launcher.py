@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import base64
 import pickle
-import runpy
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hvdcloud.node.run import launcher
+from tests.support.horovod_launcher import OURS, after_our_horovodrun
 
-OURS = str(Path(launcher.__file__).with_name("horovodrun.py"))
 ARGUMENTS = ["--gloo", "-np", "2"]
 
 
@@ -42,37 +42,10 @@ def test_a_missing_horovodrun_and_other_programs_are_left_alone(tmp_path: Path) 
     assert launcher.launcher_argv([], path=str(tmp_path)) == []
 
 
-# As much of Horovod as horovodrun.py touches. What a module calls pickle is where the real one has cloudpickle.
-HOROVOD = {
-    "runner/launch.py": "gloo_built = mpi_built = None\ndef run_commandline():\n    pass\n",
-    "runner/driver/driver_service.py": "get_local_interfaces = None\n",
-    "runner/common/util/codec.py": "import base64, pickle\n"
-    "def loads_base64(text):\n    return pickle.loads(base64.b64decode(text))\n",
-    "runner/common/util/network.py": "import pickle as cloudpickle, shutil\n"
-    "def RunRequest(text):\n    raise AssertionError(text)\n"
-    "class PingResponse:\n    def __init__(self, name):\n        self.name = name\n"
-    "def read(data):\n    return cloudpickle.loads(data)\n",
-    "runner/elastic/rendezvous.py": "from horovod.runner.common.util import codec\n"
-    "def put(value):\n    return codec.loads_base64(value)\n",
-}
-
-
 @pytest.fixture
-def horovod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def horovod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """`horovod.runner`, after our horovodrun has begun."""
-    for name, text in HOROVOD.items():
-        file = tmp_path / "horovod" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    for folder in [tmp_path / "horovod", *(tmp_path / "horovod").rglob("*/")]:
-        (folder / "__init__.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in [each for each in sys.modules if each.partition(".")[0] == "horovod"]:
-        monkeypatch.delitem(sys.modules, name)
-    runpy.run_path(OURS, run_name="__main__")
-    yield sys.modules["horovod.runner"]
-    for name in [each for each in sys.modules if each.partition(".")[0] == "horovod"]:
-        del sys.modules[name]
+    yield from after_our_horovodrun(tmp_path, monkeypatch)
 
 
 class Called:
@@ -111,3 +84,13 @@ def test_horovods_driver_calls_nothing_that_a_worker_names(horovod: Any, tmp_pat
         with pytest.raises(pickle.UnpicklingError):
             network.read(data)
     assert not mark.exists()
+
+
+def test_horovodrun_starts_commands_itself_and_leaves_pythons_own_modules_alone(horovod: Any) -> None:
+    from horovod.runner import gloo_run
+    from horovod.runner.common.util import safe_shell_exec
+    from horovod.runner.elastic import discovery
+
+    assert gloo_run.safe_shell_exec is discovery.safe_shell_exec is not safe_shell_exec
+    assert horovod.js_run.find_executable("sh") == shutil.which("sh")
+    assert getattr(sys.modules.get("distutils.spawn"), "find_executable", None) is not shutil.which

@@ -5,6 +5,11 @@ Before it starts a rank, Horovod 0.28.1's launcher asks whether the controller w
 (horovod/common/util.py, gloo_built and mpi_built): seconds on a small machine, for every run. The image's build fails
 if the configuration's controller does not work, so here the answer is yes.
 
+It starts each rank's command itself. Horovod starts a Python process for each, which starts the command and ends it
+where horovodrun is killed (horovod/runner/common/util/safe_shell_exec.py); here the agent of every node does that. For
+64 ranks that were 64 processes on the head; in an elastic run it was one more every second, for the host discovery
+script. Under Open MPI, where it is a single one, nothing is changed.
+
 It unpickles plain data and Horovod's messages only. A worker of an elastic run sends the driver a pickle over HTTP
 without any password (horovod/runner/elastic/rendezvous.py), and signs its answers with a key of its own choice
 (common/util/network.py): a rank, or whatever else reaches the driver's port, could have root run its code.
@@ -18,12 +23,26 @@ if __name__ == "__main__":
     import base64
     import io
     import pickle
+    import shutil
+    import subprocess
+    import sys
+    import threading
+    import types
     from typing import Any
 
-    from horovod.runner import launch
-    from horovod.runner.common.util import network
+    # js_run.py looks for jsrun with this, and it brings all of setuptools: a quarter of horovodrun's start.
+    distutils = {name: types.ModuleType(name) for name in ("distutils", "distutils.spawn")}
+    distutils["distutils.spawn"].find_executable = shutil.which  # type: ignore[attr-defined]
+    sys.modules.update(distutils)
+
+    from horovod.runner import gloo_run, launch
+    from horovod.runner.common.util import network, safe_shell_exec
     from horovod.runner.driver import driver_service
-    from horovod.runner.elastic import rendezvous
+    from horovod.runner.elastic import discovery, rendezvous
+    from horovod.runner.util import threads
+
+    for name in distutils:
+        del sys.modules[name]
 
     class Messages(pickle.Unpickler):
         """Data, and messages of Horovod's; nothing that is called."""
@@ -51,7 +70,46 @@ if __name__ == "__main__":
         def loads_base64(text: bytes) -> Any:
             return Pickle.loads(base64.b64decode(text))
 
+    class Shell:
+        """In the place of horovod.runner.common.util.safe_shell_exec."""
+
+        @staticmethod
+        def execute(
+            command: str,
+            *,
+            env: Any = None,
+            stdout: Any = None,
+            stderr: Any = None,
+            index: Any = None,
+            events: Any = None,
+            prefix_output_with_timestamp: bool = False,
+        ) -> int:
+            """Run a command to its end, or until one of the events ends it. Returns its exit code, 128 + N after signal
+            N; what it writes goes to the streams, as Horovod's `execute` does it."""
+            process = subprocess.Popen(
+                command, shell=True, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            )
+            readers = [
+                threads.in_thread(
+                    safe_shell_exec.prefix_connection, (source, target, kind, index, prefix_output_with_timestamp)
+                )
+                for source, target, kind in (
+                    (process.stdout, stdout or sys.stdout, "stdout"),
+                    (process.stderr, stderr or sys.stderr, "stderr"),
+                )
+            ]
+            ended = threading.Event()
+            for event in events or []:
+                end = safe_shell_exec.terminate_executor_shell_and_children
+                threads.on_event(event, end, args=(process.pid,), stop=ended, silent=True)
+            code = process.wait()
+            ended.set()
+            for reader in readers:
+                reader.join()
+            return 128 - code if code < 0 else code
+
     network.cloudpickle, rendezvous.codec = Pickle, Codec
+    gloo_run.safe_shell_exec = discovery.safe_shell_exec = Shell
 
     for name in ("gloo_built", "mpi_built"):
         if hasattr(launch, name):
