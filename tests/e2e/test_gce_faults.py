@@ -795,8 +795,8 @@ def test_a_registry_that_wants_other_credentials(cloud: RecordsCloud, project: P
 def test_a_tag_that_was_moved(cloud: RecordsCloud, tmp_path: Path, engine: Any) -> None:
     repository = cloud.repository.replace("/small:1", "/moved:1")
     project = with_repository(cloud, tmp_path, repository, requirements="requirements.txt")
-    # Nobody has such a project, so that a small image can stand for its own.
-    project.write("requirements.txt", f"# {secrets.token_hex(8)}\n")
+    # No other project needs this, so that a small image can stand for its own. (Comments make no other image.)
+    project.write("requirements.txt", f"needed-here-only-{secrets.token_hex(8)}\n")
     config = load_config(project.folder / "hvdcloud.yaml")
     reference = find_plan(config.image, project_dir=project.folder).reference
     with small_image(engine, reference), small_image(engine) as theirs, pytest.MonkeyPatch.context() as patch:
