@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from hvdcloud import engine
 from hvdcloud.checks import Check, Finding, Status, failure, run_checks
 from hvdcloud.doctor.machine import machine_checks, project_checks
 from hvdcloud.errors import HvdcloudError, NodeError
@@ -87,6 +88,7 @@ class EarlyChecks:
             run_checks(asked, seconds=_LIMIT_SECONDS)
             self._answers.put(None)
 
+        engine.load_docker()
         threading.Thread(target=ask, daemon=True).start()
 
     def _ask(self, check: Check) -> Finding:

@@ -34,3 +34,26 @@ def test_the_engine_is_reached_without_paramiko_and_over_ssh_with_it() -> None:
     assert "docker.api.client" in loaded(here)
     assert not loaded(here) & {"paramiko", "docker.transport.sshconn"}
     assert {"paramiko", "docker.transport.sshconn"} <= loaded(here + "try_it('ssh://nobody@127.0.0.1:1')\n")
+
+
+@pytest.mark.parametrize("begin", ["early.EarlyChecks(context, None)", "doctor.doctor(context)"])
+def test_docker_is_loaded_before_the_threads_that_check(begin: str) -> None:
+    """Two threads that import different parts of docker-py first may wait for each other: an error in one of them."""
+    program = f"""
+from types import SimpleNamespace as Namespace
+from hvdcloud.lifecycle import doctor, early, up
+
+class Begun(Exception):
+    pass
+
+def begun(*_, **__):
+    raise Begun
+
+early.threading.Thread = up.make_spec = begun
+context = Namespace(platform=Namespace(checks=lambda spec: []), console=None)
+try:
+    {begin}
+except Begun:
+    pass
+"""
+    assert {"docker.errors", "docker.api.client"} <= loaded(program)
