@@ -16,11 +16,8 @@ if TYPE_CHECKING:
 _KEYS = {
     "image": {"base", "dockerfile", "framework", "device", "version", "requirements"},
     "checkpoints": {"bucket"},
-    "limits": {"idle"},
 }
 """What counts only when a cluster is made, whatever its provider; without `nodes`."""
-_OF_MACHINES = {"limits": {"idle", "max_run_duration", "max_cost"}, "gce": {"endpoint"}}
-"""More of `limits`; all of `gce`, but not these."""
 _CONTENT = "content of "
 
 
@@ -43,11 +40,7 @@ def settings_of(context: Context) -> Mapping[str, str]:
     tree = config.model_dump(mode="json")
     for key in ("idle", "max_run_duration"):
         tree["limits"][key] = tree["limits"][key] and seconds(tree["limits"][key])
-    keys = dict(_KEYS)
-    if context.platform.costs_money:
-        keys["limits"], keys["gce"] = _OF_MACHINES["limits"], tree["gce"].keys() - _OF_MACHINES["gce"]
-    elif config.provider == "local":
-        keys["local"] = {"gpus"}
+    keys = {**_KEYS, **context.platform.fixed_keys()}
     found = {f"{section}.{key}": _text(tree[section][key]) for section in keys for key in sorted(keys[section])}
     found["nodes"] = str(config.nodes)
     folder, image = config.project_dir, config.image

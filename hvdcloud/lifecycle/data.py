@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
-from hvdcloud.node.data.sets import DataRequest, DataSet
-from hvdcloud.providers.local.data import DATA_IN_NODE
+from hvdcloud.node.data.sets import MOUNTED, DataRequest, DataSet
 from hvdcloud.runs.data import progress, summary
 from hvdcloud.runs.state import NodeData, RunState
 from hvdcloud.steps import NOTICEABLE_SECONDS
@@ -36,7 +35,7 @@ def data_request(data: Mapping[str, DataConfig], *, nodes: int, endpoint: str | 
     if not data:
         return None
     sets = (
-        DataSet(name=name, source=f"file://{DATA_IN_NODE}/{name}", mounted=True)
+        DataSet(name=name, source=f"file://{MOUNTED}/{name}", mounted=True)
         if each.folder is not None
         else DataSet(name=name, source=each.source, per_node=each.per_node)
         for name, each in data.items()

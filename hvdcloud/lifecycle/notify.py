@@ -81,7 +81,7 @@ def keep_quiet(context: Context, cluster: Cluster, run_id: str) -> None:
 
 
 def _claimed(context: Context, cluster: Cluster, run_id: str, ends: Sequence[str]) -> bool:
-    """Create the objects that say that an end was told. Returns whether none of them existed, and somebody is to be
+    """Create the objects that say that an end was told. Returns whether none of them existed: the user is to be
     told."""
     from hvdcloud.checkpoints.manifest import told_name
     from hvdcloud.storage.base import PreconditionError

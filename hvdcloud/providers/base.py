@@ -7,7 +7,7 @@ may be repeated. A provider never prints and never reads the configuration file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -167,6 +167,9 @@ class Platform(Protocol):
 
     def promise(self, index: int) -> Promise | None:
         """What node `index` (0: the head) can do at most; None: nothing is known, and all nodes are of one kind."""
+
+    def fixed_keys(self) -> Mapping[str, Set[str]]:
+        """The keys of the configuration, by section, that this provider applies only when it makes a cluster."""
 
     def device_mismatch(self) -> Problem | None:
         """GPUs that are paid for and that the image does not use, or GPUs that the image needs and nodes lack."""

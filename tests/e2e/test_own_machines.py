@@ -9,6 +9,7 @@ import secrets
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -250,11 +251,8 @@ def test_hosts_are_free_when_the_run_has_ended_and_when_nodes_are_idle(project: 
     project.hvdcloud("down")
     project.hvdcloud("up", "--yes")
     for name in ("gpu1", "gpu2"):
-        until(
-            lambda name=name: hosts[name].containers("status=exited"),  # type: ignore[misc]
-            seconds=60,
-            what=f"the node on {name} to end itself",
-        )
+        ended = partial(hosts[name].containers, "status=exited")
+        until(ended, seconds=60, what=f"the node on {name} to end itself")
     said = project.hvdcloud("run", expect=5).err
     assert "idle for" in said
     project.hvdcloud("down")

@@ -40,6 +40,17 @@ def test_a_gpu_belongs_to_a_machine(either: Platform) -> None:
         assert gpu is None or (gpu.name in str(either.machines()) and float(gpu.compute_capability) > 3)
 
 
+@pytest.mark.parametrize("provider", ["local", "ssh", "gce"])
+def test_keys_that_only_a_new_cluster_applies_are_keys_of_the_file(provider: str, tmp_path: Path) -> None:
+    hosts = "ssh: {hosts: [gpu1, gpu2]}" if provider == "ssh" else ""
+    (tmp_path / "hvdcloud.yaml").write_text(f"name: t\nprovider: {provider}\n{hosts}\ngce: {{project: my-project}}\n")
+    config = load_config(tmp_path / "hvdcloud.yaml", flags={}, environ={})
+    fixed, tree = platform(config).fixed_keys(), config.model_dump()
+    assert all(keys and keys <= tree[section].keys() for section, keys in fixed.items())
+    # What nodes or Google keep by themselves, a running cluster does not read again.
+    assert fixed["limits"] >= ({"idle"} if provider == "local" else {"idle", "max_run_duration"})
+
+
 def test_a_folder_needs_no_credentials(either: Platform, tmp_path: Path) -> None:
     assert either.storage_credentials(tmp_path.as_uri(), endpoint=None, writes="t/1/") is None
     assert not either.lends_token(tmp_path.as_uri(), endpoint=None)

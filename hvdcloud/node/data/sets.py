@@ -16,6 +16,8 @@ FETCHING = "fetching"
 VERIFYING = "verifying"
 READY = "ready"
 FAILED = "failed"
+MOUNTED = "/var/lib/hvdcloud/data"
+"""Where a node has the data sets that are folders of its host, by name."""
 PHASES = (WAITING, LISTING, FETCHING, VERIFYING, READY, FAILED)
 
 _NAME = re.compile(r"[a-z][-_a-z0-9]{0,62}")

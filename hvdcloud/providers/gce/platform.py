@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -83,6 +83,11 @@ class GcePlatform:
     def promise(self, index: int) -> Promise | None:
         """By Google's tables."""
         return promise(kind_of(self._settings, index), disk_gb=self._config.gce.disk_gb)
+
+    def fixed_keys(self) -> Mapping[str, Set[str]]:
+        """The limits that Compute keeps, and all of `gce` but the server that is asked."""
+        gce = type(self._config.gce).model_fields.keys() - {"endpoint"}
+        return {"limits": {"idle", "max_run_duration", "max_cost"}, "gce": gce}
 
     def device_mismatch(self) -> Problem | None:
         """By image.device and the GPU of all nodes but a head of another kind."""

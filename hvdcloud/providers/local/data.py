@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hvdcloud.cluster.model import ClusterSpec
+from hvdcloud.node.data.sets import MOUNTED
 from hvdcloud.providers.base import Problem
-
-DATA_IN_NODE = "/var/lib/hvdcloud/data"
 
 
 def mounts(spec: ClusterSpec) -> Mapping[str, str]:
     """By where they are in a node, the folders."""
-    return {f"{DATA_IN_NODE}/{name}": str(each.folder) for name, each in spec.data.items() if each.folder is not None}
+    return {f"{MOUNTED}/{name}": str(each.folder) for name, each in spec.data.items() if each.folder is not None}
 
 
 def problems(spec: ClusterSpec) -> list[Problem]:

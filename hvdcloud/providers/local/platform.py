@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from hvdcloud.providers.base import Gpu, Problem
@@ -48,6 +48,10 @@ class LocalPlatform(EnginePlatform):
     def machines(self) -> str | None:
         """None: they are processes of this machine."""
         return None
+
+    def fixed_keys(self) -> Mapping[str, Set[str]]:
+        """What a container is made with."""
+        return {"limits": {"idle"}, "local": {"gpus"}}
 
     def device_mismatch(self) -> Problem | None:
         """By image.device and local.gpus."""

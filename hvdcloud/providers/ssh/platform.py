@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from hvdcloud.providers.base import Gpu, Problem
@@ -47,6 +47,10 @@ class SshPlatform(EnginePlatform):
     def machines(self) -> str | None:
         """The hosts, by name."""
         return ", ".join(host.host for host in self._config.ssh.hosts[: self._config.nodes])
+
+    def fixed_keys(self) -> Mapping[str, Set[str]]:
+        """The limits that containers keep by themselves."""
+        return {"limits": {"idle", "max_run_duration"}}
 
     def device_mismatch(self) -> Problem | None:
         """GPUs that nodes would hold, while the image does not use them."""

@@ -6,7 +6,7 @@ addresses. Port and address are labels of the container, so that any laptop know
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -286,9 +286,10 @@ class SshProvider(EngineProvider):
         found = next(iter(self._clusters(f"{LABEL_CLUSTER}={name}")[0]), None)
         wanted = set(range(found.expected_nodes)) if indices is None and found else indices or set()
         everywhere = found is not None and wanted <= {node.index for node in found.nodes}
-        destroy: Callable[[Host], Sequence[Leftover]] = lambda host: self._engine_nodes(host).destroy(  # noqa: E731
-            name, on_progress=on_progress, indices=indices
-        )
+
+        def destroy(host: Host) -> Sequence[Leftover]:
+            return self._engine_nodes(host).destroy(name, on_progress=on_progress, indices=indices)
+
         left: list[Leftover] = []
         for host, result in self._hosts.each(destroy).items():
             if not isinstance(result, HvdcloudError):
