@@ -398,7 +398,7 @@ def ssh(
 ) -> None:
     """Open a shell on a node, or run a command there.
 
-    The node's host key was pinned when the cluster came up.
+    A shell begins in /workspace, where the project's code is. The node's host key was pinned when the cluster came up.
 
     \b
     Example:

@@ -207,6 +207,11 @@ class Cluster:
         )
 
     @property
+    def has_all_nodes(self) -> bool:
+        """Every node that was asked for exists, in whatever state."""
+        return set(range(self.expected_nodes)) <= {node.index for node in self.nodes}
+
+    @property
     def has_stopped(self) -> bool:
         """Every node that was asked for exists, and has stopped: nodes end themselves when a run is done."""
         return len(self.nodes) == self.expected_nodes and {node.state for node in self.nodes} == {NodeState.STOPPED}

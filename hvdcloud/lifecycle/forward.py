@@ -63,7 +63,7 @@ def forward(context: Context, words: Sequence[str], *, open_browser: bool = Fals
     ) as forwarder:
         with context.console.waiting("forward", "connecting"):
             name = forwarder.start().node.name
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             for each in ports:
                 context.console.answer(f"localhost:{each.local} leads to port {each.remote} of {name} until Ctrl-C")
             for each in ports:
@@ -74,6 +74,10 @@ def forward(context: Context, words: Sequence[str], *, open_browser: bool = Fals
                 else:
                     context.console.warn(f"nothing answered for {OPEN_SECONDS / 60:.0f} minutes; no browser is opened")
             forwarder.wait()
+        except KeyboardInterrupt:
+            if context.console.live:
+                # The shell's prompt would be behind the ^C.
+                say("")
 
 
 def _open(context: Context, url: str) -> None:

@@ -204,14 +204,24 @@ def follow(
     offset = 0
     reader, take = _reading(context, rank, elastic=elastic)
     lost_since: float | None = None
+    warned: set[str] = set()
+
+    def warn(text: str) -> None:
+        """Once for each time that the connection is lost."""
+        if text not in warned:
+            context.console.warn(text)
+            warned.add(text)
+
     while True:
         try:
             state = _follow_once(context, cluster, run_id, offset, take)
             break
         except _CutError as cut:
-            lost_since = time.monotonic() if cut.offset > offset or lost_since is None else lost_since
+            if cut.offset > offset or lost_since is None:
+                lost_since = time.monotonic()
+                warned.clear()
             offset = cut.offset
-            if gone := _head_is_gone(context, cluster, run_id):
+            if gone := _head_is_gone(context, cluster, run_id, warn=warn):
                 # It may have ended because the run had.
                 if (kept := _kept(context, cluster, run_id, start=offset)) is None:
                     if not retries:
@@ -224,7 +234,7 @@ def follow(
                 break
             if time.monotonic() - lost_since > RECONNECT_SECONDS:
                 raise cut.cause from None
-            context.console.warn(f"{cut.cause.message}; the run continues; connecting again (Ctrl-C detaches)")
+            warn(f"{cut.cause.message}; the run continues; connecting again (Ctrl-C detaches)")
             context.fleet(cluster).head.close()
             time.sleep(1.0)
     return Followed(state=state, log=reader)
@@ -280,16 +290,22 @@ def _follow_once(
     return _state_line(cluster, run_id, bytes(stderr))
 
 
-def _head_is_gone(context: Context, cluster: Cluster, run_id: str) -> HeadGoneError | None:
-    """The error for a head that is gone; None while it runs, or if the provider does not answer."""
+def _head_is_gone(
+    context: Context, cluster: Cluster, run_id: str, *, warn: Callable[[str], None]
+) -> HeadGoneError | None:
+    """The error for a head that is gone; None while it runs, or if the provider, or a place that may have it, does not
+    answer."""
     try:
         now = context.provider.cluster(cluster.name)
     except HvdcloudError as error:
         # A laptop without a network reaches neither the head nor its provider.
-        context.console.warn(error.message)
+        warn(error.message)
         return None
     head = now.head if now else None
     if head is not None and head.state is NodeState.RUNNING:
+        return None
+    if head is None and now is not None and now.unseen:
+        warn(f"{', '.join(now.unseen)} did not answer, where the head may be")
         return None
     name = cluster.nodes[0].name
     what = {None: "is gone", NodeState.FROZEN: "is frozen"}.get(head.state if head else None, "has stopped")

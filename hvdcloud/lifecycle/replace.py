@@ -105,8 +105,11 @@ class Replacer:
     def _check(self) -> bool:
         """Replace what is due. Returns False when there is nothing left to do for this run."""
         cluster = self._context.query()
-        if cluster is None or cluster.unseen or cluster.head is None or cluster.head.state is not NodeState.RUNNING:
+        if cluster is None or cluster.head is None or cluster.head.state is not NodeState.RUNNING:
             # The command that follows the run says so.
+            return True
+        if cluster.unseen and not self._context.provider.spare_places(cluster):
+            # A node may be where nothing answers.
             return True
         self._note_lost(cluster)
         if not self._policy.due(now=time.monotonic()):
@@ -126,9 +129,21 @@ class Replacer:
                 return True
             self._note_lost(now)
             # The head has begun with those that it is making before a client was attached.
-            if due := self._policy.due(now=time.monotonic(), most=limits.max, making=state.making):
+            due = self._policy.due(now=time.monotonic(), most=limits.max, making=state.making)
+            if now.unseen:
+                due = self._not_reached_by_head(due, now, state)[: self._context.provider.spare_places(now)]
+            if due:
                 self._replace(now, [index_of(name) for name in due], state)
         return True
+
+    def _not_reached_by_head(self, due: Sequence[str], cluster: Cluster, state: RunState) -> list[str]:
+        """Without the nodes that only this machine cannot see: the head still has them in the run."""
+        seen = {node.name for node in cluster.nodes}
+        lost = {member.name for member in state.members if member.has_left}
+        for name in due:
+            if name not in seen | lost:
+                self._policy.runs(name, now=time.monotonic())
+        return [name for name in due if name in seen | lost]
 
     def _note_lost(self, cluster: Cluster) -> None:
         """Tell the policy of the nodes, never the head, that do not exist, do not run, or were left half-made."""
@@ -141,7 +156,8 @@ class Replacer:
         lost = [index for index in range(1, cluster.expected_nodes) if record and is_lost(there.get(index))]
         self._lost = [f"{cluster.name}-{index}" for index in lost]
         certain = [there[index].name for index in lost if index in there]
-        self._policy.note_lost(self._lost, now=time.monotonic(), certain=certain)
+        silent = [] if not cluster.unseen else [name for name in self._lost if name not in certain]
+        self._policy.note_lost(self._lost, now=time.monotonic(), certain=certain, silent=silent)
 
     def _state(self) -> RunState:
         """The run's state, as the head knows it; empty if it knows no such run."""
@@ -156,7 +172,7 @@ class Replacer:
         spec = spec_of(context.state, cluster, nodes=cluster.expected_nodes)
         names = [spec.node_name(index) for index in lost]
         for index, name in zip(lost, names, strict=True):
-            found = Found.STOPPED if index in there else Found.GONE
+            found = Found.STOPPED if index in there else Found.SILENT if cluster.unseen else Found.GONE
             if text := self._policy.begun(name, found, why=why.get(name, "")):
                 context.console.say(text)
         half_made = [index for index in lost if index in there and there[index].state is not NodeState.STOPPED]

@@ -21,6 +21,7 @@ from hvdcloud.cluster.model import Within
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.monthly import close_bill
+from hvdcloud.lifecycle.silent_hosts import silent_error, silent_hosts, wait_for_hosts
 from hvdcloud.lifecycle.up import UpResult, up
 from hvdcloud.runs import retry as policy
 from hvdcloud.runs.retry import Attempt, Cause, Left, Pending
@@ -318,6 +319,8 @@ class Retries:
             HvdcloudError: it cannot be made; the journal keeps what another command may continue.
         """
         try:
+            left = self._left(pending.attempts, pending.ends)
+            wait_for_hosts(self._context, pending.clusters, seconds=left.seconds - policy.LEAST_SECONDS)
             pending = self._pending = self._clear(pending)
             left = self._left(pending.attempts, pending.ends)
             self._say_next(pending, left)
@@ -355,7 +358,7 @@ class Retries:
 
         Raises:
             CheckpointError: a node holds what the bucket has not; nothing is deleted.
-            TeardownError: something could not be deleted.
+            TeardownError: something could not be deleted, or a host does not answer.
             KeyboardInterrupt: Ctrl-C meanwhile, now that it is deleted.
         """
         context, interrupted = self._context, threading.Event()
@@ -394,6 +397,8 @@ class Retries:
             cluster = context.query()
             if cluster is None or cluster.id not in pending.clusters:
                 return 0.0
+            if silent := silent_hosts(context, cluster):
+                raise silent_error(context, silent)
             if self._meter.cluster is None:
                 self._meter.observe(cluster, context.state.record_of(cluster.id))
             if rest := save_checkpoints(context, cluster, run=pending.lost.run):

@@ -1,8 +1,9 @@
 """Which lost nodes of an elastic run are replaced, when, and what is said about it. Pure: no clock, no network.
 
 Two programs follow this policy: an attached client (lifecycle/replace.py) and, while no client is attached, the run's
-head (node/elastic/replace.py). Both replace only what the provider calls gone or stopped: a node that is frozen, or
-that the head cannot reach, may come back with all that it holds, and the head then takes it back.
+head (node/elastic/replace.py). Both replace what the provider calls gone or stopped: a node that is frozen, or that the
+head cannot reach, may come back with all that it holds, and the head then takes it back. A client also replaces a node
+whose machine of the user's does not answer, where the head has lost it too and another machine is free.
 
 Standard library only: this module is copied into the image.
 """
@@ -24,6 +25,7 @@ class Found(Enum):
 
     GONE = "is gone"
     STOPPED = "has stopped"
+    SILENT = "is on a host that does not answer"
     RUNNING = "runs"
     """Or it is frozen, or starts, or another program replaces it: it is left alone."""
 
@@ -45,6 +47,8 @@ class Pace:
 
     confirm: float
     """A node has to be lost, and seen to be lost twice, for this long: many come back."""
+    silent: float = 30.0
+    """The same for a node whose host does not answer."""
     unattended: float = 0.0
     """The head waits until no client has been attached for this long: one that lost its connection is back by then."""
     check: float = 3.0
@@ -67,6 +71,7 @@ class _Case:
     pause: float
     not_before: float = float("-inf")
     certain: bool = False
+    silent: bool = False
     given_up: bool = False
     said: set[str] = field(default_factory=set)
 
@@ -88,17 +93,20 @@ class ReplacementPolicy:
         self.given_up = False
         """Whether no node of this run is replaced any more."""
 
-    def note_lost(self, names: Iterable[str], *, now: float, certain: Collection[str] = ()) -> None:
+    def note_lost(
+        self, names: Iterable[str], *, now: float, certain: Collection[str] = (), silent: Collection[str] = ()
+    ) -> None:
         """Take these nodes, and no others, as lost now; one that has come back starts over when it is lost again.
 
         Args:
             certain: those of them that need no confirmation, since the provider shows them as stopped, or as left
                 half-made by a command that was killed.
+            silent: those whose host does not answer; they are replaced later, and not together with others.
         """
         check, pause = self._pace.check, self._pace.first_pause
         self._cases = {name: self._cases.get(name) or _Case(since=now, check=check, pause=pause) for name in names}
         for name, case in self._cases.items():
-            case.certain = name in certain
+            case.certain, case.silent = name in certain, name in silent
 
     def note_client(self, *, attached: bool, now: float) -> None:
         """Note whether a client is attached; the head does so before each decision."""
@@ -123,8 +131,13 @@ class ReplacementPolicy:
             for name, case in self._cases.items()
             if not case.given_up and now >= case.not_before and 0 < index_of(name) < beyond and name not in making
         }
-        due = [name for name, case in open_cases.items() if case.certain or now - case.since >= self._pace.confirm]
-        return sorted(open_cases if due and self._attached else due)
+        due = {name for name, case in open_cases.items() if case.certain or now - case.since >= self._confirm(case)}
+        if due and self._attached:
+            due |= {name for name, case in open_cases.items() if not case.silent}
+        return sorted(due)
+
+    def _confirm(self, case: _Case) -> float:
+        return self._pace.silent if case.silent else self._pace.confirm
 
     def begun(self, name: str, found: Found, *, why: str = "") -> str | None:
         """The line about a replacement that begins, with why the node was lost if known; None if it was said before."""
@@ -133,7 +146,8 @@ class ReplacementPolicy:
         return self._once(f"node {name} {what}; {action}", [name])
 
     def runs(self, name: str, *, now: float) -> None:
-        """Note that the provider says it runs, or that another program replaces it: checked again, ever more rarely."""
+        """Note that it runs, as the provider or the head says, or that another program replaces it: checked again, ever
+        more rarely."""
         if case := self._cases.get(name):
             case.not_before = now + case.check
             case.check = min(CHECK_GROWTH * case.check, SLOWEST_CHECKS * self._pace.check)

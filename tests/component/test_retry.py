@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from hvdcloud.cluster.model import Cluster, Node, NodeState
-from hvdcloud.errors import CheckpointError
-from hvdcloud.lifecycle import save
+from hvdcloud.config.model import Config
+from hvdcloud.errors import CheckpointError, NodeError, TeardownError
+from hvdcloud.lifecycle import save, silent_hosts
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.down import down
+from hvdcloud.lifecycle.retry import Retries
 from hvdcloud.lifecycle.save import save_checkpoints
 from hvdcloud.runs.retry import BEGUN, Attempt, Pending, pending
 from tests.support.vanishing import RUN, Laptop, Machines, NewVm, Program, Vm, says
@@ -177,6 +179,78 @@ def test_what_a_node_held_that_is_gone_is_not_waited_for(laptop: Laptop, new_vm:
     left = replace(machines.cluster_now, nodes=machines.cluster_now.nodes[:1])
     machines.cluster_now = left
     assert save_checkpoints(context, left, run=RUN) == left
+
+
+# --- a host boots again ----------------------------------------------------------------------------------------------
+
+
+class Booting(Machines):
+    """Two hosts of a user's; each answer is the next of the list, and the last one stays."""
+
+    def __init__(self, *answers: Cluster | NodeError) -> None:
+        super().__init__(None)
+        self.answers = [*answers]
+
+    def cluster(self, name: str) -> Cluster | None:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, NodeError):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def lost(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> tuple[Context, Cluster, Cluster]:
+    """A run that is tried again; its cluster, and what is seen of it while the second host boots."""
+    monkeypatch.setattr(silent_hosts, "PAUSE_SECONDS", 0.05)
+    context, cluster, _, _ = two(laptop, new_vm, NOTHING_LEFT, NOTHING_LEFT)
+    context.config = Config.model_validate({"name": "digits", "run": {"retry": {"max": 2}}})
+    waiting = Pending(attempts=(Attempt(run=RUN, cluster_id=cluster.id, result="lost"),), ends=time.time() + 3600)
+    context.state.journal.record(BEGUN, cluster_id=cluster.id, **waiting.to_json())
+    return context, cluster, replace(cluster, nodes=cluster.nodes[:1], unseen=("host gpu2",))
+
+
+def test_a_host_that_boots_is_waited_for(lost: tuple[Context, Cluster, Cluster], laptop: Laptop) -> None:
+    context, cluster, partial = lost
+    refused = NodeError("gpu1 cannot be reached", hint="-")
+    machines = context.__dict__["provider"] = Booting(partial, refused, partial, cluster)
+    silent_hosts.wait_for_hosts(context, {cluster.id}, seconds=600)
+    assert machines.answers == [cluster]
+    assert "host gpu2 does not answer and may have a node of digits; waiting for its return" in laptop.err.getvalue()
+
+
+def test_a_host_that_stays_away_keeps_the_lost_cluster_and_the_next_attempt(
+    lost: tuple[Context, Cluster, Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silent_hosts, "RETURN_SECONDS", 0.2)
+    context, _, partial = lost
+    machines = context.__dict__["provider"] = Booting(partial)
+    with pytest.raises(TeardownError, match="host gpu2 does not answer and may have a node of digits") as caught:
+        Retries(context, command="run").up()
+    assert "hvdcloud run --name digits continues when it is back" in caught.value.hint
+    assert not machines.destroyed
+    assert pending(context.state.journal.entries(), now=time.time()) is not None
+
+
+def test_a_host_that_is_lost_again_after_it_answered_keeps_the_lost_cluster(
+    lost: tuple[Context, Cluster, Cluster],
+) -> None:
+    context, cluster, partial = lost
+    machines = context.__dict__["provider"] = Booting(cluster, partial)
+    with pytest.raises(TeardownError, match="nothing was deleted"):
+        Retries(context, command="run").up()
+    assert not machines.destroyed
+
+
+def test_a_host_without_a_node_is_not_waited_for_nor_one_where_nodes_cost_money(
+    lost: tuple[Context, Cluster, Cluster],
+) -> None:
+    context, cluster, partial = lost
+    context.__dict__["provider"] = Booting(replace(cluster, unseen=("host spare",)))
+    silent_hosts.wait_for_hosts(context, {cluster.id}, seconds=0)
+    context.config = Config.model_validate({"name": "digits", "provider": "gce"})
+    context.__dict__.pop("platform")
+    context.__dict__["provider"] = Booting(partial)
+    silent_hosts.wait_for_hosts(context, {cluster.id}, seconds=0)
 
 
 def test_down_gives_up_what_a_killed_client_would_have_tried_again(laptop: Laptop) -> None:

@@ -318,7 +318,12 @@ def test_who_follows_a_run_learns_its_end_from_the_bucket_when_the_head_vanishes
     assert (laptop.out.getvalue(), followed.log.last_line) == ("[0] epoch 1\n[0] epoch 2\n", "epoch 2")
 
 
-def test_who_follows_a_run_over_a_network_that_is_away_for_a_while_sees_its_end(laptop: Laptop, new_vm: NewVm) -> None:
+@pytest.mark.parametrize(
+    "said", ["the API is out of reach", "host gpu1 did not answer, where the head may be"], ids=["provider", "host"]
+)
+def test_who_follows_a_run_over_a_network_that_is_away_for_a_while_sees_its_end(
+    laptop: Laptop, new_vm: NewVm, said: str
+) -> None:
     lines = ["[0] epoch 1\n", "[0] epoch 2\n"]
 
     def log(channel: paramiko.Channel) -> None:
@@ -329,8 +334,11 @@ def test_who_follows_a_run_over_a_network_that_is_away_for_a_while_sees_its_end(
 
     vm = new_vm({"hvdcloud-node logs": log})
     context, cluster, machines = laptop.context([vm])
-    # The provider is as far away as the nodes.
-    machines.errors = [NodeError("the API is out of reach", hint="wait")]
+    if said.startswith("host"):
+        machines.cluster_now = replace(cluster, nodes=(), unseen=("host gpu1",))
+    else:
+        # The provider is as far away as the nodes.
+        machines.errors = [NodeError(said, hint="wait")]
 
     def cut() -> None:
         until(lambda: "epoch 1" in laptop.out.getvalue(), seconds=20, what="the first line")
@@ -342,5 +350,5 @@ def test_who_follows_a_run_over_a_network_that_is_away_for_a_while_sees_its_end(
         followed = logs.follow(context, cluster, RUN)
     assert followed.state == RunState.from_json(ENDED)
     assert laptop.out.getvalue() == "[0] epoch 1\n[0] epoch 2\n"
-    assert "the API is out of reach" in laptop.err.getvalue()
+    assert laptop.err.getvalue().count(said) == 1
     assert "connecting again" in laptop.err.getvalue()

@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -100,6 +101,7 @@ def test_the_whole_life_on_two_hosts(project: Project, hosts: SshHosts, tmp_path
     prints = 'python -c "import horovod; print(1)"'
     for words in ([prints], ["sh", "-lc", f"'{prints}'"]):
         assert project.hvdcloud("ssh", "0", "--", *words).out == "1\n"
+    assert project.hvdcloud("ssh", "0", "--", "bash", "-ilc", "pwd").out == "/workspace\n"
     assert f"{project.name}-1  running  on gpu2" in project.hvdcloud("status").out
 
     # Another laptop, which knows nothing of it.
@@ -183,10 +185,10 @@ def test_ctrl_c_during_up_deletes_what_it_made(project: Project, hosts: SshHosts
     assert hosts.left() == []
 
 
-def test_a_host_is_lost_and_returns_and_a_host_that_is_down_keeps_nothing_of_a_cluster_on_others(
+def test_a_host_is_lost_and_a_spare_one_takes_its_node_and_one_without_a_spare_takes_it_back(
     project: Project, hosts: SshHosts
 ) -> None:
-    """An elastic run continues without the host, and with it again; then it is down while nodes are on others."""
+    """Also: nothing runs on a host after it boots, and one that is down keeps nothing of a cluster on others."""
     run = {
         "command": "python train.py --epochs 1000 --pause 0.1",
         "elastic": {"min": 1, "max": 3},
@@ -203,37 +205,48 @@ def test_a_host_is_lost_and_returns_and_a_host_that_is_down_keeps_nothing_of_a_c
         listed = project.hvdcloud("list", "--json", expect=8)
         assert [each["name"] for each in listed.json["result"]] == [project.name]
         assert "host gpu3 did not answer" in listed.err
+        training.step_in_world_of(2, since=lost.at, seconds=180, what="the node on the spare host")
+        assert f"node {project.name}-1 is on a host that does not answer" in screen.text
+        assert hosts["gpu2"].containers("status=running") == [f"{project.name}-1"]
         hosts.power_on("gpu3")
-        training.step_in_world_of(2, since=lost.at, seconds=180, what="the node on the host that is back")
-        assert hosts["gpu3"].containers("status=running") == [f"{project.name}-1"]
-        # One more, on the host that had no node.
+        assert hosts["gpu3"].containers("status=running") == []
+        # One more, on the host that is back and has no node.
         assert f"made {project.name}-2" in project.hvdcloud("resize", "3").out
         training.step_in_world_of(3, since=lost.at, seconds=120)
-        assert hosts["gpu2"].containers("status=running") == [f"{project.name}-2"]
+        assert hosts["gpu3"].containers("status=running") == [f"{project.name}-2"]
+        hosts.power_off("gpu3")
+        lost = training.step_in_world_of(2, since=time.time(), seconds=120)
+        hosts.power_on("gpu3")
+        training.step_in_world_of(3, since=lost.at, seconds=180, what="the node on the host that is back")
+        assert hosts["gpu3"].containers("status=running") == [f"{project.name}-2"]
         project.hvdcloud("ssh", "0", "--", "touch", "/tmp/enough")
         screen.end(within=120)
     assert screen.exit_code == 0, screen.text
     project.hvdcloud("resize", "2")
     project.hvdcloud("pull")
-    behind = "gpu2"
-    hosts.power_off(behind)
+    hosts.power_off("gpu3")
     try:
         down = project.hvdcloud("down")
-        assert f"host {behind} did not answer" in down.err
+        assert "host gpu3 did not answer" in down.err
     finally:
-        hosts.power_on(behind)
+        hosts.power_on("gpu3")
+    # What it had of node 1 before that was made on another host.
+    assert hosts.left(project.name) == [f"{project.name}-1 on gpu3"]
+    project.hvdcloud("down", "--force")
     assert hosts.left() == []
 
 
-def test_a_run_that_lost_a_container_is_tried_again(project: Project, hosts: SshHosts) -> None:
+def test_a_run_whose_host_boots_again_is_tried_again(project: Project, hosts: SshHosts) -> None:
     run = {"command": "python train.py 1", "retry": {"max": 2}}
     project.write("train.py", ATTEMPTS)
     project.configure(**settings(ssh={"hosts": ["gpu1", "gpu3"]}, run=run, nodes=2))
     with project.started("launch", "--yes") as process:
         screen = Screen(process)
         screen.wait_for("is in attempt 1", times=2)
-        hosts["gpu3"].docker("kill", f"{project.name}-1")
-        screen.end(within=120)
+        hosts.power_off("gpu3")
+        screen.wait_for(f"host gpu3 does not answer and may have a node of {project.name}; waiting for its return")
+        hosts.power_on("gpu3")
+        screen.end(within=180)
     assert screen.exit_code == 0, screen.text
     assert "attempt 1 was lost after" in screen.text
     assert screen.text.count("is in attempt 2") == 2

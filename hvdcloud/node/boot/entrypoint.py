@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 SSHD = "/usr/sbin/sshd"
 SSHD_CONFIG = Path("/etc/hvdcloud/sshd_config")
 PROFILES = Path("/etc/profile.d")
+_TO_WORKSPACE = """\
+case $- in *i*) if [ "$PWD" = "$HOME" ] && [ -d /workspace ]; then cd /workspace; fi ;; esac
+"""
 _PLAIN_PATH = re.compile(r"[\w./:@+-]+", re.ASCII)
 HOST_KEY = Path("/etc/hvdcloud/ssh_host_ed25519_key")
 LAST_LOGINS = Path("/var/log/lastlog")
@@ -296,14 +299,14 @@ def _start_sshd() -> int:
 def _path_of_image() -> str:
     """The PATH of sessions, so that `hvdcloud ssh 0 python` is the image's; empty: sshd's own.
 
-    A login shell reads /etc/profile, which sets another one.
+    A login shell reads /etc/profile, which sets another one; one for a person begins where the project's code is.
     """
     path = os.environ.get("PATH", "")
     # Neither sshd's configuration nor a shell reads any other text as it is.
     if not _PLAIN_PATH.fullmatch(path):
         return ""
     if PROFILES.is_dir():
-        (PROFILES / "hvdcloud.sh").write_text(f"PATH={path}\nexport PATH\n")
+        (PROFILES / "hvdcloud.sh").write_text(f"PATH={path}\nexport PATH\n{_TO_WORKSPACE}")
     return path
 
 

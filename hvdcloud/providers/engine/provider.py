@@ -46,6 +46,10 @@ class EngineProvider(ABC):
             raise TeardownError(f"{left[0].object} is in the way: {left[0].reason}", hint=left[0].delete_with)
         return self.create(self.plan_growth(spec, indices), journal=journal, on_progress=on_progress)
 
+    def spare_places(self, cluster: Cluster) -> int:
+        """None: all nodes are on one engine."""
+        return 0
+
     def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> None:  # noqa: B027 - the same
         """A container cannot make others."""
 

@@ -101,17 +101,29 @@ class SshProvider(EngineProvider):
         return self._planned(spec, {index: self._hosts.all[index] for index in range(spec.nodes)})
 
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
-        """More containers, each on the host of its number, or on another one without a node of the cluster.
+        """More containers, each on the host of its number, or on another one that answers and has no node.
 
         Raises:
             CapacityError: there are not as many hosts. Else as `plan`.
         """
         cluster = self.cluster(spec.name)
         stay = [node for node in cluster.nodes if node.index not in indices] if cluster else []
-        return self._planned(spec, self._place(spec, indices, used={node.host for node in stay}))
+        used, silent = {node.host for node in stay}, [] if cluster is None else cluster.unseen
+        return self._planned(spec, self._place(spec, indices, used=used, silent=silent))
 
-    def _place(self, spec: ClusterSpec, indices: Sequence[int], *, used: set[str]) -> Mapping[int, Host]:
-        free = [host for host in self._hosts.all if host.name not in used]
+    def spare_places(self, cluster: Cluster) -> int:
+        """Hosts that answer and have no node of it: a container that is lost sight of costs nothing."""
+        return max(0, len(self._hosts.all) - len(cluster.unseen) - len({node.host for node in cluster.nodes}))
+
+    def _place(
+        self, spec: ClusterSpec, indices: Sequence[int], *, used: set[str], silent: Sequence[str]
+    ) -> Mapping[int, Host]:
+        free = [host for host in self._hosts.all if host.name not in used and _place_name(host.name) not in silent]
+        if len(free) < len(indices) and silent:
+            raise CapacityError(
+                f"{', '.join(silent)} did not answer, and no other of ssh.hosts is free for a node of {spec.name}",
+                hint="start it, or name more hosts in hvdcloud.yaml: each has one node",
+            )
         if len(free) < len(indices):
             raise CapacityError(
                 f"ssh.hosts names {len(self._hosts.all)} hosts, too few for {spec.nodes} nodes of {spec.name}",
@@ -367,7 +379,12 @@ def _lines(undone: Sequence[str] | HvdcloudError) -> Sequence[str]:
 
 
 def _unseen(errors: Mapping[str, HvdcloudError]) -> tuple[str, ...]:
-    return tuple(f"host {name}" for name in errors)
+    return tuple(map(_place_name, errors))
+
+
+def _place_name(host: str) -> str:
+    """A host, as `Cluster.unseen` has it."""
+    return f"host {host}"
 
 
 def _unseen_text(errors: Mapping[str, HvdcloudError]) -> str:
