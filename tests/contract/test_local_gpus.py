@@ -10,10 +10,8 @@ import dataclasses
 import os
 import secrets
 import shutil
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -27,16 +25,12 @@ from hvdcloud.errors import CapacityError, HvdcloudError, NodeError
 from hvdcloud.providers.engine.gpus import LABEL_GPUS, Wish
 from hvdcloud.providers.local.provider import LocalProvider
 from tests.support.engines import second_engine
+from tests.support.gpus import DEVICES, UUIDS, created_at_once, put_programs
 from tests.support.harness import Project, labelled, project_in, tags_of
 
 pytestmark = pytest.mark.engine
 
-STANDINS = Path(__file__).parents[1] / "standins" / "gpus"
 NODE_IMAGE = "hvdcloud-test/sleeping:1"
-UUIDS = [f"GPU-{index}a6b3c5e-0c5b-7d2e-6a53-0a3f4f1d9a10" for index in range(4)]
-DEVICES = "".join(
-    f"{index}, {uuid}, 535.129.03, 32768, 0, [N/A], Tesla V100-DGXS-32GB\n" for index, uuid in enumerate(UUIDS)
-)
 ROUNDS = 4
 CUDA = {"requirements": None, "device": "cuda"}
 
@@ -63,9 +57,7 @@ class Box:
 @pytest.fixture(scope="module")
 def box(engine: Any, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     programs = tmp_path_factory.mktemp("gpus")
-    for program in STANDINS.glob("nvidia-*"):
-        shutil.copy2(program, programs)
-    (programs / "devices.csv").write_text(DEVICES)
+    put_programs(programs)
     with second_engine(programs=programs) as found:
         client = docker.DockerClient(base_url=found.docker_host)
         # What the node's own image is made on is here; of a node, only its GPUs are looked at.
@@ -175,22 +167,6 @@ def test_of_many_that_want_the_same_gpus_at_once_no_two_get_one(box: Box, tmp_pa
         finally:
             for spec in specs:
                 assert list(providers[spec.name].destroy(spec.name)) == []
-
-
-def created_at_once(specs: list[ClusterSpec], providers: dict[str, LocalProvider], folder: Path) -> list[object]:
-    """What came of each: its nodes, or the error. All choose before the first one has a container."""
-    together = threading.Barrier(len(specs))
-
-    def create(spec: ClusterSpec) -> object:
-        plan = providers[spec.name].plan(spec)
-        together.wait(timeout=120)
-        try:
-            return providers[spec.name].create(plan, journal=Journal(folder / f"{spec.id}.jsonl"))
-        except HvdcloudError as error:
-            return error
-
-    with ThreadPoolExecutor(len(specs)) as pool:
-        return list(pool.map(create, specs))
 
 
 def running(box: Box) -> list[dict[str, str]]:

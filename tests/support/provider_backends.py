@@ -60,12 +60,13 @@ class Workshop(Protocol):
         """Make a node vanish."""
 
 
-def _spec(*, image: str, bucket: str) -> ClusterSpec:
+def new_spec(image: str, *, bucket: str = "gs://bucket/t", nodes: int = 2) -> ClusterSpec:
+    """A cluster under a name of its own."""
     return ClusterSpec(
         name=f"t-{secrets.token_hex(4)}",
         id=secrets.token_hex(3),
         owner="tester",
-        nodes=2,
+        nodes=nodes,
         image=image,
         bucket=bucket,
         authorized_key=new_key_pair("test").public,
@@ -86,7 +87,7 @@ class LocalWorkshop:
         return LocalProvider(self._engine)
 
     def spec(self) -> ClusterSpec:
-        return _spec(image=self._image, bucket=(self._folder / "bucket").as_uri())
+        return new_spec(self._image, bucket=(self._folder / "bucket").as_uri())
 
     def left(self, cluster: str) -> list[str]:
         return labelled(self._engine, cluster)
@@ -156,7 +157,7 @@ class SshWorkshop:
         return made
 
     def spec(self) -> ClusterSpec:
-        return _spec(image=self._image, bucket="gs://bucket/t")
+        return new_spec(self._image)
 
     def left(self, cluster: str) -> list[str]:
         return self._hosts.left(cluster)
@@ -212,7 +213,7 @@ class GceWorkshop:
 
     def spec(self) -> ClusterSpec:
         image = f"us-central1-docker.pkg.dev/test-project/hvdcloud/t@sha256:{'0' * 64}"
-        return _spec(image=image, bucket="gs://bucket/t")
+        return new_spec(image)
 
     def left(self, cluster: str) -> list[str]:
         return [each for each in self._emulator.state.left() if cluster in each]

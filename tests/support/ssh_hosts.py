@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import secrets
 import shutil
 import stat
+import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -139,6 +141,13 @@ class SshHosts:
             seconds=_BOOT_SECONDS,
             what=f"{name} to be up",
         )
+
+    def copy(self, folder: Path, host: SshHost, to: str) -> None:
+        """Put the files of a folder into one of a machine's, where they stay when it is off."""
+        content = io.BytesIO()
+        with tarfile.open(fileobj=content, mode="w") as archive:
+            archive.add(folder, arcname=".")
+        assert host.container.put_archive(to, content.getvalue())
 
     def write_files(self) -> None:
         """~/.ssh/config and known_hosts of the user."""

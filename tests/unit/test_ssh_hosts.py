@@ -16,6 +16,8 @@ from hvdcloud.config.ssh import SshHostConfig, SshMachinesConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.engine.gpus import LABEL_GPUS, LABEL_PORT
 from hvdcloud.providers.ssh import facts, openssh
+from hvdcloud.providers.ssh.hosts import Host
+from hvdcloud.providers.ssh.preflight import no_room, unfit
 from hvdcloud.providers.ssh.provider import newest_of_each_node, told_apart
 from hvdcloud.providers.ssh.requests import FIRST_PORT, LABEL_ADDRESS, PORTS, choose_port, taken_ports
 from tests.support.ssh_samples import SPEC, request
@@ -243,6 +245,34 @@ def test_a_driver_that_fails_is_not_taken_for_none() -> None:
 def test_the_engine_s_folder_is_no_command() -> None:
     assert "df -Pk '/data; rm -rf ~'" in facts.script(engine_folder="/data; rm -rf ~", ask_gpus=False)
     assert "nvidia-smi" not in facts.script(engine_folder="/", ask_gpus=False)
+
+
+# --- what a host cannot do --------------------------------------------------------------------------------------------
+
+
+def test_a_host_of_another_processor_than_the_images_is_refused() -> None:
+    image = {"Architecture": "amd64"}
+    assert unfit(Host(host()), {"Architecture": "x86_64"}, image) == []
+    (error,) = unfit(Host(host()), {"Architecture": "aarch64"}, image)
+    assert (type(error), error.message) == (UsageError, "gpu1 is arm64, and the image is for amd64")
+    assert unfit(Host(host()), {"Architecture": "aarch64"}, {"Architecture": "arm64"}) == []
+
+
+def test_a_rootless_engine_is_refused() -> None:
+    info = {"Architecture": "x86_64", "SecurityOptions": ["name=seccomp,profile=default", "name=rootless"]}
+    (error,) = unfit(Host(host()), info, {"Architecture": "amd64"})
+    assert isinstance(error, NodeError)
+    assert "the Docker engine of gpu1 is rootless" in error.message
+
+
+def test_too_little_disk_is_refused_with_how_much_there_is() -> None:
+    image = {"Size": 1_500_000_000}
+    error = no_room(Host(host()), image, facts.Facts(address=None, free_bytes=1_499_999_999))
+    assert isinstance(error, CapacityError)
+    assert error.message == "the disk of gpu1's Docker engine has 1.5 GB free, and the image may need 1.5 GB"
+    assert "docker system df" in error.hint
+    for free in (1_500_000_000, None):
+        assert no_room(Host(host()), image, facts.Facts(address=None, free_bytes=free)) is None
 
 
 # --- what is asked for -----------------------------------------------------------------------------------------------

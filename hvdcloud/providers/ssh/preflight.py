@@ -73,11 +73,11 @@ class Examiner:
         if not node:
             return found
         info = host.api.info()
-        found += [Problem.of(error) for error in _unfit(host, info, image)]
+        found += [Problem.of(error) for error in unfit(host, info, image)]
         facts = host.facts(ask_gpus=host.config.gpus is not None)
         if facts.address is None:
             found.append(Problem.of(_no_address(host)))
-        if image is not None and (error := _no_room(host, spec.image, image, facts)):
+        if image is not None and (error := no_room(host, image, facts)) and not _has(host, spec.image, image):
             found.append(Problem.of(error))
         try:
             self.gpus(host, facts)
@@ -147,7 +147,7 @@ class Examiner:
         )
 
 
-def _unfit(host: Host, info: Mapping[str, Any], image: Mapping[str, Any] | None) -> Sequence[HvdcloudError]:
+def unfit(host: Host, info: Mapping[str, Any], image: Mapping[str, Any] | None) -> Sequence[HvdcloudError]:
     """Why the host's engine cannot run a node of this image."""
     found: list[HvdcloudError] = []
     if any("rootless" in str(option) for option in info.get("SecurityOptions") or []):
@@ -170,18 +170,21 @@ def _unfit(host: Host, info: Mapping[str, Any], image: Mapping[str, Any] | None)
     return found
 
 
-def _no_room(host: Host, name: str, image: Mapping[str, Any], facts: Facts) -> HvdcloudError | None:
-    """Too little disk for an image that the host does not have; how much of it is there already is not counted."""
+def no_room(host: Host, image: Mapping[str, Any], facts: Facts) -> HvdcloudError | None:
+    """Too little disk for the image; how much of it is there already is not counted."""
     if facts.free_bytes is None or facts.free_bytes >= int(image.get("Size") or 0):
-        return None
-    found = inspected(host.api, name)
-    if found is not None and found["Id"] == image["Id"]:
         return None
     return CapacityError(
         f"the disk of {host.name}'s Docker engine has {size(facts.free_bytes)} free, and the image may need "
         f"{size(int(image['Size']))}",
         hint=f"{host.by_hand('docker system df')} shows what uses it",
     )
+
+
+def _has(host: Host, name: str, image: Mapping[str, Any]) -> bool:
+    """Whether the host has the image."""
+    found = inspected(host.api, name)
+    return found is not None and bool(found["Id"] == image["Id"])
 
 
 def _no_address(host: Host) -> HvdcloudError:
