@@ -49,7 +49,8 @@ def confirm_hosts(config: Config, *, console: Console, given: bool) -> None:
             )
         if not console.confirm(f"{what}; may it?"):
             raise InterruptedByUserError(
-                f"{config.name} was not confirmed; nothing was made", hint="name other hosts in ssh.hosts"
+                f"{config.name} was not confirmed; nothing was made",
+                hint="the same command asks again; ssh.hosts in hvdcloud.yaml names the hosts",
             )
     _remember(known, folder, {*known.get(folder, ()), *asked})
 

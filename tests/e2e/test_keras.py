@@ -68,6 +68,28 @@ def test_a_second_run_continues_and_large_batches_train_with_lars(project: Proje
     assert "[0] weights are equal on 2 ranks" in finished
 
 
+def test_the_script_of_own_machines_scales_and_warms_up_its_rate_under_mpirun(project: Project) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "own-machines.md").read_text()
+    found = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert found
+    project.write(
+        "train.py", found[1].replace("EPOCHS, WARM_UP, BATCH = 0.02, 48,", "EPOCHS, WARM_UP, BATCH = 0.02, 20,")
+    )
+    project.configure(image={"framework": "tensorflow"}, run={"command": "python train.py", "controller": "mpi"})
+    project.hvdcloud("up")
+    out = project.hvdcloud("run").out
+    assert "Epoch 10/10" in out
+    assert "Epoch 11" not in out
+    rates = [float(rate) for rate in re.findall(r" lr: (\d\.\d+)", out)]
+    # From the rate of one rank to that of two in three epochs; later a plateau may halve it.
+    assert rates[0] < rates[1] < rates[2] == max(rates) == 0.04
+    accuracy = re.search(r"test: loss \d\.\d+, accuracy (\d\.\d+)", out)
+    assert accuracy, out
+    assert float(accuracy[1]) >= 0.9
+    pulled = project.hvdcloud("pull", "--json").json["result"]["runs"]
+    assert [run["files"] for run in pulled] == [10]
+
+
 def test_keras_3_ends_the_run_before_it_starts(project: Project) -> None:
     # What `keras>=3` in requirements.txt leaves behind, as far as it is looked at.
     (project.folder / "packages/keras-3.11.3.dist-info").mkdir(parents=True)

@@ -255,16 +255,22 @@ def test_a_run_whose_host_boots_again_is_tried_again(project: Project, hosts: Ss
 
 
 def test_hosts_are_free_when_the_run_has_ended_and_when_nodes_are_idle(project: Project, hosts: SshHosts) -> None:
+    """Also with the laptop off: no command of it runs."""
+
+    def end_themselves() -> None:
+        for name in ("gpu1", "gpu2"):
+            ended = partial(hosts[name].containers, "status=exited")
+            until(ended, seconds=90, what=f"the node on {name} to end itself")
+
     project.configure(**settings(limits={"idle": 6}))
     project.hvdcloud("up", "--yes")
-    project.hvdcloud("run", "--down-when-done")
-    assert hosts["gpu1"].containers("status=running") == hosts["gpu2"].containers("status=running") == []
+    project.hvdcloud("run", "--down-when-done", "--detach")
+    end_themselves()
+    assert "2 files of run" in project.hvdcloud("down", expect=9).err
     project.hvdcloud("pull")
     project.hvdcloud("down")
     project.hvdcloud("up", "--yes")
-    for name in ("gpu1", "gpu2"):
-        ended = partial(hosts[name].containers, "status=exited")
-        until(ended, seconds=60, what=f"the node on {name} to end itself")
+    end_themselves()
     said = project.hvdcloud("run", expect=5).err
     assert "idle for" in said
     project.hvdcloud("down")
@@ -276,12 +282,9 @@ def four_gpus(hosts: SshHosts, tmp_path: Path) -> Iterator[SshHost]:
     host, folder = hosts["gpu3"], tmp_path / "programs"
     folder.mkdir()
     put_programs(folder)
-    hosts.copy(folder, host, "/usr/local/bin")
-    # An engine looks for the toolkit's hook when it starts.
-    hosts.power_off(host.name)
-    hosts.power_on(host.name)
+    host.add_programs(folder)
     yield host
-    host.run("sh", "-c", "cd /usr/local/bin && rm nvidia-* devices.csv processes.csv")
+    host.run("umount", "/usr/local/bin")
 
 
 def test_of_three_users_who_want_gpus_of_a_host_at_once_no_two_get_the_same(

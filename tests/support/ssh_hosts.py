@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
-import io
 import os
 import secrets
 import shutil
 import stat
-import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,6 +33,15 @@ Host *
     IdentityAgent none
     UserKnownHostsFile {known_hosts}
     GlobalKnownHostsFile none
+"""
+_PROGRAMS = "/usr/local/bin"
+_ENGINE_AGAIN = """
+pid=$(cat /run/docker.pid)
+mapfile -d '' command </proc/$pid/cmdline
+kill $pid
+timeout 60 tail --pid=$pid -f /dev/null
+PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin setsid "${command[@]}" >>/var/log/docker.log 2>&1 </dev/null &
+timeout 60 sh -c 'until docker version >/dev/null 2>&1; do sleep 0.1; done'
 """
 
 
@@ -67,6 +75,16 @@ class SshHost:
     def docker(self, *words: str) -> str:
         """`docker` there."""
         return self.run("docker", *words)
+
+    def add_programs(self, folder: Path) -> None:
+        """Have the files of a folder in the engine's PATH, until it is off, and start the engine again."""
+        self.run("mount", "-t", "tmpfs", "programs", _PROGRAMS)
+        for file in folder.iterdir():
+            content = base64.b64encode(file.read_bytes()).decode()
+            self.run(
+                "sh", "-c", f"echo {content} | base64 -d > {_PROGRAMS}/{file.name}; chmod +x {_PROGRAMS}/{file.name}"
+            )
+        self.run("bash", "-c", _ENGINE_AGAIN)
 
 
 @dataclass
@@ -141,13 +159,6 @@ class SshHosts:
             seconds=_BOOT_SECONDS,
             what=f"{name} to be up",
         )
-
-    def copy(self, folder: Path, host: SshHost, to: str) -> None:
-        """Put the files of a folder into one of a machine's, where they stay when it is off."""
-        content = io.BytesIO()
-        with tarfile.open(fileobj=content, mode="w") as archive:
-            archive.add(folder, arcname=".")
-        assert host.container.put_archive(to, content.getvalue())
 
     def write_files(self) -> None:
         """~/.ssh/config and known_hosts of the user."""

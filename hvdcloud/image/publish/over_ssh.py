@@ -247,16 +247,21 @@ class _Host:
     def _counted(self, present: Mapping[str, Content], export: Export) -> dict[str, Content]:
         """The same contents, of which is told how far they are."""
 
+        def tell(step: str) -> None:
+            left = export.left(self.lacks())
+            total = 0 if left is None else before + left
+            self.say(SendProgress(host=self.name, step=step, done=self.done, total=total))
+
         def told(content: Content) -> Iterator[bytes]:
             for chunk in content.chunks():
                 export.check()
                 yield chunk
                 self.done += len(chunk)
-                left = export.left(self.lacks())
-                total = 0 if left is None else before + left
-                self.say(SendProgress(host=self.name, step="sending the image", done=self.done, total=total))
+                tell("sending the image")
+            if self.done == before + size_of_all:
+                tell("unpacking the image")
 
-        before = self.done
+        before, size_of_all = self.done, sum(content.size for content in present.values())
         return {layer: Content(size=content.size, chunks=partial(told, content)) for layer, content in present.items()}
 
     def _has(self, here: Mapping[str, Any]) -> bool:
