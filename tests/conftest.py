@@ -32,11 +32,11 @@ BUILD_SECONDS = 1800
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `pytest -n 3`, two processes run tests that use the engine, and the third the others."""
+    """With `pytest -n 3`, two processes run tests that use the engine, and the third the others; then it helps them."""
     from tests.support.schedule import EngineSlots
 
     config.option.loadscopereorder = False
-    return EngineSlots(config, log, slots=slots())
+    return EngineSlots(config, log, slots=slots(), late_slots=slots(late=True))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

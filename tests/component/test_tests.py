@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from hvdcloud import engine
 from hvdcloud.errors import NodeError
 from tests.support.engine_slots import needs_engine, turn
 from tests.support.harness import HVDCLOUD
+from tests.support.schedule import KEPT, EngineSlots
 
 E2E = Path(__file__).parents[1] / "e2e"
 
@@ -32,6 +35,51 @@ def test_the_scheduler_finds_the_mark_in_a_file() -> None:
     assert needs_engine(E2E / "test_launch.py")
     assert not needs_engine(E2E / "test_setup.py")
     assert not needs_engine(Path(__file__))
+
+
+class Worker:
+    """What the scheduler sees of a process of pytest-xdist."""
+
+    shutting_down = False
+    gateway = SimpleNamespace(id="")
+
+    def __init__(self) -> None:
+        self.queue: list[int] = []
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.queue += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_a_third_process_helps_with_the_engine_once_there_is_little_else(tmp_path: Path) -> None:
+    files = {f"e2e/test_{number:02}.py": 9 for number in range(40)} | {"component/test_much.py": KEPT + 100}
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("pytestmark = pytest.mark.engine\n" if file.startswith("e2e") else "")
+    tests = [f"{file}::test_{number}" for file, count in files.items() for number in range(count)]
+    options = SimpleNamespace(tx=["3*popen"], loadscopereorder=False)
+    config: Any = SimpleNamespace(rootpath=tmp_path, option=options, getvalue=lambda name: getattr(options, name))
+    scheduler = EngineSlots(config, None, slots=2, late_slots=3)
+    workers: list[Any] = [Worker() for _ in range(3)]
+    for worker in workers:
+        scheduler.add_node(worker)
+        scheduler.add_node_collection(worker, tests)
+    scheduler.schedule()
+
+    ran, at_engine = [], []
+    while running := [worker for worker in workers if worker.queue]:
+        at_engine.append(sum(tests[worker.queue[0]].startswith("e2e") for worker in running))
+        for worker in running:
+            done = worker.queue.pop(0)
+            ran.append(tests[done])
+            scheduler.mark_test_complete(worker, done)
+    assert sorted(ran) == sorted(tests)
+    # As long as there is much else to do, two of three; what is kept for the end is what no file is held up by.
+    assert set(at_engine[:90]) == {2}
+    assert 3 in at_engine
+    assert [test for test in ran[-KEPT // 2 :] if test.startswith("e2e")] == []
 
 
 def test_many_use_the_engine_at_a_time_or_one_alone(tmp_path: Path) -> None:

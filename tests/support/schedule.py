@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,27 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.support.engine_slots import needs_engine, needs_machines
 
 _MACHINES = "tests with machines"
+KEPT = 250
+"""Files and component tests that use no engine: about five minutes on two cores."""
 
 
 class EngineSlots(LoadScopeScheduling):
     """File by file; at most this many processes at a time run a file that uses the engine, and the rest run the others.
 
-    Unit and component tests share nothing: they are given out one by one. Files of tests with machines follow one
-    another in one process: what the first has pushed and pulled, the others need not.
+    Unit and component tests share nothing: they are given out one by one, and some are kept for the end, when a process
+    would wait for another one's last file. Files of tests with machines follow one another in one process: what the
+    first has pushed and pulled, the others need not.
+
+    Args:
+        slots: processes that use the engine, while there is much else to do.
+        late_slots: and when there is little.
     """
 
-    def __init__(self, config: pytest.Config, log: Any, *, slots: int) -> None:
+    def __init__(self, config: pytest.Config, log: Any, *, slots: int, late_slots: int) -> None:
         super().__init__(config, log)
         self._root = config.rootpath
         self._slots = slots
+        self._late_slots = late_slots
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -33,7 +42,8 @@ class EngineSlots(LoadScopeScheduling):
 
     def _assign_work_unit(self, node: Any) -> None:
         users = [each for each, work in self.assigned_work.items() if any(map(self._runs_at_engine, work.items()))]
-        free = node in users or len(users) < self._slots
+        others = sum(not self._needs_engine(scope) for scope in self.workqueue)
+        free = node in users or len(users) < (self._slots if others > KEPT else self._late_slots)
         scope = next((scope for scope in self.workqueue if free or not self._needs_engine(scope)), None)
         if scope is None:
             # The others, which use the engine now, run the rest.
@@ -43,8 +53,13 @@ class EngineSlots(LoadScopeScheduling):
         super()._assign_work_unit(node)
 
     def _needs_engine(self, scope: str) -> bool:
-        return scope == _MACHINES or needs_engine(self._root / scope.partition("::")[0])
+        return _needs_engine(self._root, scope)
 
     def _runs_at_engine(self, work: tuple[str, dict[str, bool]]) -> bool:
         scope, completed = work
         return not all(completed.values()) and self._needs_engine(scope)
+
+
+@cache
+def _needs_engine(root: Path, scope: str) -> bool:
+    return scope == _MACHINES or needs_engine(root / scope.partition("::")[0])
