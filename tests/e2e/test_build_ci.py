@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 import pytest
 import requests
 
+from hvdcloud.config.model import ImageConfig
+from hvdcloud.image.build.builder import find_plan
 from hvdcloud.image.publish.referrers import OCI_INDEX, OCI_MANIFEST
 from tests.standins import scanner as standin
 from tests.standins.google_account import service_account
@@ -18,6 +22,15 @@ from tests.standins.registry import free_port, google_like_registry, running_reg
 from tests.support.harness import Project, project_in
 
 pytestmark = pytest.mark.engine
+
+# Debian, Python and the node program's packages: what a list of packages needs.
+SMALL = """
+FROM debian:bookworm-slim
+COPY --from={image} /usr/bin/python3.11 /usr/bin/python3
+COPY --from={image} /usr/lib/python3.11 /usr/lib/python3.11
+COPY --from={image} /usr/lib/*-linux-gnu/libexpat.so.1 /usr/lib/
+COPY --from={image} /opt/hvdcloud/venv /opt/hvdcloud/venv
+"""
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +45,23 @@ def registry(storage: Path) -> Iterator[str]:
         yield host
 
 
+@pytest.fixture(scope="module")
+def requirement() -> str:
+    """Of no other project, so that a small image can stand for the one that would be built."""
+    return f"needed-here-only-{secrets.token_hex(8)}\n"
+
+
+@pytest.fixture(scope="module")
+def small(engine: Any, image: str, requirement: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """That image: the engine takes half a minute to compress the real one for a registry."""
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "requirements.txt").write_text(requirement)
+    reference = find_plan(ImageConfig(), project_dir=folder).reference
+    engine.images.build(fileobj=io.BytesIO(SMALL.format(image=image).encode()), tag=reference, rm=True, forcerm=True)
+    yield reference
+    engine.images.remove(reference, force=True)
+
+
 @pytest.fixture
 def project(tmp_path: Path, image: str) -> Project:
     """One whose image exists already, so that nothing has to be built."""
@@ -42,16 +72,17 @@ def project(tmp_path: Path, image: str) -> Project:
 
 
 @pytest.fixture
-def pushes_to(project: Project, image: str, engine: Any) -> Iterator[Callable[[str], None]]:
-    """Sets image.repository; the name that the push gives the image is taken from it afterwards."""
+def pushes_to(project: Project, requirement: str, small: str, engine: Any) -> Iterator[Callable[[str], None]]:
+    """Sets image.repository; the name that the push gives the image, the small one, is taken from it afterwards."""
     repositories: list[str] = []
 
     def call(repository: str) -> None:
+        project.write("requirements.txt", requirement)
         project.configure(image={"repository": repository})
         repositories.append(repository)
 
     yield call
-    for tag in engine.images.get(image).tags:
+    for tag in engine.images.get(small).tags:
         if tag.rpartition(":")[0] in repositories:
             engine.images.remove(tag)
 
@@ -69,16 +100,16 @@ def manifest(host: str, path: str, reference: str, accept: str) -> requests.Resp
 
 
 def test_tag_digest_sbom_and_report_are_in_the_document(
-    project: Project, image: str, registry: str, pushes_to: Callable[[str], None]
+    project: Project, small: str, registry: str, pushes_to: Callable[[str], None]
 ) -> None:
     standin.install(programs(project), "trivy")
     pushes_to(f"{registry}/hvdcloud/digits")
     ended = project.hvdcloud("build", "--push", "--json", "--sbom", "sbom.cdx.json")
     result = ended.json["result"]
-    tag = image.partition(":")[2]
+    tag = small.partition(":")[2]
     docker = "application/vnd.docker.distribution.manifest.v2+json"
     digest = manifest(registry, "hvdcloud/digits", tag, docker).headers["Docker-Content-Digest"]
-    assert (result["reference"], result["tag"]) == (image, f"{registry}/hvdcloud/digits:{tag}")
+    assert (result["reference"], result["tag"]) == (small, f"{registry}/hvdcloud/digits:{tag}")
     assert result["digest"] == digest
 
     written = json.loads((project.folder / "sbom.cdx.json").read_text())
@@ -160,8 +191,8 @@ def test_a_registry_that_takes_no_sbom_does_not_fail_the_push(
 def test_a_failed_build_ends_with_6_and_the_failing_lines(
     project: Project, registry: str, pushes_to: Callable[[str], None]
 ) -> None:
-    project.write("requirements.txt", "hvdcloud-no-such-package==9.9\n")
     pushes_to(f"{registry}/hvdcloud/failed")
+    project.write("requirements.txt", "hvdcloud-no-such-package==9.9\n")
     ended = project.hvdcloud("build", "--push", "--json", "--sbom", "sbom.json", expect=6)
     assert ended.json["result"] is None
     error = ended.json["error"]

@@ -171,6 +171,6 @@ def test_no_unfinished_checkpoint_stays_behind(container: Container, two_ranks: 
 
 
 def test_an_epoch_may_end_with_fewer_images_than_ranks(container: Container) -> None:
-    # 1,437 images: after a step of 4 * 359, one is left.
-    training = train(container, "/tmp/one-left", "--batch-size", "359", "--epochs", "2", ranks=4)
+    # 1,437 images: after a step of 2 * 718, one is left.
+    training = train(container, "/tmp/one-left", "--batch-size", "718", "--epochs", "2", ranks=2)
     assert training.epochs == [1, 2]
