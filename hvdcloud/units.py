@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+LEAST_SHOWN_DOLLARS = 0.005
+"""What is rounded to a cent."""
+
 
 def seconds(value: float) -> str:
     """`3.2 s`, `4 min 10 s`, `2 h 05 min`."""
@@ -30,7 +33,7 @@ def counted(number: int, noun: str) -> str:
 
 def dollars(value: float) -> str:
     """To the cent: `$0.31`, `$1,204.00`; what rounds to nothing and is not nothing is `less than $0.01`."""
-    return "less than $0.01" if 0 < value < 0.005 else f"${value:,.2f}"
+    return "less than $0.01" if 0 < value < LEAST_SHOWN_DOLLARS else f"${value:,.2f}"
 
 
 def small_dollars(value: float) -> str:

@@ -144,7 +144,7 @@ def history(
 
 
 def render_offers(console: Console, result: OffersResult, *, every: bool) -> None:
-    """A table of at most 100 columns, what its numbers mean, and what is not known."""
+    """A table, of at most 80 columns where the terminal has no more, what its numbers mean, and what is not known."""
     from hvdcloud.providers.pricing import rows
 
     at_hand = [offer for offer in result.offers if every or not offer.elsewhere]
@@ -154,10 +154,16 @@ def render_offers(console: Console, result: OffersResult, *, every: bool) -> Non
     notes: dict[str, int] = {}
     cells = [_cells(row, notes, total=result.hours != 1) for row in shown]
     if result.offers:
-        headers = ["", "MACHINE", "GPUS", "SPOT", "$/H", f"$/{result.hours:g} H", "ZONES", "NOTES"]
+        # The price of an hour is the one that can be told from the other.
+        per_hour, total, regions = "$/H", f"$/{result.hours:g} H", any(row.more_regions for row in shown)
+        headers = ["", "MACHINE", "GPUS", "SPOT", per_hour, total, "ZONES, +REGIONS" if regions else "ZONES", "NOTES"]
         if result.hours == 1:
-            headers.remove("$/1 H")
-        console.table(headers, cells)
+            headers.remove(total)
+        for column in (headers.index(name) for name in (per_hour, total) if name in headers):
+            width = max(len(row[column]) for row in (headers, *cells))
+            for row in (headers, *cells):
+                row[column] = row[column].rjust(width)
+        console.table(headers, cells, spared_first=[headers[4]] if result.hours != 1 else [])
         asked = "" if not any(row.offer.configured for row in shown) else "; * is what hvdcloud.yaml asks for"
         console.answer(
             f"{counted(result.nodes, 'node')} with disks and external addresses, as of {result.prices_as_of}{asked}"
@@ -247,16 +253,14 @@ def _notes(offer: Offer) -> list[str]:
 
 
 def _money(dollars: float | None, *, estimate: bool) -> str:
-    if dollars is None:
-        return f"{'?':>8}"
-    return f"{'~' if estimate else ''}{dollars:.2f}".rjust(8)
+    return "?" if dollars is None else f"{'~' if estimate else ''}{dollars:.2f}"
 
 
 def _zones(row: Row) -> str:
     if not row.zones:
         return "nowhere"
     letters = [zone.rpartition("-")[2] for zone in row.zones]
-    more = f" +{row.more_regions} regions" if row.more_regions > 1 else " +1 region" if row.more_regions else ""
+    more = f" +{row.more_regions}" if row.more_regions else ""
     text = f"{row.offer.region}-{' '.join(letters)}"
     return f"{text}{more}" if len(text + more) <= 34 else f"{row.offer.region}-{''.join(letters)}{more}"
 

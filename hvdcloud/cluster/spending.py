@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hvdcloud.runs.slow_ranks import seconds_lost
-from hvdcloud.units import dollars, seconds
+from hvdcloud.units import LEAST_SHOWN_DOLLARS, dollars, seconds
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Billed
@@ -195,8 +195,13 @@ def divide(
 
 
 def spent_text(spent: Sequence[Segment]) -> str:
-    """`of it: boot $0.01 (42.0 s), training $0.08 (5 min 10 s)`; the times are of all nodes together."""
-    return "of it: " + ", ".join(f"{each.category} {dollars(each.dollars)} ({seconds(each.seconds)})" for each in spent)
+    """`of it: boot 4.2 s, training 5 min 10 s ($0.08)`: times of all nodes together, and dollars from one cent on."""
+    return "of it: " + ", ".join(map(_part_text, spent))
+
+
+def _part_text(part: Segment) -> str:
+    money = f" ({dollars(part.dollars)})" if part.dollars >= LEAST_SHOWN_DOLLARS else ""
+    return f"{part.category} {seconds(part.seconds)}{money}"
 
 
 def _paint_node(

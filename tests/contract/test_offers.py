@@ -11,6 +11,7 @@ import pytest
 
 from tests.standins.compute import Emulator
 from tests.support.harness import Project, project_in
+from tests.support.terminal import terminal
 
 
 class Bench:
@@ -120,15 +121,21 @@ def test_gpus_near_their_end_and_past_it_are_marked(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("machine_type", ["n1-standard-8", "custom-96-638976", "a2-megagpu-16g", "a3-highgpu-8g"])
-def test_the_table_fits_a_hundred_columns(bench: Bench, machine_type: str) -> None:
+def test_the_table_fits_a_hundred_columns_and_a_short_one_a_terminal(bench: Bench, machine_type: str) -> None:
     gpu = {"type": "nvidia-tesla-t4", "count": 4} if machine_type.startswith(("n1", "custom")) else None
     bench.configure(machine_type=machine_type, gpu=gpu)
     bench.project.environ.pop("GOOGLE_APPLICATION_CREDENTIALS")
     bench.project.environ["NO_GCE_CHECK"] = "True"
-    said = bench.project.hvdcloud("offers", "--all", "--hours", "100", "--nodes", "8").out
-    table = said.partition("8 nodes with disks")[0].splitlines()[:-1]
+    options = ("--hours", "100", "--nodes", "8")
+    said = bench.project.hvdcloud("offers", "--all", *options).out
+    table = said.partition("8 nodes with disks")[0].splitlines()
     assert len(table) > 20
     assert max(map(len, table)) <= 100
+    with terminal(bench.project, "offers", *options) as opened:
+        _, printed = opened.end()
+    table = printed.decode().partition("8 nodes with disks")[0].splitlines()
+    assert len(table) > 4
+    assert max(map(len, table)) <= 80
 
 
 def test_what_exists_as_spot_vm_only_is_not_offered_on_demand(bench: Bench) -> None:

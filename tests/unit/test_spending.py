@@ -82,10 +82,17 @@ def test_a_whole_life_of_two_nodes() -> None:
     assert sum(each.seconds for each in spent) == pytest.approx(2 * 550)
     assert sum(each.dollars for each in spent) == pytest.approx(1.10)
     assert spent_text(spent) == (
-        "of it: boot $0.06 (56.0 s), driver $0.02 (20.0 s), image $0.12 (2 min 04 s), start $0.04 (40.0 s), "
-        "training $0.50 (8 min 20 s), waiting for ranks $0.10 (1 min 40 s), upload $0.02 (20.0 s), "
-        "idle $0.20 (3 min 20 s), teardown $0.04 (40.0 s)"
+        "of it: boot 56.0 s ($0.06), driver 20.0 s ($0.02), image 2 min 04 s ($0.12), start 40.0 s ($0.04), "
+        "training 8 min 20 s ($0.50), waiting for ranks 1 min 40 s ($0.10), upload 20.0 s ($0.02), "
+        "idle 3 min 20 s ($0.20), teardown 40.0 s ($0.04)"
     )
+
+
+def test_parts_of_less_than_a_cent_are_shown_without_dollars() -> None:
+    spent = divide([node(0, least=0)], now=BORN + 6.5, nodes=[NodeTimes(node="digits-0", joined=BORN + 1.5)])
+    # 1.5 s and 5 s at $0.001 a second.
+    assert table(spent) == {"boot": (1.5, 0.0015), "idle": (5, 0.005)}
+    assert spent_text(spent) == "of it: boot 1.5 s, idle 5.0 s ($0.01)"
 
 
 def test_vms_made_at_different_times_count_each_with_its_own() -> None:
