@@ -12,8 +12,8 @@ from types import FrameType
 
 from tests.bench import contestants, report, scaling, startup
 from tests.bench.contestants import Contestant
-from tests.bench.measure import BenchError, Sample
-from tests.bench.publish import publish, say
+from tests.bench.measure import Sample
+from tests.bench.publish import ends_in_words, publish, say
 from tests.bench.workplace import Workplace
 
 PARTS = ("bare", "floor", "torchx", "steps", "launch", "startup", "scaling")
@@ -103,14 +103,8 @@ def main() -> int:
     options = arguments()
     # A `kill` is handled as Ctrl-C is: everything is removed.
     signal.signal(signal.SIGTERM, _interrupt)
-    try:
+    with ends_in_words():
         found = measure(options)
-    except BenchError as error:
-        say(f"bench: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("bench: interrupted; everything that it made is removed")
-        return 130
     complete = options.runs >= FEWEST_RUNS and set(options.only) == set(PARTS)
     publish("results", found, report.markdown(found), folder=options.results, complete=complete)
     return 0

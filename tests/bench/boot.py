@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.bench.measure import BenchError, Sample, output, run
-from tests.bench.publish import publish, say
+from tests.bench.measure import Sample, output, run
+from tests.bench.publish import ends_in_words, publish, say
 from tests.bench.report import table
 from tests.bench.workplace import JOB
 from tests.standins.compute.state import Vm
@@ -179,28 +179,21 @@ def main() -> int:
         return 1
     load = os.getloadavg()[0]
     rounds: list[list[Boot]] = []
-    try:
-        with tempfile.TemporaryDirectory(prefix="hvdcloud-bench-") as base:
-            (Path(base) / "cloud").mkdir()
-            with running_cloud(Path(base) / "cloud", driver_seconds=options.driver_seconds) as cloud:
-                project = cloud.project(Path(base) / "work", NAME, nodes=options.nodes)
-                project.environ["HVDCLOUD_STATE_DIR"] = str(project.state)
-                shutil.copy(JOB / JOB_FILE, project.folder)
-                say("building and pushing the image")
-                run([*HVDCLOUD, "push"], cwd=project.folder, env=project.environ, limit=UP_SECONDS)
-                for turn in range(options.runs):
-                    boots, up = measure(cloud, project)
-                    rounds.append(boots)
-                    for each in boots:
-                        say(f"round {turn + 1}/{options.runs}: ready after {each.ready:.1f} s, {each.ratio:.2f}")
-                    for at, line in up.lines:
-                        say(f"  {at:5.1f} s  {line}")
-    except BenchError as error:
-        say(f"bench: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("bench: interrupted; everything that it made is removed")
-        return 130
+    with ends_in_words(), tempfile.TemporaryDirectory(prefix="hvdcloud-bench-") as base:
+        (Path(base) / "cloud").mkdir()
+        with running_cloud(Path(base) / "cloud", driver_seconds=options.driver_seconds) as cloud:
+            project = cloud.project(Path(base) / "work", NAME, nodes=options.nodes)
+            project.environ["HVDCLOUD_STATE_DIR"] = str(project.state)
+            shutil.copy(JOB / JOB_FILE, project.folder)
+            say("building and pushing the image")
+            run([*HVDCLOUD, "push"], cwd=project.folder, env=project.environ, limit=UP_SECONDS)
+            for turn in range(options.runs):
+                boots, up = measure(cloud, project)
+                rounds.append(boots)
+                for each in boots:
+                    say(f"round {turn + 1}/{options.runs}: ready after {each.ready:.1f} s, {each.ratio:.2f}")
+                for at, line in up.lines:
+                    say(f"  {at:5.1f} s  {line}")
     complete = options.runs >= FEWEST_RUNS and options.driver_seconds == DRIVER_SECONDS and options.nodes == 1
     document = {
         "load": load,

@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from typing import Any
 from hvdcloud.config.model import ElasticConfig
 from hvdcloud.runs.horovod_args import elastic_gloo_timeout
 from tests.bench.measure import BenchError
-from tests.bench.publish import publish, say
+from tests.bench.publish import ends_in_words, publish, say
 from tests.support import elastic_run
 from tests.support.chaos import disturb
 from tests.support.elastic_run import Recovery, Training
@@ -201,26 +201,17 @@ def main() -> int:
 
     share_engine()
     load = os.getloadavg()[0]
-    engine = connect()
-    try:
-        with tempfile.TemporaryDirectory(prefix="hvd-bench-", ignore_cleanup_errors=True) as folder:
-            place = Path(folder)
-            elastic_run.elastic_project(place / "image", "t-bench-image").hvdcloud("build", timeout=1200)
-            found = measure_elastic(engine, place / "elastic", runs=options.runs)
-            static: dict[str, list[float]] = {how: [] for how in STATIC}
-            for turn in range(options.runs):
-                for how in STATIC:
-                    seconds = measure_static(engine, place / f"{how.partition(',')[0]}-{turn}", how=how)
-                    say(f"round {turn + 1}/{options.runs}: {STATIC[how]}: {seconds:.1f} s")
-                    static[how].append(seconds)
-    except (BenchError, AssertionError) as error:
-        say(f"bench: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("bench: interrupted")
-        return 130
-    finally:
-        engine.close()
+    temporary = tempfile.TemporaryDirectory(prefix="hvd-bench-", ignore_cleanup_errors=True)
+    with ends_in_words(), closing(connect()) as engine, temporary as folder:
+        place = Path(folder)
+        elastic_run.elastic_project(place / "image", "t-bench-image").hvdcloud("build", timeout=1200)
+        found = measure_elastic(engine, place / "elastic", runs=options.runs)
+        static: dict[str, list[float]] = {how: [] for how in STATIC}
+        for turn in range(options.runs):
+            for how in STATIC:
+                seconds = measure_static(engine, place / f"{how.partition(',')[0]}-{turn}", how=how)
+                say(f"round {turn + 1}/{options.runs}: {STATIC[how]}: {seconds:.1f} s")
+                static[how].append(seconds)
     result = document(found, static, load=load)
     publish("elastic", result, markdown(result), folder=options.results, complete=options.runs >= FEWEST_RUNS)
     return 0

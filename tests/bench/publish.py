@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from tests.bench.measure import BenchError
 from tests.bench.workplace import HERE, REPOSITORY
 
 
@@ -13,6 +16,22 @@ def say(text: str) -> None:
     """Progress."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+
+
+@contextmanager
+def ends_in_words() -> Iterator[None]:
+    """What a benchmark measures in: where that fails or is interrupted, the program ends with one line that says so.
+
+    Raises SystemExit: with 1 or, after Ctrl-C, 130.
+    """
+    try:
+        yield
+    except (BenchError, AssertionError) as error:
+        say(f"bench: {error}")
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        say("bench: interrupted; everything that it made is removed")
+        raise SystemExit(130) from None
 
 
 def publish(name: str, document: object, tables: str, *, folder: Path | None, complete: bool) -> None:

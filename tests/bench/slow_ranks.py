@@ -14,12 +14,13 @@ import secrets
 import statistics
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from tests.bench.elastic import cluster
 from tests.bench.measure import BenchError
-from tests.bench.publish import publish, say
+from tests.bench.publish import ends_in_words, publish, say
 from tests.bench.workplace import JOB
 from tests.support.harness import Project, project_in, share_engine
 
@@ -71,22 +72,14 @@ def main() -> int:
     from hvdcloud.engine import connect
 
     share_engine()
-    load, engine = os.getloadavg()[0], connect()
-    try:
-        with tempfile.TemporaryDirectory(prefix="hvd-bench-", ignore_cleanup_errors=True) as folder:
-            project = project_in(Path(folder), f"t-bench-{secrets.token_hex(2)}")
-            project.write("layers.py", (JOB / "layers.py").read_text())
-            project.hvdcloud("build", timeout=1200)
-            with cluster(project, engine):
-                seconds = measure(project, runs=options.runs)
-    except (BenchError, AssertionError) as error:
-        say(f"bench: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("bench: interrupted")
-        return 130
-    finally:
-        engine.close()
+    load = os.getloadavg()[0]
+    temporary = tempfile.TemporaryDirectory(prefix="hvd-bench-", ignore_cleanup_errors=True)
+    with ends_in_words(), closing(connect()) as engine, temporary as folder:
+        project = project_in(Path(folder), f"t-bench-{secrets.token_hex(2)}")
+        project.write("layers.py", (JOB / "layers.py").read_text())
+        project.hvdcloud("build", timeout=1200)
+        with cluster(project, engine):
+            seconds = measure(project, runs=options.runs)
     result = {"cores": os.cpu_count(), "load_before": load, "seconds": seconds}
     complete = options.runs >= FEWEST_RUNS
     publish("slow_ranks", result, markdown(result), folder=options.results, complete=complete)

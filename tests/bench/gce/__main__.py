@@ -14,8 +14,8 @@ import yaml
 from tests.bench.gce import PROJECT, report
 from tests.bench.gce.emulated import EmulatorProcess
 from tests.bench.gce.report import Life
-from tests.bench.measure import BenchError, Sample, run
-from tests.bench.publish import publish, say
+from tests.bench.measure import Sample, run
+from tests.bench.publish import ends_in_words, publish, say
 from tests.bench.workplace import HVDCLOUD, REPOSITORY
 
 NODES = (1, 4, 16, 64, 256)
@@ -73,23 +73,16 @@ def main() -> int:
         parser.error("--runs and --nodes are 1 or more")
     load = os.getloadavg()[0]
     lives: dict[int, list[Life]] = {nodes: [] for nodes in options.nodes}
-    try:
-        with EmulatorProcess() as emulator:
-            for turn in range(1 + options.runs):
-                for nodes in options.nodes:
-                    one = life(emulator, nodes)
-                    name = f"round {turn}/{options.runs}" if turn else "warm-up"
-                    say(f"{name}: {nodes} node(s): up {one.up:.2f} s, by hand {one.floor_up:.2f} s")
-                    if turn:
-                        lives[nodes].append(one)
-            say("commands")
-            found = report.document(lives, commands(emulator), load=load)
-    except BenchError as error:
-        say(f"bench: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("bench: interrupted")
-        return 130
+    with ends_in_words(), EmulatorProcess() as emulator:
+        for turn in range(1 + options.runs):
+            for nodes in options.nodes:
+                one = life(emulator, nodes)
+                name = f"round {turn}/{options.runs}" if turn else "warm-up"
+                say(f"{name}: {nodes} node(s): up {one.up:.2f} s, by hand {one.floor_up:.2f} s")
+                if turn:
+                    lives[nodes].append(one)
+        say("commands")
+        found = report.document(lives, commands(emulator), load=load)
     complete = options.runs >= FEWEST_RUNS and tuple(options.nodes) == NODES
     publish("gce", found, report.markdown(found), folder=options.results, complete=complete)
     return 0

@@ -20,7 +20,8 @@ from hvdcloud.config.model import ImageConfig
 from hvdcloud.image.plan.steps import plan_image
 from tests.bench.images import report
 from tests.bench.images.layers import sizes
-from tests.bench.measure import BenchError, output, run
+from tests.bench.measure import output, run
+from tests.bench.publish import ends_in_words, publish, say
 from tests.bench.workplace import BUILD_SECONDS, HERE, HVDCLOUD
 from tests.standins.registry import running_registry
 from tests.support.engines import SecondEngine, second_engine
@@ -30,12 +31,6 @@ WARM_BUILDS = 5
 BEFORE = "scikit-learn>=1.5,<2\n"
 AFTER = BEFORE + "tabulate==0.9.0\n"
 TRANSFER_SECONDS = 1800
-
-
-def say(text: str) -> None:
-    """Progress."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
 
 
 class Project:
@@ -150,7 +145,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, interrupted)
     load = os.getloadavg()[0]
     found: dict[str, Any] = {}
-    try:
+    with ends_in_words():
         for row in options.rows:
             with ExitStack() as stack:
                 folder = Path(tempfile.mkdtemp(prefix="hvdcloud-bench-"))
@@ -158,18 +153,8 @@ def main() -> int:
                 # An engine for each row: none of them finds another's layers there.
                 engine = stack.enter_context(second_engine())
                 found[row] = measure(row, cold=options.cold, donor=options.cuda_donor, folder=folder, engine=engine)
-    except BenchError as error:
-        say(f"bench: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("bench: interrupted")
-        return 130
     document = report.document(found, load=load)
-    options.results.mkdir(parents=True, exist_ok=True)
-    (options.results / "images.json").write_text(json.dumps(document, indent=1) + "\n")
-    text = report.markdown(document)
-    (options.results / "images.md").write_text(text)
-    sys.stdout.write(text)
+    publish("images", document, report.markdown(document), folder=options.results, complete=True)
     return 0
 
 
