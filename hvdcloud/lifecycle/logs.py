@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, UsageError
 from hvdcloud.lifecycle.mirror import mirroring
-from hvdcloud.lifecycle.notify import tell_lost
+from hvdcloud.lifecycle.notify import is_tried_again, tell_lost
 from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.remote.ssh import CHUNK, MOST_ERRORS, NODE_PROGRAM, exit_code, has_ended
@@ -225,8 +225,7 @@ def follow(
                 # It may have ended because the run had.
                 if (kept := _kept(context, cluster, run_id, start=offset)) is None:
                     if not retries:
-                        said = [*filter(None, [reader.last_line])]
-                        tell_lost(context, cluster, run_id, gone.message, last_lines=said)
+                        gone = _told(context, cluster, run_id, gone, last_line=reader.last_line)
                     raise gone from cut.cause
                 state, log = kept
                 for piece in log:
@@ -238,6 +237,22 @@ def follow(
             context.fleet(cluster).head.close()
             time.sleep(1.0)
     return Followed(state=state, log=reader)
+
+
+def _told(context: Context, cluster: Cluster, run_id: str, gone: HeadGoneError, *, last_line: str) -> HeadGoneError:
+    """Tell people that the run is lost, unless another command tries it again; returns what to raise."""
+    try:
+        with context.console.waiting("run", f"{gone.message}; waiting whether another command tries it again"):
+            tried_again = is_tried_again(context, cluster, run_id)
+    except KeyboardInterrupt:
+        return gone
+    if tried_again:
+        return HeadGoneError(
+            f"{gone.message}; another command tries it again",
+            hint=f"hvdcloud logs -f --name {cluster.name} follows the next attempt, once it has begun",
+        )
+    tell_lost(context, cluster, run_id, gone.message, last_lines=[*filter(None, [last_line])])
+    return gone
 
 
 class _CutError(Exception):

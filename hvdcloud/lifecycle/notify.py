@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.checks import Finding, failed, fine
 from hvdcloud.errors import HvdcloudError, UsageError
+from hvdcloud.json_values import parse_object
 from hvdcloud.runs.notice import Notice, Settings, address_problem
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
 
 SEND_SECONDS, TEST_SECONDS = 15.0, 8.0
+_LOOK_SECONDS = 1.0
+_RETRIED = "retried"
+"""In the object that says that an end was told: it is not told, since the run is tried again."""
 
 
 def settings(config: Config, *, bucket: str, retries: bool = False) -> Settings | None:
@@ -75,24 +79,50 @@ def tell_lost(context: Context, cluster: Cluster, run_id: str, why: str, *, last
             context.console.warn(f"notify.{kind}: {problem}; nobody was told that run {run_id} is lost")
 
 
+def is_tried_again(context: Context, cluster: Cluster, run_id: str) -> bool:
+    """Whether another client tries a lost run again; waits until that one, or a node, has said what becomes of it. The
+    nodes wait as long. False at once where nobody would be told by this client, or `run.retry` is off."""
+    from hvdcloud.checkpoints.manifest import told_name
+    from hvdcloud.node.notify import tell
+
+    if context.config.run.retry is None or not _is_wanted(context.config):
+        return False
+    deadline = time.monotonic() + tell.RETRY_SECONDS
+    try:
+        while time.monotonic() < deadline:
+            bucket, name = context.bucket(cluster), told_name(cluster.name, run_id, tell.END)
+            if bucket.stat(name) is not None:
+                return (parse_object(bucket.read(name)) or {}).get(_RETRIED) is True
+            time.sleep(_LOOK_SECONDS)
+    except HvdcloudError:
+        # Without the bucket nobody can say it; `tell_lost` says so.
+        return False
+    return False
+
+
 def keep_quiet(context: Context, cluster: Cluster, run_id: str) -> None:
     """Keep every node from telling that a run was lost: it is tried again. Whatever fails is a warning."""
-    _claimed(context, cluster, run_id, ["end", "head-lost"])
+    _claimed(context, cluster, run_id, ["end", "head-lost"], retried=True)
 
 
-def _claimed(context: Context, cluster: Cluster, run_id: str, ends: Sequence[str]) -> bool:
+def _is_wanted(config: Config) -> bool:
+    """Whether people are told of lost runs."""
+    return "lost" in config.notify.on and bool(config.notify.variables)
+
+
+def _claimed(context: Context, cluster: Cluster, run_id: str, ends: Sequence[str], *, retried: bool = False) -> bool:
     """Create the objects that say that an end was told. Returns whether none of them existed: the user is to be
     told."""
     from hvdcloud.checkpoints.manifest import told_name
     from hvdcloud.storage.base import PreconditionError
 
-    if "lost" not in context.config.notify.on or not context.config.notify.variables:
+    if not _is_wanted(context.config):
         return False
     ours = True
     try:
         settings(context.config, bucket=cluster.bucket)
         for end in ends:
-            mark = json.dumps({"by": "client", "at": time.time()}).encode()
+            mark = json.dumps({"by": "client", "at": time.time(), _RETRIED: retried}).encode()
             try:
                 context.bucket(cluster).write(told_name(cluster.name, run_id, end), mark, if_generation=0)
             except PreconditionError:

@@ -19,6 +19,7 @@ import pytest
 from hvdcloud.checks import Status
 from hvdcloud.config.model import Config
 from hvdcloud.config.notify import NotifyConfig
+from hvdcloud.config.retry import RetryConfig
 from hvdcloud.doctor.machine import project_checks
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.lifecycle import logs, notify
@@ -373,6 +374,42 @@ def test_who_follows_a_run_tells_that_its_head_is_gone_unless_that_was_told(
     (message,) = hook.messages
     assert (message["event"], message["run"], message["last_lines"]) == ("lost", VANISHED, ["epoch 1"])
     assert laptop.err.getvalue() == ""
+
+
+@pytest.mark.parametrize("tried_again", [True, False])
+def test_who_only_looks_at_a_run_leaves_it_to_the_client_that_may_try_it_again(
+    tried_again: bool, laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tell, "RETRY_SECONDS", SECONDS if tried_again else 0.1)
+    with webhook() as hook:
+        monkeypatch.setenv("HOOK", hook.url)
+        vm = new_vm({"hvdcloud-node logs": lambda channel: channel.sendall(b"[0] epoch 1\n")})
+        context, cluster, machines = laptop.context([vm])
+        run = context.config.run.model_copy(update={"retry": RetryConfig()})
+        update = {"notify": NotifyConfig(webhook="HOOK"), "run": run}
+        context.config = context.config.model_copy(update=update)
+        waits = threading.Event()
+
+        def is_tried_again(*asked: Any) -> bool:
+            waits.set()
+            return notify.is_tried_again(*asked)
+
+        monkeypatch.setattr(logs, "is_tried_again", is_tried_again)
+
+        def delete() -> None:
+            assert vm.asked.wait(SECONDS)
+            machines.cluster_now = None
+            vm.vanish()
+            if tried_again:
+                # The one that follows the run needs longer to find that out.
+                assert waits.wait(SECONDS)
+                notify.keep_quiet(context, cluster, VANISHED)
+
+        threading.Thread(target=delete, daemon=True).start()
+        with context, pytest.raises(NodeError, match="the head, is gone") as raised:
+            logs.follow(context, cluster, VANISHED)
+    assert ("another command tries it again" in raised.value.message) is tried_again
+    assert [message["event"] for message in hook.messages] == ([] if tried_again else ["lost"])
 
 
 def test_a_run_that_is_tried_again_is_not_told_to_be_lost(laptop: Laptop, monkeypatch: pytest.MonkeyPatch) -> None:
