@@ -135,10 +135,15 @@ def _next(words: Iterator[str]) -> list[str]:
 
 
 @cache
+def command_line() -> Any:
+    """What parses and calls all commands. It takes a tenth of a second to make."""
+    return typer.main.get_command(app)
+
+
+@cache
 def _options_with_values(command: str) -> frozenset[str]:
     """The options of a command that are followed by a value."""
-    group: Any = typer.main.get_command(app)
-    parameters = group.commands[command].params
+    parameters = command_line().commands[command].params
     return frozenset(name for each in parameters if not getattr(each, "is_flag", False) for name in each.opts)
 
 
@@ -166,7 +171,7 @@ def _run(argv: list[str]) -> ExitCode:
 
 def _answered(argv: list[str], invocation: Invocation) -> ExitCode:
     try:
-        code = app(argv, standalone_mode=False, obj=invocation, prog_name="hvdcloud")
+        code = command_line()(argv, standalone_mode=False, obj=invocation, prog_name="hvdcloud")
         if code == ExitCode.INTERRUPTED:  # Typer makes KeyboardInterrupt into this.
             return _failed(invocation, after_interrupt(invocation.command))
         if isinstance(code, int) and code:

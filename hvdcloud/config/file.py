@@ -9,6 +9,7 @@ A nested key's environment variable joins its parts with two underscores: `HVDCL
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import shlex
@@ -220,11 +221,12 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
         if file.stat().st_size > _MOST_BYTES:
             raise UsageError(f"{file} has more than {_MOST_BYTES // 1000} kB", hint=f"fix {file}")
         text = file.read_text(encoding="utf-8")
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if root is None:
-            return {}, {}, []
-        walk(root, ())
-        tree = _safe_load(text)
+        with contextlib.closing(_Loader(text)) as loader:
+            root = loader.get_single_node()
+            if root is None:
+                return {}, {}, []
+            walk(root, ())
+            tree = loader.construct_document(root)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         problem = str(error.problem).replace("'<stream end>'", "the end of the file")
@@ -248,20 +250,14 @@ class _Loader(yaml.SafeLoader):
                 key.tag = "tag:yaml.org,2002:str"
         super().flatten_mapping(node)
 
-
-def _safe_load(text: str) -> Any:
-    """Read YAML as yaml.safe_load does, with `_Loader`."""
-    loader = _Loader(text)
-    try:
-        return loader.get_single_data()
-    finally:
-        loader.dispose()
+    close = yaml.SafeLoader.dispose
 
 
 def _parsed(text: str) -> object:
     """A value as YAML reads it; the text itself where that is none."""
     try:
-        return _safe_load(text)
+        with contextlib.closing(_Loader(text)) as loader:
+            return loader.get_single_data()
     except yaml.YAMLError:
         return text
 

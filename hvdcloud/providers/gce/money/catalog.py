@@ -9,17 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
-
-import yaml
 
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.base import Problem
+from hvdcloud.providers.gce.money.tables import read_table
 
 T = TypeVar("T")
 
-_TABLE = Path(__file__).with_name("machines.yaml")
 _CUSTOM = re.compile(r"(?:n1-)?custom-(\d+)-(\d+)(-ext)?")
 _MB_STEP = 256
 LOCAL_SSD_GB = 375
@@ -266,7 +263,7 @@ def _looked_up(name: str, known: Mapping[str, T], *, what: str, table: str) -> T
 
 @cache
 def _table() -> Any:
-    return yaml.safe_load(_TABLE.read_text(encoding="utf-8"))
+    return read_table("machines.yaml")
 
 
 @cache

@@ -13,17 +13,16 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hvdcloud.cluster.files import state_root, write_private
 from hvdcloud.errors import UsageError
+from hvdcloud.providers.gce.money.tables import read_table
 
 FORMAT = 1
 HOURS_PER_MONTH = 730
 # No cluster's name has a dot in it, so no cluster's folder is called that.
 REFRESHED = "prices.json"
-_SHIPPED = Path(__file__).with_name("prices.yaml")
 _REFRESH = "hvdcloud prices refresh writes a new one"
 
 N1_VCPU, N1_GB = "n1-vcpu", "n1-gb"
@@ -119,7 +118,7 @@ def save(table: Table) -> Path:
 @cache
 def shipped() -> Table:
     """The table that comes with hvdcloud."""
-    return Table.model_validate(yaml.safe_load(_SHIPPED.read_text(encoding="utf-8")))
+    return Table.model_validate(read_table("prices.yaml"))
 
 
 # The file's time and size: what was read is kept until it changes.
