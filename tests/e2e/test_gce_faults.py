@@ -9,10 +9,10 @@ import json
 import secrets
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,23 +44,13 @@ from tests.support.gce_records import (
     small_image,
 )
 from tests.support.harness import Ended, Project, Screen, until
+from tests.support.impatient import IMPATIENT
 
 pytestmark = pytest.mark.engine
 
 BULK_INSERT = "compute.instances.bulkInsert"
 DELETE = "compute.instances.delete"
 LISTS = "compute.*ist"
-
-IMPATIENT = (
-    sys.executable,
-    "-c",
-    "import runpy, sys\n"
-    "from hvdcloud.providers.gce.api.client import ComputeClient\n"
-    "ComputeClient.__init__.__kwdefaults__['retry_seconds'] = 1.5\n"
-    "sys.argv[:] = ['hvdcloud', *sys.argv[4:]]\n"
-    "runpy.run_module('hvdcloud', run_name='__main__')\n",
-)
-"""In front of a command: it gives up after 1.5 s where it would after two minutes."""
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +76,11 @@ def empty(cloud: RecordsCloud, emulator: Emulator) -> Iterator[None]:
 @pytest.fixture
 def project(tmp_path: Path, cloud: RecordsCloud) -> Project:
     return cloud.project(tmp_path)
+
+
+def impatient(project: Project) -> Project:
+    """Its commands give up after 1.5 s where they would after two minutes."""
+    return replace(project, first=IMPATIENT)
 
 
 @pytest.fixture
@@ -368,21 +363,21 @@ def test_trouble_that_does_not_pass_when_vms_are_asked_for(
     cloud: RecordsCloud, project: Project, fault: dict[str, Any]
 ) -> None:
     cloud.fail(fault, method=BULK_INSERT, times=None)
-    says(project.hvdcloud("up", expect=5, before=IMPATIENT), f"cannot create 2 VMs in {A}: the Compute API")
+    says(impatient(project).hvdcloud("up", expect=5), f"cannot create 2 VMs in {A}: the Compute API")
     nothing_is_left(cloud, project)
 
 
 def test_an_api_that_never_answers_well(cloud: RecordsCloud, project: Project) -> None:
     cloud.fail({"status": 503}, times=None)
     for command in ("up", "list", "down"):
-        ended = project.hvdcloud(command, expect=5, before=IMPATIENT)
+        ended = impatient(project).hvdcloud(command, expect=5)
         says(ended, "the Compute API answers 503 backendError", "status.cloud.google.com")
 
 
 def test_a_network_that_is_away(cloud: RecordsCloud, tmp_path: Path) -> None:
     project = cloud.project(tmp_path, gce={"endpoint": f"http://127.0.0.1:{free_port()}"})
     for command in ("up", "list", "down"):
-        ended = project.hvdcloud(command, expect=5, before=IMPATIENT)
+        ended = impatient(project).hvdcloud(command, expect=5)
         says(ended, "the Compute API cannot be reached: Connection refused", "check this machine's network")
 
 
@@ -390,7 +385,7 @@ def test_the_network_goes_away_in_the_middle(cloud: RecordsCloud, tmp_path: Path
     with Relay(cloud.cloud.emulator.url) as relay:
         project = cloud.project(tmp_path, gce={"endpoint": relay.url})
         cloud.fail({"hang_ready": True, "at": "driver"}, instance="t-gce-1")
-        with project.started("up", before=IMPATIENT) as process:
+        with impatient(project).started("up") as process:
             screen = Screen(process)
             screen.wait_for("t-gce-1: driver")
             relay.cut()
@@ -533,7 +528,7 @@ def test_a_zone_that_is_cut_off_while_vms_are_made_there(
     cloud: RecordsCloud, emulator: Emulator, project: Project
 ) -> None:
     cloud.fail({"hang_ready": True}, instance="t-gce-0")
-    with project.started("up", before=IMPATIENT) as process:
+    with impatient(project).started("up") as process:
         screen = Screen(process)
         screen.wait_for("t-gce-1: ready")
         emulator.set_unreachable(A, True)

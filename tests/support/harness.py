@@ -72,6 +72,8 @@ class Project:
     environ: dict[str, str] = field(default_factory=dict)
     warm: bool = True
     """Its commands begin with hvdcloud's modules loaded (tests/support/warm.py)."""
+    first: str = ""
+    """`MODULE:FUNCTION` that is called in the processes of its commands, which must be warm, before anything else."""
 
     def env(self) -> dict[str, str]:
         """What the command sees."""
@@ -108,6 +110,9 @@ class Project:
 
     def _popen(self, before: Sequence[str], args: Sequence[str], **options: Any) -> subprocess.Popen[str]:
         warm = self.warm and not before
+        assert warm or not self.first
+        if warm:
+            options["first"] = self.first
         return (WarmPopen if warm else subprocess.Popen)(
             args if warm else [*before, *HVDCLOUD, *args],
             cwd=self.folder,

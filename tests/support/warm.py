@@ -29,7 +29,15 @@ _MAX_REQUEST_BYTES = 1 << 20
 
 
 class WarmPopen(subprocess.Popen[str]):
-    """A process of `hvdcloud`, as subprocess.Popen starts one. `args` are hvdcloud's, without the program."""
+    """A process of `hvdcloud`, as subprocess.Popen starts one. `args` are hvdcloud's, without the program.
+
+    Args:
+        first: `MODULE:FUNCTION` that it calls before the command.
+    """
+
+    def __init__(self, args: Sequence[str], *, first: str = "", **options: Any) -> None:
+        self._first = first
+        super().__init__(args, **options)
 
     def _execute_child(self, args: Sequence[str], *rest: Any) -> None:
         # As subprocess.Popen calls it: …, cwd, env, …, six ends of pipes, restore_signals, gid, gids, uid, umask,
@@ -37,7 +45,8 @@ class WarmPopen(subprocess.Popen[str]):
         cwd, env = rest[4:6]
         ends = rest[9:15]
         stdin, stdout, stderr = ends[0], ends[3], ends[5]
-        request = {"args": [str(each) for each in args], "cwd": str(cwd), "env": dict(env), "session": rest[20]}
+        words = [str(each) for each in args]
+        request = {"args": words, "cwd": str(cwd), "env": dict(env), "session": rest[20], "first": self._first}
         try:
             self._status, status = os.pipe()
             try:
@@ -106,6 +115,9 @@ def _load() -> None:
     for found in pkgutil.walk_packages(hvdcloud.__path__, "hvdcloud."):
         if not found.name.startswith(skipped):
             importlib.import_module(found.name)
+    from hvdcloud.cli.main import command_line
+
+    command_line()
     # A collection would write to memory that all processes share.
     gc.collect()
     gc.freeze()
@@ -148,6 +160,9 @@ def _run(request: Mapping[str, Any], *streams: int) -> None:
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        if request["first"]:
+            module, _, function = request["first"].partition(":")
+            getattr(importlib.import_module(module), function)()
         from hvdcloud.cli.main import main
 
         main(request["args"])
