@@ -27,8 +27,6 @@ MANY = 'for n in $(seq 60); do head -c 2000000 /dev/zero > "$HVDCLOUD_CHECKPOINT
 def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     """A project whose cluster is not up, and of which nothing is left after the test."""
     project = project_in(tmp_path, "t-killed")
-    # They are found by the environment that they were started with.
-    project.warm = False
     yield project
     left = labelled(engine, project.name)
     if left:
@@ -42,7 +40,10 @@ def processes_of(project: Project) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("HVDCLOUD_STATE_DIR") == str(project.state):
+            # A command itself is forked, and has the environment that the server that forked it was started with.
+            if process.cwd() == str(project.folder) or process.environ().get("HVDCLOUD_STATE_DIR") == str(
+                project.state
+            ):
                 found.append(" ".join(process.cmdline()))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
@@ -59,11 +60,14 @@ def interrupt_when(
     """
     with project.started(*args) as process:
         screen = Screen(process)
-        began = time.monotonic()
+        began = looked = time.monotonic()
         while not moment(project, engine):
-            assert time.monotonic() - began < 60, f"{moment} did not come\n{screen.text}"
+            now = time.monotonic()
+            assert now - began < 60, f"{moment} did not come\n{screen.text}"
             assert process.poll() is None, f"it ended too early\n{screen.text}"
-            time.sleep(0.002)
+            # The engine that is asked is the one that the command waits for.
+            time.sleep(max(0.002, 3 * (now - looked)))
+            looked = time.monotonic()
         process.send_signal(number)
         screen.end(within=60)
     if number == signal.SIGKILL:
