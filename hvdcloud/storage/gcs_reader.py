@@ -46,6 +46,21 @@ class LocalWriteError(Exception):
         self.error = error
 
 
+BYTES_AS_STORED = {"Accept-Encoding": "gzip"}
+"""Header of a request for an object's bytes: one that is stored compressed is not unpacked on the way."""
+
+
+class ObjectTargets:
+    """What requests ask for, below the bucket's server, to get objects' bytes."""
+
+    def __init__(self, bucket: str, prefix: str) -> None:
+        self._objects = f"/download/storage/v1/b/{quote(bucket, safe='')}/o/{quote(prefix, safe='')}"
+
+    def of(self, name: str, generation: int) -> str:
+        """Of one object, at that generation."""
+        return f"{self._objects}{quote(name, safe='')}?alt=media&generation={generation}"
+
+
 class GcsReader:
     """One connection; not for several threads, which may share the token.
 
@@ -59,7 +74,7 @@ class GcsReader:
     ) -> None:
         self._name = bucket
         self._prefix = prefix
-        self._objects = f"/download/storage/v1/b/{quote(bucket, safe='')}/o/{quote(prefix, safe='')}"
+        self._targets = ObjectTargets(bucket, prefix)
         self._token = token
         self._retry_seconds = retry_seconds
         self._connection = Connection(endpoint or ENDPOINT, timeouts=TIMEOUTS)
@@ -113,12 +128,11 @@ class GcsReader:
             CredentialsError, BucketUnreachableError.
         """
         crc = done = 0
-        target = f"{self._objects}{quote(name, safe='')}?alt=media&generation={generation}"
+        target = self._targets.of(name, generation)
 
         def attempt() -> None:
             nonlocal crc, done
-            # Bytes as they are stored: an object that is stored compressed is not unpacked on the way.
-            headers = {"Accept-Encoding": "gzip"}
+            headers = dict(BYTES_AS_STORED)
             if done or not whole:
                 headers["Range"] = f"bytes={start + done}-{start + size - 1}"
             self._ask(target, headers, what=name, missing=partial(self._gone, name), expected=size - done)

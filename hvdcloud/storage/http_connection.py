@@ -11,6 +11,7 @@ import socket
 import ssl
 import urllib.request
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 PIECE = 256 << 10
@@ -25,6 +26,73 @@ _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,15}")
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """Of an answer.
+
+    Attributes:
+        length: bytes of the body; None: it is chunked.
+        closes: the server closes the connection after the body.
+    """
+
+    status: int
+    length: int | None
+    closes: bool
+
+
+def parsed_head(head: bytes) -> Head:
+    """Of the bytes before an answer's first empty line, with the line break of the last one. Raises ConnectionError:
+    they are not HTTP."""
+    status = _STATUS.match(head)
+    if status is None:
+        raise ConnectionError("the answer is not HTTP")
+    chunked = _CHUNKED.search(head) is not None
+    length = _LENGTH.search(head)
+    # A body without either ends with the connection; Cloud Storage has none such.
+    if length is None and not chunked and status[1] not in (b"204", b"304"):
+        raise ConnectionError("the answer has no length")
+    size = None if chunked else int(length[1]) if length else 0
+    closes = head.startswith(b"HTTP/1.0") or _CLOSE.search(head) is not None
+    return Head(status=int(status[1]), length=size, closes=closes)
+
+
+def request_bytes(target: str, authority: str, headers: Mapping[str, str]) -> bytes:
+    """A GET request. Raises ValueError: it has a line break."""
+    lines = (f"GET {target} HTTP/1.1", f"Host: {authority}", *(f"{k}: {v}" for k, v in headers.items()))
+    text = "\r\n".join(lines)
+    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
+        raise ValueError("a line break in a request")
+    return f"{text}\r\n\r\n".encode("ascii")
+
+
+def connected(url: str, *, seconds: float) -> socket.socket:
+    """A connection to the server of an `http://` or `https://` URL, through a proxy where the environment names one.
+
+    Args:
+        seconds: to connect in.
+
+    Raises OSError.
+    """
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    tls, own_host, own_port, tunnel = parts.scheme == "https", host, port, False
+    proxy = urllib.request.getproxies().get("https") if tls else None
+    if proxy and not urllib.request.proxy_bypass(own_host):
+        parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+        host, port, tunnel = parts.hostname or "", parts.port or 3128, True
+    # Connecting is http.client's: with TLS, and through a proxy.
+    opener: http.client.HTTPConnection
+    if tls:
+        opener = http.client.HTTPSConnection(host, port, timeout=seconds, context=_tls_context())
+    else:
+        opener = http.client.HTTPConnection(host, port, timeout=seconds)
+    if tunnel:
+        opener.set_tunnel(own_host, own_port)
+    opener.connect()
+    found: socket.socket = opener.sock
+    return found
+
+
 class Connection:
     """A connection to one server; not for several threads. It connects when it is needed, also again after a failure.
 
@@ -34,11 +102,8 @@ class Connection:
     """
 
     def __init__(self, url: str, *, timeouts: tuple[float, float]) -> None:
-        parts = urlsplit(url)
-        self._tls = parts.scheme == "https"
-        self._host = parts.hostname or ""
-        self._port = parts.port or (443 if self._tls else 80)
-        self._authority = parts.netloc
+        self._url = url
+        self._authority = urlsplit(url).netloc
         self._timeouts = timeouts
         self._socket: socket.socket | None = None
         self._buffer = b""
@@ -64,31 +129,24 @@ class Connection:
 
         Raises OSError: as the network says, or the answer is not HTTP.
         """
-        lines = [f"GET {target} HTTP/1.1", f"Host: {self._authority}", *(f"{k}: {v}" for k, v in headers.items())]
-        if any("\r" in line or "\n" in line for line in lines):
-            raise ValueError("a line break in a request")
-        wire = self._socket or self._connect()
-        self._socket = wire
-        wire.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
+        request = request_bytes(target, self._authority, headers)
+        if self._socket is None:
+            connect, read = self._timeouts
+            self._buffer = b""
+            self._socket = connected(self._url, seconds=connect)
+            self._socket.settimeout(read)
+        wire = self._socket
+        wire.sendall(request)
         data = self._buffer
         while (end := data.find(b"\r\n\r\n")) < 0:
             more = wire.recv(min(PIECE, _USUAL_HEAD + expected))
             if not more or len(data) > _HEAD:
                 raise ConnectionError("the server closed the connection" if not more else "the answer is not HTTP")
             data += more
-        head = data[: end + 2]
+        head = parsed_head(data[: end + 2])
         self._buffer = data[end + 4 :]
-        status = _STATUS.match(head)
-        if status is None:
-            raise ConnectionError("the answer is not HTTP")
-        length = _LENGTH.search(head)
-        self._chunked = _CHUNKED.search(head) is not None
-        self._left = int(length[1]) if length and not self._chunked else 0
-        # A body without either ends with the connection; Cloud Storage has none such.
-        if length is None and not self._chunked and status[1] not in (b"204", b"304"):
-            raise ConnectionError("the answer has no length")
-        self._close_after = _CLOSE.search(head) is not None
-        return int(status[1])
+        self._chunked, self._left, self._close_after = head.length is None, head.length or 0, head.closes
+        return head.status
 
     def body(self) -> Iterator[bytes]:
         """The answer's bytes, at most PIECE at a time. Raises OSError: it was cut."""
@@ -129,27 +187,6 @@ class Connection:
         if not data:
             raise ConnectionError("the connection was cut in the middle of an answer")
         return data
-
-    def _connect(self) -> socket.socket:
-        connect, read = self._timeouts
-        self._buffer = b""
-        host, port, tunnel = self._host, self._port, False
-        proxy = urllib.request.getproxies().get("https") if self._tls else None
-        if proxy and not urllib.request.proxy_bypass(self._host):
-            parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
-            host, port, tunnel = parts.hostname or "", parts.port or 3128, True
-        # Connecting is http.client's: with TLS, and through a proxy.
-        opener: http.client.HTTPConnection
-        if self._tls:
-            opener = http.client.HTTPSConnection(host, port, timeout=connect, context=_tls_context())
-        else:
-            opener = http.client.HTTPConnection(host, port, timeout=connect)
-        if tunnel:
-            opener.set_tunnel(self._host, self._port)
-        opener.connect()
-        found: socket.socket = opener.sock
-        found.settimeout(read)
-        return found
 
 
 @functools.cache

@@ -95,20 +95,26 @@ class FolderReader:
         return crc
 
 
+def is_bucket(url: str) -> bool:
+    """Whether objects are read over HTTP."""
+    return url.startswith("gs://")
+
+
+def bucket_and_prefix(url: str) -> tuple[str, str]:
+    """Of a `gs://` URL; the prefix is "" or ends in "/". Raises UsageError: it names no bucket."""
+    bucket, _, prefix = url.removeprefix("gs://").partition("/")
+    if not bucket:
+        raise UsageError(f"{url!r} names no bucket", hint="data: in hvdcloud.yaml: gs://BUCKET[/PREFIX]")
+    prefix = prefix.strip("/")
+    return bucket, f"{prefix}/" if prefix else ""
+
+
 def open_reader(url: str, *, endpoint: str | None, token: AccessToken, retry_seconds: float = RETRY_SECONDS) -> Reader:
     """For what `file:///DIR` or `gs://BUCKET[/PREFIX]` names; no request is made yet. Raises UsageError: other URLs."""
-    if url.startswith("gs://"):
-        bucket, _, prefix = url.removeprefix("gs://").partition("/")
-        if not bucket:
-            raise UsageError(f"{url!r} names no bucket", hint="data: in hvdcloud.yaml: gs://BUCKET[/PREFIX]")
-        prefix = prefix.strip("/")
-        return GcsReader(
-            bucket=bucket,
-            prefix=f"{prefix}/" if prefix else "",
-            endpoint=endpoint.rstrip("/") if endpoint else None,
-            token=token,
-            retry_seconds=retry_seconds,
-        )
+    if is_bucket(url):
+        bucket, prefix = bucket_and_prefix(url)
+        endpoint = endpoint.rstrip("/") if endpoint else None
+        return GcsReader(bucket=bucket, prefix=prefix, endpoint=endpoint, token=token, retry_seconds=retry_seconds)
     found = open_bucket(url)
     assert isinstance(found, FolderBucket)
     return FolderReader(found)

@@ -29,6 +29,8 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+import psutil
+
 from hvdcloud.node.data.sets import READY
 from tests.bench.object_client import receive_all
 from tests.bench.object_server import names_of
@@ -74,6 +76,8 @@ class Result:
         memory: bytes at most.
         disk: of as many files written by a process for each core, nothing fetched.
         both: of these two side by side, so of a client that has nothing to do but to receive and to write.
+        processor: seconds of all processors, by the names of the other fields, with the server's and the kernel's.
+        server: of those, the server's.
     """
 
     count: int
@@ -88,6 +92,8 @@ class Result:
     gcloud: float | None = None
     transfer_manager: float | None = None
     stopped: dict[str, int] = field(default_factory=dict)
+    processor: dict[str, float] = field(default_factory=dict)
+    server: dict[str, float] = field(default_factory=dict)
 
     @property
     def better(self) -> float | None:
@@ -136,40 +142,70 @@ def _measure(count: int, size: int, folder: Path, options: argparse.Namespace) -
     memory: list[int] = []
     stopped: dict[str, int] = {}
     rounds = []
-    with _server(count, size, options) as url:
+    with _server(count, size, options) as server:
         for number in range(1 if count > MANY else options.rounds):
             place = folder / f"{count}-{number}"
             place.mkdir()
-            rounds.append(_round(count, size, place, url, memory=memory, stopped=stopped))
+            rounds.append(_round(count, size, place, server, memory=memory, stopped=stopped))
             if count <= MANY:
                 shutil.rmtree(place)
-            say("  " + ", ".join(f"{name} {value:.2f}" for name, value in rounds[-1].items()))
+            say("  " + ", ".join(f"{name} {took.seconds:.2f}" for name, took in rounds[-1].items()))
     names = [name for name in rounds[0] if name not in stopped]
-    medians = {name: statistics.median(each[name] for each in rounds) for name in names}
-    return Result(count=count, size=size, rounds=len(rounds), memory=max(memory), stopped=stopped, **medians)
+
+    def medians(value: Callable[[_Took], float]) -> dict[str, float]:
+        return {name: round(statistics.median(value(each[name]) for each in rounds), 3) for name in names}
+
+    return Result(
+        count=count,
+        size=size,
+        rounds=len(rounds),
+        memory=max(memory),
+        stopped=stopped,
+        processor=medians(lambda took: took.processor),
+        server=medians(lambda took: took.server),
+        **medians(lambda took: took.seconds),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Took:
+    """Seconds; `processor` and `server` as in Result."""
+
+    seconds: float
+    processor: float = 0.0
+    server: float = 0.0
 
 
 def _round(
-    count: int, size: int, folder: Path, url: str, *, memory: list[int], stopped: dict[str, int]
-) -> dict[str, float]:
-    """Seconds of each, by its name in Result; notes which ones were stopped."""
-    names = names_of(count)
+    count: int, size: int, folder: Path, server: _Server, *, memory: list[int], stopped: dict[str, int]
+) -> dict[str, _Took]:
+    """What each took, by its name in Result; notes which ones were stopped."""
+    names, url = names_of(count), server.url
+
+    def timed(work: Callable[[], object]) -> _Took:
+        _sync(folder)
+        began, processor, of_server = time.monotonic(), _processor_seconds(), server.processor_seconds()
+        work()
+        _sync(folder)
+        return _Took(
+            seconds=time.monotonic() - began,
+            processor=_processor_seconds() - processor,
+            server=server.processor_seconds() - of_server,
+        )
 
     def clear(name: str) -> None:
         if count <= MANY:
             shutil.rmtree(folder / name)
 
-    found = {"nothing_kept": _timed(folder, lambda: receive_all(url, names, size))}
-    found["disk"] = _timed(folder, lambda: _write(names, size, folder / "disk"))
+    found = {"nothing_kept": timed(lambda: receive_all(url, names, size))}
+    found["disk"] = timed(lambda: _write(names, size, folder / "disk"))
     clear("disk")
-    found["both"] = _timed(
-        folder, lambda: _write(names, size, folder / "both", beside=lambda: receive_all(url, names, size))
-    )
+    found["both"] = timed(lambda: _write(names, size, folder / "both", beside=lambda: receive_all(url, names, size)))
     clear("both")
     node = DataNode(folder / "node", url)
-    found["hvdcloud"] = _timed(folder, lambda: _hvdcloud(node, count, memory))
+    found["hvdcloud"] = timed(lambda: _hvdcloud(node, count, memory))
     _hvdcloud(node, count, memory)
-    found["again"] = node.states()[0].seconds
+    found["again"] = _Took(seconds=node.states()[0].seconds)
     clear("node")
     peers: dict[str, Callable[[str, Path], tuple[list[str], dict[str, str]]]] = {"transfer_manager": _transfer_manager}
     if shutil.which("gcloud"):
@@ -179,7 +215,8 @@ def _round(
         target.mkdir()
         command, environ = peer(url, target)
         left: list[int] = []
-        found[name] = _timed(folder, lambda: left.append(_stopped_at(command, environ, PATIENCE * found["hvdcloud"])))  # noqa: B023 - called at once
+        patience = PATIENCE * found["hvdcloud"].seconds
+        found[name] = timed(lambda: left.append(_stopped_at(command, environ, patience)))  # noqa: B023 - called at once
         if left[0]:
             stopped[name] = sum(each.stat().st_size == size for each in target.rglob("object-*[0-9]"))
         clear(name)
@@ -200,23 +237,33 @@ def _hvdcloud(node: DataNode, count: int, memory: list[int]) -> None:
         raise RuntimeError(f"{state}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Server:
+    """The bucket, and its processes."""
+
+    url: str
+    processes: list[psutil.Process]
+
+    def processor_seconds(self) -> float:
+        return sum(times.user + times.system for times in (each.cpu_times() for each in self.processes))
+
+
 @contextmanager
-def _server(count: int, size: int, options: argparse.Namespace) -> Iterator[str]:
+def _server(count: int, size: int, options: argparse.Namespace) -> Iterator[_Server]:
     command = [sys.executable, "-m", "tests.bench.object_server", str(count), str(size)]
     command += ["--latency", str(options.latency), "--rate", str(options.rate)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdin is not None
-        yield server.stdout.readline().strip()
+        url = server.stdout.readline().strip()
+        yield _Server(url=url, processes=psutil.Process(server.pid).children())
         server.stdin.close()
 
 
-def _timed(folder: Path, work: Callable[[], object]) -> float:
-    _sync(folder)
-    began = time.monotonic()
-    work()
-    _sync(folder)
-    return time.monotonic() - began
+def _processor_seconds() -> float:
+    """Of all programs and the kernel on this machine."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
 
 
 def _sync(folder: Path) -> None:
@@ -317,7 +364,24 @@ def _tables(results: list[Result], options: argparse.Namespace) -> str:
         cells += [f"{value / each.hvdcloud:.2f}" for value in (each.disk, each.both)]
         cells += [f"{each.memory / 1e6:.0f} MB", f"{each.again:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_processor_table(results)]) + "\n"
+
+
+def _processor_table(results: list[Result]) -> Iterator[str]:
+    columns = ["objects", "server", "disk", "both", "hvdcloud", "gcloud storage cp", "transfer_manager"]
+    yield ""
+    yield "Seconds of all processors, as many in each second as there are cores. *server*: its part of what a fetch by"
+    yield "hvdcloud takes. The others are all programs and the kernel together, without the part of the server."
+    yield ""
+    yield f"| {' | '.join(columns)} |"
+    yield f"| --- {'| ---: ' * (len(columns) - 1)}|"
+    for each in results:
+        if each.processor:
+            cells = [f"{each.count:,} x {_size(each.size)}", f"{each.server['hvdcloud']:.1f}"]
+            for name in ("disk", "both", "hvdcloud", "gcloud", "transfer_manager"):
+                known = name in each.processor
+                cells.append(f"{each.processor[name] - each.server[name]:.1f}" if known else "")
+            yield f"| {' | '.join(cells)} |"
 
 
 def _peer(result: Result, name: str) -> str:

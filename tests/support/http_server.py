@@ -65,7 +65,11 @@ def answering(answer: Callable[[Asked], Reply | None], *, host: str = "127.0.0.1
         def log_message(self, format: str, *args: object) -> None:
             """Quiet."""
 
-    with ThreadingHTTPServer((host, port), Handler) as server:
+    class Server(ThreadingHTTPServer):
+        # A fetcher connects many times at once; what is over that number waits for a second.
+        request_queue_size = 128
+
+    with Server((host, port), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

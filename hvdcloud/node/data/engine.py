@@ -15,7 +15,8 @@ from hvdcloud.node.data import listing, tree
 from hvdcloud.node.data.board import Board
 from hvdcloud.node.data.plan import RANGE, Plan, is_ranged, make_plan, range_line
 from hvdcloud.node.data.sets import FAILED, FETCHING, LISTING, READY, VERIFYING, DataRequest, DataState
-from hvdcloud.node.data.workers import Done, Failure, Task, Workers, corrupt, token_of
+from hvdcloud.node.data.tasks import Done, Failure, Task
+from hvdcloud.node.data.workers import Workers, corrupt, token_of
 from hvdcloud.storage.checksum import combined_crc32c, crc32c_text
 from hvdcloud.storage.reader import open_reader
 
@@ -146,8 +147,11 @@ class _Fetch:
         feeder.start()
         with self._plan.ranges_file.open("ab", buffering=0) as ranges:
             while not (self._fed.is_set() and self._received == self._sent + self._sent_again):
-                for done in self._workers.receive():
-                    self._received += 1
+                results = self._workers.receive()
+                self._received += results.count
+                self._files += results.files
+                self._bytes += results.size
+                for done in results.others:
                     self._take(done, ranges.write)
                 self._board.update(self._plan.wanted.name, files=self._files, bytes=self._bytes)
         self._again.put(None)
@@ -159,9 +163,6 @@ class _Fetch:
         task = done.task
         if done.failure is not None:
             self._fail(done.failure)
-        elif task.whole:
-            self._files += 1
-            self._bytes += task.size
         else:
             self._bytes += task.size
             note(range_line(task.name, task.generation, task.start, done.crc))
@@ -219,8 +220,7 @@ class _Fetch:
                 self._workers.send([task])
 
     def _feed_all(self) -> None:
-        batch: list[Task] = []
-        size = 0
+        small, others = _Batch(self._send), _Batch(self._send)
         for each in listing.objects(self._plan.todo):
             if self._stopped.is_set():
                 return
@@ -229,26 +229,22 @@ class _Fetch:
                 for task in self._prepared(each):
                     if self._stopped.is_set():
                         return
-                    self._sent += 1
-                    self._workers.send([task])
+                    self._send([task])
                 continue
-            batch.append(
-                Task(
-                    data_set=self._plan.number,
-                    name=each.name,
-                    size=each.size,
-                    crc32c=each.crc32c,
-                    generation=each.generation,
-                )
+            task = Task(
+                data_set=self._plan.number,
+                name=each.name,
+                size=each.size,
+                crc32c=each.crc32c,
+                generation=each.generation,
             )
-            size += each.size
-            if len(batch) >= BATCH_FILES or size >= BATCH_BYTES:
-                self._sent += len(batch)
-                self._workers.send(batch)
-                batch, size = [], 0
-        if batch:
-            self._sent += len(batch)
-            self._workers.send(batch)
+            (small if self._workers.takes_as_small(task.data_set, task.size) else others).add(task)
+        small.send()
+        others.send()
+
+    def _send(self, tasks: list[Task]) -> None:
+        self._sent += len(tasks)
+        self._workers.send(tasks)
 
     def _prepared(self, each: listing.Object) -> Iterator[Task]:
         path = tree.tree_dir(self._plan.wanted.name) / each.name
@@ -274,6 +270,26 @@ class _Fetch:
                     start=start,
                     whole=False,
                 )
+
+
+class _Batch:
+    """Tasks that are sent together, once they are enough."""
+
+    def __init__(self, send: Callable[[list[Task]], object]) -> None:
+        self._send = send
+        self._tasks: list[Task] = []
+        self._bytes = 0
+
+    def add(self, task: Task) -> None:
+        self._tasks.append(task)
+        self._bytes += task.size
+        if len(self._tasks) >= BATCH_FILES or self._bytes >= BATCH_BYTES:
+            self.send()
+
+    def send(self) -> None:
+        if self._tasks:
+            self._send(self._tasks)
+        self._tasks, self._bytes = [], 0
 
 
 def _count(size: int) -> int:

@@ -1,29 +1,40 @@
-"""The processes that fetch: each with threads, each thread with one connection, all fed from one socket.
+"""The processes that fetch: each with threads, each thread with one connection, and one thread for all small objects.
 
-One process's interpreter lock would be the limit for small objects. Tasks and results are messages of a SOCK_SEQPACKET
-socket: each thread that is free takes one whole message, so the kernel divides the work, and a full socket holds back
-who feeds it.
+One process's interpreter lock would be the limit. Tasks and results are messages of SOCK_SEQPACKET sockets: each thread
+that is free takes one whole message, so the kernel divides the work, and a full socket holds back who feeds it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import mmap
 import os
 import signal
 import socket
 import threading
-from dataclasses import dataclass
+import traceback
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from hvdcloud.errors import ExitCode, HvdcloudError, NodeError
+from hvdcloud.errors import ExitCode, HvdcloudError
 from hvdcloud.node import paths
 from hvdcloud.node.data.sets import DataRequest
-from hvdcloud.node.data.tree import FILE_MODE, mark, tree_dir
+from hvdcloud.node.data.small_objects import SmallObjects, is_small
+from hvdcloud.node.data.tasks import (
+    MESSAGE,
+    Done,
+    Failure,
+    Results,
+    Task,
+    failure_of_disk,
+    failure_of_skipped,
+    new_file,
+    tasks_message,
+    tasks_of,
+    write_at,
+)
+from hvdcloud.node.data.tree import mark, tree_dir
 from hvdcloud.storage.access_token import AccessToken
 from hvdcloud.storage.base import CorruptObjectError
 from hvdcloud.storage.checksum import crc32c_text
@@ -32,53 +43,19 @@ from hvdcloud.storage.reader import Reader, open_reader
 
 THREADS = 16
 LEAST_PROCESSES, MOST_PROCESSES = 4, 8
-"""Small objects wait for the bucket's answers, not for a processor: 64 connections where there are two cores, too."""
-MESSAGE = 128 << 10
-"""Bytes of a message at most: a batch of the longest names."""
+"""Objects wait for the bucket's answers, not for a processor: 64 connections where there are two cores, too."""
 _PR_SET_PDEATHSIG = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """One object, or bytes of one; `data_set` is its number in the request."""
-
-    data_set: int
-    name: str
-    size: int
-    crc32c: str
-    generation: int
-    start: int = 0
-    whole: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Why a task failed; `errno` where it is this node's disk."""
-
-    message: str
-    hint: str
-    exit_code: int
-    errno: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """A task that is done; `crc` is the CRC32C of its bytes."""
-
-    task: Task
-    crc: int = 0
-    failure: Failure | None = None
 
 
 class Workers:
     """All of them; made before this process has threads."""
 
     def __init__(self, request: DataRequest, *, processes: int | None = None) -> None:
-        self._tasks, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._results, back = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for each in (self._tasks, theirs, self._results, back):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MESSAGE)
+        self._tasks, tasks = _socket_pair()
+        self._small_tasks, small_tasks = _socket_pair()
+        self._results, results = _socket_pair()
         self._results.settimeout(0.2)
+        self._sources = [each.source for each in request.sets]
         # One byte for each set, which all processes see.
         self._skipped = mmap.mmap(-1, max(1, len(request.sets)))
         self._pids: list[int] = []
@@ -89,32 +66,40 @@ class Workers:
                 code = 1
                 try:
                     _die_with(parent)
-                    self._tasks.close()
+                    self._small_tasks.close()
                     self._results.close()
-                    _Worker(request, theirs, back, self._skipped).run()
+                    small = SmallObjects(
+                        request, tasks=small_tasks, results=results, leave=self._tasks.sendall, skipped=self._skipped
+                    )
+                    _Worker(request, tasks, results, self._skipped).run(small)
                     code = 0
+                except Exception:  # noqa: BLE001 - the last frame of a process: its end is noticed by `receive`
+                    traceback.print_exc()
                 finally:
                     os._exit(code)
             self._pids.append(pid)
-        theirs.close()
-        back.close()
+        for each in (tasks, small_tasks, results):
+            each.close()
+
+    def takes_as_small(self, data_set: int, size: int) -> bool:
+        """Whether an object of this size is fetched as one of many small ones; such tasks are sent together."""
+        return is_small(self._sources[data_set], size)
 
     def send(self, tasks: list[Task]) -> None:
-        """Hand on tasks; waits while the workers are busy."""
-        self._tasks.sendall(json.dumps([_plain(each) for each in tasks]).encode())
+        """Hand on tasks, all or none of them small; waits while the workers are busy."""
+        first = tasks[0]
+        small = first.whole and self.takes_as_small(first.data_set, first.size)
+        (self._small_tasks if small else self._tasks).sendall(tasks_message(tasks))
 
-    def receive(self) -> list[Done]:
-        """What is done; empty where nothing was for a moment. Raises ChildProcessError: a worker has ended."""
+    def receive(self) -> Results:
+        """What is done; nothing where nothing was for a moment. Raises ChildProcessError: a worker has ended."""
         try:
             data = self._results.recv(4 * MESSAGE)
         except TimeoutError:
-            data = b"[]"
+            data = b"[0, 0, []]"
         if not data or any(_ended(pid) for pid in self._pids):
             raise ChildProcessError("a process of the fetcher ended; was it killed for its memory?")
-        return [
-            Done(task=_task(task), crc=crc, failure=Failure(**failure) if failure else None)
-            for task, crc, failure in json.loads(data)
-        ]
+        return Results.from_message(data)
 
     def skip(self, data_set: int) -> None:
         """Let the workers leave what is left of a set."""
@@ -123,6 +108,7 @@ class Workers:
     def close(self) -> None:
         """End all."""
         self._tasks.close()
+        self._small_tasks.close()
         self._results.close()
         for pid in self._pids:
             with contextlib.suppress(ProcessLookupError):
@@ -141,20 +127,18 @@ class _Worker:
         self._skipped = skipped
         self._token = token_of(request)
 
-    def run(self) -> None:
-        threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    def run(self, small: SmallObjects) -> None:
+        for _ in range(THREADS):
+            threading.Thread(target=self._serve, daemon=True).start()
+        small.run(self._token)
 
     def _serve(self) -> None:
         readers: dict[int, Reader] = {}
         trees = {number: tree_dir(each.name) for number, each in enumerate(self._request.sets)}
         while message := self._tasks.recv(4 * MESSAGE):
-            answer = []
-            for plain in json.loads(message):
-                task = _task(plain)
+            files = size = 0
+            others = []
+            for task in tasks_of(message):
                 reader = readers.get(task.data_set)
                 if reader is None:
                     source = self._request.sets[task.data_set].source
@@ -163,19 +147,24 @@ class _Worker:
                 crc, failure = 0, None
                 try:
                     if self._skipped[task.data_set]:
-                        raise NodeError("another file of the data set failed", hint="hvdcloud run again")
-                    crc = fetch(reader, task, trees[task.data_set])
+                        failure = failure_of_skipped()
+                    else:
+                        crc = fetch(reader, task, trees[task.data_set])
                 except LocalWriteError as error:
-                    failure = _of_disk(error.error, trees[task.data_set])
+                    failure = failure_of_disk(error.error, trees[task.data_set])
                 except OSError as error:
-                    failure = _of_disk(error, trees[task.data_set])
+                    failure = failure_of_disk(error, trees[task.data_set])
                 except HvdcloudError as error:
                     failure = Failure(message=error.message, hint=error.hint, exit_code=int(error.code))
                 except Exception as error:  # noqa: BLE001 - one task's failure is its result
                     what = f"{task.name}: {type(error).__name__}: {error}"
                     failure = Failure(message=what, hint="hvdcloud run again", exit_code=int(ExitCode.BUG))
-                answer.append((plain, crc, None if failure is None else _fields(failure)))
-            self._results.sendall(json.dumps(answer).encode())
+                if task.whole and failure is None:
+                    files += 1
+                    size += task.size
+                else:
+                    others.append(Done(task=task, crc=crc, failure=failure))
+            self._results.sendall(Results(files=files, size=size, others=others).to_message())
 
 
 def token_of(request: DataRequest) -> AccessToken:
@@ -197,7 +186,7 @@ def fetch(reader: Reader, task: Task, tree: Path) -> int:
                 task.name,
                 generation=task.generation,
                 size=task.size,
-                write=partial(_write, descriptor),
+                write=partial(write_at, descriptor),
                 start=task.start,
                 whole=task.whole,
             )
@@ -222,36 +211,7 @@ def corrupt(name: str, url: str) -> CorruptObjectError:
 
 
 def _open(path: str, *, whole: bool) -> int:
-    if not whole:
-        return os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with contextlib.suppress(FileExistsError):
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
-    Path(path).unlink()
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
-
-
-def _write(descriptor: int, piece: bytes, offset: int) -> None:
-    written = os.pwrite(descriptor, piece, offset)
-    while written < len(piece):
-        written += os.pwrite(descriptor, piece[written:], offset + written)
-
-
-def _of_disk(error: OSError, tree: Path) -> Failure:
-    why = f"writing {error.filename or tree} failed: {error.strerror or error}"
-    return Failure(message=why, hint="make the disk usable", exit_code=int(ExitCode.NODE), errno=error.errno)
-
-
-def _plain(task: Task) -> list[Any]:
-    return [task.data_set, task.name, task.size, task.crc32c, task.generation, task.start, task.whole]
-
-
-def _task(plain: list[Any]) -> Task:
-    data_set, name, size, crc32c, generation, start, whole = plain
-    return Task(data_set=data_set, name=name, size=size, crc32c=crc32c, generation=generation, start=start, whole=whole)
-
-
-def _fields(failure: Failure) -> dict[str, Any]:
-    return {name: getattr(failure, name) for name in ("message", "hint", "exit_code", "errno")}
+    return new_file(path) if whole else os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def _ended(pid: int) -> bool:
@@ -263,3 +223,11 @@ def _die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends, between which there is room for a few messages."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for each in ends:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MESSAGE)
+    return ends

@@ -1,0 +1,130 @@
+"""What the fetcher's processes are told and what they answer, and how an object becomes a file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hvdcloud.errors import ExitCode
+from hvdcloud.node.data.tree import FILE_MODE
+
+MESSAGE = 128 << 10
+"""Bytes of a message at most: a batch of the longest names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One object, or bytes of one; `data_set` is its number in the request."""
+
+    data_set: int
+    name: str
+    size: int
+    crc32c: str
+    generation: int
+    start: int = 0
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a task failed; `errno` where it is this node's disk."""
+
+    message: str
+    hint: str
+    exit_code: int
+    errno: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A task that is done; `crc` is the CRC32C of its bytes."""
+
+    task: Task
+    crc: int = 0
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What processes have done.
+
+    Attributes:
+        files, size: whole objects that are verified files now, and bytes of them.
+        others: parts of objects, and what failed.
+    """
+
+    others: list[Done]
+    files: int = 0
+    size: int = 0
+
+    @property
+    def count(self) -> int:
+        """Of tasks."""
+        return self.files + len(self.others)
+
+    def to_message(self) -> bytes:
+        others = [(_plain(each.task), each.crc, _fields(each.failure)) for each in self.others]
+        return json.dumps([self.files, self.size, others]).encode()
+
+    @classmethod
+    def from_message(cls, message: bytes) -> Results:
+        files, size, others = json.loads(message)
+        done = [Done(task=_task(t), crc=crc, failure=Failure(**why) if why else None) for t, crc, why in others]
+        return cls(files=files, size=size, others=done)
+
+
+def tasks_message(tasks: list[Task]) -> bytes:
+    """For `tasks_of`."""
+    return json.dumps([_plain(each) for each in tasks]).encode()
+
+
+def tasks_of(message: bytes) -> list[Task]:
+    """Tasks that were sent together."""
+    return [_task(each) for each in json.loads(message)]
+
+
+def failure_of_skipped() -> Failure:
+    """Of a task that is not begun, since another one of its data set has failed."""
+    return Failure(
+        message="another file of the data set failed", hint="hvdcloud run again", exit_code=int(ExitCode.NODE)
+    )
+
+
+def failure_of_disk(error: OSError, tree: str | Path) -> Failure:
+    """Of a task whose bytes could not be written."""
+    why = f"writing {error.filename or tree} failed: {error.strerror or error}"
+    return Failure(message=why, hint="make the disk usable", exit_code=int(ExitCode.NODE), errno=error.errno)
+
+
+def new_file(path: str) -> int:
+    """Descriptor of an empty file in the place of whatever is at `path`. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    Path(path).unlink()
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+
+
+def write_at(descriptor: int, piece: bytes, offset: int) -> None:
+    """Write all of it. Raises OSError."""
+    written = os.pwrite(descriptor, piece, offset)
+    while written < len(piece):
+        written += os.pwrite(descriptor, piece[written:], offset + written)
+
+
+def _plain(task: Task) -> list[Any]:
+    return [task.data_set, task.name, task.size, task.crc32c, task.generation, task.start, task.whole]
+
+
+def _task(plain: list[Any]) -> Task:
+    data_set, name, size, crc32c, generation, start, whole = plain
+    return Task(data_set=data_set, name=name, size=size, crc32c=crc32c, generation=generation, start=start, whole=whole)
+
+
+def _fields(failure: Failure | None) -> dict[str, Any] | None:
+    if failure is None:
+        return None
+    return {name: getattr(failure, name) for name in ("message", "hint", "exit_code", "errno")}
