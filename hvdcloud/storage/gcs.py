@@ -332,11 +332,14 @@ class GcsBucket:
 
     @contextlib.contextmanager
     def _explained(self, doing: str, *, missing_is_bucket: bool = False) -> Iterator[None]:
+        from google.auth.exceptions import GoogleAuthError
+
         try:
             yield
-        except (ValueError, FileNotFoundError):
-            raise
         except Exception as error:
+            # Some of what Google's library says of credentials is a ValueError, too.
+            if isinstance(error, ValueError | FileNotFoundError) and not isinstance(error, GoogleAuthError):
+                raise
             if missing_is_bucket and _code(error) == 404:
                 raise UsageError(
                     f"the bucket gs://{self._name} does not exist",

@@ -161,6 +161,18 @@ def test_without_the_right_to_write_it_ends_at_once(project: Project, server: St
     assert len([path for _, path, status, _ in server.requests if status == 403]) < 100
 
 
+def test_where_an_access_token_is_refused_and_there_is_no_other_it_is_an_error_of_credentials(
+    project: Project, server: StorageServer
+) -> None:
+    # Google's library says of a login that cannot be renewed that a value is wrong.
+    server.authorize = lambda token: False
+    fill(project.folder / "train", some(2))
+    for command in (["push", "train", "gs://bucket/sets"], ["check", "train", "gs://bucket/sets"]):
+        refused = project.hvdcloud("data", *command, expect=3)
+        assert "gs://bucket/sets was refused" in refused.err
+        assert "gcloud auth application-default login" in refused.err
+
+
 def test_a_file_that_changes_meanwhile_is_named_and_the_rest_is_sent(project: Project, server: StorageServer) -> None:
     train = fill(project.folder / "train", {**some(10), "zz.log": b"a" * 50})
     server.fault(path=UPLOAD, action={"delay": 0.5}, times=10)

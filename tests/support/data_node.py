@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from hvdcloud.node.data.sets import FAILED, READY, DataRequest, DataSet, DataState
-from hvdcloud.node.files import lock_holder
+from hvdcloud.node.data.sets import FAILED, READY, DataRequest, DataSet, DataState, states_from_json
+from hvdcloud.node.files import lock_holder, read_json
 from hvdcloud.storage.open import open_bucket
 from tests.standins.storage.server import StorageServer
 from tests.standins.storage.store import Conditions
@@ -65,13 +65,20 @@ class DataNode:
         """The verb `data-state`."""
         return [DataState.from_json(each) for each in self.verb("data-state")["states"]]
 
+    def reaches(self, *phases: str, files: int = 0, size: int = 0) -> None:
+        """Wait until the fetcher has written that one of its sets is as far. Starts no process, as `states` does."""
+
+        def reached() -> bool:
+            found = states_from_json(read_json(self.root / "run/hvdcloud/data-states.json"))
+            return any((not phases or s.phase in phases) and s.files >= files and s.bytes >= size for s in found)
+
+        until(reached, seconds=60, what=f"{phases} with {files} files and {size} bytes")
+
     def ended(self) -> list[DataState]:
         """The states, once each set is ready or failed, and the fetcher has ended."""
-        found = until(
-            lambda: [s for s in [self.states()] if all(each.phase in (READY, FAILED) for each in s)],
-            seconds=60,
-            what="the fetcher",
-        )[0]
+        until(lambda: not self.at_work(), seconds=60, what="the fetcher")
+        found = self.states()
+        assert all(each.phase in (READY, FAILED) for each in found)
         until(lambda: not self.processes(), seconds=30, what="the end of the fetcher's processes")
         return found
 
@@ -83,13 +90,13 @@ class DataNode:
     def processes(self) -> list[psutil.Process]:
         """The fetcher of this node, and its workers."""
         found = []
-        for each in psutil.process_iter(["cmdline", "environ", "status"]):
-            if (
-                "data-fetcher" in (each.info["cmdline"] or [])
-                and (each.info["environ"] or {}).get("HVDCLOUD_NODE_ROOT") == str(self.root)
-                and each.info["status"] != psutil.STATUS_ZOMBIE
-            ):
-                found.append(each)
+        # The command line first: to read all that can be read of all processes takes long.
+        for each in psutil.process_iter(["cmdline"]):
+            if "data-fetcher" in (each.info["cmdline"] or []):
+                with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                    ours = each.environ().get("HVDCLOUD_NODE_ROOT") == str(self.root)
+                    if ours and each.status() != psutil.STATUS_ZOMBIE:
+                        found.append(each)
         return found
 
     def at_work(self) -> bool:
