@@ -145,6 +145,36 @@ def test_a_killed_fetch_is_resumed_without_fetching_verified_bytes_again(server:
     assert len(again & had) <= 1
 
 
+def test_after_a_reboot_what_came_is_verified_again_and_what_the_disk_lost_is_fetched(
+    server: StorageServer, node: DataNode
+) -> None:
+    objects = small(30)
+    put(server, objects)
+    server.fault(method="GET", path="/download/", times=10_000, skip=15, action={"delay": 120.0})
+    node.start(train=PREFIX)
+    node.reaches(files=15)
+    node.kill()
+    work = node.data / ".hvdcloud/train"
+    had = {name for name in objects if (work / "tree" / name).exists()}
+    assert len(had) == 15
+    # Of a file whose bytes had not reached the disk, its length and time may have.
+    lost = work / "tree" / min(had)
+    status = lost.stat()
+    lost.chmod(0o644)
+    lost.write_bytes(bytes(status.st_size))
+    lost.chmod(0o444)
+    os.utime(lost, ns=(status.st_mtime_ns, status.st_mtime_ns))
+    (work / "boot").write_text("another boot of this machine\n")
+    server.faults.clear()
+    server.requests.clear()
+    assert node.fetch(train=PREFIX).phase == READY
+    assert node.content() == objects
+    again = sorted(
+        unquote(path.partition("?")[0]).partition("/set/")[2] for path, status, _ in downloads(server) if status
+    )
+    assert again == sorted(objects.keys() - had | {min(had)})
+
+
 def test_the_ranges_of_a_large_object_are_kept(server: StorageServer, node: DataNode) -> None:
     data = large(6 * RANGE)
     put(server, {"model.bin": data})
