@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import os
+import ssl
 import subprocess
 import threading
 import time
@@ -213,6 +214,28 @@ def test_small_objects_are_fetched_whatever_way_they_are_answered(node: DataNode
     assert node.content() == content
     if way == "one request a connection":
         assert asked == dict.fromkeys(content, 1)
+
+
+def test_small_objects_come_once_over_encrypted_connections(
+    node: DataNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes"]
+    made += ["-keyout", str(key), "-out", str(certificate), *names]
+    subprocess.run(made, check=True, capture_output=True)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    # Of several records of the protocol each, which has 16 KiB in one.
+    objects = {f"object-{number:02}": large(1000 + 1900 * number) for number in range(60)}
+    with running_server(tmp_path / "encrypted", tls=tls) as server:
+        put(server, objects)
+        node.endpoint = server.url
+        assert node.fetch(train=PREFIX).phase == READY
+        assert node.content() == objects
+        # None was left to another way.
+        assert len(downloads(server)) == len(objects)
 
 
 def listed(name: str, data: bytes) -> dict[str, str]:

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -58,6 +59,7 @@ class StorageServer:
         md5: bool = True,
         authorize: Callable[[str], bool] | None = None,
         iam: Iam | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.authorize = authorize
         self.iam = iam
@@ -81,6 +83,9 @@ class StorageServer:
         self.requests: collections.deque[tuple[str, str, int, str]] = collections.deque(maxlen=100_000)
         self._http = _Server((host, port), _Handler)
         self._http.owner = self
+        self._scheme = "http" if tls is None else "https"
+        if tls is not None:
+            self._http.socket = tls.wrap_socket(self._http.socket, server_side=True)
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
     @property
@@ -90,7 +95,7 @@ class StorageServer:
     @property
     def url(self) -> str:
         host = str(self._http.server_address[0])
-        return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{self.port}"
+        return f"{self._scheme}://{'127.0.0.1' if host == '0.0.0.0' else host}:{self.port}"
 
     def fault(
         self,
