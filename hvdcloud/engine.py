@@ -5,18 +5,16 @@ from __future__ import annotations
 import errno
 import importlib
 import os
-import sys
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CredentialsError, NodeError
+from hvdcloud.modules import load
 
 if TYPE_CHECKING:
     import docker
 
 _SSH_TRANSPORT = "docker.transport.sshconn"
-_LOADING = threading.Lock()
 START_HINT = "start Docker, then try again: `sudo systemctl start docker` (or `make engine` in hvdcloud's repository)"
 
 
@@ -30,7 +28,7 @@ def connect(timeout: int = 60) -> docker.DockerClient:
         NodeError: no engine answers there. Each later request raises one, too, if the engine does not answer it.
         CredentialsError: one does, but this user may not use its socket, or its TLS files do not fit.
     """
-    load_docker()
+    load("docker")
     from docker.errors import DockerException, TLSParameterError
     from requests.exceptions import SSLError
 
@@ -70,23 +68,6 @@ def connect(timeout: int = 60) -> docker.DockerClient:
                 hint="check DOCKER_CERT_PATH and DOCKER_TLS_VERIFY",
             ) from error
         raise NodeError(f"no Docker engine answers at {address}: {_reason(causes)}", hint=hint) from error
-
-
-def load_docker() -> None:
-    """Import docker-py without its SSH transport, which imports paramiko: more than a third of its time to load.
-
-    Before threads begin that use it: if one of them imports `docker.errors` while another one imports `docker`, each
-    waits for the other, and Python raises an error in one of them.
-    """
-    with _LOADING:
-        if "docker" not in sys.modules:
-            # docker-py does without a transport that cannot be imported.
-            sys.modules[_SSH_TRANSPORT] = None  # type: ignore[assignment]
-        try:
-            importlib.import_module("docker")
-        finally:
-            if sys.modules.get(_SSH_TRANSPORT, "") is None:
-                del sys.modules[_SSH_TRANSPORT]
 
 
 def _ssh_error() -> type[Exception]:

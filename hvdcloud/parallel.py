@@ -1,12 +1,9 @@
-"""The same call for several things at once, and modules that are loaded beside other work."""
+"""The same call for several things at once."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from importlib import import_module
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -51,19 +48,6 @@ def side_by_side(
     finally:
         pool.shutdown(wait=not (interrupted and only_reads))
     return [future.result() for future in futures]
-
-
-def load_beside(*modules: str) -> None:
-    """Import modules in a thread while this one waits for something else; returns at once. Until then they would only
-    take time away from what has to come first."""
-
-    def load() -> None:
-        for module in modules:
-            # What is wrong with one is raised where it is used.
-            with contextlib.suppress(Exception):
-                import_module(module)
-
-    threading.Thread(target=load, name="load", daemon=True).start()
 
 
 def _abort(pool: ThreadPoolExecutor, on_abort: Callable[[], object]) -> None:

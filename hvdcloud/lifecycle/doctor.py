@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hvdcloud import engine
 from hvdcloud.checks import DEADLINE_SECONDS, Check, Checked, Finding, Status, fine, run_checks
 from hvdcloud.errors import ExitCode
 from hvdcloud.lifecycle.notify import test
+from hvdcloud.modules import load
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -45,7 +45,7 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS, notify: bool 
     from hvdcloud.lifecycle.up import make_spec
 
     started = time.monotonic()
-    engine.load_docker()
+    load("docker")
     spec = make_spec(context)
     checks = [
         Check(name="configuration", run=lambda: _configuration(context)),

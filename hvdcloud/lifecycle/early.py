@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hvdcloud import engine
 from hvdcloud.checks import Check, Finding, Status, failure, run_checks
 from hvdcloud.doctor.machine import machine_checks, project_checks
 from hvdcloud.errors import HvdcloudError, NodeError
+from hvdcloud.modules import load
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import ClusterSpec
@@ -88,7 +88,7 @@ class EarlyChecks:
             run_checks(asked, seconds=_LIMIT_SECONDS)
             self._answers.put(None)
 
-        engine.load_docker()
+        load("docker")
         threading.Thread(target=ask, daemon=True).start()
 
     def _ask(self, check: Check) -> Finding:

@@ -20,7 +20,7 @@ from hvdcloud.lifecycle.context import node_progress, owner_label
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.monthly import check_month, close_bill, open_bill
 from hvdcloud.lifecycle.room import RoomWait
-from hvdcloud.parallel import load_beside
+from hvdcloud.modules import load_beside
 from hvdcloud.providers.base import NoRoomError
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted
@@ -311,7 +311,7 @@ def _make(context: Context, plan: Plan, login: KeyPair, room: RoomWait, *, comma
         with context.console.steps() as steps:
             room.show(steps)
             on_progress = node_progress(steps)
-            load_beside("fabric", *(_NEEDED_LATER if command != "up" else ()))
+            load_beside("paramiko", *(_NEEDED_LATER if command != "up" else ()))
             nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
             context.state.journal.record("created", cluster_id=plan.spec.id)
             deadline = time.monotonic() + context.provider.ready_seconds

@@ -1,7 +1,7 @@
-"""SSH to the nodes' containers through Fabric, with pinned host keys only.
+"""SSH to the nodes' containers through paramiko, with pinned host keys only.
 
-Fabric's own defaults accept any host key and read the user's ssh configuration; both are switched off here: a key that
-is not the pinned one ends the connection before anything is sent.
+A key that is not the pinned one ends the connection before anything is sent; neither the user's ssh configuration nor
+an agent's keys count.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import HvdcloudError, NodeError, first_of
 from hvdcloud.json_values import parse_object
+from hvdcloud.modules import load
 from hvdcloud.parallel import side_by_side
 from hvdcloud.remote.keys import no_key, where
 from hvdcloud.units import size
 from hvdcloud.visible import log_of, says, words
 
 if TYPE_CHECKING:
-    from fabric import Connection
-    from paramiko import Channel, Transport
+    from paramiko import Channel, SSHClient, Transport
 
     from hvdcloud.cluster.model import Node
     from hvdcloud.cluster.state import ClusterState
@@ -76,15 +76,23 @@ def has_ended(channel: Channel) -> bool:
 
 
 @contextlib.contextmanager
-def _hanging_up_after(seconds: float, transport: Transport) -> Iterator[Transport]:
+def _hanging_up_after(seconds: float, transport: Transport) -> Iterator[None]:
     """Close the connection if the block takes longer: paramiko itself would wait for an hour, or without limit."""
     overdue = threading.Timer(seconds, transport.close)
     overdue.daemon = True
     overdue.start()
     try:
-        yield transport
+        yield
     finally:
         overdue.cancel()
+
+
+def _transport(client: SSHClient) -> Transport:
+    """That of a client that is connected. Raises EOFError: it no longer is."""
+    found = client.get_transport()
+    if found is None:
+        raise EOFError
+    return found
 
 
 def _answers(transport: Transport | None, *, within: float) -> bool:
@@ -93,12 +101,11 @@ def _answers(transport: Transport | None, *, within: float) -> bool:
     A VM that is deleted, a machine that freezes and a network that fails end no connection, so that a command on it
     would wait until its deadline. Here the connection is closed if there is no answer within this many seconds.
     """
-    from paramiko import SSHException
-
     if transport is None:
         return False
     # What goes wrong in it ends the connection, and that is the answer.
-    with _hanging_up_after(within, transport), contextlib.suppress(SSHException, OSError, EOFError):
+    failures = (load("paramiko").SSHException, OSError, EOFError)
+    with _hanging_up_after(within, transport), contextlib.suppress(*failures):
         # sshd knows no such request, and says so.
         transport.global_request("keepalive@openssh.com", wait=True)
     return bool(transport.is_active())
@@ -113,67 +120,64 @@ class Session:
     def __init__(self, node: Node, state: ClusterState) -> None:
         self.node = node
         self._state = state
-        self._connection: Connection | None = None
+        self._client: SSHClient | None = None
         self._proxy: Proxy | None = None
         self._opening = threading.Lock()
         self._heard = 0.0  # When sshd last answered, by `time.monotonic()`.
 
-    def open(self) -> None:
-        """Connect now. Raises NodeError: the node does not answer, or it is not the one whose host key was pinned."""
+    def open(self) -> Transport:
+        """Connect now, unless that is done.
+
+        Raises NodeError: the node does not answer, or it is not the one whose host key was pinned.
+        """
         with self._opening:
-            if self._connection is not None and self._connection.is_connected:
-                return
-            self._connection = self._connect()
+            found = None if self._client is None else self._client.get_transport()
+            if found is not None and found.is_active():
+                return found
+            self._client = self._connect()
+            return _transport(self._client)
 
-    def _connect(self) -> Connection:
-        import paramiko
-
-        name = self.node.name
-        if where(self.node) is None or self.node.state is not NodeState.RUNNING:
+    def _connect(self) -> SSHClient:
+        paramiko = load("paramiko")
+        name, host = self.node.name, where(self.node)
+        if host is None or self.node.state is not NodeState.RUNNING:
             hint = f"hvdcloud status --name {self._state.name}"
             raise NodeError(f"node {name} is {self.node.state.value}", hint=hint)
         self._state.check()
         if not self._state.key_file.exists():
             raise no_key(self._state.name)
-        connection = self._prepare()
-        try:
-            connection.open()
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self._explain(error) from error
-        connection.transport.set_keepalive(KEEPALIVE_SECONDS)
-        return connection
-
-    def _prepare(self) -> Connection:
-        import paramiko
-        from fabric import Config, Connection
-
         seconds = PROXY_SECONDS if self.node.proxy_command else CONNECT_SECONDS
-        connection = Connection(
-            where(self.node),
-            user="root",
-            port=self.node.port,
-            config=Config(lazy=True, overrides={"load_ssh_configs": False}),
-            connect_timeout=seconds,
-            connect_kwargs={
-                "pkey": paramiko.Ed25519Key.from_private_key_file(str(self._state.key_file)),
-                "look_for_keys": False,
-                "allow_agent": False,
-                "banner_timeout": seconds,
-                "auth_timeout": seconds,
-                **self._socket(),
-            },
-        )
-        # Fabric has set a policy that trusts any host key; only the pinned keys count here.
-        connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
-        connection.client.load_host_keys(str(self._state.known_hosts))
-        return connection
+        key = paramiko.Ed25519Key.from_private_key_file(str(self._state.key_file))
+        client: SSHClient = paramiko.SSHClient()
+        client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        client.load_host_keys(str(self._state.known_hosts))
+        socket = self._socket()
+        try:
+            client.connect(
+                host,
+                port=self.node.port,
+                username="root",
+                pkey=key,
+                sock=socket,
+                look_for_keys=False,
+                allow_agent=False,
+                timeout=seconds,
+                banner_timeout=seconds,
+                auth_timeout=seconds,
+            )
+            _transport(client).set_keepalive(KEEPALIVE_SECONDS)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            client.close()
+            raise self._explain(error) from error
+        return client
 
-    def _socket(self) -> dict[str, Proxy]:
+    def _socket(self) -> Any:
+        """The proxy program's streams, which paramiko takes for a socket; None: there is no such program."""
         from hvdcloud.remote.proxy import Proxy
 
         self._close_proxy()
         if self.node.proxy_command is None:
-            return {}
+            return None
         try:
             self._proxy = Proxy(self.node.proxy_command)
         except OSError as error:
@@ -182,11 +186,10 @@ class Session:
                 f"node {self.node.name} is only reached through {program}, which cannot be run: {error.strerror}",
                 hint=f"install {program} and put it on the PATH",
             ) from error
-        return {"sock": self._proxy}
+        return self._proxy
 
     def _explain(self, error: Exception) -> NodeError:
-        import paramiko
-
+        paramiko = load("paramiko")
         name = self.node.name
         place = f"at {where(self.node)}:{self.node.port}"
         if self._state.load():
@@ -211,9 +214,9 @@ class Session:
 
     def close(self) -> None:
         """Close the connection; a program started on the node continues only if it has detached itself."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
         self._close_proxy()
 
     def _close_proxy(self) -> None:
@@ -231,13 +234,10 @@ class Session:
         Raises:
             NodeError: the connection is lost, also later, in the block.
         """
-        import paramiko
-
-        self.open()
-        assert self._connection is not None
+        paramiko, transport = load("paramiko"), self.open()
         try:
-            with _hanging_up_after(within, self._connection.transport):
-                channel = self._connection.create_session()
+            with _hanging_up_after(within, transport):
+                channel = transport.open_session()
                 channel.exec_command(command)
             self._heard = time.monotonic()
             try:
@@ -254,12 +254,9 @@ class Session:
             NothingListensError: none does, or the node's sshd refuses.
             NodeError: the connection is lost.
         """
-        import paramiko
-
-        self.open()
-        assert self._connection is not None
+        paramiko, transport = load("paramiko"), self.open()
         try:
-            with _hanging_up_after(within, self._connection.transport) as transport:
+            with _hanging_up_after(within, transport):
                 return transport.open_channel("direct-tcpip", ("localhost", port), ("127.0.0.1", 0))
         except paramiko.ChannelException as error:
             raise NothingListensError(
@@ -340,8 +337,8 @@ class Session:
 
     def check(self, *, within: float) -> None:
         """See whether the node still answers. Raises NodeError: it does not, for `within` seconds."""
-        connection = self._connection
-        if connection is not None and _answers(connection.transport, within=within):
+        client = self._client
+        if client is not None and _answers(client.get_transport(), within=within):
             self._heard = time.monotonic()
             return
         raise self._lost("it does not answer any more")

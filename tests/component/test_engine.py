@@ -116,9 +116,15 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
     """An engine that says its version, lists what a test gives it, and does not answer anything else."""
     script = Script()
     monkeypatch.setenv("DOCKER_HOST", script.url.replace("http", "tcp"))
-    script.handler = lambda call: Reply({"ApiVersion": "1.41"}) if call.path == "/version" else Reply(delay=NEVER)
+    ping = Reply(headers={"Api-Version": "1.41"})
+    script.handler = lambda call: ping if call.path == "/_ping" else Reply(delay=NEVER)
     yield script
     script.close()
+
+
+def test_an_engine_that_does_not_say_its_version_in_passing_is_asked_for_it(slow: Script) -> None:
+    slow.handler = lambda call: Reply({"ApiVersion": "1.40"}) if call.path == "/version" else Reply(status=404)
+    assert engine.connect(timeout=1).api.api_version == "1.40"
 
 
 def silence(script: Script) -> str:

@@ -22,7 +22,7 @@ def test_what_a_run_starts_on_a_node_loads_nothing_that_sends_notices(module: st
 
 
 def test_launch_does_not_load_what_it_needs_only_once_its_nodes_boot() -> None:
-    later = {"fabric", "paramiko", "hvdcloud.lifecycle.run", "hvdcloud.lifecycle.down", "hvdcloud.lifecycle.logs"}
+    later = {"paramiko", "hvdcloud.lifecycle.run", "hvdcloud.lifecycle.down", "hvdcloud.lifecycle.logs"}
     assert not loaded("import hvdcloud.cli.main, hvdcloud.lifecycle.launch, hvdcloud.lifecycle.run_options") & later
 
 

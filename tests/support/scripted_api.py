@@ -6,8 +6,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -38,6 +38,7 @@ class Reply:
     reset: bool = False
     content_type: str = "application/json"
     delay: float = 0.0
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Script:
@@ -99,6 +100,8 @@ class Script:
         request.send_response(reply.status)
         request.send_header("Content-Type", reply.content_type)
         request.send_header("Content-Length", str(len(body)))
+        for name, value in reply.headers.items():
+            request.send_header(name, value)
         request.end_headers()
         request.wfile.write(body)
 
