@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hvdcloud.json_values import mapping, mappings, text
-from hvdcloud.runs.state import number, whole
+from hvdcloud.runs.reports import number, whole
 
 _XID = re.compile(r"NVRM: Xid \([^)]{0,40}\): (\d{1,4})\b")
 _LONGEST = 400

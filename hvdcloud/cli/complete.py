@@ -52,7 +52,7 @@ def nodes(ctx: typer.Context) -> list[str]:
 
 def runs(ctx: typer.Context) -> list[str]:
     """The ids of the cluster's runs that were started from or pulled to this machine, the newest first."""
-    from hvdcloud.runs.state import plain_name
+    from hvdcloud.runs.reports import plain_name
 
     # A shell puts them into the command line as they are, and a job may have made the folder of any name.
     return sorted(filter(plain_name, set(_runs(_cluster(ctx)))), reverse=True)

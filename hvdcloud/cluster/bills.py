@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.errors import CheckpointError
 from hvdcloud.json_values import parse_object
-from hvdcloud.runs.state import instant, number, plain_name, whole
+from hvdcloud.runs.reports import instant, number, plain_name, whole
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, ClusterSpec

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from hvdcloud.runs.slow_ranks import seconds_lost
 from hvdcloud.units import LEAST_SHOWN_DOLLARS, dollars, seconds
 
 if TYPE_CHECKING:
@@ -123,6 +122,9 @@ def run_times(state: RunState, events: Iterable[Event] = ()) -> RunTimes | None:
     if state.done and until is None and since is not None:
         # Its supervisor was killed: what is known of its end are its ranks'.
         until = max(last.values(), default=since)
+    # Here: `launch` imports this module before it has nodes, and reads no run until it has.
+    from hvdcloud.runs.slow_ranks import seconds_lost
+
     data_since = None
     if state.data:
         waited = state.data_seconds

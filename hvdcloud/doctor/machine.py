@@ -82,7 +82,7 @@ def machine_checks(config: Config, platform: Platform, *, state_folder: Path) ->
         needs=("engine", "credentials") if at_registry else ("engine",),
         explained_by=("registry",) if at_registry else (),
     )
-    yield Check(name="disk", run=lambda: _disk(image), needs=("engine",), early=True)
+    yield Check(name="disk", run=lambda: _disk(image), needs=("engine",))
     yield from project_checks(config)
     yield Check(name="ssh", run=_ssh)
     yield Check(name="state", run=lambda: _state(state_folder))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
 from hvdcloud.node.data.sets import MOUNTED, DataRequest, DataSet
 from hvdcloud.runs.data import progress, summary
-from hvdcloud.runs.state import NodeData, RunState
+from hvdcloud.runs.reports import NodeData
+from hvdcloud.runs.state import RunState
 from hvdcloud.steps import NOTICEABLE_SECONDS
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 0.5
 """How long a command waits for answers that its own questions did not outlast; then it continues without."""
 _LIMIT_SECONDS = 60.0
-_OF_BUILD = ("registry", "disk")
+_ROOM = "disk"
+_OF_BUILD = ("registry", _ROOM)
 """Prevents a build, which may not be needed: only a warning."""
 _OF_PROJECT = ("billing", "APIs", "permissions", "service account")
 """Asked of services that nothing else here needs: one that does not answer stops no command."""
@@ -58,17 +59,19 @@ class EarlyChecks:
     Args:
         spec: what is up, or will be made; its image and its key do not count.
         nodes: they will be made, which needs room and rights.
-        image: it may be built and pushed, which needs room and rights too.
+        image: it may be built and pushed, which needs room and rights too. Whether there is room is asked by `finish`.
     """
 
     def __init__(self, context: Context, spec: ClusterSpec, *, nodes: bool = True, image: bool = False) -> None:
         checks = [
             each for each in context.platform.checks(spec) if each.early and (nodes or each.name not in _OF_NEW_NODES)
         ]
+        self._room: Check | None = None
         if image:
-            of_machine = machine_checks(context.config, context.platform, state_folder=context.state.dir)
-            checks += [each for each in of_machine if each.early]
-        names = [check.name for check in checks]
+            for each in machine_checks(context.config, context.platform, state_folder=context.state.dir):
+                checks += [each] if each.early else []
+                self._room = each if each.name == _ROOM else self._room
+        names = [*(check.name for check in checks), _ROOM]
         asked = [
             replace(
                 each,
@@ -93,20 +96,23 @@ class EarlyChecks:
 
     def _ask(self, check: Check) -> Finding:
         """Make one check; its answer counts although others have none yet."""
-        try:
-            found = check.run()
-        except HvdcloudError as error:
-            found = failure(error)
+        found = _find(check)
         self._answers.put((check.name, found))
         return found
 
-    def finish(self) -> None:
+    def finish(self, *, before_build: bool = False) -> None:
         """Raise what failed, as far as that is known by now or half a second later; may be called again.
+
+        Args:
+            before_build: an image will be built; ask whether the engine has room for it.
 
         Raises:
             HvdcloudError: of the kind of the first check that failed.
         """
         found: list[tuple[str, Finding]] = []
+        if before_build and self._room is not None:
+            found.append((_ROOM, _find(self._room)))
+            self._room = None
         deadline = time.monotonic() + GRACE_SECONDS
         with contextlib.suppress(queue.Empty):
             while not self._done:
@@ -129,3 +135,10 @@ class EarlyChecks:
                 self._console.say(f"{name}: {finding.message}")
         for finding in warnings:
             self._console.warn(f"{finding.message}; {finding.hint}")
+
+
+def _find(check: Check) -> Finding:
+    try:
+        return check.run()
+    except HvdcloudError as error:
+        return failure(error)

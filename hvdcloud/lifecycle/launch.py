@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,7 @@ def launch(
     try:
         confirm_before_build(context, consent)
         step = "its image was prepared"
-        built = ensure_image(context, before=early.finish)
+        built = ensure_image(context, before=partial(early.finish, before_build=True))
         step = "its cluster was prepared"
         cluster = retries.up(consent=consent, early=early, wait=wait)
         step = "its run was prepared"

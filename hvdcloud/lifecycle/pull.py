@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, UsageError, first_of
-from hvdcloud.lifecycle.mirror import bring_home
-from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.steps import NOTICEABLE_SECONDS
-from hvdcloud.storage.base import PARTIAL_SUFFIX
 
 if TYPE_CHECKING:
     from hvdcloud.checkpoints.pull import Progress
@@ -68,6 +65,9 @@ def pull(context: Context, *, run_id: str | None, target: Path | None) -> PullRe
         UsageError: there is nothing to pull.
         CheckpointError: something is missing or does not verify; everything else has been fetched.
     """
+    from hvdcloud.lifecycle.mirror import bring_home
+    from hvdcloud.lifecycle.storage_tokens import lend
+
     cluster = context.find()
     away: Sequence[HvdcloudError] = ()
     if cluster is not None:
@@ -151,6 +151,8 @@ def _pull_run(
 
 def _unfinished_bytes(folder: Path) -> int:
     """The size of the files that are being fetched into this folder; their space may be reserved before."""
+    from hvdcloud.storage.base import PARTIAL_SUFFIX
+
     count = 0
     for path in folder.rglob(f".*{PARTIAL_SUFFIX}"):
         # It has its own name by now, or is deleted.

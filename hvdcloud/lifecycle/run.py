@@ -34,7 +34,8 @@ from hvdcloud.lifecycle.run_options import RunOptions
 from hvdcloud.lifecycle.storage_tokens import keep_renewing
 from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.runs import horovod_args
-from hvdcloud.runs.state import About, plain_name
+from hvdcloud.runs.reports import plain_name
+from hvdcloud.runs.state import About
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted
 

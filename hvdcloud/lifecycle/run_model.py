@@ -13,9 +13,10 @@ from hvdcloud.lifecycle.data import failure as data_failure
 from hvdcloud.lifecycle.logs import Followed
 from hvdcloud.runs.data import RunData
 from hvdcloud.runs.failure import told
+from hvdcloud.runs.reports import RankWaits
 from hvdcloud.runs.retry import Attempt
 from hvdcloud.runs.slow_ranks import SlowRanks, slow_ranks_of
-from hvdcloud.runs.state import Member, RankWaits, RunState
+from hvdcloud.runs.state import Member, RunState
 from hvdcloud.units import counted, seconds
 
 if TYPE_CHECKING:

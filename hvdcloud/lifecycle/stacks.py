@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
 from hvdcloud.json_values import parse_object
 from hvdcloud.lifecycle.logs import find_run
+from hvdcloud.runs.reports import instant
 from hvdcloud.runs.stacks import Group, RankStacks, grouped
-from hvdcloud.runs.state import instant
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster

@@ -20,8 +20,9 @@ from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.progress import LogReader, Position
+from hvdcloud.runs.reports import NodeData, number
 from hvdcloud.runs.slow_ranks import SlowRanks, slow_ranks_of
-from hvdcloud.runs.state import Event, Member, NodeData, RunState, number, read_sample
+from hvdcloud.runs.state import Event, Member, RunState, read_sample
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, Node

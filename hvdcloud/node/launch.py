@@ -8,20 +8,23 @@ import signal
 import sys
 import time
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import paths, processes
-from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.files import Lock
 from hvdcloud.node.notify import tell
-from hvdcloud.node.records import state
+from hvdcloud.node.records import active, state
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.finish import after
 from hvdcloud.node.run.request import Elastic, Host, Request
 from hvdcloud.node.run.supervisor import Supervisor
-from hvdcloud.node.vms.templates import VmTemplates
-from hvdcloud.runs.state import NodeData, RunState
+from hvdcloud.runs.reports import NodeData
+from hvdcloud.runs.state import RunState
+
+if TYPE_CHECKING:
+    from hvdcloud.node.data.sets import DataRequest
+    from hvdcloud.node.vms.templates import VmTemplates
 
 START_SECONDS = 15.0
 
@@ -45,8 +48,8 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
             controller=str(request.get("controller", "gloo")),
             elastic=_elastic(request),
             stuck=None if request.get("stuck") is None else float(request["stuck"]),
-            vm_templates=VmTemplates.of(request.get("orders")),
-            data=None if request.get("data") is None else DataRequest.from_json(request["data"]),
+            vm_templates=_vm_templates(request.get("orders")),
+            data=_data(request.get("data")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"launch: {type(error).__name__}: {error}", hint="hvdcloud run again") from error
@@ -55,7 +58,7 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
     Spec.load(run)
     lock = Lock(paths.supervisor_lock())
     if not lock.acquire({"run": run, **processes.describe_self()}):
-        raise state.ActiveRunError(state.active_run() or "?")
+        raise active.ActiveRunError(active.active_run() or "?")
     if state.state_file(run).exists():
         raise UsageError(f"run {run} was already launched", hint=f"hvdcloud logs {run}")
     current = RunState(
@@ -74,6 +77,22 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
         state.record_event(run, "started detached")
     _detach(wanted, current, lock)
     return {"ok": True}
+
+
+def _vm_templates(value: Any) -> VmTemplates | None:
+    if value is None:
+        return None
+    from hvdcloud.node.vms.templates import VmTemplates
+
+    return VmTemplates.of(value)
+
+
+def _data(value: Any) -> DataRequest | None:
+    if value is None:
+        return None
+    from hvdcloud.node.data.sets import DataRequest
+
+    return DataRequest.from_json(value)
 
 
 def _nodes_with_data(request: dict[str, Any]) -> list[str]:

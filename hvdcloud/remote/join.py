@@ -13,7 +13,7 @@ from hvdcloud.errors import HvdcloudError, NodeError, first_of
 from hvdcloud.json_values import mapping
 from hvdcloud.remote.keys import KeyPair, new_key_pair, no_key, pin, pinned, read_key_pair, write_key_pair
 from hvdcloud.remote.ssh import Fleet
-from hvdcloud.runs.state import instant
+from hvdcloud.runs.reports import instant
 from hvdcloud.visible import says
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import Cluster, NodeState
 from hvdcloud.errors import HvdcloudError
-from hvdcloud.runs.state import UploadReport, plain_name
+from hvdcloud.runs.reports import UploadReport, plain_name
 from hvdcloud.visible import says, words
 
 if TYPE_CHECKING:

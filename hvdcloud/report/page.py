@@ -24,8 +24,9 @@ from hvdcloud.runs import data
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.log_lines import Lines
 from hvdcloud.runs.progress import LogReader
+from hvdcloud.runs.reports import number
 from hvdcloud.runs.slow_ranks import slow_ranks_of
-from hvdcloud.runs.state import Event, RunState, number
+from hvdcloud.runs.state import Event, RunState
 from hvdcloud.units import counted, dollars, seconds, size
 from hvdcloud.visible import as_left
 

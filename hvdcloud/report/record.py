@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.runs.state import About, Event, RunState, instant, json_lines
+from hvdcloud.runs.reports import instant, json_lines
+from hvdcloud.runs.state import About, Event, RunState
 
 if TYPE_CHECKING:
     from hvdcloud.checkpoints.manifest import Entry

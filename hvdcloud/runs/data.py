@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hvdcloud.runs.state import About, NodeData, RunState
+from hvdcloud.runs.reports import NodeData
+from hvdcloud.runs.state import About, RunState
 from hvdcloud.units import counted, seconds, size
 
 _PHASES = {

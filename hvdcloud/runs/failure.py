@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from hvdcloud.runs.reports import RankRecord
 from hvdcloud.runs.stacks import WORKSPACE
-from hvdcloud.runs.state import RankRecord, RunState
+from hvdcloud.runs.state import RunState
 from hvdcloud.visible import says, words
 
 KEPT_LINES = 400

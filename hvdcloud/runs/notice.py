@@ -14,7 +14,8 @@ from urllib.parse import quote, urlsplit
 from hvdcloud.json_values import mapping, text
 from hvdcloud.runs.log_lines import rank_and_text
 from hvdcloud.runs.progress import LogReader
-from hvdcloud.runs.state import About, RunState, number
+from hvdcloud.runs.reports import number
+from hvdcloud.runs.state import About, RunState
 from hvdcloud.units import counted, dollars, seconds
 from hvdcloud.visible import as_left, visible, words
 

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from hvdcloud.json_values import mappings
-from hvdcloud.runs.state import instant, number, plain_name, whole
+from hvdcloud.runs.reports import instant, number, plain_name, whole
 from hvdcloud.units import counted, dollars, seconds
 
 BEGUN, ENDED = "retry", "retry-end"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hvdcloud.runs.state import RankWaits, RunState
+from hvdcloud.runs.reports import RankWaits
+from hvdcloud.runs.state import RunState
 
 LEAST_SECONDS = 10.0
 """Of training, before a rank is named."""

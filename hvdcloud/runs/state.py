@@ -7,100 +7,31 @@ of that is an error. Pure; copied into the image, so it needs the standard libra
 
 from __future__ import annotations
 
-import re
-import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from hvdcloud.json_values import mapping, mappings, parse_object
-from hvdcloud.runs.stacks import Stuck
+from hvdcloud.runs.reports import (
+    Instant,
+    Name,
+    NodeData,
+    RankRecord,
+    RankWaits,
+    UploadReport,
+    instant,
+    json_lines,
+    number,
+    read_fields,
+    texts_of,
+    whole,
+    words_of,
+)
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_LONGEST_METRIC = 40
-_MOST_METRICS = 20
-_MOST_WHOLE = 1_000_000_000
-_MOST = 1e15
-_END_OF_TIME = 250_000_000_000.0
+if TYPE_CHECKING:
+    from hvdcloud.runs.stacks import Stuck
 
 _ABSENT_IF_EMPTY = ("making", "nodes_preempted", "not_deleted", "supervisor_dead", "needs_token")
-Instant = float
-"""Seconds since the epoch."""
-Name = str
-"""As `plain_name` reads it."""
-
-
-def whole(value: object) -> int | None:
-    """A number of ranks or nodes, also if it is written as text; None for anything else."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _MOST_WHOLE:
-        return None
-    return int(value)
-
-
-def number(value: object) -> float | None:
-    """A number of a plausible size; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if abs(value) < _MOST else None
-
-
-def instant(value: object) -> float | None:
-    """Seconds since the epoch that a calendar knows; None for anything else."""
-    found = number(value)
-    return found if found is not None and 0 <= found < _END_OF_TIME else None
-
-
-def plain_name(value: object) -> str:
-    """A name that may stand in a command to type: one word without a meaning for a shell, and no option; else ""."""
-    text = str(value) if value else ""
-    return text if _NAME.fullmatch(text) else ""
-
-
-def _text(value: object) -> str:
-    return str(value) if value else ""
-
-
-def _texts(value: object) -> list[str]:
-    return [str(each) for each in value] if isinstance(value, list) else []
-
-
-def _numbers(value: object) -> dict[str, float]:
-    found = {
-        plain: known
-        for name, each in mapping(value).items()
-        if (known := number(each)) is not None
-        for plain in [str(name)]
-        if len(plain) <= _LONGEST_METRIC
-    }
-    return dict(sorted(found.items())[:_MOST_METRICS])
-
-
-_READERS: Mapping[str, Callable[[Any], Any]] = {
-    "str": _text,
-    "Name": plain_name,
-    "bool": bool,
-    "int": lambda value: whole(value) or 0,
-    "int | None": whole,
-    "float | None": number,
-    "Instant | None": instant,
-    "Sequence[str]": _texts,
-    "Mapping[str, float]": _numbers,
-}
-"""How a field is read, by its type as it is written."""
-_T = TypeVar("_T")
-
-
-def _read(kind: type[_T], value: Mapping[str, Any], **given: object) -> _T:
-    """A dataclass from a JSON object, each field by its type; `given` holds those that are read otherwise."""
-    wanted = {name: type_ for name, type_ in kind.__annotations__.items() if name not in given}
-    return kind(**{name: _READERS[type_](value.get(name)) for name, type_ in wanted.items()}, **given)
-
-
-def json_lines(data: bytes) -> list[dict[str, Any]]:
-    """The JSON objects in a file with one on each line, without lines that are cut off or hold something else."""
-    return [found for line in data.splitlines() if (found := parse_object(line)) is not None]
 
 
 def read_sample(value: object) -> dict[str, Any]:
@@ -114,87 +45,6 @@ def read_sample(value: object) -> dict[str, Any]:
     if isinstance(found.get("trouble"), str):
         sample["trouble"] = found["trouble"]
     return sample
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploadReport:
-    """How far the checkpoints of a node, or of a whole run, are in the bucket."""
-
-    complete: bool = False
-    """Every file is in the bucket, and the manifests say so."""
-    files: int = 0
-    """How many were uploaded."""
-    pending: Sequence[str] = ()
-    """Still being written, or changed while they were read."""
-    errors: Sequence[str] = ()
-    """Sentences; one for each file, or for the bucket."""
-    skipped: Sequence[str] = ()
-    """Sentences about what is not uploaded: links that lead out of the checkpoint directory, names that no checkpoint
-    may have."""
-    needs_token: bool = False
-    """The storage token has ended, and uploads wait for the next one."""
-
-    @classmethod
-    def from_json(cls, value: object) -> UploadReport:
-        """A report as a node sent it."""
-        return _read(cls, value) if isinstance(value, dict) else cls()
-
-    @classmethod
-    def merged(cls, reports: Mapping[str, UploadReport]) -> UploadReport:
-        """The reports of several nodes, by their names, as one."""
-        return cls(
-            complete=bool(reports) and all(report.complete for report in reports.values()),
-            files=sum(report.files for report in reports.values()),
-            pending=[f"{node}: {name}" for node, report in reports.items() for name in report.pending],
-            errors=[f"{node}: {error}" for node, report in reports.items() for error in report.errors],
-            skipped=[f"{node}: {what}" for node, report in reports.items() for what in report.skipped],
-            needs_token=any(report.needs_token for report in reports.values()),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object."""
-        found = asdict(self)
-        return found if self.needs_token else {key: found[key] for key in found if key != "needs_token"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRecord:
-    """How a rank ended, if it has ended."""
-
-    rank: int
-    node: str = ""
-    exit_code: int | None = None
-    signal: int | None = None
-    terminated: bool | None = None
-    """Whether the launcher had asked for its end, which is then not what made the run fail; None: not known."""
-    out_of_memory: bool = False
-    """The kernel killed it because there was no memory left."""
-    ended: Instant | None = None
-
-    @property
-    def end(self) -> str:
-        """How it ended, in words."""
-        if self.out_of_memory:
-            return "was killed by the kernel, which was out of memory"
-        return f"exited with {self.exit_code}" if self.signal is None else f"was killed by {signal_name(self.signal)}"
-
-    @property
-    def text(self) -> str:
-        """Its end in words."""
-        return f"rank {self.rank} on {self.node} {self.end}"
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> RankRecord:
-        """A record as a rank, an agent or a supervisor wrote it."""
-        return _read(cls, value, terminated=bool(value["terminated"]) if "terminated" in value else None)
-
-    def to_json(self) -> dict[str, Any]:
-        """The record as a JSON object."""
-        found: dict[str, Any] = {"rank": self.rank, "exit_code": self.exit_code, "signal": self.signal}
-        if self.terminated is not None:
-            found["terminated"] = self.terminated
-        found |= {"out_of_memory": True} if self.out_of_memory else {}
-        return {**found, "ended": self.ended, **({"node": self.node} if self.node else {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,89 +74,13 @@ class Member:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Member:
         """A member as the head wrote it."""
-        name = _text(value.get("name"))
-        alias, state = _text(value.get("alias")) or name, _text(value.get("state")) or "?"
-        return _read(cls, value, name=name, alias=alias, state=state, since=instant(value.get("since")) or None)
+        name = words_of(value.get("name"))
+        alias, state = words_of(value.get("alias")) or name, words_of(value.get("state")) or "?"
+        return read_fields(cls, value, name=name, alias=alias, state=state, since=instant(value.get("since")) or None)
 
     def to_json(self) -> dict[str, Any]:
         """The member as a JSON object."""
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeData:
-    """How far the data sets of a node are, taken together."""
-
-    node: Name = ""
-    phase: str = ""
-    """waiting | listing | fetching | verifying | ready | failed"""
-    bytes: int = 0
-    """That it has, verified or on the way; `total_bytes`: 0 until the buckets are listed."""
-    total_bytes: int = 0
-    files: int = 0
-    total_files: int = 0
-    seconds: float | None = None
-    """For how long it fetched; 0: it had everything."""
-    error: str = ""
-    """Of a data set that failed, with its name."""
-    hint: str = ""
-    exit_code: int | None = None
-    """Which kind of error it is (errors.py)."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether ranks may start."""
-        return self.phase == "ready"
-
-    @classmethod
-    def from_json(cls, value: object) -> NodeData:
-        """As a node or the head wrote it."""
-        return _read(cls, mapping(value), bytes=_size(value, "bytes"), total_bytes=_size(value, "total_bytes"))
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        found = asdict(self)
-        return {key: found[key] for key in found if key not in ("error", "hint", "exit_code") or found[key]}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankWaits:
-    """How long a rank has waited in Horovod's collectives: for other ranks, and for the data to arrive."""
-
-    rank: int
-    node: Name = ""
-    waited: float | None = None
-    """Seconds, of `seconds`: from its first collective to its newest."""
-    seconds: float | None = None
-    recently: float | None = None
-    """The part of the last minute in which it waited, 0 to 1; None: not known yet."""
-
-    @property
-    def share(self) -> float | None:
-        """The part of its time in which it waited, 0 to 1; None: not known."""
-        if self.waited is None or not self.seconds or self.seconds < 0:
-            return None
-        return min(1.0, max(0.0, self.waited / self.seconds))
-
-    @classmethod
-    def from_json(cls, value: object) -> RankWaits:
-        """As a node or the head wrote it."""
-        return _read(cls, mapping(value))
-
-    @classmethod
-    def all_from_json(cls, values: object) -> list[RankWaits]:
-        """Those in a JSON list."""
-        return [cls.from_json(each) for each in mappings(values) if whole(each.get("rank")) is not None]
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return asdict(self)
-
-
-def _size(value: object, key: str) -> int:
-    """Bytes, of which a data set has more than a run has ranks."""
-    found = number(mapping(value).get(key))
-    return int(found) if found is not None and found > 0 else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,7 +101,7 @@ class Event:
         """An event as the head wrote it; None if it does not say when it happened."""
         if not isinstance(value, dict) or (at := instant(value.get("t"))) is None:
             return None
-        return _read(cls, value, at=at, name=_text(value.get("event")))
+        return read_fields(cls, value, at=at, name=words_of(value.get("event")))
 
     @classmethod
     def all_from_json(cls, values: object) -> list[Event]:
@@ -377,7 +151,7 @@ class About:
     @classmethod
     def from_json(cls, value: object) -> About:
         """What a laptop sent."""
-        return _read(cls, value, machine=_text(value.get("machine"))) if isinstance(value, dict) else cls()
+        return read_fields(cls, value, machine=words_of(value.get("machine"))) if isinstance(value, dict) else cls()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,7 +184,7 @@ class RunState:
     nodes_lost: Sequence[str] = ()
     nodes_preempted: Sequence[str] = ()
     """Those that had the notice of a preemption; in an elastic run they may be back."""
-    checkpoints: UploadReport = UploadReport()
+    checkpoints: UploadReport = field(default_factory=UploadReport)
     about: Mapping[str, Any] = field(default_factory=dict)
     """As the laptop sent it; `About` reads it."""
     down_when_done: bool = False
@@ -479,10 +253,10 @@ class RunState:
         if not isinstance(value, dict):
             return cls()
         limits = value.get("elastic")
-        elastic = _read(ElasticLimits, limits) if isinstance(limits, dict) else None
-        members = [Member.from_json(each) for each in mappings(value.get("members")) if _text(each.get("name"))]
+        elastic = read_fields(ElasticLimits, limits) if isinstance(limits, dict) else None
+        members = [Member.from_json(each) for each in mappings(value.get("members")) if words_of(each.get("name"))]
         left_behind, about = value.get("left_behind"), mapping(value.get("about"))
-        return _read(
+        return read_fields(
             cls,
             value,
             ranks=[RankRecord.from_json(each) for each in mappings(value.get("ranks"))],
@@ -491,8 +265,8 @@ class RunState:
             elastic=elastic,
             world=whole(value.get("world")) if elastic is not None else None,
             members=sorted(members, key=lambda member: (len(member.name), member.name)),
-            left_behind=_texts(left_behind) if left_behind is not None else None,
-            stuck=Stuck.from_json(value.get("stuck")),
+            left_behind=texts_of(left_behind) if left_behind is not None else None,
+            stuck=_stuck(value.get("stuck")),
             data=[NodeData.from_json(each) for each in mappings(value.get("data"))],
             waits=RankWaits.all_from_json(value.get("waits")),
         )
@@ -513,12 +287,13 @@ class RunState:
         return {key: value for key, value in found.items() if key not in absent}
 
 
-def signal_name(number: int) -> str:
-    """`signal 9 (SIGKILL)`."""
-    try:
-        return f"signal {number} ({signal.Signals(number).name})"
-    except ValueError:
-        return f"signal {number}"
+def _stuck(value: object) -> Stuck | None:
+    if not isinstance(value, dict):
+        return None
+    # Few runs get stuck, and everything that reads a state would load it.
+    from hvdcloud.runs.stacks import Stuck
+
+    return Stuck.from_json(value)
 
 
 def ranks_text(*, ranks: int, now: int | None) -> str:

@@ -19,7 +19,7 @@ from hvdcloud.checkpoints.pull import PullError, PullResult, pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 from hvdcloud.errors import CheckpointError, ExitCode
 from hvdcloud.node.uploads.uploader import Uploader
-from hvdcloud.runs.state import UploadReport
+from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.base import Bucket, CorruptObjectError
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.open import open_bucket

@@ -21,8 +21,21 @@ def test_what_a_run_starts_on_a_node_loads_nothing_that_sends_notices(module: st
     assert not loaded(f"import hvdcloud.node.{module}") & {"http.client", "ssl", "hvdcloud.runs.notice"}
 
 
+@pytest.mark.parametrize("module", ["run.agent", "run.prepare", "run.rank", "mesh.join", "boot.activity"])
+def test_what_every_node_starts_loads_neither_the_state_of_runs_nor_what_fetches_data(module: str) -> None:
+    rare = {"hvdcloud.runs.state", "hvdcloud.runs.stacks", "hvdcloud.node.data.sets", "datetime", "platform"}
+    assert not loaded(f"import hvdcloud.node.__main__, hvdcloud.node.{module}") & rare
+
+
+def test_paramiko_is_loaded_without_the_framework_invoke() -> None:
+    program = "from hvdcloud.modules import load\nload('paramiko')"
+    assert "paramiko.client" in loaded(program)
+    assert "invoke" not in loaded(program)
+
+
 def test_launch_does_not_load_what_it_needs_only_once_its_nodes_boot() -> None:
     later = {"paramiko", "hvdcloud.lifecycle.run", "hvdcloud.lifecycle.down", "hvdcloud.lifecycle.logs"}
+    later |= {"hvdcloud.lifecycle.mirror", "hvdcloud.runs.state", "hvdcloud.storage.base", "hvdcloud.remote.ssh"}
     assert not loaded("import hvdcloud.cli.main, hvdcloud.lifecycle.launch, hvdcloud.lifecycle.run_options") & later
 
 

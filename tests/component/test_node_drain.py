@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.node.uploads import drain
-from hvdcloud.runs.state import UploadReport
+from hvdcloud.runs.reports import UploadReport
 from tests.standins.metadata.preemption import Notices, notices
 from tests.support.harness import until
 from tests.support.nodes import RUN, NodeCluster, is_gone, node_cluster, wait_gone

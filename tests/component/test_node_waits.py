@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.node.monitor import waits
-from hvdcloud.runs.state import RankWaits, RunState
+from hvdcloud.runs.reports import RankWaits
+from hvdcloud.runs.state import RunState
 from tests.support.nodes import RUN, NodeCluster, node_cluster
 
 LIBRARY = """

@@ -31,7 +31,8 @@ from hvdcloud.lifecycle.logs import Followed, detached
 from hvdcloud.lifecycle.pull import PulledRun, PullResult
 from hvdcloud.lifecycle.run_model import result_of_followed
 from hvdcloud.runs.progress import LogReader
-from hvdcloud.runs.state import RankRecord, RunState, UploadReport
+from hvdcloud.runs.reports import RankRecord, UploadReport
+from hvdcloud.runs.state import RunState
 
 RUN = "20261121-101112-abcdef"
 SUCCESS = b"[0] epoch 11/12: loss 0.101, accuracy 0.988\\n[0] epoch 12/12: loss 0.098, accuracy 0.992\\n"

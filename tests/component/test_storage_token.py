@@ -25,7 +25,7 @@ from hvdcloud.google.storage_token import ENDPOINT_VARIABLE
 from hvdcloud.lifecycle import storage_tokens
 from hvdcloud.node.uploads.loop import write_report
 from hvdcloud.providers.local.platform import LocalPlatform
-from hvdcloud.runs.state import UploadReport
+from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.open import open_bucket
 from hvdcloud.storage.token_file import TokenMissingError
 from tests.standins.google_account import Account, service_account

@@ -19,7 +19,7 @@ from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, read_m
 from hvdcloud.checkpoints.pull import pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.node.uploads.uploader import Uploader
-from hvdcloud.runs.state import UploadReport
+from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectInfo
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.folder import FolderBucket

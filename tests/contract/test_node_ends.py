@@ -11,7 +11,8 @@ import pytest
 
 from hvdcloud.node.run import finish
 from hvdcloud.node.vms import poweroff
-from hvdcloud.runs.state import RunState, UploadReport
+from hvdcloud.runs.reports import UploadReport
+from hvdcloud.runs.state import RunState
 from tests.standins.compute import Delays, Emulator
 from tests.standins.metadata.guest_attributes import identity_of_vm
 from tests.support.cloud import NODES_ACCOUNT

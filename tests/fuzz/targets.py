@@ -41,7 +41,8 @@ from hvdcloud.report.record import RunRecord
 from hvdcloud.runs.log_lines import JobLines, RankLines
 from hvdcloud.runs.notice import EVENTS, KINDS, Notice, Settings
 from hvdcloud.runs.progress import LogReader
-from hvdcloud.runs.state import About, Event, RankRecord, RunState, UploadReport, instant, json_lines
+from hvdcloud.runs.reports import RankRecord, UploadReport, instant, json_lines
+from hvdcloud.runs.state import About, Event, RunState
 from hvdcloud.visible import visible
 from tests.fuzz.hostile import document, lines
 from tests.support.views import view

@@ -14,7 +14,7 @@ from pathlib import Path
 import paramiko
 
 from hvdcloud.node.uploads.uploader import Uploader
-from hvdcloud.runs.state import UploadReport
+from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.folder import FolderBucket
 from tests.support.nodes import REPOSITORY
 from tests.support.vanishing import RUN, Program, Vm, says

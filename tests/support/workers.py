@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hvdcloud.node.elastic.workers import Process, Workers
 from hvdcloud.node.run.outcome import Ended
-from hvdcloud.runs.state import RankRecord
+from hvdcloud.runs.reports import RankRecord
 
 ADDRESSES = {f"d-{index}": f"10.0.0.{index + 2}" for index in range(4)}
 

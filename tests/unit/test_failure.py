@@ -12,7 +12,8 @@ from hvdcloud.report.page import _read_log, _summary
 from hvdcloud.report.record import RunRecord
 from hvdcloud.runs.failure import Raised, raised_in
 from hvdcloud.runs.progress import LogReader
-from hvdcloud.runs.state import ElasticLimits, RankRecord, RunState
+from hvdcloud.runs.reports import RankRecord
+from hvdcloud.runs.state import ElasticLimits, RunState
 
 PLAIN = """\
 Traceback (most recent call last):

@@ -15,7 +15,8 @@ from hvdcloud.report.page import _line
 from hvdcloud.runs.failure import Raised, raised_in
 from hvdcloud.runs.log_lines import JobLines, Lines, RankLines, counted, numbers_in
 from hvdcloud.runs.progress import LogReader
-from hvdcloud.runs.state import RankRecord, RunState
+from hvdcloud.runs.reports import RankRecord
+from hvdcloud.runs.state import RunState
 from hvdcloud.visible import JobText, as_left, visible, words
 
 SIZES = tuple(8_000 * 2**power for power in range(8))

@@ -17,7 +17,7 @@ from hvdcloud.node.run.outcome import (
     judge_elastic,
     may_be_a_consequence,
 )
-from hvdcloud.runs.state import RankRecord
+from hvdcloud.runs.reports import RankRecord
 
 
 def ended(rank: int, exit_code: int, *, at: float = 10.0, signal: int | None = None, terminated: bool = False) -> Ended:

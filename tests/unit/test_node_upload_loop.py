@@ -12,7 +12,7 @@ from hvdcloud.node import paths
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads import loop
 from hvdcloud.node.uploads.loop import UploadLoop
-from hvdcloud.runs.state import UploadReport
+from hvdcloud.runs.reports import UploadReport
 
 RUN = "20261121-101112-abcdef"
 

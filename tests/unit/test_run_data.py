@@ -14,7 +14,8 @@ from hvdcloud.lifecycle.run_model import result_of
 from hvdcloud.node.data.sets import DataState
 from hvdcloud.node.run.data import summary as summary_of_node
 from hvdcloud.runs.data import RunData, progress, summary
-from hvdcloud.runs.state import NodeData, RunState
+from hvdcloud.runs.reports import NodeData
+from hvdcloud.runs.state import RunState
 
 RUN = "20261121-101112-abcdef"
 SETS = {

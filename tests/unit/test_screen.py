@@ -11,8 +11,9 @@ from hvdcloud.cli.screen import SCROLLBAR, Looks, bar, draw
 from hvdcloud.lifecycle.top import RunView, View
 from hvdcloud.runs.log_lines import counted
 from hvdcloud.runs.progress import Position, ProgressReader
+from hvdcloud.runs.reports import NodeData
 from hvdcloud.runs.slow_ranks import SlowRanks
-from hvdcloud.runs.state import Member, NodeData
+from hvdcloud.runs.state import Member
 from tests.support.views import RUN, gpu, many_nodes, node, view
 
 

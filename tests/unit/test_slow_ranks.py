@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from hvdcloud.runs.reports import RankWaits
 from hvdcloud.runs.slow_ranks import LEAST_SECONDS, seconds_lost, slow_ranks, slow_ranks_of
-from hvdcloud.runs.state import RankWaits, RunState
+from hvdcloud.runs.state import RunState
 
 
 def waits(*shares: float, seconds: float = 100.0, per_node: int = 1, recently: float | None = None) -> list[RankWaits]:

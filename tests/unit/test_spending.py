@@ -23,7 +23,8 @@ from hvdcloud.cluster.spending import (
     run_times,
     spent_text,
 )
-from hvdcloud.runs.state import Event, NodeData, RunState
+from hvdcloud.runs.reports import NodeData
+from hvdcloud.runs.state import Event, RunState
 
 BORN = 1_700_000_000.0
 RUN = "20231114-221640-abcdef"

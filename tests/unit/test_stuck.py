@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hvdcloud.node.monitor.stillness import NodeSample, ProcessSample, Signs, ThreadSample, compare
-from hvdcloud.node.run.stuck import ANSWER_SECONDS, ROUNDS, SPIN_FACTOR, StallReader, StuckWatch, stall_check_seconds
+from hvdcloud.node.run.rank import stall_check_seconds
+from hvdcloud.node.run.stuck import ANSWER_SECONDS, ROUNDS, SPIN_FACTOR, StallReader, StuckWatch
 from hvdcloud.runs.stacks import Frame, ProcessStacks, RankStacks, Thread
 
 STEP = (Frame(name="step", file="/workspace/train.py", line=41),)

@@ -16,17 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud import engine
 from hvdcloud.errors import ImageError, NodeError
-from hvdcloud.image.build import registry_cache
-from hvdcloud.image.build.buildkit import BuildKitBuilder, find_builder
-from hvdcloud.image.build.classic import ClassicBuilder
 from hvdcloud.image.engine_stream import BuildEvent, Progress, ignore, inspected, other_architecture
 from hvdcloud.image.plan import base_images, custom_base
-from hvdcloud.image.plan.provenance import source_labels
 from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
-from hvdcloud.image.stages import with_stages
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import ImageConfig
+    from hvdcloud.image.build import registry_cache
+    from hvdcloud.image.build.buildkit import BuildKitBuilder
+    from hvdcloud.image.build.classic import ClassicBuilder
 
 EMULATED_TIMES = (5, 10)
 """How many times as long compilers take under QEMU: https://github.com/7xuanlu/origin/pull/185 (C++ and Rust)."""
@@ -89,7 +87,7 @@ def build(
         ImageError: `image.base` can't be pulled or can't be a node, or a step failed; `details` has its last lines.
     """
     started = time.monotonic()
-    source, target = registry_cache.cache_from(cache_from), registry_cache.cache_to(cache_to)
+    source, target = _caches(cache_from, cache_to)
     # What can be refused is refused before an engine is asked, and before `image.base` is pulled.
     if plan is None:
         unseen = custom_base.Base(reference=image_config.base, identity="") if image_config.base else None
@@ -120,7 +118,7 @@ def build(
             source=source,
             target=target,
             repository=image_config.repository,
-            labels=lambda: source_labels(project_dir, os.environ),
+            labels=partial(_labels, project_dir),
             before=before,
         )
     if base is not None and base.may_move and not built.cached:
@@ -128,6 +126,22 @@ def build(
     if own is not None:
         built = replace(built, cached=built.cached and own.cached, steps=built.steps + own.steps)
     return replace(built, seconds=time.monotonic() - started)
+
+
+def _caches(
+    cache_from: str | None, cache_to: str | None
+) -> tuple[registry_cache.Cache | None, registry_cache.Cache | None]:
+    if cache_from is None and cache_to is None:
+        return None, None
+    from hvdcloud.image.build import registry_cache
+
+    return registry_cache.cache_from(cache_from), registry_cache.cache_to(cache_to)
+
+
+def _labels(project_dir: Path) -> Mapping[str, str]:
+    from hvdcloud.image.plan.provenance import source_labels
+
+    return source_labels(project_dir, os.environ)
 
 
 def carry_out(
@@ -161,6 +175,8 @@ def carry_out(
             # Another process may have built it while this one waited.
             image_id = _image_id(api, plan.reference, plan.architecture) or work.do(source)
     if target is not None:
+        from hvdcloud.image.build import registry_cache
+
         registry_cache.store(api, target, plan=plan, progress=progress)
     return BuildResult(
         plan=plan,
@@ -273,6 +289,8 @@ class _Work:
         """Returns the id of the image wanted."""
         with contextlib.ExitStack() as stack:
             if source is not None:
+                from hvdcloud.image.build import registry_cache
+
                 self._cache = registry_cache.Reader(api=self.api, cache=source, plan=self.plan, progress=self.progress)
                 stack.callback(self._cache.tidy)
             self._have(self.plan.last)
@@ -288,6 +306,11 @@ class _Work:
         for earlier in self.plan.steps:
             if earlier.reference in step.needs:
                 self._have(earlier)
+        # Most commands find the image built, and load nothing that builds.
+        from hvdcloud.image.build.buildkit import find_builder
+        from hvdcloud.image.build.classic import ClassicBuilder
+        from hvdcloud.image.stages import with_stages
+
         last = 0
         tell = with_stages(step, self.progress)
 

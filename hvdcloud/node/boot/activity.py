@@ -11,12 +11,8 @@ import contextlib
 import time
 from collections.abc import Iterable
 
-from hvdcloud.node import machine, paths
-from hvdcloud.node.data import fetcher
+from hvdcloud.node import paths
 from hvdcloud.node.files import read_json, write_json
-from hvdcloud.node.mesh import tcp
-from hvdcloud.node.mesh.nodes import node_addresses
-from hvdcloud.node.records import state
 
 
 def mark() -> None:
@@ -32,18 +28,24 @@ def idle_seconds() -> float | None:
     return max(0.0, time.monotonic() - seen) if isinstance(seen, (int, float)) else None
 
 
-def now(tables: Iterable[str] = tcp.TABLES) -> str | None:
+def now(tables: Iterable[str] | None = None) -> str | None:
     """The activity at this moment, in words; None: there is none.
 
     Args:
-        tables: files with this machine's TCP connections, in the format of /proc/net/tcp.
+        tables: files with this machine's TCP connections, in the format of /proc/net/tcp; None: the kernel's.
     """
-    if (run := state.active_run()) is not None:
+    from hvdcloud.node import machine
+    from hvdcloud.node.data import fetcher
+    from hvdcloud.node.mesh import tcp
+    from hvdcloud.node.mesh.nodes import node_addresses
+    from hvdcloud.node.records import active
+
+    if (run := active.active_run()) is not None:
         return f"run {run}"
-    if agents := state.live_agents():
+    if agents := active.live_agents():
         return f"the agent of run {min(agents)}"
     if fetcher.is_at_work():
         return "data sets that are fetched"
-    callers = tcp.callers_on(machine.ssh_port(), tcp.read(tables))
+    callers = tcp.callers_on(machine.ssh_port(), tcp.read(tcp.TABLES if tables is None else tables))
     strangers = callers - set(node_addresses()) if callers else set()
     return f"an SSH connection from {min(strangers)}" if strangers else None

@@ -66,14 +66,14 @@ def end_at_limit(late: float) -> int:
 def _end_run() -> None:
     """End the active run, upload what there is, and keep its log. What fails is written down, and does not matter: the
     container keeps what it has."""
-    from hvdcloud.node.records import state
+    from hvdcloud.node.records import active, state
     from hvdcloud.node.run import control
     from hvdcloud.node.uploads import archive
     from hvdcloud.node.uploads.loop import incomplete_runs
     from hvdcloud.node.vms import poweroff
 
     try:
-        if (run := state.active_run()) is not None:
+        if (run := active.active_run()) is not None:
             state.record_event(run, _reason())
             control.stop(run)
             archive.wait_kept(run, seconds=control.LOG_SECONDS)

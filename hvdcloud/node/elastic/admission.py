@@ -12,7 +12,7 @@ from hvdcloud.node.elastic.membership import Membership, Place
 from hvdcloud.node.elastic.reports import Reports
 from hvdcloud.node.elastic.workers import Workers
 from hvdcloud.node.run.lease import Lease
-from hvdcloud.runs.state import UploadReport
+from hvdcloud.runs.reports import UploadReport
 
 LEAVE_SECONDS = 60.0
 """How long a node that was dismissed may keep its workers before they are ended."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import channel, paths
-from hvdcloud.node.records import state
+from hvdcloud.node.records import active
 
 SECONDS = 600.0
 """How long the checkpoints of nodes that leave may take."""
@@ -44,7 +44,7 @@ def ask(run: str, request: dict[str, Any]) -> dict[str, Any]:
         UsageError: the run has ended, is not elastic, or refuses.
         NodeError: the supervisor does not answer.
     """
-    if state.supervised(run) is None:
+    if active.supervised(run) is None:
         raise UsageError(f"run {run} has ended", hint="hvdcloud status shows it")
     try:
         message = next(channel.ask(socket_file(run), request, deadline=time.monotonic() + SECONDS), None)

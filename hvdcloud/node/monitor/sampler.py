@@ -20,7 +20,7 @@ from hvdcloud.node.monitor.sample import Sample, Sensors, newest_file, samples_f
 from hvdcloud.node.monitor.waits import WaitsReader
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
-from hvdcloud.runs.state import RankWaits
+from hvdcloud.runs.reports import RankWaits
 
 if TYPE_CHECKING:
     from hvdcloud.node.uploads.loop import UploadLoop

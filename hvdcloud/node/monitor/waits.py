@@ -14,7 +14,7 @@ from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
 from hvdcloud.node.rank_hook.sitecustomize import FILE_VARIABLE, RECORD_BYTES
 from hvdcloud.node.rank_user import RankUser
-from hvdcloud.runs.state import RankWaits, number, whole
+from hvdcloud.runs.reports import RankWaits, number, whole
 
 OFF_VARIABLE = "HVDCLOUD_SLOW_RANKS"
 """`0` in `run.env`: nothing is counted, and the ranks' Python starts without what counts."""

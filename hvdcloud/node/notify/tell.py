@@ -28,9 +28,9 @@ from hvdcloud.node.records import state
 from hvdcloud.node.records.secrets_file import forget_notify, read_notify
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads import archive
-from hvdcloud.runs.state import About, RunState
 
 if TYPE_CHECKING:
+    from hvdcloud.runs.state import RunState
     from hvdcloud.storage.base import Bucket
 
 END, COST, HEAD_LOST = "end", "cost", "head-lost"
@@ -81,6 +81,7 @@ def cost_at(current: RunState) -> float:
     if settings is None or COST not in settings.on:
         return float("inf")
     from hvdcloud.runs.notice import cost_instant
+    from hvdcloud.runs.state import About
 
     due = cost_instant(About.from_json(current.about), max_cost=settings.max_cost)
     return float("inf") if due is None else due
@@ -148,6 +149,8 @@ def _tell_of_lost_head(spec: Spec) -> None:
     claim = _claim(spec, HEAD_LOST if spec.elastic else END)
     if claim.ours:
         reason = f"node {spec.name} has lost the connection to the head, and was not told that the run has ended"
+        from hvdcloud.runs.state import RunState
+
         lost = RunState(run=spec.run, cluster=spec.cluster, state="done", result="lost", reason=reason)
         notice = Notice.of(lost, event="lost", settings=settings, log=b"", now=time.time())
         send(notice.without_checkpoints(), settings.addresses, within=SEND_SECONDS)

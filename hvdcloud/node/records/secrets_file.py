@@ -11,7 +11,6 @@ from hvdcloud.errors import UsageError
 from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
 from hvdcloud.node.files import read_json, write_json
-from hvdcloud.storage.token_file import token_expiry
 
 if TYPE_CHECKING:
     from hvdcloud.runs.notice import Settings
@@ -54,6 +53,8 @@ def as_json(credentials: str) -> str:
 
 def renew_token(run: str, text: str) -> float:
     """Replace a run's storage token, for its agent alone; returns when it ends. Raises UsageError: it is none."""
+    from hvdcloud.storage.token_file import token_expiry
+
     content = parse_object(text)
     expiry = token_expiry(content)
     if expiry is None:

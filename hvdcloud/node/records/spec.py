@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from hvdcloud.errors import UsageError
-from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.paths import check_run_id, run_dir
 
@@ -61,7 +60,7 @@ class Spec(NamedTuple):
                 interface=value.get("interface"),
                 user=str(value.get("user") or ""),
                 stuck=None if value.get("stuck") is None else float(value["stuck"]),
-                data=None if value.get("data") is None else DataRequest.from_json(value["data"]).to_json(),
+                data=_data(value.get("data")),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             why = f"the description of the run cannot be used: {type(error).__name__}: {error}"
@@ -82,3 +81,12 @@ class Spec(NamedTuple):
     def save(self) -> None:
         """Write spec.json."""
         write_json(run_dir(self.run) / "spec.json", self._asdict())
+
+
+def _data(value: object) -> Mapping[str, Any] | None:
+    if value is None:
+        return None
+    # Most runs have none, and each of their processes reads a spec.
+    from hvdcloud.node.data.sets import DataRequest
+
+    return DataRequest.from_json(value).to_json()

@@ -12,25 +12,19 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hvdcloud.errors import UsageError
-from hvdcloud.node.files import is_disk_full, lock_holder, read_json, write_json
-from hvdcloud.node.paths import run_dir, runs_dir, supervisor_lock, volatile_dir
-from hvdcloud.runs.state import Event, RunState
+from hvdcloud.node.files import is_disk_full, read_json, write_json
+from hvdcloud.node.paths import run_dir, runs_dir
+from hvdcloud.node.records.active import supervised
+
+if TYPE_CHECKING:
+    from hvdcloud.runs.state import Event, RunState
 
 _BALLAST_BYTES = 1 << 18
 _MOST_EVENT_BYTES = 1 << 17
 SUPERVISOR_GONE = "the run's supervisor on the head ended unexpectedly"
-
-
-class ActiveRunError(UsageError):
-    """Another run works on this node."""
-
-    def __init__(self, active: str) -> None:
-        hint = f"hvdcloud logs -f {active}, or hvdcloud stop {active}"
-        super().__init__(f"run {active} is active on this cluster", hint=hint)
-        self.active = active
 
 
 def state_file(run: str) -> Path:
@@ -99,7 +93,11 @@ def read(run: str) -> RunState:
 
 def _stored(run: str) -> RunState | None:
     found = read_json(state_file(run))
-    return None if found is None else RunState.from_json(found)
+    if found is None:
+        return None
+    from hvdcloud.runs.state import RunState
+
+    return RunState.from_json(found)
 
 
 def read_all() -> list[RunState]:
@@ -111,28 +109,12 @@ def read_all() -> list[RunState]:
     return states
 
 
-def supervised(run: str) -> dict[str, Any] | None:
-    """What the run's live supervisor wrote of itself (processes.described); None when there is none."""
-    holder = lock_holder(supervisor_lock())
-    return None if holder is None or holder.get("run", run) != run else holder
-
-
-def active_run() -> str | None:
-    """The run that has a live supervisor on this node."""
-    holder = lock_holder(supervisor_lock())
-    return None if holder is None else str(holder.get("run", "?"))
-
-
-def live_agents() -> dict[str, dict[str, Any]]:
-    """What the agents that run on this node wrote of themselves (processes.described), by run."""
-    locks = {lock.stem: lock_holder(lock) for lock in sorted(volatile_dir().glob("*.agent"))}
-    return {run: holder for run, holder in locks.items() if holder is not None}
-
-
 def record_event(
     run: str, name: str, *, node: str = "", detail: str = "", ranks: int | None = None, nodes: int | None = None
 ) -> None:
     """Write an event down. It is only for people: a full disk, or very many events, prevent nothing else."""
+    from hvdcloud.runs.state import Event
+
     event = Event(at=time.time(), name=name, node=node, detail=detail, ranks=ranks, nodes=nodes)
     with contextlib.suppress(OSError), events_file(run).open("ab", buffering=0) as file:
         if os.fstat(file.fileno()).st_size < _MOST_EVENT_BYTES:
@@ -141,6 +123,8 @@ def record_event(
 
 def events(run: str) -> list[Event]:
     """The run's events, oldest first."""
+    from hvdcloud.runs.state import Event
+
     try:
         return Event.parse_lines(events_file(run).read_bytes())
     except OSError:

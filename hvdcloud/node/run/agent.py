@@ -36,14 +36,13 @@ from hvdcloud.node.files import Lock, lock_holder
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.monitor.sampler import Sampler
 from hvdcloud.node.notify import tell
-from hvdcloud.node.records import state
+from hvdcloud.node.records import active, state
 from hvdcloud.node.records.secrets_file import forget, forget_notify
 from hvdcloud.node.records.spec import Spec
-from hvdcloud.node.run.data import wait_for_data
 from hvdcloud.node.run.look import Looker
 from hvdcloud.node.uploads import drain
 from hvdcloud.node.uploads.loop import UploadLoop
-from hvdcloud.runs.state import NodeData, RankRecord, RankWaits, UploadReport
+from hvdcloud.runs.reports import NodeData, RankRecord, RankWaits, UploadReport
 
 SILENCE_SECONDS = 30.0
 """How long the supervisor may be silent, until it says itself how long."""
@@ -135,6 +134,8 @@ class Agent:
         """Wait for the data, and try what a worker needs."""
         problem = ""
         if self._spec.data is not None:
+            from hvdcloud.node.run.data import wait_for_data
+
             problem = wait_for_data(self._spec, say=self._say_data, ending=self._told_to_end)
         if self._probe and not problem and not self._told_to_end.is_set():
             from hvdcloud.node.run.probe import worker_problem
@@ -404,7 +405,7 @@ class Agent:
 
     def _record_orphaned_end(self, report: UploadReport) -> None:
         """Write down how the run ended, as far as this node knows: it is the head, and the supervisor is dead."""
-        if state.supervised(self._spec.run) is not None:
+        if active.supervised(self._spec.run) is not None:
             return
         current = state.read(self._spec.run)
         if not current.supervisor_dead:

@@ -14,12 +14,12 @@ from hvdcloud.node.data import fetcher
 from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.files import lock_holder, read_json
 from hvdcloud.node.notify import tell
-from hvdcloud.node.records import state
+from hvdcloud.node.records import active, state
 from hvdcloud.node.records.secrets_file import forget, renew_token
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads import archive
 from hvdcloud.node.uploads.loop import UploadLoop, is_complete
-from hvdcloud.runs.state import UploadReport
+from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.token_file import token_expiry
 
 STOP_SECONDS = 600.0
@@ -44,7 +44,7 @@ def stop(run: str) -> dict[str, Any]:
         NodeError: it did not end in time.
     """
     current = state.read(run)
-    if supervisor := processes.described(state.supervised(run) or {}):
+    if supervisor := processes.described(active.supervised(run) or {}):
         state.record_event(run, "asked to stop")
         processes.send([supervisor], signal.SIGTERM)
         if not processes.wait_gone([supervisor], seconds=STOP_SECONDS):

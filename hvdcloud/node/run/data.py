@@ -11,7 +11,7 @@ from hvdcloud.node.data import fetcher
 from hvdcloud.node.data.sets import DataRequest, DataState
 from hvdcloud.node.records.secrets_file import as_json, read_credentials
 from hvdcloud.node.records.spec import Spec
-from hvdcloud.runs.state import NodeData
+from hvdcloud.runs.reports import NodeData
 
 _POLL_SECONDS = 0.1
 _SAY_SECONDS = 0.5

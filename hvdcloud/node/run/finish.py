@@ -11,11 +11,12 @@ import time
 from collections.abc import Mapping
 
 from hvdcloud.node.notify import tell
-from hvdcloud.node.records import state
+from hvdcloud.node.records import active, state
 from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.uploads import archive
 from hvdcloud.node.vms import poweroff
-from hvdcloud.runs.state import RunState, UploadReport
+from hvdcloud.runs.reports import UploadReport
+from hvdcloud.runs.state import RunState
 
 NAMED_SKIPPED = 20
 GRACE_SECONDS = 5.0
@@ -48,7 +49,7 @@ def after(ended: RunState) -> None:
         return
     time.sleep(max(0.0, until - time.monotonic()))
     tell.wait_told(ended.run, seconds=told_by - time.monotonic())
-    if state.active_run() is not None:
+    if active.active_run() is not None:
         return
     poweroff.write_line(f"{poweroff.way()}: run {ended.run} has ended and its checkpoints are in the bucket")
     refusal = poweroff.end_others(list(ended.nodes)[1:])

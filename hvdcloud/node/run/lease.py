@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from hvdcloud.node.channel import Channel
 from hvdcloud.node.mesh import ssh
-from hvdcloud.runs.state import UploadReport
+from hvdcloud.runs.reports import UploadReport
 
 _ERROR_TAIL = 2000
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvdcloud.node import paths
-from hvdcloud.node.monitor.stacks import Taker
-from hvdcloud.node.monitor.stillness import NodeSample, compare
 from hvdcloud.node.records.spec import Spec
+
+if TYPE_CHECKING:
+    from hvdcloud.node.monitor.stacks import Taker
+    from hvdcloud.node.monitor.stillness import NodeSample
 
 Ranks = Mapping[int, int]
 """The process that each rank has started."""
@@ -20,9 +22,19 @@ class Looker:
     """Looks at the ranks, one look at a time, each in a thread of its own, which ends with it (monitor/owners.py)."""
 
     def __init__(self, spec: Spec) -> None:
-        self._taker = Taker(spec.name, paths.checkpoints_dir(spec.run))
+        self._spec = spec
+        self._made: Taker | None = None
         self._before: NodeSample | None = None
         self._working = threading.Lock()
+
+    @property
+    def _taker(self) -> Taker:
+        if self._made is None:
+            # Ranks wait for the agent that imports us, and few runs are ever looked at.
+            from hvdcloud.node.monitor.stacks import Taker
+
+            self._made = Taker(self._spec.name, paths.checkpoints_dir(self._spec.run))
+        return self._made
 
     def look(self, ranks: Ranks, *, fresh: bool, tell: Callable[[dict[str, Any]], None]) -> None:
         """Compare what the ranks do with the look before.
@@ -45,6 +57,8 @@ class Looker:
             before = None if fresh else self._before
             after = self._before = self._taker.sample(ranks, before=before)
             written_at = self._taker.written_at
+        from hvdcloud.node.monitor.stillness import compare
+
         signs = compare(before, after) if before is not None else None
         return {
             "compared": signs is not None,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hvdcloud.runs.state import RankRecord, signal_name
+from hvdcloud.runs.reports import RankRecord, signal_name
 
 CONSEQUENCE_SECONDS = 2.5
 """A rank that exits with a code of its own choice takes this long to leave Python; its peers fail meanwhile."""

@@ -9,15 +9,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import machine, paths, rank_user
-from hvdcloud.node.data import fetcher
-from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.rank_user import RankUser
+from hvdcloud.node.records.active import ActiveRunError, active_run, live_agents
 from hvdcloud.node.records.secrets_file import as_json, write_private
 from hvdcloud.node.records.spec import Spec
-from hvdcloud.node.records.state import ActiveRunError, active_run, live_agents
 from hvdcloud.node.run.launcher import imported_by_launcher, launcher_environment
 from hvdcloud.node.run.sync import Entry, Sync
-from hvdcloud.node.uploads.loop import open_run_bucket
 
 if TYPE_CHECKING:
     from hvdcloud.runs.notice import Settings
@@ -46,6 +43,9 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
     spec = Spec.from_mapping({"cores": machine.cores(), "name": machine.name(), **header})
     refuse_while_active()
     if spec.data is not None:
+        from hvdcloud.node.data import fetcher
+        from hvdcloud.node.data.sets import DataRequest
+
         # Beside the code; the agent waits for it.
         given = header.get("credentials")
         fetcher.start(DataRequest.from_json(spec.data), given and as_json(given))
@@ -125,6 +125,7 @@ def _receive(source: IO[bytes], sync: Sync, wanted: dict[str, Entry]) -> None:
 
 
 def _restore(spec: Spec, directory: Path) -> int:
+    from hvdcloud.node.uploads.loop import open_run_bucket
     from hvdcloud.node.uploads.restore import restore
 
     assert spec.resume is not None

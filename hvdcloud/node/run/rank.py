@@ -28,8 +28,7 @@ from hvdcloud.node.rank_user import RankUser
 from hvdcloud.node.records.secrets_file import read_environment
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run import keras_check
-from hvdcloud.node.run.stuck import stall_check_seconds
-from hvdcloud.runs.state import RankRecord
+from hvdcloud.runs.reports import RankRecord
 
 AGENT_SECONDS = 15.0
 """How long a rank waits for its node's agent: the launcher may be faster than the supervisor's ssh."""
@@ -151,6 +150,17 @@ def environment_of_rank(
     if account is not None:
         own |= account.environment
     return {**defaults, **image, **launcher, **own, **user, **paths_of_ours}
+
+
+def stall_check_seconds(limit: float) -> float:
+    """After how long Horovod itself says which tensors some ranks wait for: before the run is taken to be stuck.
+
+    Horovod looks once in that time, so that its warning comes after up to four times as long, since the tensors of a
+    training loop are in its cache: the first look does not find them old enough, the second one takes them out of the
+    cache, the third one is a few microseconds too early, and the fourth one warns (`Controller::ComputeResponseList`
+    and `StallInspector::CheckForStalledTensors` in horovod/common of Horovod 0.28.1).
+    """
+    return min(60.0, max(1.0, limit / 6))
 
 
 def _meet_agent(run: str, rank: int) -> Channel:

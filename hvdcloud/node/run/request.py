@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from hvdcloud.node.data.sets import DataRequest
-from hvdcloud.node.vms.templates import VmTemplates
+if TYPE_CHECKING:
+    from hvdcloud.node.data.sets import DataRequest
+    from hvdcloud.node.vms.templates import VmTemplates
 
 
 class Host(NamedTuple):

@@ -29,17 +29,6 @@ _STALLED_RANKS = re.compile(rb"(?:Missing|Stalled) ranks:\s*$")
 _STALLED_RANK = re.compile(rb"\s*(\d+)!?: \[(.*?)(?: \.\.\.)?\]?\s*$")
 
 
-def stall_check_seconds(limit: float) -> float:
-    """After how long Horovod itself says which tensors some ranks wait for: before the run is taken to be stuck.
-
-    Horovod looks once in that time, so that its warning comes after up to four times as long, since the tensors of a
-    training loop are in its cache: the first look does not find them old enough, the second one takes them out of the
-    cache, the third one is a few microseconds too early, and the fourth one warns (`Controller::ComputeResponseList`
-    and `StallInspector::CheckForStalledTensors` in horovod/common of Horovod 0.28.1).
-    """
-    return min(60.0, max(1.0, limit / 6))
-
-
 class StallReader:
     """Tells Horovod's complaints about ranks that wait from what the ranks print; keeps the last complaint."""
 

@@ -34,7 +34,8 @@ from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Ended, Evidence, Loss
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.watch import RankWatch
 from hvdcloud.node.uploads.drain import PREEMPTED, Saved, leaving_note, saved_note
-from hvdcloud.runs.state import NodeData, RankRecord, RankWaits, RunState, UploadReport
+from hvdcloud.runs.reports import NodeData, RankRecord, RankWaits, UploadReport
+from hvdcloud.runs.state import RunState
 from hvdcloud.storage.token_file import RENEW_HINT, WAITING
 
 FAILURE_SECONDS = 2.0

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 from hvdcloud.node import machine, paths, processes
 from hvdcloud.node.channel import ask_agent
 from hvdcloud.node.files import lock_holder
-from hvdcloud.node.records.state import live_agents
-from hvdcloud.runs.state import UploadReport
+from hvdcloud.node.records.active import live_agents
+from hvdcloud.runs.reports import UploadReport
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.node import paths, rank_user
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.records.spec import Spec
-from hvdcloud.runs.state import UploadReport
+from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.threads import attempt
 
 if TYPE_CHECKING:

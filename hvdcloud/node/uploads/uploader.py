@@ -32,7 +32,7 @@ from hvdcloud.errors import CheckpointError, CredentialsError, HvdcloudError
 from hvdcloud.node.uploads.open_files import being_written
 from hvdcloud.node.uploads.restore import read_baseline
 from hvdcloud.node.uploads.scan import File, Signature, signature_of, walk
-from hvdcloud.runs.state import UploadReport
+from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.base import (
     Bucket,
     BucketUnreachableError,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hvdcloud.google.storage_token import ENDPOINT_VARIABLE, storage_token
-from hvdcloud.providers.pricing import OffersResult
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.providers.base import Gpu, Promise
+    from hvdcloud.providers.pricing import OffersResult
 
 
 class EnginePlatform:
@@ -51,6 +51,8 @@ class EnginePlatform:
 
     def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:
         """None, with a notice that says why."""
+        from hvdcloud.providers.pricing import OffersResult
+
         notice = (
             f"provider {self._config.provider}: the nodes are containers {self.place} and cost nothing; "
             "--provider gce shows prices"

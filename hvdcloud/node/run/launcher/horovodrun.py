@@ -30,10 +30,11 @@ if __name__ == "__main__":
     import types
     from typing import Any
 
-    # js_run.py looks for jsrun with this, and it brings all of setuptools: a quarter of horovodrun's start.
-    distutils = {name: types.ModuleType(name) for name in ("distutils", "distutils.spawn")}
-    distutils["distutils.spawn"].find_executable = shutil.which  # type: ignore[attr-defined]
-    sys.modules.update(distutils)
+    # js_run.py looks for jsrun with distutils, which brings all of setuptools: a quarter of horovodrun's start. yaml is
+    # for --config-file and for clusters under LSF.
+    stand_ins = {name: types.ModuleType(name) for name in ("distutils", "distutils.spawn", "yaml")}
+    stand_ins["distutils.spawn"].find_executable = shutil.which  # type: ignore[attr-defined]
+    sys.modules.update(stand_ins)
 
     from horovod.runner import gloo_run, launch
     from horovod.runner.common.util import network, safe_shell_exec
@@ -41,7 +42,7 @@ if __name__ == "__main__":
     from horovod.runner.elastic import discovery, rendezvous
     from horovod.runner.util import threads
 
-    for name in distutils:
+    for name in stand_ins:
         del sys.modules[name]
 
     class Messages(pickle.Unpickler):
