@@ -14,7 +14,7 @@ from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.json_values import parse_object
 
 _USAGE = (
-    "entrypoint | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
+    "entrypoint | serve | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
     "logs RUN [--follow] [--offset N] | "
     "state [RUN] | look [--offset N] | stacks RUN | stop RUN | flush | token | bucket | data | data-state | "
     "data-fetcher | notify RUN end|cost|head-lost | check-machine | check-collective | check-rank | check-end RUN | "
@@ -65,6 +65,10 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
         from hvdcloud.node.boot import entrypoint
 
         return entrypoint.main()
+    if verb == "serve":
+        from hvdcloud.node import serve_verbs
+
+        return serve_verbs.main(main)
     if verb == "logs":
         return _logs(rest)
     if verb == "join":

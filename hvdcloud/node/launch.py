@@ -75,7 +75,11 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
     )
     if request.get("detached"):
         state.record_event(run, "started detached")
-    _detach(wanted, current, lock)
+    try:
+        _detach(wanted, current, lock)
+    finally:
+        # The supervisor holds it, and this process may have more to do.
+        lock.release()
     return {"ok": True}
 
 

@@ -24,7 +24,7 @@ from hvdcloud.json_values import parse_object
 from hvdcloud.node.run.sync import check_wanted
 from hvdcloud.private_files import left_out
 from hvdcloud.project_files import code_files
-from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, SEND_SECONDS, Session
+from hvdcloud.remote.ssh import CHUNK, SEND_SECONDS, Session
 from hvdcloud.units import size
 
 PREPARE_SECONDS = 600.0
@@ -176,7 +176,9 @@ def prepare(
             `data` or `notify`.
     """
     deadline = time.monotonic() + PREPARE_SECONDS
-    with session.channel(f"{NODE_PROGRAM} prepare") as channel:
+    session.serve()
+    with session.verb("prepare") as running:
+        channel = running.channel
         channel.settimeout(SEND_SECONDS)
         channel.sendall(json.dumps({**header, "files": [file.entry() for file in code]}).encode() + b"\n")
         received = bytearray()
@@ -203,8 +205,7 @@ def prepare(
             deadline = time.monotonic() + PREPARE_SECONDS
         else:
             rest = first
-        channel.shutdown_write()
-        answer = session.read_to_end(channel, deadline=deadline, what="prepare", stdout=rest)
+        answer = running.finish(deadline=deadline, stdout=rest)
         result = session.parse("prepare", answer)
     if "user" in header and result.get("user") != header["user"]:
         hint = "hvdcloud build, then hvdcloud down and hvdcloud up"

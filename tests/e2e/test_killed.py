@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.harness import Project, Screen, labelled, processes_in, project_in, until
+from tests.support.harness import Project, Screen, labelled, processes_in, project_in, receives_files, until
 from tests.support.terminal import terminal
 
 pytestmark = pytest.mark.engine
@@ -207,7 +207,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
 
 
 def receives_code(project: Project, engine: Any) -> bool:
-    return bool(processes_in(engine, f"{project.name}-1", ["hvdcloud.node", "prepare"]))
+    return receives_files(engine, f"{project.name}-1")
 
 
 def test_a_run_that_was_killed_while_it_sent_code_is_forgotten_by_the_next_one(cluster: Project, engine: Any) -> None:

@@ -16,7 +16,7 @@ from hvdcloud.checkpoints.manifest import load_manifests
 from hvdcloud.storage.checksum import crc32c_of_file
 from hvdcloud.storage.open import open_bucket
 from tests.standins.storage import running_server
-from tests.support.harness import Project, Screen, labelled, processes_in, project_in, until
+from tests.support.harness import Project, Screen, labelled, project_in, receives_files, until
 
 pytestmark = pytest.mark.engine
 
@@ -139,7 +139,7 @@ def test_ctrl_c_before_the_run_has_begun_deletes_what_was_made(project: Project,
 
     def receives_code() -> bool:
         running = engine.containers.list(ignore_removed=True, filters={"name": "t-launch-1"})
-        return bool(running and processes_in(engine, "t-launch-1", ["hvdcloud.node", "prepare"]))
+        return bool(running and receives_files(engine, "t-launch-1"))
 
     with project.started("launch", "--", "true") as process:
         screen = Screen(process)

@@ -168,9 +168,9 @@ def test_a_head_that_freezes_is_reported_and_ends_the_run_when_it_thaws(project:
     project.hvdcloud("down")
 
 
-# Ends the sshd session in which the laptop follows the log; the brackets keep the pattern from finding itself.
+# Ends the sshd session in which the laptop follows the log; the brackets keep the patterns from finding themselves.
 CUT = """
-for pid in $(grep -l -- '[-]-follow' /proc/[0-9]*/cmdline | cut -d/ -f3); do
+for pid in $(grep -l -e '[-]-follow' -e '[s]erve' /proc/[0-9]*/cmdline | cut -d/ -f3); do
     kill -9 $(cut -d' ' -f4 /proc/$pid/stat) && echo cut
 done
 """

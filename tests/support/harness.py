@@ -259,6 +259,12 @@ def remove_leftovers(engine: Any) -> list[str]:
     return remove_labelled(engine, "hvdcloud-cluster", TEST_LABEL, unless=is_the_users)
 
 
+def receives_files(engine: Any, container: str) -> bool:
+    """Whether the project's files are on their way to a node: they arrive in a folder of their own (node/run/sync.py)."""
+    found = engine.containers.get(container).exec_run(["test", "-e", "/workspace/.hvdcloud-staging"])
+    return bool(found.exit_code == 0)
+
+
 def processes_in(engine: Any, container: str, words: Sequence[str]) -> list[str]:
     """Command lines in a container that contain all the words."""
     rows = engine.containers.get(container).top(ps_args="-eo pid,args")["Processes"]

@@ -34,7 +34,7 @@ class BucketNode:
     vm: Vm = field(init=False)
 
     def __post_init__(self) -> None:
-        verbs = ("bucket", "flush", "token", "state")
+        verbs = ("bucket", "flush", "token", "state", "serve", "join", "prepare")
         programs: dict[str, Program] = {f"hvdcloud-node {verb}": self._program(verb) for verb in verbs}
         self.vm = Vm({**programs, "hvdcloud-node poweroff": self._power_off})
 
