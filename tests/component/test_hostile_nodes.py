@@ -249,7 +249,7 @@ def test_an_answer_without_an_end_is_not_kept_in_memory(
 
     context, cluster, _ = laptop.context([new_vm({"hvdcloud-node look": flood})])
     session = Session(cluster.nodes[0], context.state)
-    with context, pytest.raises(NodeError, match=r"answered `hvdcloud-node` with more than 1\.0 MB"):
+    with context, pytest.raises(NodeError, match=r"answered `look` with more than 1\.0 MB"):
         session.call("look")
     session.close()
 

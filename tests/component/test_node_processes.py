@@ -94,5 +94,5 @@ def test_what_is_asked_every_second_loads_no_psutil(verb: str) -> None:
 
     done = subprocess.run(words, capture_output=True, text=True, check=True)
 
-    assert "hvdcloud.node.records.state" in done.stderr
+    assert "hvdcloud.node.records.active" in done.stderr
     assert "psutil" not in done.stderr
