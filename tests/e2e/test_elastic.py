@@ -30,7 +30,7 @@ WHOLE_SECONDS = 90
 """From there to a step of all ranks again, on a busy machine with two cores."""
 START_SECONDS = 120
 NODES = 4
-OPTIONS = "--epochs 1000 --pause 0.1"
+OPTIONS = "--epochs 1000 --pause 0.2"
 CATCHING_UP_SECONDS = 30.0
 """For a training that was started again to be where it was before."""
 LEFTOVERS = ("train.py", "horovodrun", "hvdcloud.node agent")

@@ -46,18 +46,25 @@ class Training:
     """What a run's output shows of its training.
 
     Args:
-        text: gives all of the output so far.
+        text: gives all of the output so far, which only grows.
     """
 
     def __init__(self, text: Callable[[], str]) -> None:
         self.text = text
+        self._steps: list[Step] = []
+        self._read = 0
 
     def steps(self) -> list[Step]:
         """Every step, in the order of the output."""
-        return [
+        # A test asks for them many times a second: each line is read once.
+        text = self.text()
+        end = text.rfind("\n") + 1
+        self._steps += [
             Step(at=float(at), epoch=int(epoch), batch=int(batch), world=int(world), host=host)
-            for at, epoch, batch, world, host in _STEP.findall(self.text())
+            for at, epoch, batch, world, host in _STEP.findall(text, self._read, end)
         ]
+        self._read = end
+        return list(self._steps)
 
     def worlds(self) -> list[Step]:
         """Every time that the ranks found together."""
