@@ -26,6 +26,19 @@ from typing import Any
 from tests.support.forked import become
 
 _MAX_REQUEST_BYTES = 1 << 20
+# What commands load only when they need it.
+_LIBRARIES = (
+    "cyclonedx.output.json",
+    "docker",
+    "paramiko",
+    "google.cloud.compute_v1",
+    "google.cloud.storage",
+    "google.oauth2.credentials",
+    "netrc",
+    "packaging.requirements",
+    "pydantic.type_adapter",
+    "tenacity",
+)
 
 
 class WarmPopen(subprocess.Popen[str]):
@@ -109,7 +122,7 @@ def _server() -> socket.socket:
 def _load() -> None:
     import hvdcloud
 
-    for name in ("docker", "google.cloud.compute_v1", "google.cloud.storage"):
+    for name in _LIBRARIES:
         importlib.import_module(name)
     skipped = ("hvdcloud.__main__", "hvdcloud.node.", "hvdcloud.templates", "hvdcloud.dockerfiles")
     for found in pkgutil.walk_packages(hvdcloud.__path__, "hvdcloud."):
