@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -673,11 +673,12 @@ def test_a_node_that_is_lost_while_it_comes_up(
 
 @pytest.mark.parametrize("command", ["up", "launch"])
 def test_a_node_that_never_gets_ready_is_waited_for_until_ctrl_c(
-    cloud: RecordsCloud, project: Project, command: str
+    cloud: RecordsCloud, tmp_path: Path, engine: Any, command: str
 ) -> None:
-    project.write("train.py", "")
+    repository = cloud.repository.replace("/small:1", "/waits:1")
+    project = with_repository(cloud, tmp_path, repository, requirements="requirements.txt")
     cloud.fail({"hang_ready": True, "at": "pulling"}, instance="t-gce-1")
-    with project.started(command) as process:
+    with stands_for_its_image(engine, project), project.started(command) as process:
         screen = Screen(process)
         screen.wait_for("t-gce-1: pulling")
         process.send_signal(signal.SIGINT)
@@ -790,11 +791,8 @@ def test_a_registry_that_wants_other_credentials(cloud: RecordsCloud, project: P
 def test_a_tag_that_was_moved(cloud: RecordsCloud, tmp_path: Path, engine: Any) -> None:
     repository = cloud.repository.replace("/small:1", "/moved:1")
     project = with_repository(cloud, tmp_path, repository, requirements="requirements.txt")
-    # No other project needs this, so that a small image can stand for its own. (Comments make no other image.)
-    project.write("requirements.txt", f"needed-here-only-{secrets.token_hex(8)}\n")
-    config = load_config(project.folder / "hvdcloud.yaml")
-    reference = find_plan(config.image, project_dir=project.folder).reference
-    with small_image(engine, reference), small_image(engine) as theirs, pytest.MonkeyPatch.context() as patch:
+    stands = stands_for_its_image(engine, project)
+    with stands, small_image(engine) as theirs, pytest.MonkeyPatch.context() as patch:
         project.hvdcloud("push")
         assert "nothing was changed" in project.hvdcloud("up", "--dry-run").out
         for name, value in project.environ.items():
@@ -802,6 +800,14 @@ def test_a_tag_that_was_moved(cloud: RecordsCloud, tmp_path: Path, engine: Any) 
         push(theirs, repository, progress=ignore)
         says(project.hvdcloud("up", expect=6), f"the tag {repository} has moved", "hvdcloud push")
         engine.api.remove_image(repository, force=True)
+
+
+def stands_for_its_image(engine: Any, project: Project) -> AbstractContextManager[str]:
+    """A small image, for the block, which stands for the one that a project needs."""
+    # No other project needs this. (Comments make no other image.)
+    project.write("requirements.txt", f"needed-here-only-{secrets.token_hex(8)}\n")
+    config = load_config(project.folder / "hvdcloud.yaml")
+    return small_image(engine, find_plan(config.image, project_dir=project.folder).reference)
 
 
 def with_repository(cloud: RecordsCloud, root: Path, repository: str, **image: Any) -> Project:
