@@ -145,6 +145,36 @@ def test_two_machines_pull_run_and_reach_each_other_where_a_rule_lets_them(
     assert reached() == ("refused", "refused")
 
 
+PULLS_AND_DELETES = """#!/bin/bash
+set -euo pipefail
+url=http://metadata.google.internal/computeMetadata/v1/instance/attributes/hvdcloud-image
+image=$(curl -sSf -H 'Metadata-Flavor: Google' "$url")
+docker pull "$image"
+docker run --rm "$image" cat /etc/os-release
+docker rmi "$image"
+"""
+
+
+def test_a_machine_has_the_layers_of_its_image_that_this_engine_has(engine: Any, port: int, tmp_path: Path) -> None:
+    with (
+        Machines(loopback_ports=[port], lent_layers=True) as machines,
+        running_registry(tmp_path, {}, addresses=("127.0.0.1", machines.gateway), port=port) as host,
+    ):
+        lab, image = Lab(machines), f"{host}/hvdcloud/lent:1"
+        engine.images.get("debian:bookworm-slim").tag(image)
+        try:
+            engine.images.push(image)
+            with machines.empty_disks("vm-1"):
+                for name in ("vm-0", "vm-1"):
+                    lab.boot(name, PULLS_AND_DELETES, hvdcloud_image=image)
+            said = [lab.wait_for("startup-script exit status 0", on=name) for name in ("vm-0", "vm-1")]
+        finally:
+            engine.images.remove(image)
+    assert ["Already exists" in each for each in said] == [True, False]
+    assert ["Pull complete" in each for each in said] == [False, True]
+    assert ["VERSION_CODENAME=bookworm" in each for each in said] == [True, True]
+
+
 def test_a_script_that_shuts_down_turns_the_machine_off_and_delete_leaves_nothing(lab: Lab, engine: Any) -> None:
     instance = lab.boot("vm-0", "#!/bin/sh\necho working\nshutdown -h now\n")
     until(lambda: lab.records.off == ["vm-0"], seconds=BOOT_SECONDS, what="the machine to be off")

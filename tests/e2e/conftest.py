@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,12 +11,12 @@ from hvdcloud.image.build.buildkit import BUILDER_VARIABLE, find_builder
 
 
 @pytest.fixture(scope="session")
-def earlier(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What all clouds with machines have in common."""
-    from tests.support.cloud import earlier_clouds
+    from tests.standins.registry import lasting_port
+    from tests.support.cloud import Earlier
 
-    with earlier_clouds(tmp_path_factory.mktemp("pushed"), engine) as earlier:
-        yield earlier
+    return Earlier(tmp_path_factory.mktemp("pushed"), lasting_port())
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ from hvdcloud.providers.gce.doctor.node_rights import RECORDS
 from tests.standins.cloudbuild import BUILDER, CloudBuildServer
 from tests.standins.compute import Emulator
 from tests.standins.compute.errors import ApiError
-from tests.standins.compute.machines import Machines, shared_layers
-from tests.standins.compute.machines_layers import Layers
-from tests.standins.registry import TokenServer, free_port, google_like_registry, lasting_port, share_layers, storage_of
+from tests.standins.compute.machines import Machines
+from tests.standins.registry import TokenServer, free_port, google_like_registry, share_layers, storage_of
 from tests.standins.storage import StorageServer, running_server
 from tests.standins.storage.iam import Iam
 from tests.support.harness import Project, project_in
@@ -86,29 +85,15 @@ class Cloud:
 
 @dataclass(frozen=True)
 class Earlier:
-    """What several clouds, one after the other, have in common: each layer of an image is packed and unpacked once.
+    """What several clouds, one after the other, have in common: each layer of an image is packed once.
 
-    A second push of it, and a pull by a second machine, find that it exists. Images are every cloud's own.
+    A second push of it finds that it exists, and so does a pull by a machine. Images are every cloud's own.
     """
 
-    layers: Layers | None
-    """On the disks of new machines; None: they are empty, as in the real cloud."""
     storage: Path
     """Layers that a registry has."""
     port: int
     """The registry's: the engine remembers by it which layers the registry has."""
-
-
-@contextmanager
-def earlier_clouds(folder: Path, client: Any) -> Iterator[Earlier]:
-    """For `running_cloud`; afterwards nothing of it is left on the engine.
-
-    Args:
-        folder: stays.
-        client: docker-py's.
-    """
-    with shared_layers(client) as layers:
-        yield Earlier(layers, folder, lasting_port())
 
 
 @contextmanager
@@ -124,7 +109,7 @@ def running_cloud(
 
     Args:
         machines: every VM is a real machine; else nothing but a record, whose sshd answers nowhere.
-        earlier: what clouds before this one have pushed and pulled.
+        earlier: what clouds before this one have pushed; machines have the layers of their images from the start.
         driver_seconds: what a machine takes to install its GPUs' driver.
         options: for `Emulator`; without machines, `backing` too.
     """
@@ -138,8 +123,8 @@ def running_cloud(
             share_layers(earlier.storage, images)
             stack.callback(share_layers, images, earlier.storage)
         ports = [port, token_port, api_port]
-        layers = earlier.layers if earlier else None
-        backing = Machines(loopback_ports=ports, layers=layers, driver_seconds=driver_seconds) if machines else None
+        lent = earlier is not None
+        backing = Machines(loopback_ports=ports, lent_layers=lent, driver_seconds=driver_seconds) if machines else None
         # 127.0.0.1 is the API's address for the machines as well: nodes may delete themselves.
         served = {"host": "0.0.0.0", "port": api_port} if machines else {}
         # Machines are reached from this one's private address, so they have no external one.

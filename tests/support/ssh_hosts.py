@@ -19,8 +19,7 @@ import pytest
 
 from hvdcloud.remote.keys import KeyPair, new_key_pair, write_key_pair
 from tests.standins.compute.backing import Instance
-from tests.standins.compute.machines import Machines, shared_layers
-from tests.standins.compute.machines_layers import Layers
+from tests.standins.compute.machines import Machines
 from tests.support.harness import until
 from tests.support.machines_lab import Records, instance_resource
 
@@ -94,11 +93,14 @@ class SshHosts:
     Attributes:
         path: for the environment's PATH: `ssh` there has this user's configuration and known_hosts.
         gateway: this machine's address as they see it.
+        image: every machine has its layers, but not the image.
+        engine: docker-py's client of this machine's engine, which has the image.
     """
 
     machines: Machines
     folder: Path
     key: KeyPair
+    image: str
     engine: Any
     hosts: list[SshHost] = field(default_factory=list)
     records: Records = field(default_factory=Records)
@@ -126,7 +128,8 @@ class SshHosts:
         """Start machines, and wait until they can be reached; known_hosts has their keys then."""
         first = len(self.hosts)
         for number, name in enumerate(names, start=first):
-            instance = instance_resource(name, {"enable-guest-attributes": "TRUE"}, number=number)
+            metadata = {"enable-guest-attributes": "TRUE", "hvdcloud-image": self.image}
+            instance = instance_resource(name, metadata, number=number)
             self.machines.address(instance)
             self.records.instances[name] = instance
             self.machines.start(instance, self.records)
@@ -164,8 +167,9 @@ class SshHosts:
         """~/.ssh/config and known_hosts of the user."""
         known, blocks = [], []
         for host in self.hosts:
-            key = " ".join(host.run("cat", "/etc/ssh/ssh_host_ed25519_key.pub").split()[:2])
-            known.append(f"{host.name},{host.address} {key}\n")
+            # On a busy machine the engine sometimes loses what so short a command says.
+            said = until(partial(host.run, "cat", "/etc/ssh/ssh_host_ed25519_key.pub"), seconds=20, what="its host key")
+            known.append(f"{host.name},{host.address} {' '.join(said.split()[:2])}\n")
             blocks.append(f"Host {host.name}\n    HostName {host.address}\n    HostKeyAlias {host.name}\n")
         self.known_hosts.write_text("".join(known))
         common = _CONFIG.format(key=self.folder / "id_ed25519", known_hosts=self.known_hosts)
@@ -178,14 +182,14 @@ class SshHosts:
 
 
 @contextmanager
-def ssh_hosts(folder: Path, engine: Any, *names: str, layers: Layers | None = None) -> Iterator[SshHosts]:
-    """These machines for the block.
+def hosts_with_image(folder: Path, image: str, *names: str) -> Iterator[SshHosts]:
+    """These machines for the block; each has the layers of this machine's image, but not the image.
 
     Args:
         folder: for the user's files.
-        engine: docker-py's client of this machine's engine.
-        layers: of images that earlier machines had.
     """
+    import docker
+
     program = shutil.which("ssh")
     if program is None:
         pytest.skip("there is no ssh on this machine")
@@ -196,20 +200,10 @@ def ssh_hosts(folder: Path, engine: Any, *names: str, layers: Layers | None = No
     # OpenSSH finds ~ by the user's entry in passwd, not by HOME.
     wrapper.write_text(f'#!/bin/sh\nexec {program} -F {folder / "config"} "$@"\n')
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
-    with Machines(ssh_key=key.public, layers=layers, client=engine) as machines:
-        found = SshHosts(machines=machines, folder=folder, key=key, engine=engine)
+    with (
+        contextlib.closing(docker.from_env(timeout=120)) as engine,
+        Machines(ssh_key=key.public, lent_layers=True, client=engine) as machines,
+    ):
+        found = SshHosts(machines=machines, folder=folder, key=key, image=image, engine=engine)
         found.boot(*names)
         yield found
-
-
-@contextmanager
-def hosts_with_image(folder: Path, image: str, *names: str) -> Iterator[SshHosts]:
-    """As `ssh_hosts`, and each has the layers of this machine's image, but not the image."""
-    import docker
-
-    # What an image of a gigabyte needs on a busy machine.
-    engine = docker.from_env(timeout=600)
-    with contextlib.closing(engine), shared_layers(engine) as layers:
-        layers.take(image)
-        with ssh_hosts(folder, engine, *names, layers=layers) as hosts:
-            yield hosts

@@ -13,7 +13,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +23,6 @@ from tests.standins.compute.backing import BackingHost, Instance, zone_of
 from tests.standins.compute.machines_container import Machine, Site
 from tests.standins.compute.machines_firewall import iptables_text
 from tests.standins.compute.machines_image import machine_image
-from tests.standins.compute.machines_layers import Layers
 from tests.standins.compute.machines_metadata import Guest, MetadataServer
 from tests.support.leftovers import remove_labelled
 
@@ -42,8 +41,8 @@ class Machines:
         loopback_ports: ports of this machine that every emulated one has at 127.0.0.1 too, such as a registry's, so
             that `127.0.0.1:PORT/image` means the same on both. Servers there listen on `gateway` (or 0.0.0.0).
         client: docker-py's; default: of the engine that the environment names.
-        layers: image layers that new machines have on their disks, save in `empty_disks`; default: none, as in the
-            cloud.
+        lent_layers: new machines have the layers of their images on their disks (machines_layers.py), save in
+            `empty_disks`; default: no, as in the cloud.
         driver_seconds: what the installation of a GPU's driver takes.
         ssh_key: a public key; the machines are not VMs of a cloud, but a user's own, which it opens.
 
@@ -62,7 +61,7 @@ class Machines:
         *,
         loopback_ports: Sequence[int] = (),
         client: Any = None,
-        layers: Layers | None = None,
+        lent_layers: bool = False,
         driver_seconds: float = 0.5,
         ssh_key: str = "",
     ) -> None:
@@ -77,7 +76,8 @@ class Machines:
         self.subnet, self.gateway = str(subnet), str(subnet[1])
         self._addresses = itertools.cycle(str(address) for address in itertools.islice(subnet.hosts(), 1, 4000))
         self._cores = itertools.cycle(sorted(os.sched_getaffinity(0)))
-        self._empty_disks = False
+        self._lent_layers = lent_layers
+        self._is_empty: Callable[[str], bool] = _never
         self._machines: dict[str, Machine] = {}
         self._rules: Sequence[Mapping[str, Any]] = ()
         self._lock = threading.Lock()
@@ -93,7 +93,7 @@ class Machines:
             "DRIVER_SECONDS": f"{driver_seconds:g}",
             "SSH_KEY": ssh_key,
         }
-        self._site = Site(self._client, image, self.network, labels, environment, layers)
+        self._site = Site(self._client, image, self.network, labels, environment)
 
     def address(self, instance: Instance) -> tuple[str, str | None]:
         """A free address of the network; the external one is the same, because this machine reaches it."""
@@ -123,13 +123,13 @@ class Machines:
         self._enforce()
 
     @contextmanager
-    def empty_disks(self) -> Iterator[None]:
-        """Machines that are made in the block pull every layer of their images."""
-        self._empty_disks = True
+    def empty_disks(self, *names: str) -> Iterator[None]:
+        """Machines of these names, or all, that are made in the block pull every layer of their images."""
+        self._is_empty = lambda name: not names or name in names
         try:
             yield
         finally:
-            self._empty_disks = False
+            self._is_empty = _never
 
     def close(self) -> None:
         """Pull the plug of all machines; nothing with the label is left when it returns."""
@@ -166,7 +166,7 @@ class Machines:
                     zone=zone_of(instance),
                     address=address,
                     core=next(self._cores),
-                    empty_disk=self._empty_disks,
+                    lent_layers=self._lent_layers and not self._is_empty(str(instance["name"])),
                 )
             return self._machines[key]
 
@@ -187,15 +187,8 @@ class Machines:
             list(pool.map(lambda machine: machine.enforce(lambda: text(machine)), machines))
 
 
-@contextmanager
-def shared_layers(client: Any) -> Iterator[Layers]:
-    """Layers that the machines of several emulators pull only once; afterwards nothing of them is left."""
-    remove_leftovers(client)
-    layers = Layers(client, image=machine_image(client), labels={LABEL: "layers", **_owner_labels()})
-    try:
-        yield layers
-    finally:
-        layers.close()
+def _never(_: str) -> bool:
+    return False
 
 
 def _owner_labels() -> dict[str, str]:

@@ -10,8 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from tests.standins.compute.backing import BackingHost, Instance
-from tests.standins.compute.machines_layers import Layers
+from tests.standins.compute.backing import BackingHost, Instance, metadata_of
+from tests.standins.compute.machines_layers import layer_binds
 
 # Enough for an inner engine. Not --privileged: a host that lacks one capability (CAP_SYS_RESOURCE) refuses it.
 _CAPABILITIES = ("IPC_LOCK", "NET_ADMIN", "SYS_ADMIN", "SYS_NICE", "SYS_PTRACE", "SYSLOG")
@@ -35,7 +35,6 @@ class Site:
     Attributes:
         client: docker-py's.
         environment: of PID 1, see machine/init.
-        layers: what earlier machines pulled, if new ones are to have it.
     """
 
     client: Any
@@ -43,7 +42,6 @@ class Site:
     network: str
     labels: Mapping[str, str]
     environment: Mapping[str, str]
-    layers: Layers | None
 
 
 class Machine:
@@ -52,7 +50,8 @@ class Machine:
     Args:
         core: the one that it has. If each had all of them, their ranks' threads would spin for one another's cores, and
             train at a twentieth of the speed.
-        empty_disk: it has none of the site's layers at first.
+        lent_layers: its disk has those layers from the start that this machine's engine has of the image which its
+            metadata names.
 
     Attributes:
         instance: the resource as it was at the last start.
@@ -61,12 +60,12 @@ class Machine:
     """
 
     def __init__(
-        self, site: Site, instance: Instance, *, zone: str, address: str, core: int, empty_disk: bool = False
+        self, site: Site, instance: Instance, *, zone: str, address: str, core: int, lent_layers: bool = False
     ) -> None:
         self.instance = instance
         self.address = address
         self._core = core
-        self._empty_disk = empty_disk
+        self._lent_layers = lent_layers
         self.host: BackingHost | None = None
         self._site = site
         self._vm = str(instance["name"])
@@ -150,8 +149,6 @@ class Machine:
             return
         if self._container is None:
             self._volume = self._site.client.volumes.create(self._name, labels=dict(self._site.labels))
-            if self._site.layers and not self._empty_disk:
-                self._site.layers.lend(self._name)
             self._container = self._site.client.containers.get(self._create(host))
         if self._follower:
             self._follower.join()
@@ -167,8 +164,11 @@ class Machine:
 
     def _create(self, host: BackingHost) -> str:
         api = self._site.client.api
+        binds = ["/sys/fs/cgroup:/sys/fs/cgroup:rw", f"{self._name}:/var/lib/docker"]
+        if self._lent_layers and (image := metadata_of(self.instance).get("hvdcloud-image")):
+            binds += layer_binds(self._site.client, image)
         settings = api.create_host_config(
-            binds=["/sys/fs/cgroup:/sys/fs/cgroup:rw", f"{self._name}:/var/lib/docker"],
+            binds=binds,
             cap_add=list(_CAPABILITIES),
             cpuset_cpus=str(self._core),
             device_cgroup_rules=["a *:* rwm"],
@@ -237,9 +237,5 @@ class Machine:
             self._container.remove(force=True)
             self._container = None
         if self._volume:
-            try:
-                if self._site.layers:
-                    self._site.layers.keep(self._name)
-            finally:
-                self._volume.remove()
+            self._volume.remove()
             self._volume = None
