@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import re
 import secrets
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docker.errors import ImageNotFound
 
 from hvdcloud.errors import ImageError
 from hvdcloud.image.build.builder import carry_out
@@ -19,7 +21,6 @@ from hvdcloud.image.plan.steps import ImagePlan
 from hvdcloud.image.plan.versions import ROWS
 from tests.conftest import BUILD_SECONDS
 from tests.standins.registry import free_port, running_registry
-from tests.support.harness import tags_of
 from tests.support.small_image import small
 from tools.lock_images import renew
 
@@ -69,12 +70,15 @@ def published(engine: Any, registry: str) -> Iterator[Published]:
     found = Published(engine, f"{registry}/base/t{secrets.token_hex(4)}:slim")
     yield found
     repository = found.name.rpartition(":")[0]
-    for tag in tags_of(engine):
-        if tag.startswith((repository, "hvdcloud/t-base:")):
-            engine.images.remove(tag, force=True)
+    # Listed once: an engine with many images takes seconds for it.
     for image in engine.api.images():
+        for tag in image["RepoTags"] or ():
+            if tag.startswith((repository, "hvdcloud/t-base:")):
+                engine.images.remove(tag, force=True)
         if any(each.startswith(f"{repository}@") for each in image["RepoDigests"] or ()):
-            engine.images.remove(image["Id"], force=True)
+            # The last tag may have been the last name.
+            with contextlib.suppress(ImageNotFound):
+                engine.images.remove(image["Id"], force=True)
 
 
 def build(engine: Any, base_image: str) -> tuple[str, dict[str, str], list[BuildEvent]]:

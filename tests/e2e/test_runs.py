@@ -150,7 +150,7 @@ def test_only_what_changed_is_sent_again(project: Project) -> None:
 
 
 def test_secrets_show_nowhere(project: Project, engine: Any) -> None:
-    project.write("train.py", jobs.ENDLESS)
+    project.write("train.py", jobs.ENDLESS_ALONE)
     project.hvdcloud("run", "--detach")
     try:
         follow_until_trains(project)
@@ -188,7 +188,7 @@ def follow_until_trains(project: Project) -> None:
 
 
 def test_a_run_continues_after_its_terminal_is_gone_and_is_followed_and_stopped_from_another(project: Project) -> None:
-    project.write("train.py", jobs.ENDLESS)
+    project.write("train.py", jobs.ENDLESS_ALONE)
     with project.started("run") as terminal:
         assert terminal.stdout is not None
         until(lambda: "trains" in terminal.stdout.readline(), seconds=60, what="the job to train")
@@ -210,7 +210,7 @@ def test_a_run_continues_after_its_terminal_is_gone_and_is_followed_and_stopped_
 
 
 def test_ctrl_c_detaches_and_says_how_to_come_back(project: Project) -> None:
-    project.write("train.py", jobs.ENDLESS)
+    project.write("train.py", jobs.ENDLESS_ALONE)
     with project.started("run") as terminal:
         assert terminal.stdout is not None
         until(lambda: "trains" in terminal.stdout.readline(), seconds=60, what="the job to train")
@@ -227,7 +227,7 @@ def test_ctrl_c_detaches_and_says_how_to_come_back(project: Project) -> None:
 
 
 def test_a_killed_cli_leaves_the_run_going(project: Project) -> None:
-    project.write("train.py", jobs.ENDLESS)
+    project.write("train.py", jobs.ENDLESS_ALONE)
     with project.started("run") as terminal:
         assert terminal.stdout is not None
         until(lambda: "trains" in terminal.stdout.readline(), seconds=60, what="the job to train")
@@ -259,8 +259,8 @@ def test_a_run_to_continue_from_that_is_not_in_the_bucket_is_refused_before_anyt
 
 
 def test_status_says_why_the_newest_run_failed(project: Project) -> None:
-    run(project, jobs.ONE_ENDS, "raise", expect=7)
-    said = f"rank 1 ({project.name}-1) raised RuntimeError: rank 1 has had enough (train.py:11)"
+    run(project, jobs.ONE_RAISES_ALONE, expect=7)
+    said = f"rank 1 ({project.name}-1) raised RuntimeError: rank 1 has had enough (train.py:7)"
     assert said in project.hvdcloud("status").out
     newest = project.hvdcloud("status", "--json").json["result"]["runs"][-1]
     assert (newest["reason"], newest["last_line"]) == (said, "RuntimeError: rank 1 has had enough")

@@ -26,7 +26,7 @@ print(json.dumps({
 }), flush=True)
 """
 
-# Rank 1 ends in the way that its argument says; the others wait for it forever.
+# Rank 1 ends in the way that its argument says; the others wait for it forever, in Horovod.
 ONE_ENDS = """
 import os, signal, sys, time
 import horovod.torch as hvd
@@ -42,6 +42,17 @@ if hvd.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     sys.exit(int(how))
 hvd.allreduce(torch.ones(1))
+time.sleep(600)
+"""
+
+# Rank 1 fails and Horovod has no part in it; the others wait forever.
+ONE_RAISES_ALONE = """
+import os, time
+
+rank = int(os.environ["HOROVOD_RANK"])
+print(f"rank {rank} up", flush=True)
+if rank == 1:
+    raise RuntimeError("rank 1 has had enough")
 time.sleep(600)
 """
 
@@ -66,6 +77,21 @@ while True:
         print(f"rank {hvd.rank()} trains", flush=True)
     step += 1
     time.sleep(0.05)
+"""
+
+# The same where Horovod has no part in what is tested: each rank by itself.
+ENDLESS_ALONE = """
+import itertools, os, time
+from pathlib import Path
+
+rank, folder = os.environ["HOROVOD_RANK"], Path(os.environ["HVDCLOUD_CHECKPOINT_DIR"])
+for step in itertools.count():
+    if rank == "0":
+        (folder / "new.tmp").write_text("weights")
+        (folder / "new.tmp").replace(folder / f"step-{step:06}.pt")
+    if step == 0:
+        print(f"rank {rank} trains", flush=True)
+    time.sleep(1)
 """
 
 # Writes one checkpoint and continues from those that it finds.
