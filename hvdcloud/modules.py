@@ -11,8 +11,6 @@ from types import ModuleType
 _LEFT_OUT = {
     # Its SSH transport, which imports paramiko: more than a third of its time to load.
     "docker": "docker.transport.sshconn",
-    # Half of its time to load, for `Match exec` in ssh's configuration files, of which hvdcloud reads none.
-    "paramiko": "invoke",
 }
 """A part of a module that it can do without, where it cannot be imported."""
 _LOADING = threading.Lock()

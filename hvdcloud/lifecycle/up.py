@@ -311,7 +311,7 @@ def _make(context: Context, plan: Plan, login: KeyPair, room: RoomWait, *, comma
         with context.console.steps() as steps:
             room.show(steps)
             on_progress = node_progress(steps)
-            load_beside("paramiko", *(_NEEDED_LATER if command != "up" else ()))
+            load_beside("fabric", *(_NEEDED_LATER if command != "up" else ()))
             nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
             context.state.journal.record("created", cluster_id=plan.spec.id)
             deadline = time.monotonic() + context.provider.ready_seconds

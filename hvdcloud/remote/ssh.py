@@ -1,7 +1,7 @@
-"""SSH to the nodes' containers through paramiko, with pinned host keys only.
+"""SSH to the nodes' containers through Fabric, with pinned host keys only.
 
-A key that is not the pinned one ends the connection before anything is sent; neither the user's ssh configuration nor
-an agent's keys count.
+Fabric's own defaults accept any host key and read the user's ssh configuration; both are switched off here: a key that
+is not the pinned one ends the connection before anything is sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from hvdcloud.units import size
 from hvdcloud.visible import log_of, says, words
 
 if TYPE_CHECKING:
-    from paramiko import Channel, SSHClient, Transport
+    from fabric import Connection
+    from paramiko import Channel, Transport
 
     from hvdcloud.cluster.model import Node
     from hvdcloud.cluster.state import ClusterState
@@ -91,14 +92,6 @@ def _hanging_up_after(seconds: float, transport: Transport) -> Iterator[None]:
         overdue.cancel()
 
 
-def _transport(client: SSHClient) -> Transport:
-    """That of a client that is connected. Raises EOFError: it no longer is."""
-    found = client.get_transport()
-    if found is None:
-        raise EOFError
-    return found
-
-
 def _answers(transport: Transport | None, *, within: float) -> bool:
     """Whether sshd answers a keepalive request, as with OpenSSH's ServerAliveInterval (ssh_config(5)).
 
@@ -124,7 +117,7 @@ class Session:
     def __init__(self, node: Node, state: ClusterState) -> None:
         self.node = node
         self._state = state
-        self._client: SSHClient | None = None
+        self._connection: Connection | None = None
         self._proxy: Proxy | None = None
         self._served: Channel | None = None
         """A process of the node program that waits for its next verb."""
@@ -137,14 +130,16 @@ class Session:
         Raises NodeError: the node does not answer, or it is not the one whose host key was pinned.
         """
         with self._opening:
-            found = None if self._client is None else self._client.get_transport()
-            if found is not None and found.is_active():
-                return found
-            self._client = self._connect()
-            return _transport(self._client)
+            if self._connection is None or not self._connection.is_connected:
+                self._connection = self._connect()
+            transport: Transport = self._connection.transport
+            return transport
 
-    def _connect(self) -> SSHClient:
+    def _connect(self) -> Connection:
         paramiko = load("paramiko")
+        load("fabric")
+        from fabric import Config, Connection
+
         name, host = self.node.name, where(self.node)
         if host is None or self.node.state is not NodeState.RUNNING:
             hint = f"hvdcloud status --name {self._state.name}"
@@ -153,29 +148,30 @@ class Session:
         if not self._state.key_file.exists():
             raise no_key(self._state.name)
         seconds = PROXY_SECONDS if self.node.proxy_command else CONNECT_SECONDS
-        key = paramiko.Ed25519Key.from_private_key_file(str(self._state.key_file))
-        client: SSHClient = paramiko.SSHClient()
-        client.set_missing_host_key_policy(paramiko.RejectPolicy())
-        client.load_host_keys(str(self._state.known_hosts))
-        socket = self._socket()
+        connection = Connection(
+            host,
+            user="root",
+            port=self.node.port,
+            config=Config(lazy=True, overrides={"load_ssh_configs": False}),
+            connect_timeout=seconds,
+            connect_kwargs={
+                "pkey": paramiko.Ed25519Key.from_private_key_file(str(self._state.key_file)),
+                "sock": self._socket(),
+                "look_for_keys": False,
+                "allow_agent": False,
+                "banner_timeout": seconds,
+                "auth_timeout": seconds,
+            },
+        )
+        # Fabric has set a policy that trusts any host key; only the pinned keys count here.
+        connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        connection.client.load_host_keys(str(self._state.known_hosts))
         try:
-            client.connect(
-                host,
-                port=self.node.port,
-                username="root",
-                pkey=key,
-                sock=socket,
-                look_for_keys=False,
-                allow_agent=False,
-                timeout=seconds,
-                banner_timeout=seconds,
-                auth_timeout=seconds,
-            )
-            _transport(client).set_keepalive(KEEPALIVE_SECONDS)
+            connection.open()
         except (paramiko.SSHException, OSError, EOFError) as error:
-            client.close()
             raise self._explain(error) from error
-        return client
+        connection.transport.set_keepalive(KEEPALIVE_SECONDS)
+        return connection
 
     def _socket(self) -> Any:
         """The proxy program's streams, which paramiko takes for a socket; None: there is no such program."""
@@ -221,9 +217,9 @@ class Session:
     def close(self) -> None:
         """Close the connection; a program started on the node continues only if it has detached itself."""
         self._served = None
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
         self._close_proxy()
 
     def _close_proxy(self) -> None:
@@ -403,8 +399,8 @@ class Session:
 
     def check(self, *, within: float) -> None:
         """See whether the node still answers. Raises NodeError: it does not, for `within` seconds."""
-        client = self._client
-        if client is not None and _answers(client.get_transport(), within=within):
+        connection = self._connection
+        if connection is not None and _answers(connection.transport, within=within):
             self._heard = time.monotonic()
             return
         raise self._lost("it does not answer any more")

@@ -144,7 +144,7 @@ def test_nothing_is_completed_where_nothing_is_known(project: Project, tmp_path:
 def test_completion_loads_no_client_and_parses_no_configuration(project: Project) -> None:
     program = (
         "import sys; from hvdcloud.cli.main import _run; _run([])\n"
-        "slow = {'docker', 'google', 'jinja2', 'paramiko', 'requests', 'rich', 'textual', 'yaml'}\n"
+        "slow = {'docker', 'fabric', 'google', 'jinja2', 'paramiko', 'requests', 'rich', 'textual', 'yaml'}\n"
         "slow &= set(sys.modules)\n"
         "sys.exit(f'loaded {slow}' if slow else 0)"
     )

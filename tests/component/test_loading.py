@@ -27,14 +27,8 @@ def test_what_every_node_starts_loads_neither_the_state_of_runs_nor_what_fetches
     assert not loaded(f"import hvdcloud.node.__main__, hvdcloud.node.{module}") & rare
 
 
-def test_paramiko_is_loaded_without_the_framework_invoke() -> None:
-    program = "from hvdcloud.modules import load\nload('paramiko')"
-    assert "paramiko.client" in loaded(program)
-    assert "invoke" not in loaded(program)
-
-
 def test_launch_does_not_load_what_it_needs_only_once_its_nodes_boot() -> None:
-    later = {"paramiko", "hvdcloud.lifecycle.run", "hvdcloud.lifecycle.down", "hvdcloud.lifecycle.logs"}
+    later = {"fabric", "paramiko", "hvdcloud.lifecycle.run", "hvdcloud.lifecycle.down", "hvdcloud.lifecycle.logs"}
     later |= {"hvdcloud.lifecycle.mirror", "hvdcloud.runs.state", "hvdcloud.storage.base", "hvdcloud.remote.ssh"}
     assert not loaded("import hvdcloud.cli.main, hvdcloud.lifecycle.launch, hvdcloud.lifecycle.run_options") & later
 
