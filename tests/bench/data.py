@@ -210,16 +210,20 @@ def _round(
     peers: dict[str, Callable[[str, Path], tuple[list[str], dict[str, str]]]] = {"transfer_manager": _transfer_manager}
     if shutil.which("gcloud"):
         peers["gcloud"] = _gcloud
-    for name, peer in peers.items():
+
+    def run(name: str) -> None:
         target = folder / name
         target.mkdir()
-        command, environ = peer(url, target)
+        command, environ = peers[name](url, target)
         left: list[int] = []
         patience = PATIENCE * found["hvdcloud"].seconds
-        found[name] = timed(lambda: left.append(_stopped_at(command, environ, patience)))  # noqa: B023 - called at once
+        found[name] = timed(lambda: left.append(_stopped_at(command, environ, patience)))
         if left[0]:
             stopped[name] = sum(each.stat().st_size == size for each in target.rglob("object-*[0-9]"))
         clear(name)
+
+    for name in peers:
+        run(name)
     return found
 
 
