@@ -153,6 +153,24 @@ def test_a_run_that_it_has_launched_ends_while_the_process_follows_its_log(clust
     assert process.wait(timeout=WAIT_SECONDS) == 0
 
 
+def test_the_log_of_a_run_can_be_read_as_soon_as_it_is_launched(cluster: NodeCluster) -> None:
+    """Also of an elastic run, whose supervisor has more to load before its first line."""
+    cluster.prepare([sys.executable, "-c", "print('trains')"], elastic=True)
+    process = served(cluster)
+    hosts = [{"name": name, "index": index, "slots": 1} for index, name in enumerate(cluster.names)]
+    elastic = {"min": 1, "max": 2, "longest_step": 30.0}
+    horovodrun = ["horovodrun", "--gloo", "-np", "2", "-H", "n0:1,n1:1"]
+    request = {"cluster": "digits", "hosts": hosts, "np": 2, "horovodrun": horovodrun, "gloo_timeout": 6.0}
+    ask(process, "launch", RUN, payload={**request, "elastic": elastic})
+    ask(process, "logs", RUN)
+    out, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert json.loads(out.splitlines()[0]) == {"ok": True}
+    assert json.loads(errors.splitlines()[-1])["run"] == RUN
+    assert process.returncode == 0
+    cluster.verb(cluster.head, "stop", RUN)
+    cluster.wait_done(seconds=WAIT_SECONDS)
+
+
 def test_a_line_that_is_no_verb_ends_it_with_the_reason(cluster: NodeCluster) -> None:
     process = served(cluster)
     ask(process, "poweroff")
