@@ -15,10 +15,10 @@ from docker.errors import APIError, ImageNotFound
 
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
-from hvdcloud.image.build.builder import BuildResult, build, carry_out, find_plan
+from hvdcloud.image.build.builder import BuildResult, build, find_plan
 from hvdcloud.image.engine_stream import BuildEvent, ignore
 from hvdcloud.image.plan import custom_base
-from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
+from hvdcloud.image.plan.steps import ImagePlan, plan_image
 from tests.support.harness import labelled, project_in
 
 pytestmark = pytest.mark.engine
@@ -122,11 +122,6 @@ def theirs(make: Make, engine: Any, image: str, tmp_path_factory: pytest.TempPat
 def plan_of(engine: Any, image_config: ImageConfig, folder: Path) -> ImagePlan:
     base = custom_base.find(engine.api, image_config.base) if image_config.base else None
     return plan_image(image_config, project_dir=folder, base=base)
-
-
-def compilers_of(plan: ImagePlan) -> Step:
-    """The step that builds a copy of the user's image with compilers."""
-    return next(step for step in plan.steps if step.reference.startswith("hvdcloud/own-builder:"))
 
 
 @pytest.fixture(scope="module")
@@ -342,17 +337,6 @@ def test_what_a_dockerfile_makes_of_another_image_becomes_a_node(
 ) -> None:
     (tmp_path / "Dockerfile").write_text(f"FROM {theirs}\nCOPY --chown=alice mine.txt /srv/\n")
     (tmp_path / "mine.txt").write_text("mine")
-    config = ImageConfig(requirements=None, dockerfile="Dockerfile")
-    plan = plan_of(engine, config, tmp_path)
-    user = plan.own_dockerfile
-    assert user is not None
-    made = carry_out(engine.api, plan.until(user), progress=ignore)
-    builder = compilers_of(plan_image(config, project_dir=tmp_path, own_image=made.image_id))
-    assert builder.arguments["OWN"] == user.reference
-    # Of the two copies with compilers, only mine.txt differs: the one that exists saves a minute of apt and pip.
-    built(base=theirs)
-    others = compilers_of(plan_of(engine, ImageConfig(base=theirs, requirements=None), tmp_path))
-    engine.api.tag(others.reference, *builder.reference.split(":"))
     result = built(dockerfile="Dockerfile")
     assert engine.images.get(result.reference).attrs["Config"]["Entrypoint"][1:] == ["entrypoint"]
     found = inside(engine, result.reference, "cat /srv/mine.txt; stat -c ' %U' /srv/mine.txt; ls /usr/sbin/sshd")
