@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 NODE_PROGRAM = "hvdcloud-node"
 SERVED = ("join", "prepare", "launch", "logs")
-"""The verbs of a process of `serve` (node/serve.py)."""
+"""The verbs of a process of `serve` (node/serve_verbs.py)."""
 CONNECT_SECONDS = 15.0
 START_SECONDS = 60.0  # How long the node program may take to start, beside whatever else starts then.
 PROXY_SECONDS = 45.0  # How long a proxy program may take to start and to get through.
