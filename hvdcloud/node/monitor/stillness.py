@@ -154,16 +154,16 @@ def _of_process(pid: int, before: ProcessSample, after: ProcessSample, *, second
     main, earlier = after.threads.get(pid), before.threads.get(pid)
     if main is not None and earlier is not None:
         ran = main.wakes > earlier.wakes or main.cpu > earlier.cpu
+        often = main.wakes - earlier.wakes - WOKEN_BY_US >= WOKEN_PER_SECOND * seconds
         if ran and (before.main is None or after.main is None):
             yield "runs, and its stack cannot be taken"
         elif before.main != after.main:
             yield "is at another place"
         elif after.main is not None and not (after.main and _COLLECTIVE_CALL.search(after.main[0].file)):
             share = (main.cpu - earlier.cpu - RUNS_BY_US) / seconds
-            # With more than that it may spin, which is told below.
-            if RUNS <= share < BUSY:
+            # With more than that it may spin, which is told below; but what spins does not wait in between.
+            if RUNS <= share and (share < BUSY or often):
                 yield "runs now and then"
-        often = main.wakes - earlier.wakes - WOKEN_BY_US >= WOKEN_PER_SECOND * seconds
         if often and _IO.search(main.waits) and _IO.search(earlier.waits) and not main.waits_for_ranks:
             yield "gets something over a socket or from a disk"
     for tid in before.threads.keys() & after.threads.keys():
