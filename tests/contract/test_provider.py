@@ -19,6 +19,7 @@ from hvdcloud.cluster.model import ClusterSpec, NodeState
 from hvdcloud.errors import HvdcloudError, NameTakenError, NodeError, UsageError
 from hvdcloud.providers.base import Provider
 from tests.standins.compute import Emulator
+from tests.support.harness import freeze
 from tests.support.provider_backends import GceWorkshop, LocalWorkshop, SshWorkshop, Workshop
 from tests.support.ssh_hosts import SshHosts, hosts_with_image
 
@@ -228,7 +229,7 @@ def test_a_paused_node_shows_as_frozen_and_can_be_deleted(
 ) -> None:
     nodes = provider.create(provider.plan(spec), journal=journal)
     try:
-        engine.api.pause(nodes[1].id)
+        freeze(engine.containers.get(nodes[1].id))
         found = provider.cluster(spec.name)
         assert found is not None
         assert not found.whole

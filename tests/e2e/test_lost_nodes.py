@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support import jobs
-from tests.support.harness import Project, Screen, labelled, processes_in, until
+from tests.support.harness import Project, Screen, freeze, labelled, processes_in, until
 from tests.support.project_runs import in_bucket, last_run, on_disk, pulled
 
 pytestmark = pytest.mark.engine
@@ -108,7 +108,7 @@ def test_a_worker_that_freezes_ends_the_run_and_its_checkpoints_come_when_it_tha
     head, worker = f"{project.name}-0", f"{project.name}-1"
     with training(project, engine, controller=controller, uploads=False) as (screen, process):
         before = on_disk(engine, project.name)
-        engine.containers.get(worker).pause()
+        freeze(engine.containers.get(worker))
         screen.end(within=SECONDS)
     assert leftovers(engine, head) == []
     assert process.returncode == 7
@@ -149,7 +149,7 @@ def test_a_head_that_freezes_is_reported_and_ends_the_run_when_it_thaws(project:
     head, worker = f"{project.name}-0", f"{project.name}-1"
     with training(project, engine, uploads=False) as (screen, process):
         before = on_disk(engine, project.name)
-        engine.containers.get(head).pause()
+        freeze(engine.containers.get(head))
         screen.end(within=SECONDS)
     assert process.returncode == 5
     assert f"node {head}, the head, is frozen" in screen.text

@@ -22,6 +22,7 @@ from hvdcloud.cluster.state import ClusterState
 from hvdcloud.errors import NodeError
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.ssh import Session
+from tests.support.harness import running_children
 from tests.support.reached_machine import Machine, running_machine
 
 pytestmark = pytest.mark.engine
@@ -91,7 +92,7 @@ def session(node: Node, state: ClusterState) -> Iterator[Session]:
 
 def relays() -> list[psutil.Process]:
     """The proxy programs that this test started."""
-    return [child for child in psutil.Process().children() if "relay.py" in " ".join(child.cmdline())]
+    return running_children("relay.py")
 
 
 def test_the_host_key_that_is_pinned_comes_from_the_metadata_server(machine: Machine) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.standins.webhook import webhook
 from tests.support import jobs
-from tests.support.harness import Project, Screen, labelled, project_in
+from tests.support.harness import Project, Screen, freeze, labelled, project_in
 from tests.support.project_runs import pulled
 
 pytestmark = pytest.mark.engine
@@ -129,7 +129,7 @@ def test_a_node_that_may_hold_more_is_not_deleted(project: Project, engine: Any)
     with project.started("run") as process:
         screen = Screen(process)
         screen.wait_for("is in attempt 1", times=2)
-        worker.pause()
+        freeze(worker)
         screen.end(within=400)
     assert process.returncode == 9, screen.text
     assert "is not tried again" in screen.text

@@ -17,7 +17,7 @@ from typing import Any
 
 from hvdcloud.cluster.model import LABEL_CLUSTER
 from hvdcloud.providers.local.requests import network_name
-from tests.support.harness import until
+from tests.support.harness import freeze
 
 TRAINING = "^[^ ]*python[^ ]* (-u )?train[.]py"
 """Command lines of what ranks run, for pkill; the launcher's and the node program's begin with other words."""
@@ -124,21 +124,8 @@ def _remove(engine: Any, node: str) -> Undo:
 
 
 def _pause(engine: Any, node: str) -> Undo:
-    from docker.errors import APIError
-
     container = engine.containers.get(node)
-
-    def frozen() -> bool:
-        try:
-            container.pause()
-        except APIError as error:
-            # runc gives up where processes come and go all the time.
-            if "unable to freeze" not in str(error):
-                raise
-            return False
-        return True
-
-    until(frozen, seconds=20, what=f"{node} to be frozen")
+    freeze(container)
 
     def undo() -> None:
         found = container_of(engine, container.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -16,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 from hvdcloud.config.trust import SERVERS, variable
 from tests.support.warm import WarmPopen
@@ -263,6 +266,34 @@ def receives_files(engine: Any, container: str) -> bool:
     """Whether the project's files are on their way to a node, into a folder of their own (node/run/sync.py)."""
     found = engine.containers.get(container).exec_run(["test", "-e", "/workspace/.hvdcloud-staging"])
     return bool(found.exit_code == 0)
+
+
+def freeze(container: Any) -> None:
+    """Pause a container; again if runc gave up because processes come and go in it all the time."""
+    from docker.errors import APIError
+
+    def frozen() -> bool:
+        try:
+            container.pause()
+        except APIError as error:
+            if "unable to freeze" not in str(error):
+                raise
+            return False
+        return True
+
+    until(frozen, seconds=20, what=f"{container.name} to be frozen")
+
+
+def running_children(word: str) -> list[psutil.Process]:
+    """The processes that this one has started, with this in their command line, and that have not ended."""
+
+    def has_it(child: psutil.Process) -> bool:
+        # What has ended has no command line: also what another test started and nobody has waited for.
+        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+            return word in " ".join(child.cmdline())
+        return False
+
+    return [child for child in psutil.Process().children() if has_it(child)]
 
 
 def processes_in(engine: Any, container: str, words: Sequence[str]) -> list[str]:

@@ -87,6 +87,11 @@ CASES: Mapping[str, tuple[NodeSample, NodeSample, Signs | str]] = {
         node(thread(cpu=0.02, wakes=5, waits=POLL)),
         "rank 0 runs now and then",
     ),
+    "computes in between, and is at one place whenever it is looked at": (
+        node(thread(waits=SLEEP)),
+        node(thread(cpu=2.0, wakes=400, waits=SLEEP)),
+        Signs(("rank 0 runs now and then",), spins=True),
+    ),
     "is in one long call that computes": (
         node(thread()),
         node(thread(cpu=9.9, waits="", faults=16)),

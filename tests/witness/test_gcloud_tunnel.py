@@ -21,6 +21,7 @@ from hvdcloud.remote.ssh import Session
 from tests.standins.iap import RefusedError, relaying
 from tests.standins.registry import free_port
 from tests.support.gcloud import Gcloud
+from tests.support.harness import running_children
 from tests.support.reached_machine import Machine, running_machine
 
 pytestmark = pytest.mark.engine
@@ -100,7 +101,7 @@ def session(node: Node, state: ClusterState) -> Iterator[Session]:
 
 def tunnels() -> list[psutil.Process]:
     """The programs that this test started."""
-    return [child for child in psutil.Process().children() if "start-iap-tunnel" in child.cmdline()]
+    return running_children("start-iap-tunnel")
 
 
 def test_everything_goes_through_one_tunnel_which_ends_with_the_session(session: Session, relay: Relay) -> None:

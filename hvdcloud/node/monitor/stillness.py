@@ -162,7 +162,7 @@ def _of_process(pid: int, before: ProcessSample, after: ProcessSample, *, second
         elif after.main is not None and not (after.main and _COLLECTIVE_CALL.search(after.main[0].file)):
             share = (main.cpu - earlier.cpu - RUNS_BY_US) / seconds
             # With more than that it may spin, which is told below; but what spins does not wait in between.
-            if RUNS <= share and (share < BUSY or often):
+            if share >= RUNS and (share < BUSY or often):
                 yield "runs now and then"
         if often and _IO.search(main.waits) and _IO.search(earlier.waits) and not main.waits_for_ranks:
             yield "gets something over a socket or from a disk"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from hvdcloud.image.plan import versions
@@ -24,7 +25,9 @@ def tiny_plan(
         requirements: content of the project's file.
         project, builder: Dockerfiles.
     """
-    compilers = _step("builder", tag, builder, {"compiled": "Horovod"}, target="builder")
+    # Each process of the tests builds layers of its own: what one removes from the engine, another may be building on.
+    compiled = {"compiled": f"Horovod for process {os.getpid()}"}
+    compilers = _step("builder", tag, builder, compiled, target="builder")
     base = _step(
         "base",
         tag,
