@@ -15,7 +15,7 @@ ANSWER_ALONE = "1 ranks summed"
 CHECKPOINT_BYTES = 100_000
 
 PHASES: Mapping[str, str] = {
-    "the command starts, looks at the image": "creating",
+    "the command starts, checks the image": "creating",
     "network, containers, sshd answers": "nodes",
     "SSH, mesh keys, code sent, run launched": "launched",
     "horovodrun, until rank 0's program starts": "program",

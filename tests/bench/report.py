@@ -137,7 +137,7 @@ def markdown(found: Mapping[str, Any]) -> str:
     ]
     if jobs := found.get("whole_job"):
         runs = len(next(iter(jobs.values()))["samples"])
-        parts += [f"Two nodes, one all-reduce job, the same image; {runs} rounds, everybody in each:", _jobs(jobs)]
+        parts += [f"Two nodes, one all-reduce job, the same image; {runs} rounds, all of them in each:", _jobs(jobs)]
         parts += ["Where the time goes (medians, seconds):", _phases(jobs)]
     if startup := found.get("startup"):
         rows = [
