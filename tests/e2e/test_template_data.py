@@ -184,6 +184,8 @@ def test_keras_sees_every_image_once_learns_and_continues(keras: Container) -> N
     assert "weights are equal on 2 ranks" in output
     # The dataset may have begun with the epoch after the last one.
     every_image_once(output, 2, range(2))
+    curves = execute(keras, "cd /tmp/keras/tensorboard && ls */events.out.tfevents.*").splitlines()
+    assert [curve.split("/")[0] for curve in curves] == ["train", "validation"], "one of each: of rank 0"
     again = train(keras, 1, "--epochs", "6", "--batch-size", "32", "--lr", "0.03", folder="keras")
     assert "resumed from checkpoint-005.keras: 5 epochs are done" in again
     assert FINAL.search(again.strip().splitlines()[-1])

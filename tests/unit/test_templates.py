@@ -44,7 +44,7 @@ def template(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(params=[name for name in TEMPLATES if name not in WITH_DATA])
-def template_with_charts(request: pytest.FixtureRequest) -> Path:
+def template_without_data(request: pytest.FixtureRequest) -> Path:
     return Path(hvdcloud.__file__).parent / "templates" / str(request.param)
 
 
@@ -95,14 +95,14 @@ def test_the_training_script_does_not_depend_on_hvdcloud(template: Path) -> None
 def test_the_image_and_requirements_have_every_package_the_script_imports(template: Path) -> None:
     required = {IMPORT_NAMES.get(requirement.name, requirement.name) for requirement in requirements(template)}
     offered = {requirement.name for requirement in offered_requirements(template)}
-    assert offered == (set() if template.name in WITH_DATA else OPTIONAL[FRAMEWORKS[template.name]])
+    assert offered == OPTIONAL[FRAMEWORKS[template.name]]
     in_the_image = IN_THE_IMAGE[FRAMEWORKS[template.name]]
     assert imported_packages(template / "train.py") - offered == in_the_image | required
 
 
-def test_a_script_goes_without_the_packages_that_are_only_offered(template_with_charts: Path) -> None:
+def test_a_script_goes_without_the_packages_that_are_only_offered(template: Path) -> None:
     """Each of their imports is in a `try` with `except ImportError`."""
-    tree = ast.parse((template_with_charts / "train.py").read_text(encoding="utf-8"))
+    tree = ast.parse((template / "train.py").read_text(encoding="utf-8"))
     guarded = {
         id(statement)
         for block in ast.walk(tree)
@@ -118,6 +118,32 @@ def test_a_script_goes_without_the_packages_that_are_only_offered(template_with_
     optional = [node for node, module in modules.items() if {"wandb", "tensorboard"} & set(module.split("."))]
     assert "wandb" in {modules[node] for node in optional}
     assert all(id(node) in guarded for node in optional)
+
+
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if not name.endswith("-elastic")])
+def test_rank_0_alone_writes_charts_beside_the_checkpoints(name: str) -> None:
+    """By the same lines in the template with data as in the plain one; no rank but 0 makes or feeds them."""
+    folder = Path(hvdcloud.__file__).parent / "templates"
+    script, plain = (
+        (folder / each / "train.py").read_text(encoding="utf-8") for each in (name, name.removesuffix("-data"))
+    )
+    trees = [ast.parse(text) for text in (script, plain)]
+    ours, theirs = (next(node for node in tree.body if getattr(node, "name", "").lower() == "charts") for tree in trees)
+    assert ast.dump(ours) == ast.dump(theirs)
+    assert 'folder / "tensorboard"' in ast.unparse(ours).replace("'", '"')
+    on_rank_0 = {
+        id(node)
+        for test in ast.walk(trees[0])
+        if isinstance(test, ast.If) and ast.unparse(test.test) == "hvd.rank() == 0"
+        for node in ast.walk(test)
+    }
+    calls = [
+        node
+        for node in ast.walk(trees[0])
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"charts", "charts.add", "charts.close"}
+    ]
+    assert calls
+    assert all(id(call) in on_rank_0 for call in calls)
 
 
 def test_requirements_leave_framework_and_horovod_to_the_image(template: Path) -> None:
@@ -170,9 +196,9 @@ def test_the_file_shows_every_section_that_the_local_provider_uses(template: Pat
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 4])
-def test_doctor_has_nothing_to_say_of_what_init_writes(template_with_charts: Path, gpus: int, tmp_path: Path) -> None:
+def test_doctor_has_nothing_to_say_of_what_init_writes(template_without_data: Path, gpus: int, tmp_path: Path) -> None:
     """Of machines, GPUs, image and files; the project at Google is made by `hvdcloud setup`."""
-    init(tmp_path / "digits", template=template_with_charts.name, name=None, gpus=gpus)
+    init(tmp_path / "digits", template=template_without_data.name, name=None, gpus=gpus)
     config = load_config(tmp_path / "digits" / "hvdcloud.yaml", flags={"provider": "gce"}, environ={})
     assert (config.image.device, config.gce.gpu is not None) == (("cuda", True) if gpus else ("cpu", False))
     where = platform(config)

@@ -25,9 +25,12 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import horovod.tensorflow.keras as hvd
 import numpy as np
@@ -218,6 +221,29 @@ class Report(tf.keras.callbacks.Callback):
         )
 
 
+def charts(folder: Path, options: argparse.Namespace) -> list[tf.keras.callbacks.Callback]:
+    """Curves for TensorBoard, and for Weights & Biases where its package is installed (see requirements.txt)."""
+    tensorboard = tf.keras.callbacks.TensorBoard(str(folder / "tensorboard"), write_graph=False)
+    try:
+        import wandb
+    except ImportError:
+        return [tensorboard]
+    if not os.environ.get("WANDB_API_KEY"):
+        return [tensorboard]
+    run = {"project": "digits", "id": os.environ.get("HVDCLOUD_RUN"), "config": vars(options)}
+    try:
+        with suppress(HTTPError):  # any answer is one; without, wandb itself would wait for minutes
+            urlopen(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"), timeout=5).close()
+        curves = wandb.init(**run, resume="allow", settings=wandb.Settings(init_timeout=30))
+    except (wandb.Error, OSError) as error:
+        print(f"Weights & Biases: {error}; `wandb sync` can send this run later", flush=True)
+        curves = wandb.init(**run, mode="offline", dir=folder)
+    log = tf.keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: curves.log(logs, step=epoch + 1), on_train_end=lambda logs: curves.finish()
+    )
+    return [tensorboard, log]
+
+
 def newest_checkpoint(folder: Path) -> Path | None:
     """The checkpoint of the latest epoch. Anything else in the folder is left alone."""
     found = [path for path in folder.glob("checkpoint-*.keras") if path.stem.removeprefix("checkpoint-").isdecimal()]
@@ -318,7 +344,7 @@ def main() -> None:
     report = Report(train.images, options.epochs)
     ranks = f"{hvd.size()} rank" + ("s" if hvd.size() > 1 else "")
     if hvd.rank() == 0:
-        callbacks += [*save_checkpoints(folder), report]
+        callbacks += [*save_checkpoints(folder), *charts(folder, options), report]
         print(f"training on {train.images} images, testing on {test.images}, {ranks}, {device}", flush=True)
     if first < options.epochs:
         model.fit(

@@ -23,9 +23,14 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from random import Random
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import horovod.torch as hvd
 import torch
@@ -279,6 +284,56 @@ def resume(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
     return hvd.broadcast_object(done, root_rank=0, name="epochs_done")
 
 
+class Charts:
+    """Curves for TensorBoard and for Weights & Biases, where their packages are installed (see requirements.txt).
+
+    Opened by the first point that is added, which only rank 0 does.
+    """
+
+    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
+        self.folder = folder
+        self.options = options
+
+    @cached_property
+    def tensorboard(self) -> Any:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return None
+        return SummaryWriter(self.folder / "tensorboard")
+
+    @cached_property
+    def wandb(self) -> Any:
+        try:
+            import wandb
+        except ImportError:
+            return None
+        if not os.environ.get("WANDB_API_KEY"):
+            return None
+        run = {"project": "digits", "id": os.environ.get("HVDCLOUD_RUN"), "config": vars(self.options)}
+        try:
+            with suppress(HTTPError):  # any answer is one; without, wandb itself would wait for minutes
+                urlopen(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"), timeout=5).close()
+            return wandb.init(**run, resume="allow", settings=wandb.Settings(init_timeout=30))
+        except (wandb.Error, OSError) as error:
+            print(f"Weights & Biases: {error}; `wandb sync` can send this run later", flush=True)
+            return wandb.init(**run, mode="offline", dir=self.folder)
+
+    def add(self, epoch: int, **values: float) -> None:
+        if self.tensorboard:
+            for name, value in values.items():
+                self.tensorboard.add_scalar(name, value, epoch)
+            self.tensorboard.flush()
+        if self.wandb:
+            self.wandb.log(values, step=epoch)
+
+    def close(self) -> None:
+        if self.tensorboard:
+            self.tensorboard.close()
+        if self.wandb:
+            self.wandb.finish()
+
+
 def main() -> None:
     options = parse_arguments()
     hvd.init()
@@ -305,6 +360,7 @@ def main() -> None:
     if hvd.rank() == 0:
         counts = f"training on {train_loader.images} images, testing on {test_loader.images}"
         print(f"{counts}, {ranks}, {device.type}", flush=True)
+    charts = Charts(folder, options)
     speeds = []
     accuracy = None
     for epoch in range(first, options.epochs):
@@ -318,11 +374,13 @@ def main() -> None:
                 f"loss {loss:.4f}, accuracy {accuracy:.3f}, {speed:.0f} images/s",
                 flush=True,
             )
+            charts.add(epoch + 1, loss=loss, accuracy=accuracy, images_per_second=speed)
     if accuracy is None:
         accuracy = evaluate(model, test_loader)
     if hvd.rank() == 0:
         pace = f"{statistics.median(speeds):.0f} images/s" if speeds else "nothing left to train (--fresh starts empty)"
         print(f"final: accuracy {accuracy:.3f}, {pace}, {ranks}", flush=True)
+        charts.close()
 
 
 if __name__ == "__main__":
