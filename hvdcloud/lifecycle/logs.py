@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import NodeState
@@ -14,17 +14,18 @@ from hvdcloud.lifecycle.mirror import mirroring
 from hvdcloud.lifecycle.notify import is_tried_again, tell_lost
 from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.storage_tokens import lend
-from hvdcloud.remote.ssh import CHUNK, MOST_ERRORS, NODE_PROGRAM, exit_code, has_ended
+from hvdcloud.remote.ssh import CHUNK, MOST_ERRORS, NODE_PROGRAM, Answer, exit_code, has_ended
 from hvdcloud.runs import archive
 from hvdcloud.runs.log_lines import JobLines, RankLines
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.state import RunState
 from hvdcloud.units import dollars
-from hvdcloud.visible import says
+from hvdcloud.visible import log_of
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
+    from hvdcloud.remote.ssh import Session
 
 SILENT_SECONDS = 2.0
 """After this long without output a terminal shows that the run is followed."""
@@ -100,7 +101,7 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
     reader, take = _reading(context, rank, elastic=elastic)
     head = context.fleet(cluster).head
     answer = head.run(f"{NODE_PROGRAM} logs {run_id}", timeout=600.0, take=take)
-    return Followed(state=_state_line(cluster, run_id, answer.stderr), log=reader)
+    return Followed(state=_state_line(head, answer), log=reader)
 
 
 def read_log(context: Context, cluster: Cluster, state: RunState) -> Followed:
@@ -303,9 +304,7 @@ def _follow_once(
             code = exit_code(channel)
     except NodeError as error:
         raise _CutError(error, offset) from error
-    if code != 0:
-        raise _unreadable(cluster, run_id, bytes(stderr))
-    return _state_line(cluster, run_id, bytes(stderr))
+    return _state_line(head, Answer(exit_code=code, stdout=b"", stderr=bytes(stderr)))
 
 
 def _head_is_gone(
@@ -334,15 +333,14 @@ def _head_is_gone(
     )
 
 
-def _state_line(cluster: Cluster, run_id: str, stderr: bytes) -> RunState:
-    """What the head says of a run after its log. Raises NodeError: nothing that can be read."""
-    last = stderr.strip().rpartition(b"\n")[2]
-    state = RunState.parse(last)
+def _state_line(head: Session, answer: Answer) -> RunState:
+    """What the head says of a run after its log, as the last line of standard error. Raises NodeError: it could not
+    read the log, or says nothing of the run."""
+    state = RunState.from_json(head.parse("logs", replace(answer, stdout=answer.stderr)))
     if not state.run:
-        raise _unreadable(cluster, run_id, last)
+        raise NodeError(
+            f"node {head.node.name}: `logs` ended without the state of the run",
+            hint=f"hvdcloud ssh {head.node.index} opens a shell there",
+            details=log_of(f"node {head.node.name}", answer.stderr.decode(errors="replace").strip()),
+        )
     return state
-
-
-def _unreadable(cluster: Cluster, run_id: str, stderr: bytes) -> NodeError:
-    said = says(f"node {cluster.nodes[0].name}", stderr.decode(errors="replace"))
-    return NodeError(f"the log of run {run_id} cannot be read; {said}", hint=f"hvdcloud status --name {cluster.name}")

@@ -1,7 +1,8 @@
 """`hvdcloud-node VERB …`: one line of JSON in, one line of JSON out.
 
-Exit code 0 if it worked; else 1, and the line on standard output is {"error": …, "hint": …}. `rank` and `entrypoint`
-are programs of their own: their exit codes and output are the user's command's and the container's.
+Exit code 0 if it worked; else 1, and the line on standard output is {"error": …, "hint": …}. `logs` writes the log
+there, so its line, the run's state or the error, is the last one of standard error. `rank` and `entrypoint` are
+programs of their own: their exit codes and output are the user's command's and the container's.
 """
 
 from __future__ import annotations
@@ -194,12 +195,13 @@ def _fail(verb: str, error: HvdcloudError) -> int:
     answer = {"error": error.message, "hint": error.hint}
     if active := getattr(error, "active", None):
         answer["active"] = active
-    # A rank's standard output is the log of the run: people read it, not programs.
+    # The standard output of a rank is the log of the run, and that of `logs`: people read it, not programs.
     if verb == "rank":
         sys.stderr.write(f"hvdcloud: {error.message}\n")
-    else:
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        return 1
+    stream = sys.stderr if verb == "logs" else sys.stdout
+    stream.write(json.dumps(answer) + "\n")
+    stream.flush()
     return 1
 
 

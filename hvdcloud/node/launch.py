@@ -142,11 +142,12 @@ def _become_supervisor(request: Request, current: RunState, lock: Lock, writer: 
         lock.describe({"run": request.run, **processes.describe_self()})
         state.reserve(request.run)
         _redirect(request.run)
+        # Before the state, by which others find the run. The next verb may be `logs`, and what an elastic run needs
+        # takes longer to load.
+        state.log_file(request.run).touch(mode=0o644)
         if not state.write(current):
             os.write(writer, b"its state could not be written")
             os._exit(1)
-        # The next verb may be `logs`, and what an elastic run needs takes longer to load.
-        state.log_file(request.run).touch(mode=0o644)
         os.write(writer, b"ready")
         os.close(writer)
         _supervise(request, current)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -36,6 +37,8 @@ class BucketNode:
     def __post_init__(self) -> None:
         verbs = ("bucket", "flush", "token", "state", "serve", "join", "prepare")
         programs: dict[str, Program] = {f"hvdcloud-node {verb}": self._program(verb) for verb in verbs}
+        for more in (("--follow", "--offset", "0"), ()):
+            programs[shlex.join(["hvdcloud-node", "logs", RUN, *more])] = self._program("logs", RUN, *more)
         self.vm = Vm({**programs, "hvdcloud-node poweroff": self._power_off})
 
     @property
@@ -69,14 +72,15 @@ class BucketNode:
         self.verbs.append("poweroff")
         says('{"ok": true}\n')(channel)
 
-    def _program(self, verb: str) -> Program:
+    def _program(self, *verb: str) -> Program:
         return lambda channel: self._serve(verb, channel)
 
-    def _serve(self, verb: str, channel: paramiko.Channel) -> None:
-        process = self.start(verb)
+    def _serve(self, verb: tuple[str, ...], channel: paramiko.Channel) -> None:
+        process = self.start(*verb)
         assert process.stdin is not None
         assert process.stdout is not None
-        self.verbs.append(verb)
+        assert process.stderr is not None
+        self.verbs.append(verb[0])
         threading.Thread(target=_feed, args=(channel, process), daemon=True).start()
         sent = 0
         while data := os.read(process.stdout.fileno(), CHUNK):
@@ -93,9 +97,11 @@ class BucketNode:
                 # The laptop has heard enough.
                 process.kill()
             sent += len(data)
+        errors = process.stderr.read()
         process.wait()
         if channel.closed:
             return
+        channel.sendall_stderr(errors)
         channel.send_exit_status(process.wait())
         channel.close()
 
