@@ -32,11 +32,15 @@ def offers(
     ] = False,
     nodes: Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="The number of nodes.")] = None,
     preempted_every: Annotated[
-        float,
+        float | None,
         typer.Option(
-            metavar="HOURS", min=0.5, help="Assume one preemption in so many hours, for what run.retry costs."
+            metavar="HOURS",
+            min=0.5,
+            help="Assume one preemption in so many hours, for what run.retry costs; default: what the bucket's runs "
+            "have seen, else 6.",
+            show_default=False,
         ),
-    ] = 6.0,
+    ] = None,
     provider: Provider = None,
 ) -> None:
     """List machines that fit and what they cost, cheapest first.
@@ -54,8 +58,9 @@ def offers(
 
     invocation: Invocation = context.obj
     # Prices can be looked at without a project.
-    config = invocation.load_config({"nodes": nodes, "provider": provider}, default_name="any")
-    invocation.result = result = find_offers(config, hours=hours, gpu=gpu, preempted_every=preempted_every)
+    flags = {"nodes": nodes, "provider": provider}
+    with invocation.context(flags, default_name="any") as experiment:
+        invocation.result = result = find_offers(experiment, hours=hours, gpu=gpu, preempted_every=preempted_every)
     render_offers(invocation.console, result, every=every)
 
 

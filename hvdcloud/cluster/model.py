@@ -103,6 +103,8 @@ class Node:
     """The machine of the user's that it is on; empty where its provider makes the machine."""
     made: str = ""
     """When, as its provider writes it: tells it from its successor of the same name; empty: it has no such."""
+    spot: bool = False
+    """Its provider may preempt it at any time."""
     proxy_command: str | None = None
     """A program whose standard input and output are the connection to its sshd, where no address leads there."""
 

@@ -163,6 +163,19 @@ def _usable_state(bucket: Bucket, cluster: str, run: str) -> RunState | Checkpoi
         return error
 
 
+def newest_states(bucket: Bucket, *, most: int) -> list[RunState]:
+    """The states of the newest runs of all clusters, without those that cannot be used.
+
+    Raises:
+        HvdcloudError: the bucket cannot be read.
+    """
+    from hvdcloud.parallel import side_by_side
+
+    names = run_names(bucket, cluster=None, warn=lambda _: None, now=datetime.now(timezone.utc))[:most]
+    found = side_by_side(lambda each: _usable_state(bucket, *each), names, only_reads=True)
+    return [each for each in found if each is not None and not isinstance(each, CheckpointError)]
+
+
 def _past_run(bucket: Bucket, cluster: str, run: str) -> PastRun | CheckpointError:
     from hvdcloud.report.page import spent_by_nodes
 

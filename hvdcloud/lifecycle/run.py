@@ -283,7 +283,8 @@ def _data_of(data: DataRequest | None, share: int | None) -> Mapping[str, Any]:
 def _about(about: About, record: ClusterRecord, data: DataRequest | None) -> Mapping[str, Any]:
     """What the run's state says of its cluster, with the GPUs if they wait for data."""
     gpus = sum(node.gpus for node in record.nodes) if data else 0
-    return {key: value for key, value in asdict(replace(about, gpus=gpus)).items() if key != "gpus" or gpus}
+    found = asdict(replace(about, gpus=gpus))
+    return {key: value for key, value in found.items() if value or key not in ("gpus", "spot_nodes")}
 
 
 def about_cluster(platform: Platform, cluster: Cluster, command: Sequence[str]) -> About:
@@ -298,6 +299,7 @@ def about_cluster(platform: Platform, cluster: Cluster, command: Sequence[str]) 
         costs_since=(cluster.costs_since or cluster.created).timestamp(),
         worst_case_dollars=cluster.worst_case_dollars,
         seen=time.time(),
+        spot_nodes=sum(node.spot for node in cluster.nodes),
     )
 
 

@@ -8,6 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from hvdcloud.runs.preemptions import ASSUMED_HOURS, Preemptions
 from hvdcloud.units import dollars
 
 Spot: TypeAlias = Literal["workers", "all", "none"]
@@ -52,24 +53,29 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetriesEstimate:
-    """What the configured cluster of Spot VMs costs with `run.retry`, if preemptions come as often as is assumed."""
+    """What the configured cluster of Spot VMs costs with `run.retry`, if preemptions come as often as they did, or as
+    is assumed."""
 
     dollars: float
     hours: float
     """Of training."""
     preempted_every: float
-    """Hours; an assumption. Compute Engine's `advice/capacityHistory` has the share of stopped Spot VMs that were
-    preempted, not how long they had run."""
+    """Hours, of the whole cluster. Compute Engine's `advice/capacityHistory` has the share of stopped Spot VMs that
+    were preempted, not how long they had run."""
+    observed: Preemptions | None = None
+    """What `preempted_every` was worked out from; None: it is an assumption."""
     lost_hours: float
     """Billed for each preemption without progress; an assumption."""
 
     @property
     def text(self) -> str:
         """`with retries: about $1.36 for 2 h at one preemption in 6 h …`, for people."""
+        source = "both are assumptions (--preempted-every HOURS)"
+        if self.observed is not None:
+            source = f"observed: {self.observed.text}; what each costs is an assumption"
         return (
             f"with retries: about {dollars(self.dollars)} for {self.hours:g} h at one preemption in "
-            f"{self.preempted_every:g} h, each of which costs {self.lost_hours * 60:g} min; both are assumptions "
-            "(--preempted-every HOURS)"
+            f"{round(self.preempted_every, 1):g} h, each of which costs {self.lost_hours * 60:g} min; {source}"
         )
 
 
@@ -77,13 +83,28 @@ LOST_HOURS = 0.25
 """From the newest checkpoint to the loss, and from the next cluster's creation to its first step: an assumption."""
 
 
-def with_retries(dollars_per_hour: float, *, hours: float, preempted_every: float) -> RetriesEstimate:
-    """The estimate for `hours` of training; `preempted_every` hours is more than LOST_HOURS.
+def with_retries(
+    dollars_per_hour: float,
+    *,
+    hours: float,
+    spot_nodes: int,
+    preempted_every: float | None = None,
+    observed: Preemptions | None = None,
+) -> RetriesEstimate:
+    """The estimate for `hours` of training: of the hours from one preemption to the next, LOST_HOURS train nothing.
 
-    Of each `preempted_every` hours that are paid for, LOST_HOURS train nothing.
+    Args:
+        dollars_per_hour: of the whole cluster.
+        spot_nodes: how many of its nodes may be preempted.
+        preempted_every: those hours, more than LOST_HOURS; None: as observed, else ASSUMED_HOURS.
     """
-    total = dollars_per_hour * hours / (1 - LOST_HOURS / preempted_every)
-    return RetriesEstimate(dollars=total, hours=hours, preempted_every=preempted_every, lost_hours=LOST_HOURS)
+    every = preempted_every
+    if every is None and observed is not None:
+        every = observed.hours_between(spot_nodes)
+    used = observed if preempted_every is None and every is not None else None
+    every = ASSUMED_HOURS if every is None else every
+    total = dollars_per_hour * hours / (1 - LOST_HOURS / every)
+    return RetriesEstimate(dollars=total, hours=hours, preempted_every=every, observed=used, lost_hours=LOST_HOURS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,6 +133,7 @@ def test_the_head_is_on_demand_and_the_workers_are_spot_vms_of_one_cluster(bench
     found = bench.another().cluster(spec.name)
     assert found is not None
     assert found.whole
+    assert [node.spot for node in found.nodes] == [False, True, True, True]
     assert found.dollars_per_hour == pytest.approx(plan.dollars_per_hour)
     assert found.worst_case_dollars is not None
     assert found.worst_case_dollars <= plan.worst_case_dollars

@@ -107,3 +107,5 @@ def test_a_preempted_run_continues_on_other_vms_in_another_zone(cloud: Cloud, tm
     found = {path.name for path in (project.folder / "checkpoints").rglob("*.pt")}
     assert found == {f"rank-{rank}-attempt-{attempt}.pt" for rank in (0, 1) for attempt in (1, 2)}
     assert left(cloud, project) == []
+    said = project.hvdcloud("offers").out
+    assert re.search(r"; observed: 1 preemption in \d\.\d node-hours; what each costs is an assumption", said), said

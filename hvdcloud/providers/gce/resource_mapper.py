@@ -22,7 +22,7 @@ from hvdcloud.cluster.model import (
     ObjectKind,
 )
 from hvdcloud.providers.gce.inventory import Inventory, Resource, described_labels
-from hvdcloud.providers.gce.money.costs import costs
+from hvdcloud.providers.gce.money.costs import costs, is_spot
 from hvdcloud.providers.gce.names import cluster_id_of, zone_of
 from hvdcloud.providers.gce.plan.request import METADATA_BUCKET, METADATA_IMAGE
 from hvdcloud.providers.gce.ssh_access import iap_proxy_command
@@ -59,6 +59,7 @@ class ResourceMapper:
             port=SSH_PORT,
             made=str(instance.get("creationTimestamp", "")),
             internal_address=internal_name(name, zone=zone, project=self.project),
+            spot=is_spot(instance),
             proxy_command=iap_proxy_command(self.project, zone, name, SSH_PORT) if self.way is Way.IAP else None,
         )
 

@@ -153,7 +153,7 @@ def node_dollars_per_hour(vm: Resource) -> float | None:
             machine_type=last_segment(vm.get("machineType", "")),
             gpu_type=last_segment(accelerator.get("acceleratorType", "")) or None,
             gpu_count=accelerator.get("acceleratorCount", 0),
-            spot=vm.get("scheduling", {}).get("provisioningModel") == "SPOT",
+            spot=is_spot(vm),
         )
         external = any(interface.get("accessConfigs") for interface in vm.get("networkInterfaces", ()))
         return prices.node_dollars_per_hour(
@@ -164,6 +164,11 @@ def node_dollars_per_hour(vm: Resource) -> float | None:
             region=_region(vm),
         )
     return None
+
+
+def is_spot(vm: Resource) -> bool:
+    """Whether a VM may be preempted at any time, and has that price."""
+    return bool(vm.get("scheduling", {}).get("provisioningModel") == "SPOT")
 
 
 def moment(text: object) -> datetime | None:
