@@ -11,7 +11,9 @@ from hvdcloud.units import counted
 ASSUMED_HOURS = 6.0
 """From one preemption to the next, where nothing was observed."""
 LEAST_HOURS = 0.5
-"""No estimate is made with less: a preemption soon after a start says little."""
+"""No estimate is made with less."""
+LEAST_NODE_HOURS = 1.0
+"""What was seen in less time says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class Preemptions:
         No preemption counts as one that comes now, once that is rarer than what is assumed.
         """
         hours = self.node_hours / max(1, self.count) / nodes
-        if not self.node_hours or (not self.count and hours < ASSUMED_HOURS):
+        if self.node_hours < LEAST_NODE_HOURS or (not self.count and hours < ASSUMED_HOURS):
             return None
         return max(LEAST_HOURS, hours)
 

@@ -54,8 +54,9 @@ def test_a_run_has_no_more_spot_nodes_than_nodes() -> None:
     [
         (3, 41.0, 2, 41 / 6),
         (1, 41.0, 1, 41.0),
-        # Half an hour is the least that an estimate is made with.
-        (1, 0.2, 2, 0.5),
+        # An hour is the least that says something, and half an hour what an estimate is made with.
+        (1, 0.9, 2, None),
+        (1, 1.0, 1, 1.0),
         (4, 1.0, 1, 0.5),
         # None in 41 hours of two nodes is better than one in 6, and counts as one; none in 5 says nothing yet.
         (0, 41.0, 2, 20.5),
