@@ -160,7 +160,7 @@ class Notice:
             event=event,
             cluster=state.cluster,
             run=state.run,
-            result=state.result,
+            result=visible(words(state.result)),
             exit_code=state.exit_code,
             reason=visible(words(failure.reason if failure is not None and known else state.reason)),
             seconds=until - state.started if state.started else None,

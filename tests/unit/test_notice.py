@@ -93,6 +93,13 @@ def test_what_a_job_prints_stays_text(name: str) -> None:
     assert json.loads(json.dumps(slack)) == slack
 
 
+@pytest.mark.parametrize("key", ["result", "reason"])
+def test_what_a_state_in_the_bucket_says_of_an_end_acts_on_nothing(key: str) -> None:
+    told = notice("end" if key == "result" else "failed", **{key: "\x1b]52;c;AAAA\x07"}, ranks=[])
+    assert "\\x1b]52;c;AAAA\\x07" in told.headline
+    assert told.headline.isprintable()
+
+
 def test_only_the_last_lines_that_say_something_are_sent() -> None:
     lines = last_lines(b"".join(b"line %d\n\n" % number for number in range(100)))
     assert lines == [f"line {number}" for number in range(85, 100)]
