@@ -37,22 +37,31 @@ class Pace:
     """To compress a byte, all threads together; 0: not known yet."""
     ratio: float = 1.0
     """Bytes that are left of one."""
+    unpack: float = 0.0
+    """For which the other side is busy with a byte, while it takes the next ones; 0: not known yet."""
 
     def pays(self) -> bool:
-        """Whether the other side has all of a block earlier if it is compressed."""
+        """Whether the other side is done with a block earlier if it is compressed."""
         if not self.wire or not self.compress:
             return False
-        return max(self.compress, self.ratio * self.wire) < 0.9 * self.wire
+        return max(self.compress, self.ratio * self.wire, self.unpack) < 0.9 * self.wire
 
     def is_fast(self) -> bool:
-        """Whether compressing is so much slower than the connection that a block of other content would change
-        nothing."""
+        """Whether the connection is so fast, against compressing or the other side, that a block of other content would
+        change nothing."""
+        if self.unpack and self.wire < self.unpack / _FAST:
+            return True
         return bool(self.wire and self.compress) and self.wire < self.compress / _FAST
 
     def sent(self, count: int, seconds: float) -> None:
         """Remember that the connection took `count` bytes in `seconds`; the last ones count most."""
         share = min(1.0, count / _WINDOW_BYTES)
         self.wire = (1 - share) * self.wire + share * seconds / count if self.wire else seconds / count
+
+    def unpacked(self, count: int, seconds: float) -> None:
+        """Remember that the other side had unpacked `count` bytes after `seconds`; few bytes say little."""
+        if count >= _WINDOW_BYTES:
+            self.unpack = seconds / count
 
     def compressed(self, before: int, after: int, seconds: float) -> None:
         """Remember that a thread made `after` bytes of `before` in `seconds`."""

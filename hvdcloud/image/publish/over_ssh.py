@@ -1,15 +1,18 @@
 """`send_image`: an image of this machine's engine to the engines of other machines, without a registry.
 
 Only layers that a host lacks travel, in portions from the lowest layer up. What has arrived is an image of its own
-until the next portion is there, so that a host whose connection was cut takes the rest the next time. Hosts are sent to
-side by side, each at its own speed; the image is read once.
+until the next portion is there, so that a host whose connection was cut takes the rest the next time. A portion travels
+while the host unpacks the one before. Hosts are sent to side by side, each at its own speed; the image is read once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,6 +36,8 @@ SILENCE_SECONDS = 600
 """For so long an engine may be silent that unpacks a layer of gigabytes: the timeout that both sides' clients need."""
 PORTION_BYTES = 16 << 20
 """Layers up to this size together go as one: each portion costs the engine a moment."""
+_IN_FLIGHT = 2
+"""Portions at most that an engine has not unpacked: each takes space twice on its disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +109,8 @@ def send_image(
     if errors:
         raise first_of(errors)
     if lacking:
-        count = Counter(layer for host in lacking for layer in set(host.lacks()))
+        # The engine here needs a while before it gives the first layer: hosts say meanwhile which ones they have.
+        count = Counter({layer: len(lacking) for layer in wanted.layers})
         export = Export(
             lambda: source.get_image(wanted.id), image=image, image_id=wanted.id, layers=wanted.layers, wanted=count
         )
@@ -153,6 +159,54 @@ def _caught(call: Callable[..., None], *args: object) -> HvdcloudError | None:
     return None
 
 
+class _PortionBeforeError(Exception):
+    """The engine did not take the portion before, whose error says why."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Portion:
+    """Layers that go to a host's engine as one. It unpacks them after the portion before, whose layers they lie on.
+
+    Attributes:
+        start: how many layers are below.
+        config: the image's configuration, if these are its highest layers; else empty.
+        before: the portion before.
+        sent: set when the next one may follow.
+        turn: when the engine could begin to unpack it, by the monotonic clock.
+    """
+
+    start: int
+    contents: Sequence[Content]
+    config: bytes
+    before: Future[None] | None
+    sent: threading.Event = field(default_factory=threading.Event)
+    turn: float = 0.0
+
+    def check(self) -> None:
+        """Raise _PortionBeforeError if there is nothing to lie on."""
+        if self.before is not None and _failed(self.before):
+            raise _PortionBeforeError
+
+    def ended(self, _: Future[None]) -> None:
+        """Called when the engine has taken it, or has not, which is known by then."""
+        self.sent.set()
+
+    def wait_for_turn(self) -> None:
+        """Called when all but the archive's end has been sent; an engine unpacks nothing before it has that.
+
+        Raises _PortionBeforeError as `check` does.
+        """
+        self.sent.set()
+        if self.before is not None:
+            wait([self.before])
+        self.check()
+        self.turn = time.monotonic()
+
+
+def _failed(load: Future[None]) -> bool:
+    return load.done() and load.exception() is not None
+
+
 @dataclass(slots=True, kw_only=True)
 class _Host:
     """A host, and what it has of the image."""
@@ -172,6 +226,7 @@ class _Host:
     """Whether it has the image."""
     _part: str = ""
     _lacked: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lacks(self) -> tuple[str, ...]:
         return self.wanted.layers[self.first :]
@@ -180,7 +235,7 @@ class _Host:
         return Sent(layers=self._lacked, content_bytes=self.done, wire_bytes=self.wire)
 
     def look(self, here: Mapping[str, Any]) -> None:
-        """Find out what it has."""
+        """Find out whether it has the image, and what its engine takes."""
         self.say(SendProgress(host=self.name, step="looking which layers it has"))
         with _explained(self):
             if self._has(here):
@@ -189,22 +244,24 @@ class _Host:
             store = self.client.info().get("DriverStatus") or []
             # It keeps archives, not layers, and takes a whole one only.
             self.parts = not any("containerd.snapshotter" in str(value) for _, value in store)
-            if self.parts:
-                self._search()
-        self._lacked = len(self.lacks())
 
     def take(self, export: Export, here: Mapping[str, Any]) -> None:
         """Send what it lacks."""
-        self.say(SendProgress(host=self.name, step="reading the image"))
         try:
             with _explained(self):
+                if self.parts:
+                    self._search()
+                self._lacked = len(self.lacks())
+                export.done_with(self._has_all_of(0))
+                self.say(SendProgress(host=self.name, step="reading the image"))
                 self._take(export)
                 if not self._has(here):
                     raise ImageError(
                         f"{self.name} has another image than {self.wanted.tag or self.wanted.id} after it was sent",
                         hint="see the log of the Docker engine there; then try again",
                     )
-                self._forget_part("")
+                # Also those of a connection that was cut earlier.
+                discard_parts(self.client, of=self.wanted.id)
             self.say(SendProgress(host=self.name, step="has the image", done=self.done, total=self.done))
         except (CapacityError, ImageError):
             # The error says more than that what was sent could not be deleted either.
@@ -212,54 +269,82 @@ class _Host:
                 discard_parts(self.client, of=self.wanted.id)
             raise
         finally:
-            export.done_with(self.lacks())
+            export.done_with(set(self.lacks()))
 
     def _take(self, export: Export) -> None:
-        layers = self.wanted.layers
-        last = False
-        while not last:
-            contents = self._next(export)
-            upto = self.first + len(contents)
-            last = upto == len(layers)
-            config = export.config() if last else self.wanted.part(upto)
-            present: dict[str, Content] = {}
-            for layer, content in zip(layers[self.first : upto], contents, strict=True):
-                present.setdefault(layer, content)
-            made = self._load(config, upto, self._counted(present, export), tag=self.wanted.tag if last else "")
-            taken, self.first = layers[self.first : upto], upto
-            # The same layer may be there twice: an empty one.
-            export.done_with(set(taken) - set(self.lacks()))
-            if not last:
-                self._forget_part(made)
+        """Send portion by portion, the next one while the engine unpacks the one before."""
+        layers, start = self.wanted.layers, self.first
+        loads: list[Future[None]] = []
+        with ThreadPoolExecutor(max_workers=_IN_FLIGHT) as pool:
+            # Of an image that has its layers already a host takes the configuration.
+            while not loads or (start < len(layers) and not any(map(_failed, loads))):
+                contents = self._next(export, start)
+                portion = _Portion(
+                    start=start,
+                    contents=contents,
+                    config=export.config() if start + len(contents) == len(layers) else b"",
+                    before=loads[-1] if loads else None,
+                )
+                loads.append(pool.submit(self._bring, portion, export))
+                loads[-1].add_done_callback(portion.ended)
+                portion.sent.wait()
+                start += len(contents)
+        for load in loads:
+            load.result()
 
-    def _next(self, export: Export) -> list[Content]:
+    def _bring(self, portion: _Portion, export: Export) -> None:
+        """Have the engine take a portion, after the one before."""
+        layers, upto = self.wanted.layers, portion.start + len(portion.contents)
+        present: dict[str, Content] = {}
+        for layer, content in zip(layers[portion.start : upto], portion.contents, strict=True):
+            present.setdefault(layer, content)
+        config, tag = (portion.config, self.wanted.tag) if portion.config else (self.wanted.part(upto), "")
+        made = self._load(config, upto, self._counted(present, portion, export), tag=tag)
+        self.pace.unpacked(sum(content.size for content in present.values()), time.monotonic() - portion.turn)
+        self.first = upto
+        export.done_with(self._has_all_of(portion.start))
+        if not portion.config:
+            self._forget_part(made)
+
+    def _has_all_of(self, start: int) -> set[str]:
+        """The layers from this one on that it has and will not take again: the same may occur twice, an empty one."""
+        return set(self.wanted.layers[start : self.first]) - set(self.lacks())
+
+    def _next(self, export: Export, start: int) -> list[Content]:
         """The layers that go next, waiting until they have been read."""
-        lacks = self.lacks()
+        lacks = self.wanted.layers[start:]
         if not self.parts:
             return [export.layer(layer) for layer in lacks]
         contents: list[Content] = []
         for layer in lacks:
             contents.append(export.layer(layer))
-            if len(portions([each.size for each in contents], enough=PORTION_BYTES)) > 1:
+            sizes = [each.size for each in contents]
+            if len(portions(sizes, enough=PORTION_BYTES)) > 1:
                 return contents[:-1]
+            if sum(sizes) >= PORTION_BYTES:
+                break
         return contents
 
-    def _counted(self, present: Mapping[str, Content], export: Export) -> dict[str, Content]:
-        """The same contents, of which is told how far they are."""
+    def _counted(self, present: Mapping[str, Content], portion: _Portion, export: Export) -> dict[str, Content]:
+        """The same contents, of which is told how far they are; the last ends when it is the portion's turn."""
 
         def tell(step: str) -> None:
-            left = export.left(self.lacks())
+            left = export.left(self.wanted.layers[portion.start :])
             total = 0 if left is None else before + left
             self.say(SendProgress(host=self.name, step=step, done=self.done, total=total))
 
         def told(content: Content) -> Iterator[bytes]:
             for chunk in content.chunks():
                 export.check()
+                portion.check()
                 yield chunk
                 self.done += len(chunk)
                 tell("sending the image")
             if self.done == before + size_of_all:
-                tell("unpacking the image")
+                if portion.config:
+                    tell("unpacking the image")
+                portion.wait_for_turn()
+                export.check()
 
         before, size_of_all = self.done, sum(content.size for content in present.values())
         return {layer: Content(size=content.size, chunks=partial(told, content)) for layer, content in present.items()}
@@ -312,7 +397,8 @@ class _Host:
 
     def _through_wire(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
-            self.wire += len(chunk)
+            with self._lock:
+                self.wire += len(chunk)
             yield chunk
 
     def _forget_part(self, newer: str) -> None:
