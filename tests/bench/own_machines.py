@@ -101,7 +101,7 @@ def main() -> None:
         environment = {"HVDCLOUD_STATE_DIR": str(folder / "state")}
         local = Cluster(folder, "local", environment)
         image = local.build()
-        hosts = stack.enter_context(ssh_hosts(folder / "user", here, *NAMES))
+        hosts = stack.enter_context(ssh_hosts(folder / "user", *NAMES))
         # For connections of this process.
         os.environ["PATH"] = hosts.path
         if "image" in parts:

@@ -21,7 +21,7 @@ from hvdcloud.providers.base import Provider
 from tests.standins.compute import Emulator
 from tests.support.harness import freeze
 from tests.support.provider_backends import GceWorkshop, LocalWorkshop, SshWorkshop, Workshop
-from tests.support.ssh_hosts import SshHosts, hosts_with_image
+from tests.support.ssh_hosts import SshHosts, ssh_hosts
 
 pytestmark = pytest.mark.engine
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.engine
 @pytest.fixture(scope="module")
 def own_hosts(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
     """Four machines that are reached by SSH and have the image."""
-    with hosts_with_image(tmp_path_factory.mktemp("user"), image, "gpu0", "gpu1", "gpu2", "gpu3") as hosts:
+    with ssh_hosts(tmp_path_factory.mktemp("user"), "gpu0", "gpu1", "gpu2", "gpu3", image=image) as hosts:
         yield hosts
 
 

@@ -16,20 +16,24 @@ import pytest
 
 from hvdcloud import engine
 from hvdcloud.config.ssh import SshHostConfig, SshMachinesConfig
-from hvdcloud.errors import CapacityError, HvdcloudError, NodeError
+from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, ImageError, NodeError
+from hvdcloud.image.engine_stream import ignore
 from hvdcloud.image.publish.layer_archive import LABEL_PART_OF
+from hvdcloud.image.publish.push import push
 from hvdcloud.providers.base import NodeProgress
 from hvdcloud.providers.engine.gpus import LABEL_GPUS
 from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.hosts import Hosts
 from hvdcloud.providers.ssh.provider import SshProvider
+from tests.standins.registry import closed_registry, lasting_port, log_in
 from tests.standins.storage import StorageServer, running_server
 from tests.support.elastic_run import JOB, attached
 from tests.support.gpus import UUIDS, created_at_once, put_programs
 from tests.support.harness import Project, Screen, until
 from tests.support.jobs import ALLREDUCE, ATTEMPTS
+from tests.support.layered_image import layer, load_layers
 from tests.support.provider_backends import new_spec
-from tests.support.ssh_hosts import SshHost, SshHosts, hosts_with_image
+from tests.support.ssh_hosts import SshHost, SshHosts, ssh_hosts
 
 pytestmark = pytest.mark.engine
 
@@ -39,9 +43,16 @@ WRITES = 'open(os.environ["HVDCLOUD_CHECKPOINT_DIR"] + f"/{hvd.rank()}.pt", "w")
 
 
 @pytest.fixture(scope="module")
-def hosts(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+def registry_port() -> int:
+    """This machine's 127.0.0.1:PORT is the hosts' too."""
+    return lasting_port()
+
+
+@pytest.fixture(scope="module")
+def hosts(image: str, registry_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
     """Three machines; gpu2 lets in nobody but gpu1."""
-    with hosts_with_image(tmp_path_factory.mktemp("user"), image, *NAMES) as hosts:
+    folder = tmp_path_factory.mktemp("user")
+    with ssh_hosts(folder, *NAMES, image=image, loopback_ports=[registry_port]) as hosts:
         behind = hosts["gpu2"]
         rule = ["-p", "tcp", "--dport", "22", "!", "-s", hosts["gpu1"].address, "-j", "DROP"]
         behind.run("iptables", "-A", "INPUT", *rule)
@@ -354,3 +365,56 @@ def test_an_image_whose_transfer_was_cut_continues_with_what_is_missing(
     assert large_image in hosts["gpu3"].docker("images", "--format", "{{.Repository}}:{{.Tag}}")
     assert hosts["gpu3"].docker("images", "-q", "--filter", f"label={LABEL_PART_OF}") == ""
     hosts["gpu3"].docker("rmi", large_image)
+
+
+@pytest.fixture
+def small_image() -> Iterator[str]:
+    """An image of one layer, other than every earlier one."""
+    reference = f"hvdcloud-test/small:{secrets.token_hex(4)}"
+    with contextlib.closing(engine.connect()) as client:
+        load_layers(client.api, reference, [layer("data", secrets.token_bytes(1 << 20))])
+        yield reference
+        client.images.remove(client.images.get(reference).id, force=True)
+
+
+def test_hosts_pull_an_image_by_its_digest_from_a_private_registry(
+    hosts: SshHosts, registry_port: int, small_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", hosts.path)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    config = SshMachinesConfig.model_validate(TWO)
+
+    def bring(image: str) -> set[str]:
+        steps: set[str] = set()
+        with contextlib.closing(Hosts(config.hosts)) as machines:
+            images.bring(
+                image, machines, machines.all, owner="ann", on_progress=lambda progress: steps.add(progress.step)
+            )
+        return steps
+
+    place = {"addresses": ("127.0.0.1", hosts.gateway), "port": registry_port}
+    with closed_registry(tmp_path, "ann", "hunter2-pull", **place) as registry:
+        log_in(registry, tmp_path, user="ann", password="hunter2-pull")
+        repository = f"{registry}/own/small"
+        digest = push(small_image, repository, progress=ignore)
+        image, missing = f"{repository}@{digest}", f"{repository}@sha256:{'0' * 64}"
+        log_in(registry, tmp_path, user="ann", password="another")
+        with pytest.raises(CredentialsError, match=f"gpu1: {image} was not pulled") as refused:
+            bring(image)
+        assert refused.value.hint == f"docker login {registry}"
+        assert "gpu2: " in refused.value.details
+        log_in(registry, tmp_path, user="ann", password="hunter2-pull")
+        with pytest.raises(ImageError, match=f"gpu1: {missing} was not pulled: .*not found") as absent:
+            bring(missing)
+        assert f"gpu2: {missing} was not pulled" in absent.value.details
+        steps = bring(image)
+        assert {"pulling the image", "has the image"} < steps
+        assert any(step.endswith(": Pull complete") for step in steps), steps
+    # With the registry off: nothing is asked of it any more.
+    assert bring(image) == set()
+    for name in ("gpu1", "gpu2"):
+        assert digest in hosts[name].docker("images", "--digests", "--format", "{{.Digest}}")
+        hosts[name].docker("rmi", image)
+    with pytest.raises(ImageError, match="gpu1: .* was not pulled: .*connection refused") as down:
+        bring(image)
+    assert f"ssh gpu1 docker pull {image}" in down.value.hint

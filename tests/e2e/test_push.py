@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import io
-import json
 import secrets
 import tarfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,7 @@ from hvdcloud.image.engine_stream import BuildEvent, ignore
 from hvdcloud.image.publish.push import push
 from hvdcloud.image.publish.registry import digest_at_registry, published
 from tests.standins.google_account import Account, service_account
-from tests.standins.registry import free_port, running_registry
+from tests.standins.registry import closed_registry, free_port, log_in, running_registry
 
 pytestmark = pytest.mark.engine
 
@@ -35,15 +32,6 @@ TOKEN = "ya29.a-token-of-google"
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with running_registry(tmp_path_factory.mktemp("registry"), {}) as host:
-        yield host
-
-
-@contextmanager
-def closed_registry(folder: Path, user: str, password: str) -> Iterator[str]:
-    """A registry for one user alone."""
-    bcrypt = pytest.importorskip("bcrypt", reason="paramiko brings it; without it no password file can be made")
-    (folder / "htpasswd").write_text(f"{user}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}\n")
-    with running_registry(folder, {"auth": {"htpasswd": {"realm": "test", "path": str(folder / "htpasswd")}}}) as host:
         yield host
 
 
@@ -134,8 +122,7 @@ def test_a_push_without_credentials_says_how_to_log_in(private_registry: str, re
 def test_the_credentials_of_docker_login_are_used(
     private_registry: str, reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    login = {"auths": {private_registry: {"auth": base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()}}}
-    (tmp_path / "config.json").write_text(json.dumps(login))
+    log_in(private_registry, tmp_path, user=USER, password=PASSWORD)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     assert push(reference, f"{private_registry}/hvdcloud/digits", progress=ignore).startswith("sha256:")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.harness import Project, project_in, until
-from tests.support.ssh_hosts import SshHosts, hosts_with_image
+from tests.support.ssh_hosts import SshHosts, ssh_hosts
 
 pytestmark = pytest.mark.engine
 
@@ -29,7 +29,7 @@ FINDS = (
 @pytest.fixture(scope="module")
 def hosts(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
     """Two machines that have the image."""
-    with hosts_with_image(tmp_path_factory.mktemp("user"), image, *HOSTS) as hosts:
+    with ssh_hosts(tmp_path_factory.mktemp("user"), *HOSTS, image=image) as hosts:
         yield hosts
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+import pytest
 import requests
 
 from tests.support.harness import until
@@ -89,6 +90,26 @@ def running_registry(
             host = f"{address}:{port}"
             until(lambda host=host: answers(host), seconds=20, what=f"the registry at {host}")
         yield f"127.0.0.1:{port}"
+
+
+@contextmanager
+def closed_registry(folder: Path, user: str, password: str, **place: Any) -> Iterator[str]:
+    """A registry for one user alone; yields 127.0.0.1:PORT.
+
+    Args:
+        place: `addresses` and `port`, as for `running_registry`.
+    """
+    bcrypt = pytest.importorskip("bcrypt", reason="paramiko brings it; without it no password file can be made")
+    (folder / "htpasswd").write_text(f"{user}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}\n")
+    section = {"auth": {"htpasswd": {"realm": "test", "path": str(folder / "htpasswd")}}}
+    with running_registry(folder, section, **place) as host:
+        yield host
+
+
+def log_in(host: str, folder: Path, *, user: str, password: str) -> None:
+    """What `docker login` writes, into a folder for DOCKER_CONFIG."""
+    login = {"auths": {host: {"auth": base64.b64encode(f"{user}:{password}".encode()).decode()}}}
+    (folder / "config.json").write_text(json.dumps(login))
 
 
 def storage_of(folder: Path) -> Path:

@@ -93,8 +93,8 @@ class SshHosts:
     Attributes:
         path: for the environment's PATH: `ssh` there has this user's configuration and known_hosts.
         gateway: this machine's address as they see it.
-        image: every machine has its layers, but not the image.
-        engine: docker-py's client of this machine's engine, which has the image.
+        image: every machine has its layers, but not the image; "": none.
+        engine: docker-py's client of this machine's engine.
     """
 
     machines: Machines
@@ -182,11 +182,13 @@ class SshHosts:
 
 
 @contextmanager
-def hosts_with_image(folder: Path, image: str, *names: str) -> Iterator[SshHosts]:
-    """These machines for the block; each has the layers of this machine's image, but not the image.
+def ssh_hosts(folder: Path, *names: str, image: str = "", loopback_ports: Sequence[int] = ()) -> Iterator[SshHosts]:
+    """These machines for the block.
 
     Args:
         folder: for the user's files.
+        image: of this machine's engine; each machine has its layers, but not the image. "": each has nothing.
+        loopback_ports: as for `Machines`.
     """
     import docker
 
@@ -202,7 +204,7 @@ def hosts_with_image(folder: Path, image: str, *names: str) -> Iterator[SshHosts
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
     with (
         contextlib.closing(docker.from_env(timeout=120)) as engine,
-        Machines(ssh_key=key.public, lent_layers=True, client=engine) as machines,
+        Machines(ssh_key=key.public, lent_layers=bool(image), client=engine, loopback_ports=loopback_ports) as machines,
     ):
         found = SshHosts(machines=machines, folder=folder, key=key, image=image, engine=engine)
         found.boot(*names)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 from hvdcloud import engine
 from hvdcloud.cluster.model import LABEL_OWNER
-from hvdcloud.errors import ImageError, first_of
-from hvdcloud.image.engine_stream import BuildEvent, follow_pull, inspected
+from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, ImageError, first_of
+from hvdcloud.image.engine_stream import BuildEvent, follow_pull, inspected, says_refused
 from hvdcloud.image.publish import registry
 from hvdcloud.image.publish.over_ssh import SILENCE_SECONDS, SendProgress, send_image
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.ssh.hosts import Host, Hosts, errors_in
 from hvdcloud.units import size
+from hvdcloud.visible import words
 
 
 def is_at_registry(image: str) -> bool:
@@ -33,6 +35,7 @@ def bring(image: str, hosts: Hosts, chosen: Sequence[Host], *, owner: str, on_pr
 
     Raises:
         ImageError: it does not exist, or an engine or a registry refuses.
+        CredentialsError: the registry does not take the credentials of this machine.
         NodeError: a connection was lost; what has arrived there stays, and the next time the rest is sent.
         CapacityError: a host's disk is full.
     """
@@ -55,9 +58,12 @@ def bring(image: str, hosts: Hosts, chosen: Sequence[Host], *, owner: str, on_pr
 
 
 def _pull(image: str, hosts: Hosts, chosen: Sequence[Host], *, on_progress: OnProgress) -> None:
+    from docker.errors import APIError, DockerException
     from docker.utils import parse_repository_tag
 
-    credentials = registry.auth_config(registry.host_of(image))
+    at = registry.host_of(image)
+    # Asked for only where something is pulled: a token of Google's takes a second.
+    credentials = functools.lru_cache(maxsize=1)(lambda: registry.auth_config(at))
 
     def pull(host: Host) -> None:
         api = host.connection.engine(silence=SILENCE_SECONDS)
@@ -69,12 +75,30 @@ def _pull(image: str, hosts: Hosts, chosen: Sequence[Host], *, on_progress: OnPr
             on_progress(NodeProgress(object=host.name, step=f"pulling the image: {event.text}"))
 
         repository, digest = parse_repository_tag(image)
-        items = api.pull(repository, tag=digest, stream=True, decode=True, auth_config=credentials)
         try:
+            items = api.pull(repository, tag=digest, stream=True, decode=True, auth_config=credentials())
             follow_pull(items, reference=image, progress=show)
         except ImageError as error:
-            raise ImageError(f"{host.name}: {error.message}", hint=error.hint, details=error.details) from error
+            raise _not_pulled(host, image, error.message) from error
+        except APIError as error:
+            raise _not_pulled(host, image, f"{image} was not pulled: {words(error.explanation or error)}") from error
+        except DockerException as error:
+            raise registry.unreadable_credentials(at, error) from error
         on_progress(NodeProgress(object=host.name, step="has the image", stage=Stage.DONE))
 
     if errors := errors_in(hosts.each(pull, chosen)):
         raise first_of([*errors.values()])
+
+
+def _not_pulled(host: Host, image: str, said: str) -> HvdcloudError:
+    """The error of a host whose engine, or the registry, refuses."""
+    if "no space left on device" in said.lower():
+        return CapacityError(
+            f"the disk of {host.name}'s Docker engine is full: {said}",
+            hint=f"{host.by_hand('docker system df')} shows what uses it",
+        )
+    if says_refused(said):
+        return CredentialsError(f"{host.name}: {said}", hint=registry.role_hint(registry.host_of(image)))
+    shown = host.by_hand(f"docker pull {image}")
+    hint = f"hvdcloud push brings it to the registry; {shown} shows whether the host reaches that"
+    return ImageError(f"{host.name}: {said}", hint=hint)
