@@ -415,6 +415,6 @@ def test_hosts_pull_an_image_by_its_digest_from_a_private_registry(
     for name in ("gpu1", "gpu2"):
         assert digest in hosts[name].docker("images", "--digests", "--format", "{{.Digest}}")
         hosts[name].docker("rmi", image)
-    with pytest.raises(ImageError, match="gpu1: .* was not pulled: .*connection refused") as down:
+    with pytest.raises(ImageError, match=f"gpu1: {image} was not pulled: ") as down:
         bring(image)
     assert f"ssh gpu1 docker pull {image}" in down.value.hint

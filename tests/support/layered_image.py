@@ -10,6 +10,7 @@ import socket
 import tarfile
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,13 +54,14 @@ def tar_of(files: Sequence[tuple[str, bytes]]) -> bytes:
     return data.getvalue()
 
 
-def load_layers(client: Any, reference: str, layers: Sequence[bytes]) -> str:
+def load_layers(client: Any, reference: str, layers: Sequence[bytes], *, word: str = "") -> str:
     """Have an engine know an image of these layers; returns its id.
 
     Args:
         client: docker-py's APIClient.
+        word: makes it another image of the same layers.
     """
-    config = config_of(layers)
+    config = config_of(layers, word=word)
     names = [f"{number}.tar" for number in range(len(layers))]
     manifest = [{"Config": "config.json", "RepoTags": [reference], "Layers": names}]
     files = [("config.json", config), ("manifest.json", json.dumps(manifest).encode())]
@@ -75,12 +77,14 @@ class Line:
         docker_host: for clients.
         carried: bytes that the engine was given.
         cut_after: this many bytes later every connection breaks, and no new one is taken; None: never.
+        hold_after: this many bytes later what the engine answers waits until this is None again.
     """
 
     def __init__(self, folder: Path, engine: str) -> None:
         self.docker_host = f"unix://{folder}/line.sock"
         self.carried = 0
         self.cut_after: int | None = None
+        self.hold_after: int | None = None
         self._engine = engine
         self._open: list[socket.socket] = []
         self._server = socket.socket(socket.AF_UNIX)
@@ -96,7 +100,7 @@ class Line:
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         with self._lock:
-            self.cut_after = -1
+            self.cut_after, self.hold_after = -1, None
         self._break()
         for thread in self._threads:
             thread.join(timeout=30)
@@ -135,6 +139,8 @@ class Line:
                 if self._is_cut():
                     self._break()
                     return
+                while not counted and (held := self.hold_after) is not None and self.carried > held:
+                    time.sleep(0.01)
                 sink.sendall(data)
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)

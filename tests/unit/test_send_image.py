@@ -163,6 +163,17 @@ def test_only_what_makes_a_slow_connection_faster_is_compressed(
     assert Pace(wire=wire, compress=compress, ratio=ratio).pays() == pays
 
 
+@pytest.mark.parametrize(
+    ("unpack", "pays", "fast"), [(0.0, True, False), (5e-8, True, False), (2e-7, False, False), (3e-7, False, True)]
+)
+def test_nothing_is_compressed_for_a_host_that_takes_longer_to_unpack(unpack: float, pays: bool, fast: bool) -> None:
+    pace = Pace(wire=1e-7, compress=1e-8, ratio=0.3)
+    pace.unpacked(64 << 20, unpack * (64 << 20))
+    # A small portion takes its time for something else.
+    pace.unpacked(1000, 60.0)
+    assert (pace.pays(), pace.is_fast()) == (pays, fast)
+
+
 def test_a_slow_connection_gets_fewer_bytes_of_the_same_content() -> None:
     data = b"abcdefgh" * (BLOCK_BYTES * 3)
     slow, fast = Pace(wire=1.0), Pace(wire=1e-12)
