@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CredentialsError, NodeError
-from hvdcloud.modules import load
+from hvdcloud.modules import DOCKER_OVER_SSH, load
 
 if TYPE_CHECKING:
     import docker
 
-_SSH_TRANSPORT = "docker.transport.sshconn"
 START_HINT = "start Docker, then try again: `sudo systemctl start docker` (or `make engine` in hvdcloud's repository)"
 
 
@@ -75,7 +74,7 @@ def _ssh_error() -> type[Exception]:
     from paramiko import SSHException
 
     client: Any = importlib.import_module("docker.api.client")
-    client.SSHHTTPAdapter = importlib.import_module(_SSH_TRANSPORT).SSHHTTPAdapter
+    client.SSHHTTPAdapter = importlib.import_module(DOCKER_OVER_SSH).SSHHTTPAdapter
     return SSHException
 
 

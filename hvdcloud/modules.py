@@ -8,29 +8,26 @@ import sys
 import threading
 from types import ModuleType
 
-_LEFT_OUT = {
-    # Its SSH transport, which imports paramiko: more than a third of its time to load.
-    "docker": "docker.transport.sshconn",
-}
-"""A part of a module that it can do without, where it cannot be imported."""
+DOCKER_OVER_SSH = "docker.transport.sshconn"
+"""What docker-py can do without, where it cannot be imported. It imports paramiko: more than a third of docker-py's
+time to load."""
 _LOADING = threading.Lock()
 
 
 def load(module: str) -> ModuleType:
-    """Import a module, without the part of it that is not needed.
+    """Import a module; `docker` without its SSH transport.
 
     docker-py before threads begin that use it: if one of them imports `docker.errors` while another one imports
     `docker`, each waits for the other, and Python raises an error in one of them.
     """
     with _LOADING:
-        part = _LEFT_OUT.get(module)
-        if part is None or module in sys.modules or part in sys.modules:
+        if module != "docker" or not sys.modules.keys().isdisjoint((module, DOCKER_OVER_SSH)):
             return importlib.import_module(module)
-        sys.modules[part] = None  # type: ignore[assignment]
+        sys.modules[DOCKER_OVER_SSH] = None  # type: ignore[assignment]
         try:
             return importlib.import_module(module)
         finally:
-            del sys.modules[part]
+            del sys.modules[DOCKER_OVER_SSH]
 
 
 def load_beside(*modules: str) -> None:

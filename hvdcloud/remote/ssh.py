@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 NODE_PROGRAM = "hvdcloud-node"
-SERVED = ("join", "prepare", "launch", "logs")
-"""The verbs of a process of `serve` (node/serve_verbs.py)."""
 CONNECT_SECONDS = 15.0
 START_SECONDS = 60.0  # How long the node program may take to start, beside whatever else starts then.
 PROXY_SECONDS = 45.0  # How long a proxy program may take to start and to get through.
@@ -120,6 +118,7 @@ class Session:
         self._connection: Connection | None = None
         self._proxy: Proxy | None = None
         self._served: Channel | None = None
+        self._serves: frozenset[str] = frozenset()
         """A process of the node program that waits for its next verb."""
         self._opening = threading.Lock()
         self._heard = 0.0  # When sshd last answered, by `time.monotonic()`.
@@ -269,8 +268,9 @@ class Session:
             channel = self._start(f"{NODE_PROGRAM} serve", within=CONNECT_SECONDS)
             stack.callback(channel.close)
             said = self._read_line(channel, deadline=deadline, what="serve")
-            if "serves" in (parse_object(said.stdout) or {}):
-                self._served = channel
+            serves = (parse_object(said.stdout) or {}).get("serves")
+            if isinstance(serves, list):
+                self._served, self._serves = channel, frozenset(map(str, serves))
                 # It stays open.
                 stack.pop_all()
 
@@ -280,7 +280,7 @@ class Session:
         process of its own. Arguments and errors are those of `channel`."""
         with self._opening:
             channel, self._served = self._served, None
-        if channel is None or verb.split()[0] not in SERVED or has_ended(channel):
+        if channel is None or verb.split()[0] not in self._serves or has_ended(channel):
             with self.channel(f"{NODE_PROGRAM} {verb}", within=within) as own:
                 yield Verb(session=self, name=verb, channel=own, serves=False)
             return

@@ -98,6 +98,18 @@ def test_a_node_of_an_earlier_version_is_asked_verb_by_verb(laptop: Laptop, new_
     session.close()
 
 
+def test_a_verb_that_the_node_does_not_serve_gets_a_process_of_its_own(laptop: Laptop, new_vm: NewVm) -> None:
+    def serves(channel: paramiko.Channel) -> None:
+        channel.sendall(b'{"serves": ["prepare"]}\n')
+
+    vm = new_vm({"hvdcloud-node serve": serves, "hvdcloud-node join": says('{"cores": 3}\n')})
+    context, _, _ = laptop.context([vm])
+    session = Session(vm.node(0), context.state)
+    session.serve()
+    assert session.call("join", payload=join_request()) == {"cores": 3}
+    session.close()
+
+
 def test_a_process_that_died_between_two_verbs_is_replaced(laptop: Laptop, new_vm: NewVm) -> None:
     def dies(channel: paramiko.Channel) -> None:
         channel.sendall(b'{"serves": ["join"]}\n')
