@@ -103,9 +103,11 @@ def test_a_layer_is_forgotten_when_the_last_host_has_it() -> None:
         assert export.left(DIGESTS[:1]) is None
 
 
-def test_a_save_that_breaks_off_is_an_error_and_no_image() -> None:
+@pytest.mark.parametrize("saved", [as_20, as_25])
+def test_a_save_that_breaks_off_is_an_error_and_no_image(saved: object) -> None:
+    assert callable(saved)
     with (
-        export_of(as_20(LAYERS)[: len(BASE) // 2]) as export,
+        export_of(saved(LAYERS)[: len(BASE) // 2]) as export,
         pytest.raises(ImageError, match="did not give the image digits"),
     ):
         export.layer(DIGESTS[0])

@@ -158,9 +158,12 @@ class Export:
         with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_CHUNK) as archive:
             for member in archive:
                 self.check()
-                if not member.isfile() or self._known_and_unwanted(member.name):
+                # Engines from 25 on name a layer's file by its digest, which hosts check: it need not be computed.
+                named = f"sha256:{member.name.rpartition('/')[2]}"
+                known = named if named in self._layers else ""
+                if not member.isfile() or (known and not self._is_wanted(known)):
                     continue
-                file, digest = self._copied(archive, member)
+                file, digest = self._copied(archive, member, digest=known)
                 if digest == self._image_id:
                     self._config_is(_content(file))
                 if digest in self._layers:
@@ -185,23 +188,23 @@ class Export:
                 self._keep(digest, file)
         self._config_is(descriptions[manifest["Config"]])
 
-    def _known_and_unwanted(self, name: str) -> bool:
-        """Engines from 25 on name a layer's file by its digest; then it need not be read to know whose it is."""
-        digest = f"sha256:{name.rpartition('/')[2]}"
-        return digest in self._layers and (self._wanted[digest] <= 0 or digest in self._files)
+    def _is_wanted(self, digest: str) -> bool:
+        return self._wanted[digest] > 0 and digest not in self._files
 
-    def _copied(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[IO[bytes], str]:
+    def _copied(self, archive: tarfile.TarFile, member: tarfile.TarInfo, *, digest: str) -> tuple[IO[bytes], str]:
+        """The member in a file, and its digest, which is computed where it is not known."""
         source = archive.extractfile(member)
         assert source is not None
         sha256 = hashlib.sha256()
         file = self._unnamed_file()
         while chunk := source.read(_CHUNK):
             self.check()
-            sha256.update(chunk)
+            if not digest:
+                sha256.update(chunk)
             with explained(state_root()):
                 file.write(chunk)
                 file.flush()
-        return file, f"sha256:{sha256.hexdigest()}"
+        return file, digest or f"sha256:{sha256.hexdigest()}"
 
     def _unnamed_file(self) -> IO[bytes]:
         with explained(state_root()):
@@ -209,7 +212,7 @@ class Export:
 
     def _keep(self, digest: str, file: IO[bytes]) -> None:
         with self._changed:
-            if self._wanted[digest] > 0 and digest not in self._files and not self._closed:
+            if self._is_wanted(digest) and not self._closed:
                 self._files[digest] = file
                 self._changed.notify_all()
             else:
