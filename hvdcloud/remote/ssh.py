@@ -118,8 +118,9 @@ class Session:
         self._connection: Connection | None = None
         self._proxy: Proxy | None = None
         self._served: Channel | None = None
-        self._serves: frozenset[str] = frozenset()
         """A process of the node program that waits for its next verb."""
+        self._serves: frozenset[str] = frozenset()
+        """The verbs that it knows."""
         self._opening = threading.Lock()
         self._heard = 0.0  # When sshd last answered, by `time.monotonic()`.
 
