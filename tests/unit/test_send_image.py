@@ -166,7 +166,7 @@ def test_only_what_makes_a_slow_connection_faster_is_compressed(
 
 
 @pytest.mark.parametrize(
-    ("unpack", "pays", "fast"), [(0.0, True, False), (5e-8, True, False), (2e-7, False, False), (3e-7, False, True)]
+    ("unpack", "pays", "fast"), [(1e-8, True, False), (5e-8, True, False), (1e-7, False, True), (3e-7, False, True)]
 )
 def test_nothing_is_compressed_for_a_host_that_takes_longer_to_unpack(unpack: float, pays: bool, fast: bool) -> None:
     pace = Pace(wire=1e-7, compress=1e-8, ratio=0.3)
@@ -178,7 +178,7 @@ def test_nothing_is_compressed_for_a_host_that_takes_longer_to_unpack(unpack: fl
 
 def test_a_slow_connection_gets_fewer_bytes_of_the_same_content() -> None:
     data = b"abcdefgh" * (BLOCK_BYTES * 3)
-    slow, fast = Pace(wire=1.0), Pace(wire=1e-12)
+    slow, fast = Pace(wire=1.0), Pace()
     chunks = [data[:100], data[100:BLOCK_BYTES], b"", data[BLOCK_BYTES:]]
 
     def sent(pace: Pace) -> bytes:

@@ -391,7 +391,8 @@ class _Host:
             # How fast a connection takes a few words says nothing.
             chunks = compressed(chunks, self.pace)
         made = ""
-        for item in self.client.load_image(self._through_wire(chunks)):
+        # Quiet: else the engine tells of every 512 KiB.
+        for item in self.client.load_image(self._through_wire(chunks), quiet=True):
             if "error" in item:
                 raise _refused(self, str(item["error"]))
             if "Loaded image" in (said := str(item.get("stream", ""))):
