@@ -7,6 +7,7 @@ import io
 import json
 import random
 import tarfile
+import threading
 from collections import Counter
 from collections.abc import Sequence
 
@@ -90,6 +91,50 @@ def test_containerds_store_keeps_layers_compressed_and_names_the_image_by_its_ma
     packed = [gzip.compress(data, 1, mtime=0) for data in LAYERS]
     with export_of(as_25(packed), image_id=f"sha256:{'0' * 64}") as export:
         assert [read(export, sha256) for sha256 in DIGESTS] == packed
+        assert export.config() == CONFIG
+
+
+def test_the_lowest_layers_need_not_wait_for_an_engine_that_packs_all_of_them_first() -> None:
+    packed = threading.Event()
+
+    def all_of_them() -> list[bytes]:
+        assert packed.wait(timeout=60)
+        return [as_20(LAYERS)]
+
+    lowest = as_20(LAYERS[:1]).replace(b"config", b"others")
+    export = Export(
+        all_of_them,
+        lowest=lambda: [lowest],
+        image="digits",
+        image_id=WANTED.id,
+        layers=DIGESTS,
+        wanted=Counter(DIGESTS),
+    )
+    with export:
+        export.read_lowest()
+        export.read_lowest()
+        assert read(export, DIGESTS[0]) == BASE
+        export.done_with(DIGESTS[:1])
+        packed.set()
+        assert read(export, DIGESTS[1]) == TOP
+        assert export.config() == CONFIG
+        # It was read again, and nobody wants it.
+        assert export.left(DIGESTS[:1]) is None
+
+
+@pytest.mark.parametrize("lowest", [b"", as_20(LAYERS)[:5000]])
+def test_lowest_layers_that_cannot_be_read_alone_are_read_with_the_others(lowest: bytes) -> None:
+    export = Export(
+        lambda: [as_20(LAYERS)],
+        lowest=lambda: [lowest],
+        image="digits",
+        image_id=WANTED.id,
+        layers=DIGESTS,
+        wanted=Counter(DIGESTS),
+    )
+    with export:
+        export.read_lowest()
+        assert [read(export, sha256) for sha256 in DIGESTS] == [BASE, TOP]
         assert export.config() == CONFIG
 
 

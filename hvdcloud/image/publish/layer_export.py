@@ -2,6 +2,9 @@
 
 `save` gives layers in the order of names that the engine chose, and a host takes them from the lowest up, so that they
 have to wait somewhere. The files have no names: nothing is left of them when this process dies.
+
+An engine gives the first layer when it has packed the last. Where it has an image of the lowest ones alone, as a build
+leaves it, they are read from that meanwhile.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ import tarfile
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import IO, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import IO, Any, cast
 
 from hvdcloud.cluster.files import explained, make_folder, state_root
 from hvdcloud.errors import HvdcloudError, ImageError
@@ -23,10 +26,26 @@ from hvdcloud.image.publish.layer_archive import Content
 _CHUNK = 1 << 20
 # The rest of an archive are descriptions; a configuration has 10 kB, and the engine reads no larger one than 8 MB.
 _DESCRIPTION_BYTES = 8 << 20
+# Of an image's size: these layers are packed twice.
+_SMALL = 1 / 3
 
 
 class ExportClosedError(Exception):
     """Nobody waits for the layers any more."""
+
+
+def image_of_lowest_layers(source: Any, inspected: Mapping[str, Any]) -> str:
+    """The id of the largest image that this one was built on and that is small against it; "": the engine has none.
+
+    Args:
+        source: docker-py's APIClient of the engine.
+        inspected: the image.
+    """
+    images = {each["Id"]: each for each in source.images(all=True)}
+    below = images.get(inspected.get("Parent") or "")
+    while below is not None and below["Size"] > inspected["Size"] * _SMALL:
+        below = images.get(below.get("ParentId") or "")
+    return str(below["Id"]) if below is not None and below["Size"] else ""
 
 
 class Export:
@@ -34,6 +53,7 @@ class Export:
 
     Args:
         chunks: of the engine's `save`; called once.
+        lowest: the same of an image of the lowest layers alone, for `read_lowest`; None: the engine has none.
         image: for errors.
         image_id: its configuration's digest, or, at an engine with containerd's store, its manifest's.
         layers: digests of its layers, the lowest first.
@@ -44,6 +64,7 @@ class Export:
         self,
         chunks: Callable[[], Iterable[bytes]],
         *,
+        lowest: Callable[[], Iterable[bytes]] | None = None,
         image: str,
         image_id: str,
         layers: tuple[str, ...],
@@ -57,17 +78,23 @@ class Export:
         self._ended = False
         self._error: HvdcloudError | None = None
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="image-export", daemon=True)
+        self._lowest = lowest
+        self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Export:
         make_folder(state_root())
-        self._thread.start()
+        self._start(self._run)
         return self
+
+    def _start(self, call: Callable[[], object]) -> None:
+        self._threads.append(threading.Thread(target=call, name="image-export", daemon=True))
+        self._threads[-1].start()
 
     def __exit__(self, *_: object) -> None:
         self.close()
-        # It ends at the next chunk that the engine sends, which may be silent before the first.
-        self._thread.join(timeout=5)
+        # They end at the next chunk that the engine sends, which may be silent before the first.
+        for thread in self._threads:
+            thread.join(timeout=5)
         with self._changed:
             for file in self._files.values():
                 file.close()
@@ -78,6 +105,14 @@ class Export:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def read_lowest(self) -> None:
+        """Called when a host lacks the lowest layers: read them sooner than the others, if that can be done."""
+        with self._changed:
+            lowest, self._lowest = self._lowest, None
+        if lowest is not None:
+            # What fails of it is read with all others.
+            self._start(lambda: self._read_from(lowest, whole=False))
 
     def check(self) -> None:
         """Raise ExportClosedError if this is closed."""
@@ -129,30 +164,32 @@ class Export:
             yield os.pread(file.fileno(), min(_CHUNK, size - offset), offset)
 
     def _run(self) -> None:
+        error = self._read_from(self._chunks, whole=True)
+        with self._changed:
+            self._error, self._ended = error, True
+            self._changed.notify_all()
+
+    def _read_from(self, chunks: Callable[[], Iterable[bytes]], *, whole: bool) -> HvdcloudError | None:
+        """Keep what an engine gives; returns why that failed."""
         from docker.errors import APIError, DockerException
         from requests.exceptions import RequestException
         from urllib3.exceptions import HTTPError
 
-        error: HvdcloudError | None = None
         try:
-            self._take(_Stream(self._chunks()))
+            self._take(_Stream(chunks()), whole=whole)
         except ExportClosedError:
             # The caller that closed this knows.
-            pass
+            return None
         except HvdcloudError as known:
-            error = known
+            return known
         except APIError as refusal:
-            error = self._incomplete(str(refusal.explanation or refusal))
+            return self._incomplete(str(refusal.explanation or refusal))
         except (RequestException, HTTPError, DockerException, OSError, tarfile.TarError, ValueError, KeyError) as cause:
-            error = self._incomplete(str(cause))
-        finally:
-            with self._changed:
-                self._error = error or self._error
-                self._ended = True
-                self._changed.notify_all()
+            return self._incomplete(str(cause))
+        return None
 
-    def _take(self, stream: _Stream) -> None:
-        """Keep what is wanted of the archive, and what might be."""
+    def _take(self, stream: _Stream, *, whole: bool) -> None:
+        """Keep what is wanted of the archive, and what might be; not `whole`: only what certainly is."""
         descriptions: dict[str, bytes] = {}
         unknown: dict[str, IO[bytes]] = {}
         with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_CHUNK) as archive:
@@ -173,7 +210,7 @@ class Export:
                     file.close()
                 else:
                     unknown[member.name] = file
-        if self._config:
+        if self._config or not whole:
             return
         # From here on it is containerd's store, which may keep layers compressed, under other digests.
         manifest = json.loads(descriptions["manifest.json"])[0]

@@ -28,7 +28,7 @@ from hvdcloud.image.publish.layer_archive import (
     same_image,
     wanted_from,
 )
-from hvdcloud.image.publish.layer_export import Export
+from hvdcloud.image.publish.layer_export import Export, image_of_lowest_layers
 from hvdcloud.parallel import side_by_side
 from hvdcloud.units import size
 
@@ -111,8 +111,14 @@ def send_image(
     if lacking:
         # The engine here needs a while before it gives the first layer: hosts say meanwhile which ones they have.
         count = Counter({layer: len(lacking) for layer in wanted.layers})
+        lowest = image_of_lowest_layers(source, inspected)
         export = Export(
-            lambda: source.get_image(wanted.id), image=image, image_id=wanted.id, layers=wanted.layers, wanted=count
+            lambda: source.get_image(wanted.id),
+            lowest=(lambda: source.get_image(lowest)) if lowest else None,
+            image=image,
+            image_id=wanted.id,
+            layers=wanted.layers,
+            wanted=count,
         )
         with export:
             errors = [
@@ -253,6 +259,8 @@ class _Host:
                     self._search()
                 self._lacked = len(self.lacks())
                 export.done_with(self._has_all_of(0))
+                if not self.first:
+                    export.read_lowest()
                 self.say(SendProgress(host=self.name, step="reading the image"))
                 self._take(export)
                 if not self._has(here):
