@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import CapacityError, ExitCode, ImageError, NodeError
+from hvdcloud.image.publish.host import PORTION_BYTES, SendProgress, Sent, discard_parts
 from hvdcloud.image.publish.layer_archive import LABEL_PART_OF
-from hvdcloud.image.publish.over_ssh import PORTION_BYTES, SendProgress, Sent, discard_parts, send_image
+from hvdcloud.image.publish.layer_export import image_of_lowest_layers
+from hvdcloud.image.publish.over_ssh import send_image
 from tests.support.engines import second_engine
 from tests.support.harness import until
-from tests.support.layered_image import Line, layer, line, load_layers
+from tests.support.layered_image import Line, layer, line, load_layers, tar_of
 
 pytestmark = pytest.mark.engine
 
@@ -134,6 +137,22 @@ def test_a_portion_travels_while_the_engine_unpacks_the_one_before(source: Any) 
         assert sending.result()["gpu1"].content_bytes == sum(map(len, LAYERS))
         assert client.inspect_image(image)["Id"] == source.inspect_image(image)["Id"]
         assert parts_on(client) == []
+
+
+def test_the_lowest_layers_are_read_from_an_image_that_the_build_left(source: Any, engine: Any) -> None:
+    sizes = {"low": LARGE, "high": 3 * LARGE}
+    files = [(name, random.Random(name).randbytes(size)) for name, size in sizes.items()]
+    dockerfile = b"FROM scratch\nCOPY low /\nCOPY high /\n"
+    context = io.BytesIO(tar_of([("Dockerfile", dockerfile), *files]))
+    engine.images.build(fileobj=context, custom_context=True, tag=f"{NAME}:built")
+    built = source.inspect_image(f"{NAME}:built")
+    lowest = image_of_lowest_layers(source, built)
+    assert source.inspect_image(lowest)["RootFS"]["Layers"] == built["RootFS"]["Layers"][:1]
+    loaded = image_of(source, LAYERS)
+    assert image_of_lowest_layers(source, source.inspect_image(loaded)) == ""
+    with host() as (_, client):
+        assert send_image(f"{NAME}:built", source=source, targets={"gpu1": client})["gpu1"].layers == 2
+        assert client.inspect_image(f"{NAME}:built")["Id"] == built["Id"]
 
 
 def test_an_image_whose_layers_are_all_there_is_made_of_them(source: Any) -> None:

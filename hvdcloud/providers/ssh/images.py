@@ -12,7 +12,8 @@ from hvdcloud.cluster.model import LABEL_OWNER
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, ImageError, first_of
 from hvdcloud.image.engine_stream import BuildEvent, follow_pull, inspected, says_refused
 from hvdcloud.image.publish import registry
-from hvdcloud.image.publish.over_ssh import SILENCE_SECONDS, SendProgress, send_image
+from hvdcloud.image.publish.host import SendProgress
+from hvdcloud.image.publish.over_ssh import SILENCE_SECONDS, send_image
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.ssh.hosts import Host, Hosts, errors_in
 from hvdcloud.units import size
