@@ -164,10 +164,12 @@ class Export:
             yield os.pread(file.fileno(), min(_CHUNK, size - offset), offset)
 
     def _run(self) -> None:
-        error = self._read_from(self._chunks, whole=True)
-        with self._changed:
-            self._error, self._ended = error, True
-            self._changed.notify_all()
+        try:
+            self._error = self._read_from(self._chunks, whole=True)
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
 
     def _read_from(self, chunks: Callable[[], Iterable[bytes]], *, whole: bool) -> HvdcloudError | None:
         """Keep what an engine gives; returns why that failed."""
