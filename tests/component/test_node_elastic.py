@@ -7,10 +7,14 @@ import os
 import re
 import signal
 import stat
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from hvdcloud.node.uploads import drain
 from hvdcloud.runs.notice import Settings
 from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces
 from tests.support.nodes import RUN
@@ -176,6 +180,29 @@ def test_a_node_that_will_be_preempted_leaves_at_once(three_nodes: ElasticNodes)
     for alias in (head, one):
         cluster.order(alias, SUCCEEDS)
     assert cluster.wait_done()["result"] == "succeeded"
+
+
+def test_a_head_that_is_preempted_ends_the_run_with_its_end_written_down(two_nodes: ElasticNodes) -> None:
+    cluster = two_nodes
+    head, one = cluster.names
+    cluster.begin()
+    assert not cluster.verb(head, "leave", "preempted").get("error")
+    assert cluster.current()["state"] == "running"
+    assert [(each["name"], each["state"]) for each in cluster.current()["members"]] == [
+        (head, "listed"), (one, "listed"),
+    ]  # fmt: skip
+
+    # What its container does before it ends; the others need it, and cannot wait for another one.
+    program = "from hvdcloud.node.uploads import drain; drain.drain('preempted', ending=True)"
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", program], env=cluster.environment(head), check=True, timeout=60)
+    assert time.monotonic() - began < drain.WRITERS_SECONDS_ON_A_VM
+
+    state = cluster.current()
+    assert (state["state"], state["result"]) == ("done", "lost")
+    assert state["reason"] == f"node {head} ended its part of the run: it is being preempted"
+    assert (state["nodes_lost"], state["nodes_preempted"]) == ([head], [head])
+    assert state["checkpoints"]["complete"]
 
 
 def test_a_node_on_which_no_worker_could_start_is_never_listed(two_nodes: ElasticNodes) -> None:

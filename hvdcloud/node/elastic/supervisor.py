@@ -95,6 +95,7 @@ class ElasticSupervisor(Supervisor):
         self._launched_at = 0.0
         self._disturbed_at = float("-inf")
         self._cannot_disconnect = False
+        self._head_leaves = False
         self._replacer: Replacer | None = None
         self._state.elastic = ElasticLimits(min=request.elastic.least, max=request.elastic.most)
         self._state.world = 0
@@ -296,13 +297,20 @@ class ElasticSupervisor(Supervisor):
 
     def _leaves(self, lease: Lease, why: str) -> None:
         super()._leaves(lease, why)
+        if lease.node == self._head:
+            # Its ranks train until its container ends, and the run with it: the head is not replaced.
+            self._head_leaves = True
+            return
         member = self._membership.members[lease.node]
         if member.place not in (Place.LOST, Place.GONE):
             self._membership.move(member.name, Place.LEAVING, why)
 
     def _orphaned(self, lease: Lease, why: str) -> None:
-        """Its lease is retired, and then the node is tried again."""
+        """Its lease is retired, and then the node is tried again; a head that leaves ends the run."""
         lease.refusal = why
+        if lease.node == self._head and self._head_leaves:
+            super()._orphaned(lease, why)
+            self._membership.move(self._head, Place.LOST, why)
 
     def _retire(self, lease: Lease) -> None:
         """Close the lease of an agent that has finished while the run continues."""

@@ -333,8 +333,9 @@ class Agent:
             self._lease.send({"type": "saved", **saved.to_json()})
         if not self._drain.ending:
             self._answer_askers(saved)
-        elif not (saved.patient and self._spec.elastic and self._has_ranks()):
-            # In an elastic run Horovod takes the ranks away when the supervisor has struck the node off its list.
+        elif not (saved.patient and self._spec.elastic and self._spec.node and self._has_ranks()):
+            # In an elastic run Horovod takes the ranks away when the supervisor has struck the node off its list, which
+            # it does with every node but the head.
             self._end(f"it is being {self._drain.why}")
 
     def _answer_askers(self, saved: drain.Saved) -> None:
