@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.runs.slow_ranks import LEAST_SHARE
+from tests.support.chaos import limit_network
 from tests.support.harness import Project, labelled, project_in
 
 pytestmark = pytest.mark.engine
@@ -42,22 +41,11 @@ def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     assert labelled(engine, project.name) == []
 
 
-def limit_network(process: int) -> None:
-    """Give the container of a process a network of 4 Mbit/s, as a token bucket lets it send (tc-tbf(8))."""
-    if shutil.which("tc") is None or shutil.which("nsenter") is None:
-        pytest.skip("a container's network is limited by tc and nsenter")
-    shape = ["root", "tbf", "rate", "4mbit", "burst", "64kb", "latency", "400ms"]
-    command = ["nsenter", "--target", str(process), "--net", "tc", "qdisc", "add", "dev", "eth0", *shape]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no token bucket in this kernel: {done.stderr.strip()}")
-
-
 def test_a_bad_node_is_named_and_replaced_and_a_slow_rank_is_named(
     project: Project, engine: Any, tmp_path: Path
 ) -> None:
     bad = engine.containers.get("t-check-2")
-    limit_network(bad.attrs["State"]["Pid"])
+    limit_network(bad, "4mbit")
     options = ("--seconds", "4", "--size", "8", "--json")
     checked = project.hvdcloud("check", *options, "--replace-bad")
     result = checked.json["result"]

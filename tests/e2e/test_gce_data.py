@@ -1,38 +1,45 @@
-"""Data sets on Compute Engine: fetched from the VMs' start on, onto local SSDs, read by a run, and gone with them."""
+"""Data sets on Compute Engine: fetched from the VMs' start on, onto local SSDs, read by a run, and gone with them; and
+by VMs that freeze or are killed meanwhile, only what had not arrived."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import random
-from collections.abc import Iterator
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hvdcloud.storage.open import open_bucket
 from tests.standins.compute.machines import LABEL
+from tests.support.chaos import disturb
 from tests.support.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
-from tests.support.cloud_views import BOOT_SECONDS, left
-from tests.support.harness import Project, until
+from tests.support.cloud_views import BOOT_SECONDS, left, machine_of, zone_of
+from tests.support.harness import Ended, Project, Screen, until
 from tests.support.machines_lab import loop_devices
 
 pytestmark = pytest.mark.engine
 
+NAME = "t-gce-data"
 READ = """
 import hashlib, json, os, pathlib
 import horovod.torch as hvd
 
 hvd.init()
-data = pathlib.Path(os.environ["HVDCLOUD_DATA"])
-train = {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in (data / "train").iterdir()}
-shards = sorted(each.name for each in (data / "shards").iterdir())
-print(json.dumps({"rank": hvd.rank(), "train": train, "shards": shards}), flush=True)
+told = {"rank": hvd.rank()}
+for folder in pathlib.Path(os.environ["HVDCLOUD_DATA"]).glob("[!.]*"):
+    told[folder.name] = {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in folder.iterdir()}
+print(json.dumps(told), flush=True)
 """
 TRAIN = {f"{number:03}.bin": random.Random(number).randbytes(100_000 + number) for number in range(8)}
 SHARDS = [f"part-{number}" for number in range(5)]
+# Small ones, which share connections, and larger ones.
+MORE = {f"{number:03}.bin": random.Random(number).randbytes(50_000 * number) for number in range(1, 7)}
+HELD = "006.bin"
 
 
 @pytest.fixture(scope="module")
@@ -46,24 +53,14 @@ def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, earlier: Earlie
         yield cloud
 
 
-def fetched(cloud: Cloud) -> list[str]:
-    """The data sets' objects whose content was sent, as often as it was."""
-    paths = [path for method, path, status, _ in cloud.storage.requests if method == "GET" and 200 <= status < 300]
-    return sorted(path.partition("?")[0] for path in paths if "data%2F" in path and "alt=media" in path)
-
-
-def is_ready(project: Project, node: int) -> bool:
-    """Whether a node has its data sets."""
-    answer = json.loads(project.hvdcloud("ssh", str(node), "--", "hvdcloud-node", "data-state").out)
-    return [each["phase"] for each in answer["states"]] == ["ready", "ready"]
-
-
-def test_data_sets_come_with_the_vms_onto_their_local_ssds_and_go_with_them(
-    cloud: Cloud, engine: Any, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def came_up(
+    cloud: Cloud, engine: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Project, Ended, str]]:
+    """Two VMs with data sets, how `up` ended, and what their consoles said by then; nothing is left of them."""
     project = cloud.project(
-        tmp_path,
-        "t-gce-data",
+        tmp_path_factory.mktemp("data"),
+        NAME,
         gce={"zones": ["us-central1-b"], "local_ssd": 2},
         data={
             "train": "gs://bucket/data/train",
@@ -73,10 +70,44 @@ def test_data_sets_come_with_the_vms_onto_their_local_ssds_and_go_with_them(
     project.write("train.py", READ)
     project.hvdcloud("push")
     up = project.hvdcloud("up")
-    assert "data: train: 800.0 kB in 8 objects of gs://bucket/data/train in us; shards: " in up.err
     assert cloud.machines
     labelled = {"label": f"{LABEL}={cloud.machines.network}"}
     console = "\n".join(each.logs().decode() for each in engine.containers.list(filters=labelled))
+    yield project, up, console
+    project.hvdcloud("down")
+    assert left(cloud, project) == []
+    until(lambda: loop_devices(console) == 0, seconds=BOOT_SECONDS, what="the loop devices to be free")
+
+
+def fetched(cloud: Cloud) -> list[str]:
+    """The data sets' objects whose content was sent, as often as it was."""
+    paths = [path for method, path, status, _ in cloud.storage.requests if method == "GET" and 200 <= status < 300]
+    return sorted(path.partition("?")[0] for path in paths if "data%2F" in path and "alt=media" in path)
+
+
+def data_state(project: Project, node: int) -> list[Mapping[str, Any]]:
+    """How far a node is with each of its data sets."""
+    answer = json.loads(project.hvdcloud("ssh", str(node), "--", "hvdcloud-node", "data-state").out)
+    return list(answer["states"])
+
+
+def is_ready(project: Project, node: int) -> bool:
+    """Whether a node has its data sets."""
+    return [each["phase"] for each in data_state(project, node)] == ["ready", "ready"]
+
+
+def sums(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+
+
+def read(ended: Ended) -> list[dict[str, Any]]:
+    """What each rank of a run found."""
+    return [json.loads(line.partition("] ")[2]) for line in ended.out.splitlines() if '{"rank"' in line]
+
+
+def test_data_sets_come_with_the_vms_onto_their_local_ssds(cloud: Cloud, came_up: tuple[Project, Ended, str]) -> None:
+    project, up, console = came_up
+    assert "data: train: 800.0 kB in 8 objects of gs://bucket/data/train in us; shards: " in up.err
     assert console.count("hvdcloud: data sets go to local SSDs: 2 of them as /dev/md0") == 2
     assert loop_devices(console) == 2 * 3
 
@@ -88,11 +119,9 @@ def test_data_sets_come_with_the_vms_onto_their_local_ssds_and_go_with_them(
         assert mount.startswith("/dev/md0 /var/lib/hvdcloud/data ext4 rw,")
     assert len(fetched(cloud)) == 2 * len(TRAIN) + len(SHARDS)
 
-    ended = project.hvdcloud("run")
-    told = [json.loads(line.partition("] ")[2]) for line in ended.out.splitlines() if '{"rank"' in line]
+    told = read(project.hvdcloud("run"))
     assert sorted(each["rank"] for each in told) == [0, 1]
-    whole = {name: hashlib.sha256(content).hexdigest() for name, content in TRAIN.items()}
-    assert [each["train"] for each in told] == [whole, whole]
+    assert [each["train"] for each in told] == [sums(TRAIN)] * 2
     assert sorted(name for each in told for name in each["shards"]) == SHARDS
     assert sorted(len(each["shards"]) for each in told) == [2, 3]
     # A second run on these VMs lists the buckets, and fetches nothing.
@@ -105,6 +134,69 @@ def test_data_sets_come_with_the_vms_onto_their_local_ssds_and_go_with_them(
     tokens = [token for token in cloud.storage.tokens if token]
     assert {cloud.emulator.keys.check(f"Bearer {token}") for token in tokens} == {NODES_ACCOUNT}
 
-    project.hvdcloud("down")
-    assert left(cloud, project) == []
-    until(lambda: loop_devices(console) == 0, seconds=BOOT_SECONDS, what="the loop devices to be free")
+
+def test_vms_that_freeze_or_are_killed_in_mid_fetch_leave_what_arrived(
+    cloud: Cloud, came_up: tuple[Project, Ended, str], engine: Any
+) -> None:
+    project, node = came_up[0], f"{NAME}-1"
+    bucket, opened = open_bucket("gs://bucket", endpoint=cloud.storage.url), threading.Event()
+    for name, content in MORE.items():
+        bucket.write(f"data/more/{name}", content)
+    config = json.loads((project.folder / "hvdcloud.yaml").read_text())
+    config["data"]["more"] = "gs://bucket/data/more"
+    project.write("hvdcloud.yaml", json.dumps(config))
+    free = {name for name in MORE if name != HELD}
+
+    def holds_one(_token: str, action: str, _bucket: str, name: str) -> int:
+        if action == "get" and name == f"data/more/{HELD}":
+            opened.wait(600)
+        return 200
+
+    def sent() -> Counter[str]:
+        """The objects of the new set whose content was sent, without the one that is held."""
+        names = Counter(path.rpartition("%2F")[2] for path in fetched(cloud) if "data%2Fmore%2F" in path)
+        return Counter({name: count for name, count in names.items() if name in free})
+
+    def has_all_but_one(number: int) -> bool:
+        return [each["files"] for each in data_state(project, number) if each["name"] == "more"] == [len(free)]
+
+    cloud.storage.boundary = holds_one
+    try:
+        # Frozen, and thawed when its run has ended without it.
+        with project.started("run") as process:
+            screen = Screen(process)
+            screen.wait_for(f"{node}: fetching data", seconds=BOOT_SECONDS)
+            for number in (0, 1):
+                until(partial(has_all_but_one, number), seconds=60, what=f"all but one object on node {number}")
+            happened = disturb(engine, "pause", machine_of(cloud, node))
+            try:
+                screen.end(within=90)
+            finally:
+                happened.undo()
+        assert process.returncode == 7, screen.text
+        assert f"node {node} was lost: " in screen.text
+        assert "rank 0" not in screen.text
+        assert sent() == Counter(dict.fromkeys(free, 2))
+
+        # Killed, while it waits for the rest.
+        with project.started("run") as process:
+            screen = Screen(process)
+            screen.wait_for(f"{node}: fetching data", seconds=BOOT_SECONDS)
+            cloud.emulator.kill(zone_of(cloud, node), node)
+            screen.end(within=90)
+        assert process.returncode == 7, screen.text
+        assert f"node {node} was lost: " in screen.text
+        assert sent() == Counter(dict.fromkeys(free, 2)), "neither had anything to fetch again"
+        refused = project.hvdcloud("run", expect=5)
+        assert f"{node} stopped" in refused.err
+        assert f"hvdcloud resize 2 --name {NAME} brings the others back" in refused.err
+    finally:
+        opened.set()
+        cloud.storage.boundary = None
+
+    # The local SSDs of the new VM are empty.
+    project.hvdcloud("resize", "2")
+    told = read(project.hvdcloud("run"))
+    assert sent() == Counter(dict.fromkeys(free, 3))
+    assert [(each["train"], each["more"]) for each in told] == [(sums(TRAIN), sums(MORE))] * 2
+    assert sorted(name for each in told for name in each["shards"]) == SHARDS

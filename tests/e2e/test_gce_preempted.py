@@ -80,16 +80,20 @@ def test_a_preempted_vm_takes_no_whole_file_with_it(cloud: Cloud, tmp_path: Path
     assert left(cloud, project) == []
 
 
-def test_a_preempted_run_continues_on_other_vms_in_another_zone(cloud: Cloud, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("lost", "elastic"), [(1, None), (0, {"min": 1, "max": 2})])
+def test_a_preempted_run_continues_on_other_vms_in_another_zone(
+    cloud: Cloud, tmp_path: Path, lost: int, elastic: dict[str, int] | None
+) -> None:
     project = cloud.project(
         tmp_path,
-        "t-c-again",
-        run={"command": "python train.py 1", "retry": {"max": 1}},
+        f"t-c-again-{lost}",
+        gce={"spot": "all"},
+        run={"command": "python train.py 1", "retry": {"max": 1}, "elastic": elastic},
         checkpoints={"bucket": "gs://bucket/runs", "keep_every": 600.0},
         limits={"max_cost": 5.0, "max_run_duration": "2h"},
     )
     project.write("train.py", jobs.ATTEMPTS)
-    node = f"{project.name}-1"
+    node = f"{project.name}-{lost}"
     with project.started("launch") as process:
         screen = Screen(process)
         screen.wait_for("is in attempt 1", times=2, seconds=BOOT_SECONDS)

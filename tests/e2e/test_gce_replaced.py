@@ -1,4 +1,5 @@
-"""A Spot VM of an elastic run is taken away while the laptop is dead: the head replaces it."""
+"""A Spot VM of an elastic run that is taken away while the laptop is dead is replaced by the head, and a bad VM by
+`check --replace-bad`."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support import elastic_run
+from tests.support.chaos import limit_network
 from tests.support.cloud import HEAD_ACCOUNT, Cloud, Earlier, running_cloud
-from tests.support.cloud_views import BOOT_SECONDS, left, zone_of
+from tests.support.cloud_views import BOOT_SECONDS, left, machine_of, zone_of
 from tests.support.elastic_run import Training
 from tests.support.harness import Project, Screen, until
 
@@ -90,5 +92,27 @@ def test_a_vm_that_is_taken_away_while_the_laptop_is_dead_is_replaced_by_the_hea
     elastic_run.each_sample_once(result["history"], epochs=result["epochs"])
     assert result["world"] == 2
     # Without --force: it asks the new node, too, whether it has uploaded everything.
+    project.hvdcloud("down")
+    assert left(cloud, project) == []
+
+
+def test_a_vm_with_a_bad_network_is_replaced_and_the_others_are_kept(cloud: Cloud, tmp_path: Path, engine: Any) -> None:
+    project = cloud.project(tmp_path, "t-check-vms", nodes=3)
+    project.hvdcloud("push")
+    project.hvdcloud("up")
+    head, good, bad = (f"{project.name}-{index}" for index in range(3))
+    before = {vm: made(cloud, vm) for vm in (head, good, bad)}
+    # So much that it is not the bucket by which it is found to be bad: that would be measured again for minutes.
+    limit_network(engine.containers.get(machine_of(cloud, bad)), "100mbit")
+    checked = project.hvdcloud("check", "--seconds", "4", "--size", "8", "--replace-bad", "--json")
+    result = checked.json["result"]
+    assert [each["node"] for each in result["replaced"]] == [bad], (result, checked.err)
+    assert any(reason.startswith("all-reduce: ") for reason in result["replaced"][0]["reasons"])
+    assert [each["health"] for each in result["nodes"] if each["node"] == bad] != ["bad"]
+    assert [each["error"] for each in (*result["pairs"], result["together"])] == [""] * 4
+    assert result["together"]["ranks"] == 3
+    after = {vm: made(cloud, vm) for vm in (head, good, bad)}
+    assert [vm for vm in after if after[vm] != before[vm]] == [bad]
+    assert project.hvdcloud("status", "--json").json["result"]["whole"]
     project.hvdcloud("down")
     assert left(cloud, project) == []
