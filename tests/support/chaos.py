@@ -222,7 +222,7 @@ def _mounting(process: int) -> list[str]:
 
 
 def limit_network(container: Any, rate: str) -> None:
-    """Let a container send at `rate` only, such as `4mbit`, by a token bucket (tc-tbf(8)); skip the test without one."""
+    """Let a container send at `rate` only, such as `4mbit`, by a token bucket (tc-tbf(8)). Skips the test without."""
     if shutil.which("tc") is None or shutil.which("nsenter") is None:
         pytest.skip("a container's network is limited by tc and nsenter")
     inside = ["nsenter", "--target", str(container.attrs["State"]["Pid"]), "--net"]
