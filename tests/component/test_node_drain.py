@@ -121,12 +121,6 @@ def test_a_server_that_does_not_let_requests_hang_is_not_asked_without_end(
 # -- the node that leaves ----------------------------------------------------------------------------------------------
 
 
-def has_metadata_server(cluster: NodeCluster, node: str, url: str) -> None:
-    """As the entrypoint writes it down on a VM."""
-    file = cluster.root(node) / "var/lib/hvdcloud/node.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "metadata": url}))
-
-
 def in_bucket(cluster: NodeCluster) -> set[str]:
     return {path.name for path in cluster.bucket.rglob("*.pt")}
 
@@ -164,7 +158,7 @@ def end_of_the_container(cluster: NodeCluster, node: str) -> subprocess.Popen[st
 
 def test_a_preempted_node_says_so_and_uploads_at_once_and_until_its_end(cluster: NodeCluster) -> None:
     with notices() as server:
-        has_metadata_server(cluster, "n1", server.url)
+        cluster.has_metadata_server("n1", server.url)
         start(cluster)
         # The first check, a second after the start, may have seen it; what comes later only this test sees.
         until(lambda: server.etags, seconds=10, what="the agent to watch")
@@ -236,7 +230,7 @@ def test_a_container_that_ends_before_the_notice_has_come_through_asks_for_it(
     start(cluster)
     with notices(*answers) as server:
         # Too late for the agent to watch it.
-        has_metadata_server(cluster, "n1", server.url)
+        cluster.has_metadata_server("n1", server.url)
         server.preempt()
         end_of_the_container(cluster, "n1").communicate(timeout=30)
         assert server.wrong == []

@@ -26,8 +26,10 @@ from hvdcloud.lifecycle import logs, notify
 from hvdcloud.node import paths
 from hvdcloud.node.notify import post, tell
 from hvdcloud.node.notify.post import send
+from hvdcloud.node.uploads import drain
 from hvdcloud.runs.notice import EVENTS, Notice, Settings
 from hvdcloud.storage.folder import FolderBucket
+from tests.standins.metadata.preemption import notices
 from tests.standins.registry import free_port
 from tests.standins.webhook import TOKEN, Webhook, webhook
 from tests.support.harness import until
@@ -273,6 +275,23 @@ def test_the_head_tells_that_a_run_is_lost_whose_client_says_nothing(cluster: No
         cluster.wait_done(seconds=SECONDS)
         assert at_once(cluster, "n0", "end").wait(timeout=SECONDS) == 0
     assert [message["event"] for message in hook.messages] == ["lost"]
+
+
+@pytest.mark.parametrize("retries", [False, True])
+def test_a_head_that_is_preempted_tells_before_it_goes(cluster: NodeCluster, retries: bool) -> None:
+    with webhook() as hook:
+        cluster.start_run(FOREVER, notify=wanted(hook, retries=retries))
+        cluster.wait_for_log("at work", times=2)
+        # What its container does before it ends; a client that would try the run again says nothing.
+        program = "from hvdcloud.node.boot import entrypoint; entrypoint.before_the_end()"
+        with notices() as server:
+            server.preempt()
+            cluster.has_metadata_server("n0", server.url)
+            began = time.monotonic()
+            subprocess.run([sys.executable, "-c", program], env=cluster.environment("n0"), check=True, timeout=60)
+            took = time.monotonic() - began
+        assert [(message["event"], message["run"]) for message in hook.messages] == [("lost", RUN)]
+    assert took < drain.LEAVE_SECONDS
 
 
 def head_lost(cluster: NodeCluster, name: str) -> subprocess.Popen[bytes]:

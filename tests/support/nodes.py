@@ -159,6 +159,11 @@ class NodeCluster:
         """A node's `/`."""
         return self.base / name
 
+    def has_metadata_server(self, name: str, url: str) -> None:
+        """From now on a node has one, as the entrypoint writes it down on a VM."""
+        file = self.root(name) / "var/lib/hvdcloud/node.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "metadata": url}))
+
     def run_dir(self, name: str | None = None, *, run: str = RUN) -> Path:
         """Where a node, the head by default, keeps a run."""
         return self.root(name or self.head) / "var/lib/hvdcloud/runs" / run

@@ -359,11 +359,23 @@ def _reap() -> set[int]:
     return ended
 
 
+def before_the_end() -> None:
+    """Have what is on this node only go to the bucket, also the ends of its runs. Never raises."""
+    from hvdcloud.node.run import control
+    from hvdcloud.node.uploads import drain
+
+    drain.before_the_end()
+    try:
+        control.wait_for_logs()
+    except Exception as error:  # noqa: BLE001 - as in drain: the container ends, whatever is broken in it
+        sys.stderr.write(f"the logs of runs were not waited for: {type(error).__name__}: {error}\n")
+
+
 def _power_off(sshd: int) -> int:
     """End everything, at once where no run is active; else after the upload of the run's checkpoints."""
     from hvdcloud.node.uploads import drain
 
-    drain.before_the_end()
+    before_the_end()
     _print({"status": "ended", "complete": drain.is_all_in_bucket()})
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1 if os.getpid() == 1 else sshd, signal.SIGKILL)

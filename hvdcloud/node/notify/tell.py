@@ -22,7 +22,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from hvdcloud.errors import HvdcloudError
-from hvdcloud.node import paths
+from hvdcloud.node import machine, paths
 from hvdcloud.node.files import lock_holder
 from hvdcloud.node.records import state
 from hvdcloud.node.records.secrets_file import forget_notify, read_notify
@@ -44,6 +44,8 @@ HEAD_SECONDS = 30.0
 """How long a node without a connection to the head leaves it to the head to tell the end."""
 RETRY_SECONDS = 30.0
 """How long nodes leave it to a client that may try a lost run again to say whether it does."""
+LEAVING_RETRY_SECONDS = 6.0
+"""Likewise, on a head that is about to go."""
 _LIMIT_SECONDS = 600
 """After which the process ends, whatever it does then."""
 _POLL_SECONDS = 0.05
@@ -87,6 +89,11 @@ def cost_at(current: RunState) -> float:
     return float("inf") if due is None else due
 
 
+def head_leaves(ended: RunState) -> bool:
+    """Whether this node, the head of a run that has ended, is about to go: then little time is left to tell."""
+    return machine.name() in (*ended.nodes_lost, *ended.nodes_preempted)
+
+
 def wait_told(run: str, *, seconds: float) -> None:
     """Wait until the end of a run was told, or could not be: before its node goes."""
     deadline = time.monotonic() + seconds
@@ -126,7 +133,8 @@ def _tell(spec: Spec, why: str) -> None:
     event = COST if why == COST else event_of(current, on=settings.on)
     if event not in settings.on:
         return
-    if event == "lost" and settings.retries and _client_tells(spec):
+    patience = LEAVING_RETRY_SECONDS if head_leaves(current) else RETRY_SECONDS
+    if event == "lost" and settings.retries and _client_tells(spec, seconds=patience):
         return
     claim = _claim(spec, COST if why == COST else END)
     if claim.ours or claim.bucket is None:
@@ -143,7 +151,7 @@ def _tell_of_lost_head(spec: Spec) -> None:
     settings = read_notify(spec.run)
     if settings is None or "lost" not in settings.on or not settings.addresses:
         return
-    if settings.retries and _client_tells(spec):
+    if settings.retries and _client_tells(spec, seconds=RETRY_SECONDS):
         return
     # An elastic run may continue without this node: its end is told by an object of its own.
     claim = _claim(spec, HEAD_LOST if spec.elastic else END)
@@ -156,11 +164,11 @@ def _tell_of_lost_head(spec: Spec) -> None:
         send(notice.without_checkpoints(), settings.addresses, within=SEND_SECONDS)
 
 
-def _client_tells(spec: Spec) -> bool:
+def _client_tells(spec: Spec, *, seconds: float) -> bool:
     """Whether the client that follows a lost run says in time that it tells the end, or that it tries the run again."""
     from hvdcloud.checkpoints.manifest import told_name
 
-    name, deadline = told_name(spec.cluster, spec.run, END), time.monotonic() + RETRY_SECONDS
+    name, deadline = told_name(spec.cluster, spec.run, END), time.monotonic() + seconds
     try:
         while (bucket := archive.open_bucket_of(spec, retry_seconds=BUCKET_SECONDS)) is not None:
             if bucket.stat(name) is not None:

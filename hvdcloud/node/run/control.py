@@ -98,7 +98,7 @@ def flush() -> dict[str, Any]:
         except (HvdcloudError, OSError) as error:
             report = UploadReport(errors=[str(error)])
         found[run] = {"pending": list(report.pending), "errors": list(report.errors)}
-    _wait_for_logs()
+    wait_for_logs()
     return {"runs": found}
 
 
@@ -154,9 +154,9 @@ def _flush_without_agent(run: str) -> UploadReport:
     return report
 
 
-def _wait_for_logs() -> None:
+def wait_for_logs() -> None:
     """On the head, wait until the logs of runs that have ended are in the bucket, and their ends are told: this node is
-    about to be deleted."""
+    about to go."""
     for ended in state.read_all():
         if ended.done and ended.ended:
             archive.wait_kept(ended.run, seconds=ended.ended + LOG_SECONDS - time.time())
