@@ -159,8 +159,8 @@ def _measure_machines(context: Context, cluster: Cluster, record: ClusterRecord)
     }
 
     def measure(session: Session) -> Mapping[str, Any]:
-        # Below `.hvdcloud/` a storage token may replace an object.
-        own = {"object": f"{folder}.hvdcloud/{session.node.name}"}
+        # By this name nodes may replace an object, VMs (terraform/identity.tf) and those with a storage token.
+        own = {"object": f"{folder}.hvdcloud/samples-{session.node.name}"}
         return session.call("check-machine", payload={**payload, **own}, timeout=MACHINE_SECONDS)
 
     fleet = context.fleet(cluster)

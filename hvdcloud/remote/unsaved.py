@@ -95,8 +95,11 @@ def may_hold_files(index: int, cluster: Cluster, *, bucket: Bucket, started: Col
     `started` has runs that the bucket does not know: a node that was lost early may not have recorded its part there.
     """
     from hvdcloud.checkpoints.manifest import list_runs, load_each
+    from hvdcloud.runs import archive
 
     for run in {*started, *list_runs(bucket, cluster.name, suffix=cluster.id)}:
+        if (ended := archive.state(bucket, cluster.name, run)) is not None and ended.ended_before_ranks:
+            continue
         # One that cannot be used says nothing, like one that is missing.
         good, _ = load_each(bucket, cluster=cluster.name, run=run)
         manifests = {manifest.node: manifest for manifest in good}

@@ -231,6 +231,11 @@ class RunState:
         return self.state == "starting" and not all(each.ready for each in self.data)
 
     @property
+    def ended_before_ranks(self) -> bool:
+        """Whether it ended while its nodes fetched their data: no rank has written anything."""
+        return self.done and bool(self.data) and self.data_seconds is None and self.launched is None
+
+    @property
     def done(self) -> bool:
         """Whether the run has ended."""
         return self.state == "done"

@@ -299,6 +299,35 @@ def test_down_of_a_stopped_node_asks_the_bucket_what_it_holds(
     assert machines.destroyed == safe
 
 
+@pytest.mark.parametrize(
+    ("known", "safe"),
+    [
+        pytest.param({}, True, id="it ended before that"),
+        pytest.param({"data_seconds": 3.2}, False, id="its ranks were about to start"),
+        pytest.param({"launched": 1.8e9}, False, id="its ranks were started"),
+        pytest.param({"data": []}, False, id="an earlier version says nothing of it"),
+        pytest.param({"state": "starting"}, False, id="it may start them"),
+    ],
+)
+def test_a_stopped_node_holds_nothing_of_a_run_that_has_only_waited_for_data(
+    laptop: Laptop, known: dict[str, Any], safe: bool
+) -> None:
+    context, cluster, machines = laptop.context([])
+    stopped = Node(name="digits-1", index=1, id="1", state=NodeState.STOPPED)
+    machines.cluster_now = replace(cluster, expected_nodes=2, nodes=(stopped,))
+    laptop.keep_manifest(0, complete=True)
+    waiting = {"node": "digits-1", "phase": "fetching"}
+    ended = {**ENDED, "result": "lost", "data": [waiting], **known}
+    laptop.keep(state_name("digits", RUN), json.dumps(ended).encode())
+    with context:
+        if safe:
+            down(context)
+        else:
+            with pytest.raises(CheckpointError, match="node digits-1 is stopped and may hold more"):
+                down(context)
+    assert machines.destroyed == safe
+
+
 def test_who_follows_a_run_learns_its_end_from_the_bucket_when_the_head_vanishes(laptop: Laptop, new_vm: NewVm) -> None:
     vm = new_vm({"hvdcloud-node logs": goes_on("[0] epoch 1\n")})
     context, cluster, machines = laptop.context([vm])

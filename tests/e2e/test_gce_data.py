@@ -37,8 +37,7 @@ print(json.dumps(told), flush=True)
 """
 TRAIN = {f"{number:03}.bin": random.Random(number).randbytes(100_000 + number) for number in range(8)}
 SHARDS = [f"part-{number}" for number in range(5)]
-# Small ones, which share connections, and larger ones. A node says that they are there when a task is done, and a task of
-# several ends with this 5 MB; the last one is alone.
+# Small ones, which share connections, and larger ones, which are counted when their batch is whole: the last is alone.
 SIZES = (50_000, 100_000, 200_000, 5_000_000, 300_000)
 MORE = {f"{number:03}.bin": random.Random(number).randbytes(size) for number, size in enumerate(SIZES)}
 HELD = "004.bin"
