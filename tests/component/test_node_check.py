@@ -14,7 +14,7 @@ from hvdcloud.node.check.machine_check import BUCKET_BYTES, DISK_SPARE, disk_spe
 from tests.support.harness import until
 from tests.support.nodes import RUN, NodeCluster, node_cluster, wait_gone
 
-OBJECT = "hvdcloud-check/digits/.hvdcloud/n1"
+OBJECT = "hvdcloud-check/digits/.hvdcloud/samples-n1"
 MEASURES = """#!/bin/sh
 echo "a framework says something"
 [ "$HOROVOD_RANK" != 0 ] || echo 'HVDCLOUD-CHECK {{"ranks": 2, "latency": 0.002, "size": '$3', "seconds": 0.5}}'
