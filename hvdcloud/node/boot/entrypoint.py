@@ -364,11 +364,11 @@ def before_the_end() -> None:
     from hvdcloud.node.run import control
     from hvdcloud.node.uploads import drain
 
-    drain.before_the_end()
-    try:
-        control.wait_for_logs()
-    except Exception as error:  # noqa: BLE001 - as in drain: the container ends, whatever is broken in it
-        sys.stderr.write(f"the logs of runs were not waited for: {type(error).__name__}: {error}\n")
+    for step, what in ((drain.before_the_end, "the checkpoints"), (control.wait_for_logs, "the logs of runs")):
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - a container that got SIGTERM ends, whatever is broken in it
+            sys.stderr.write(f"hvdcloud: {what} were not waited for: {type(error).__name__}: {error}\n")
 
 
 def _power_off(sshd: int) -> int:

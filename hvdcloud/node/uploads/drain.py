@@ -285,16 +285,13 @@ def main(words: Sequence[str]) -> dict[str, Any]:
 
 
 def before_the_end() -> None:
-    """The container's first process got SIGTERM: what is on this disk only is uploaded first. Never raises."""
-    try:
-        # Docker may end the container before the notice has come through.
-        why = PREEMPTED if is_preempted() else SHUT_DOWN
-        for run, saved in drain(why, ending=True).items():
-            note = saved_note(machine.name(), saved) if saved else "its agent did not say how far the checkpoints are"
-            sys.stdout.write(f"hvdcloud: run {run}: {note}\n")
-            sys.stdout.flush()
-    except Exception as error:  # noqa: BLE001 - a container that got SIGTERM ends, even if anything in it is broken
-        sys.stderr.write(f"hvdcloud: the checkpoints were not asked for: {type(error).__name__}: {error}\n")
+    """The container's first process got SIGTERM: what is on this disk only is uploaded first."""
+    # Docker may end the container before the notice has come through.
+    why = PREEMPTED if is_preempted() else SHUT_DOWN
+    for run, saved in drain(why, ending=True).items():
+        note = saved_note(machine.name(), saved) if saved else "its agent did not say how far the checkpoints are"
+        sys.stdout.write(f"hvdcloud: run {run}: {note}\n")
+        sys.stdout.flush()
 
 
 def is_all_in_bucket() -> bool:
@@ -303,6 +300,6 @@ def is_all_in_bucket() -> bool:
         from hvdcloud.node.uploads.loop import incomplete_runs
 
         return not incomplete_runs()
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # noqa: BLE001 - the container ends, even if anything in it is broken
         sys.stderr.write(f"hvdcloud: the state of the checkpoints is not known: {type(error).__name__}: {error}\n")
         return False
