@@ -6,6 +6,7 @@ What a rank does while it says nothing, and what is seen of it:
 | ------------------------------------------- | -------------------------------------------------------- | ------- |
 | trains, evaluates                           | its main thread is at another place                      | works   |
 | does so, and waits at one place mostly      | its main thread runs for a thousandth of the time        | works   |
+| does so, and computes between many waits    | the same, also for a larger part of the time             | works   |
 | compiles in the process (XLA, LLVM)         | a thread of a library computes, and memory is touched    | works   |
 | compiles beside it (nvcc, ninja), tokenizes | processes come and go, or compute                        | works   |
 | is in one long call of native code          | a thread computes, and memory is touched                 | works   |
