@@ -51,6 +51,31 @@ def test_calls_that_change_something_are_told_to_end_and_waited_for(never: threa
     assert ended == [1]
 
 
+def test_a_call_whose_thread_was_being_started_is_waited_for(
+    never: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thread.start waits until the thread runs: there Ctrl-C comes most likely, and the pool knows it only then."""
+    begun = threading.Event()
+    ended: list[int] = []
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        assert begun.wait(20)
+        raise KeyboardInterrupt
+
+    def change(item: int) -> None:
+        begun.set()
+        assert never.wait(20)
+        time.sleep(0.05)
+        ended.append(item)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side(change, [1], on_abort=never.set)
+    assert ended == [1]
+
+
 def test_the_failure_of_the_first_item_counts_and_the_others_are_told_to_end(never: threading.Event) -> None:
     def fail(item: int) -> None:
         if item:
