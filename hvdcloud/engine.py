@@ -134,3 +134,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _reason(causes: list[BaseException]) -> str:
     return next((cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror), str(causes[0]))
+
+
+def says_disk_full(said: str) -> bool:
+    """Whether an engine's disk is full; it passes the kernel's words on."""
+    return "no space left on device" in said.lower()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from hvdcloud.engine import says_disk_full
 from hvdcloud.errors import ImageError
 
 KEPT_LINES = 20
@@ -174,7 +175,7 @@ def says_refused(said: str) -> bool:
 
 def disk_full(text: str, *, image: str) -> ImageError | None:
     """The error for an engine whose disk is full, or None if `text` is about something else."""
-    if "no space left on device" not in text.lower():
+    if not says_disk_full(text):
         return None
     return ImageError(
         f"{image} can't be built: the disk of the Docker engine is full",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from hvdcloud.engine import says_disk_full
 from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError
 from hvdcloud.image.publish.compressed import Pace, compressed
 from hvdcloud.image.publish.layer_archive import LABEL_PART_OF, Content, Wanted, archive, portions, same_image
@@ -364,7 +365,7 @@ def _explained(host: Host) -> Iterator[None]:
 
 def _refused(host: Host, said: str) -> HvdcloudError:
     what = host.wanted.tag or host.wanted.id
-    if "no space left on device" in said.lower():
+    if says_disk_full(said):
         return CapacityError(
             f"the disk of {host.name}'s Docker engine is full, so that it can't take the image {what}",
             hint="`docker system df` there shows what uses it, `docker image prune` frees some",

@@ -24,6 +24,7 @@ from hvdcloud.cluster.model import (
     Node,
     NodeState,
 )
+from hvdcloud.engine import says_disk_full
 from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.base import Problem
 from hvdcloud.providers.engine.gpus import TOOLKIT_HINT
@@ -124,7 +125,7 @@ def name_taken(name: str, labels: Mapping[str, str] | None, spec: ClusterSpec) -
 
 def engine_refused(what: str, error: Any) -> HvdcloudError:
     text = str(error.explanation)
-    if "no space left on device" in text.lower():
+    if says_disk_full(text):
         return CapacityError(f"{what}: the disk is full: {text}", hint="docker system df shows what takes the room")
     if "could not select device driver" in text:
         return NodeError(f"{what}: the Docker engine gives no GPU to containers: {text}", hint=TOOLKIT_HINT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hvdcloud.engine import says_disk_full
 from hvdcloud.errors import CapacityError, HvdcloudError, NodeError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.ssh import facts, openssh
@@ -89,7 +90,7 @@ def settled(call: Callable[[Host], R], host: Host) -> R | HvdcloudError:
         return error
     except APIError as error:
         said = words(error.explanation or error)
-        kind = CapacityError if "no space left on device" in said.lower() else NodeError
+        kind = CapacityError if says_disk_full(said) else NodeError
         return kind(f"the Docker engine of {host.name} refused: {said}", hint=f"{host.by_hand('docker info')} shows it")
     except (RequestException, HTTPError, DockerException, OSError) as error:
         return NodeError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,14 +61,21 @@ def _pull(image: str, hosts: Hosts, chosen: Sequence[Host], *, on_progress: OnPr
     from docker.errors import APIError, DockerException
     from docker.utils import parse_repository_tag
 
+    def has_it(host: Host) -> bool:
+        return inspected(host.connection.engine(silence=SILENCE_SECONDS), image) is not None
+
+    found = hosts.each(has_it, chosen)
+    if errors := errors_in(found):
+        raise first_of([*errors.values()])
+    lacking = [host for host in chosen if not found[host.name]]
+    if not lacking:
+        return
     at = registry.host_of(image)
-    # Asked for only where something is pulled: a token of Google's takes a second.
-    credentials = functools.lru_cache(maxsize=1)(lambda: registry.auth_config(at))
+    # Only where something is pulled: a token of Google's takes a second.
+    credentials = registry.auth_config(at)
 
     def pull(host: Host) -> None:
         api = host.connection.engine(silence=SILENCE_SECONDS)
-        if inspected(api, image) is not None:
-            return
         on_progress(NodeProgress(object=host.name, step="pulling the image"))
 
         def show(event: BuildEvent) -> None:
@@ -77,7 +83,7 @@ def _pull(image: str, hosts: Hosts, chosen: Sequence[Host], *, on_progress: OnPr
 
         repository, digest = parse_repository_tag(image)
         try:
-            items = api.pull(repository, tag=digest, stream=True, decode=True, auth_config=credentials())
+            items = api.pull(repository, tag=digest, stream=True, decode=True, auth_config=credentials)
             follow_pull(items, reference=image, progress=show)
         except ImageError as error:
             raise _not_pulled(host, image, error.message) from error
@@ -87,13 +93,13 @@ def _pull(image: str, hosts: Hosts, chosen: Sequence[Host], *, on_progress: OnPr
             raise registry.unreadable_credentials(at, error) from error
         on_progress(NodeProgress(object=host.name, step="has the image", stage=Stage.DONE))
 
-    if errors := errors_in(hosts.each(pull, chosen)):
+    if errors := errors_in(hosts.each(pull, lacking)):
         raise first_of([*errors.values()])
 
 
 def _not_pulled(host: Host, image: str, said: str) -> HvdcloudError:
     """The error of a host whose engine, or the registry, refuses."""
-    if "no space left on device" in said.lower():
+    if engine.says_disk_full(said):
         return CapacityError(
             f"the disk of {host.name}'s Docker engine is full: {said}",
             hint=f"{host.by_hand('docker system df')} shows what uses it",
