@@ -98,13 +98,15 @@ def with_retries(
         spot_nodes: how many of its nodes may be preempted.
         preempted_every: those hours, more than LOST_HOURS; None: as observed, else ASSUMED_HOURS.
     """
-    every = preempted_every
-    if every is None and observed is not None:
-        every = observed.hours_between(spot_nodes)
-    used = observed if preempted_every is None and every is not None else None
-    every = ASSUMED_HOURS if every is None else every
-    total = dollars_per_hour * hours / (1 - LOST_HOURS / every)
-    return RetriesEstimate(dollars=total, hours=hours, preempted_every=every, observed=used, lost_hours=LOST_HOURS)
+    seen = observed.hours_between(spot_nodes) if observed is not None and preempted_every is None else None
+    every = preempted_every or seen or ASSUMED_HOURS
+    return RetriesEstimate(
+        dollars=dollars_per_hour * hours / (1 - LOST_HOURS / every),
+        hours=hours,
+        preempted_every=every,
+        observed=observed if seen else None,
+        lost_hours=LOST_HOURS,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
