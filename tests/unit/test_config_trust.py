@@ -159,7 +159,7 @@ def bucket_refusal(file: Path, folder: str) -> UsageError:
 @pytest.mark.parametrize(
     "folder",
     [
-        "HOME/.ssh", "HOME", "HOME/..", "HOME/../..", "HOME/.ssh/..", "HOME/work/../.ssh", "HOME/.config/autostart",
+        "HOME/.ssh", "HOME", "HOME/..", "HOME/../..", "HOME/.ssh/..", "HOME/project/../.ssh", "HOME/.config/autostart",
         "HOME/%2essh", "HOME/link", "HOME/link/new", "/.", "/usr/..", "/tmp/a%00b", "/tmp/LONG",
         "/etc/systemd/system/x.service.d", "HOME/papers",
     ],

@@ -66,9 +66,23 @@ def as_25(layers: Sequence[bytes]) -> bytes:
     return tar_of([*blobs, ("index.json", b"{}"), ("manifest.json", json.dumps(manifest).encode())])
 
 
-def export_of(data: bytes, *, image_id: str = WANTED.id, wanted: Sequence[str] = DIGESTS) -> Export:
-    chunks = [data[start : start + 70_001] for start in range(0, len(data), 70_001)]
-    return Export(lambda: chunks, image="digits", image_id=image_id, layers=DIGESTS, wanted=Counter(wanted))
+def export_of(
+    data: bytes,
+    *,
+    lowest: bytes | None = None,
+    packed: threading.Event | None = None,
+    image_id: str = WANTED.id,
+    wanted: Sequence[str] = DIGESTS,
+) -> Export:
+    """Of an engine that gives this, once it has packed it, and at once what it has of the lowest layers alone."""
+
+    def chunks() -> list[bytes]:
+        assert packed is None or packed.wait(timeout=60)
+        return [data[start : start + 70_001] for start in range(0, len(data), 70_001)]
+
+    alone = None if lowest is None else lambda: [lowest]
+    counts = Counter(wanted)
+    return Export(chunks, lowest=alone, image="digits", image_id=image_id, layers=DIGESTS, wanted=counts)
 
 
 def read(export: Export, sha256: str) -> bytes:
@@ -96,21 +110,8 @@ def test_containerds_store_keeps_layers_compressed_and_names_the_image_by_its_ma
 
 def test_the_lowest_layers_need_not_wait_for_an_engine_that_packs_all_of_them_first() -> None:
     packed = threading.Event()
-
-    def all_of_them() -> list[bytes]:
-        assert packed.wait(timeout=60)
-        return [as_20(LAYERS)]
-
     lowest = as_20(LAYERS[:1]).replace(b"config", b"others")
-    export = Export(
-        all_of_them,
-        lowest=lambda: [lowest],
-        image="digits",
-        image_id=WANTED.id,
-        layers=DIGESTS,
-        wanted=Counter(DIGESTS),
-    )
-    with export:
+    with export_of(as_20(LAYERS), lowest=lowest, packed=packed) as export:
         export.read_lowest()
         export.read_lowest()
         assert read(export, DIGESTS[0]) == BASE
@@ -124,15 +125,7 @@ def test_the_lowest_layers_need_not_wait_for_an_engine_that_packs_all_of_them_fi
 
 @pytest.mark.parametrize("lowest", [b"", as_20(LAYERS)[:5000]])
 def test_lowest_layers_that_cannot_be_read_alone_are_read_with_the_others(lowest: bytes) -> None:
-    export = Export(
-        lambda: [as_20(LAYERS)],
-        lowest=lambda: [lowest],
-        image="digits",
-        image_id=WANTED.id,
-        layers=DIGESTS,
-        wanted=Counter(DIGESTS),
-    )
-    with export:
+    with export_of(as_20(LAYERS), lowest=lowest) as export:
         export.read_lowest()
         assert [read(export, sha256) for sha256 in DIGESTS] == [BASE, TOP]
         assert export.config() == CONFIG
