@@ -103,7 +103,7 @@ def test_a_vm_with_a_bad_network_is_replaced_and_the_others_are_kept(cloud: Clou
     head, good, bad = (f"{project.name}-{index}" for index in range(3))
     before = {vm: made(cloud, vm) for vm in (head, good, bad)}
     # So much that it is not the bucket by which it is found to be bad: that would be measured again for minutes.
-    limit_network(engine.containers.get(machine_of(cloud, bad)), "200mbit")
+    limit_network(engine.containers.get(machine_of(cloud, bad)), "80mbit")
     checked = project.hvdcloud("check", "--seconds", "3", "--size", "8", "--replace-bad", "--json")
     result = checked.json["result"]
     assert [each["node"] for each in result["replaced"]] == [bad], (result, checked.err)

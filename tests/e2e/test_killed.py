@@ -61,14 +61,20 @@ def interrupt_when(
     with project.started(*args) as process:
         screen = Screen(process)
         began = looked = time.monotonic()
-        while not moment(project, engine):
+        while True:
+            # Stopped while the test looks: else a busy machine lets a short moment pass before the signal.
+            process.send_signal(signal.SIGSTOP)
+            try:
+                if moment(project, engine):
+                    process.send_signal(number)
+                    break
+            finally:
+                process.send_signal(signal.SIGCONT)
             now = time.monotonic()
             assert now - began < 60, f"{moment} did not come\n{screen.text}"
             assert process.poll() is None, f"it ended too early\n{screen.text}"
-            # The engine that is asked is the one that the command waits for.
-            time.sleep(max(0.002, 3 * (now - looked)))
+            time.sleep(min(0.02, max(0.002, now - looked)))
             looked = time.monotonic()
-        process.send_signal(number)
         screen.end(within=60)
     if number == signal.SIGKILL:
         assert process.returncode == -number, f"it had ended before the signal came\n{screen.text}"
