@@ -27,6 +27,8 @@ esac
 # By itself it takes what the processor that compiles has, and a node may have less: N1 goes down to Sandy
 # Bridge. What is compiled with F16C asks the processor before it is used (horovod/common/half.cc).
 [ "$(uname -m)" != x86_64 ] || export HOROVOD_BUILD_ARCH_FLAGS='-mf16c -mavx'
+# g++ 13 and newer no longer get these headers through others: https://github.com/horovod/horovod/issues/3957
+export CXXFLAGS="${CXXFLAGS-} -include cstdint -include stdexcept"
 # CMake 4 refuses the minimum version that Horovod's CMakeLists.txt asks for.
 export CMAKE_POLICY_VERSION_MINIMUM=3.5 MAKEFLAGS="${MAKEFLAGS:--j$(nproc)}"
 

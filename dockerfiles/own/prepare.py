@@ -216,7 +216,8 @@ def make_tools() -> None:
     site, _ = answer("import sysconfig; print(sysconfig.get_path('purelib'))", python=str(TOOLS / "bin/python"))
     bundle = Path("/opt/ca-bundle.crt")
     trust = {"PIP_CERT": str(bundle)} if bundle.stat().st_size else {}
-    run(*pip_to_start_with(), "install", "-q", "--no-cache-dir", "--target", site, "-r", tool("pip"), **trust)
+    install = (*pip_to_start_with(), "install", "-q", "--no-cache-dir", "--find-links", "/opt/wheels")
+    run(*install, "--target", site, "-r", tool("pip"), **trust)
     run("pip", "install", "-q", "-r", LOCKS / "tools.txt")
 
 
@@ -256,8 +257,6 @@ def make_horovod(framework: str, version: str, cuda: dict[str, str]) -> None:
     run(
         OWN / "horovod.sh", framework, TOOLS / "bin/python",
         PATCHES=" ".join(patches(version)), PATCHES_DIR=str(OWN / "patches"),
-        # g++ 13 and newer no longer get this header through others: https://github.com/horovod/horovod/issues/3957
-        CXXFLAGS=f"{os.environ.get('CXXFLAGS', '')} -include cstdint",
         **cuda,
     )  # fmt: skip
     install = ("pip", "--python", RESULT / "python", "install", "-q", "--prefix", HOROVOD)

@@ -86,10 +86,12 @@ class NodeProgress:
 
     object: str
     step: str
-    """For people, with the percentage where there is one."""
+    """For people, without how far it is."""
     stage: Stage = Stage.WORKING
-    percent: int | None = None
-    """How much of this step is done."""
+    done: int | None = None
+    """How much of `total` is done, both in bytes if `in_bytes`; None: not known."""
+    total: int = 100
+    in_bytes: bool = False
 
 
 OnProgress = Callable[[NodeProgress], None]

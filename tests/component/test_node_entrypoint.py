@@ -87,7 +87,7 @@ def test_a_node_that_is_told_to_end_does_not_wait_for_the_metadata_server(tmp_pa
     assert time.monotonic() - began < 30
 
 
-def test_a_driver_that_is_mounted_is_taken_into_the_loaders_cache(
+def test_a_driver_that_is_mounted_is_found_by_the_loader_and_by_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called = tmp_path / "called"
@@ -99,8 +99,10 @@ def test_a_driver_that_is_mounted_is_taken_into_the_loaders_cache(
     entrypoint._find_driver()
     assert not called.exists()
     (tmp_path / "lib64").mkdir()
+    monkeypatch.setenv("PATH", "/usr/bin")
     entrypoint._find_driver()
     assert called.exists()
+    assert os.environ["PATH"] == f"/usr/bin:{tmp_path}/bin"
 
 
 def test_a_loader_that_does_not_take_the_driver_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

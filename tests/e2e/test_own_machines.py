@@ -342,8 +342,8 @@ def test_an_image_whose_transfer_was_cut_continues_with_what_is_missing(
     cut: list[int] = []
 
     def cut_network(progress: NodeProgress) -> None:
-        if not cut and progress.percent is not None and progress.percent > 60:
-            cut.append(progress.percent)
+        if not cut and progress.done is not None and progress.done > 0.6 * progress.total:
+            cut.append(progress.done)
             hosts["gpu3"].run("iptables", "-I", *rule)
 
     def bring(on_progress: Callable[[NodeProgress], object]) -> None:

@@ -22,8 +22,11 @@ from hvdcloud.image.plan.versions import find
 
 THROUGHPUT = Path(__file__).with_name("throughput.py")
 FACTS = """
-import json, torch
-print(json.dumps({"cuda": torch.version.cuda, "capability": ".".join(map(str, torch.cuda.get_device_capability()))}))
+import json, os, torch
+print(json.dumps({
+    "capability": ".".join(map(str, torch.cuda.get_device_capability())),
+    "packages": os.path.dirname(os.path.dirname(torch.__file__)),
+}))
 """
 # Two cores need a quarter of an hour to compile Horovod.
 pytestmark = pytest.mark.timeout(3600)
@@ -59,6 +62,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     venv, work = folder / "venv", folder / "work"
     work.mkdir()
     run(torch_python, "-m", "venv", "--system-site-packages", venv)
+    # Where TORCH_PYTHON is in a virtual environment itself, --system-site-packages leads past it.
+    (site,) = venv.glob("lib/python3.*/site-packages")
+    (site / "torch.pth").write_text(f"{facts['packages']}\n")
     python, locks = venv / "bin" / "python", dockerfiles() / "locks"
     run(python, "-m", "pip", "install", "-q", "-r", locks / "tools.txt", "-r", locks / "horovod.txt")
     row = find("torch", "cuda")
@@ -75,7 +81,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
         environment["HOROVOD_WITHOUT_MPI"] = "1"
     run("sh", dockerfiles() / "build" / "horovod.sh", "torch", python, cwd=work, env=environment)
     (wheel,) = (work / "dist").glob("horovod-*.whl")
-    run(python, "-m", "pip", "install", "-q", "--no-deps", wheel)
+    # A Horovod beside that torch would pass for this one.
+    run(python, "-m", "pip", "install", "-q", "--no-deps", "--ignore-installed", wheel)
     return Machine(python, environment)
 
 

@@ -255,6 +255,16 @@ def test_nvidia_smi_is_read_also_where_a_gpu_does_not_tell() -> None:
     ]
 
 
+def test_a_real_h100_that_idles_is_healthy() -> None:
+    """What nvidia-smi of driver 580.159.04 printed; clocks that an idle GPU lowers itself (0x1) are no fault."""
+    found = gpus.parse("0, NVIDIA H100 80GB HBM3, 0, [N/A], 0x0000000000000001, 16, 16, 35\n")
+    finding = machine_finding("d-0", {"gpus": found}, gpus=1)
+    assert [(gpu.name, gpu.ecc_errors, gpu.throttle_reasons, gpu.temperature) for gpu in finding.gpus] == [
+        ("NVIDIA H100 80GB HBM3", 0, 1, 35)
+    ]
+    assert judge([finding], [], promises={})[0].health is Health.OK
+
+
 def test_the_drivers_errors_are_found_in_a_boot_log() -> None:
     log = (
         "[ 1.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module\n"

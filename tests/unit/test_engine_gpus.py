@@ -74,6 +74,15 @@ def test_what_is_not_a_gpu_is_left_out(output: str) -> None:
     assert gpus.parse_processes(output) == ()
 
 
+def test_a_real_h100_and_the_program_on_it_are_read() -> None:
+    """What nvidia-smi of driver 580.159.04 printed."""
+    uuid = "GPU-39a31d5f-ce64-50b3-b942-71d4bcf9ed72"
+    (device,) = gpus.parse_devices(f"0, {uuid}, 580.159.04, 81559, 0, Disabled, NVIDIA H100 80GB HBM3\n")
+    assert (device.uuid, device.name, device.divided) == (uuid, "NVIDIA H100 80GB HBM3", False)
+    (process,) = gpus.parse_processes(f"{uuid}, 527, 874, python3\n")
+    assert (process.gpu, str(process)) == (uuid, "python3 (pid 527, 916.5 MB)")
+
+
 def test_a_process_is_named_with_its_memory_where_the_driver_tells_it() -> None:
     assert list(map(str, FOUR.processes)) == ["python3 (pid 4711, 12.3 GB)", "render, all (pid 812)"]
 

@@ -58,9 +58,9 @@ def as_20(layers: Sequence[bytes]) -> bytes:
     return tar_of([*sorted(files), *named])
 
 
-def as_25(layers: Sequence[bytes]) -> bytes:
-    """Docker from 25 on: blobs by digest."""
-    blobs = sorted((f"blobs/sha256/{bare(digest(data))}", data) for data in (*layers, CONFIG))
+def as_25(layers: Sequence[bytes], more: Sequence[bytes] = ()) -> bytes:
+    """Docker from 25 on: blobs by digest; from 29 on the image's manifest is one of them."""
+    blobs = sorted((f"blobs/sha256/{bare(digest(data))}", data) for data in (*layers, CONFIG, *more))
     names = [f"blobs/sha256/{bare(digest(data))}" for data in layers]
     manifest = [{"Config": f"blobs/sha256/{bare(digest(CONFIG))}", "Layers": names, "RepoTags": None}]
     return tar_of([*blobs, ("index.json", b"{}"), ("manifest.json", json.dumps(manifest).encode())])
@@ -101,9 +101,12 @@ def test_an_export_gives_layers_by_their_digests(saved: object) -> None:
         assert export.left(DIGESTS) == len(BASE) + len(TOP)
 
 
-def test_containerds_store_keeps_layers_compressed_and_names_the_image_by_its_manifest() -> None:
+@pytest.mark.parametrize("inside", [False, True], ids=["25", "29"])
+def test_containerds_store_keeps_layers_compressed_and_names_the_image_by_its_manifest(*, inside: bool) -> None:
     packed = [gzip.compress(data, 1, mtime=0) for data in LAYERS]
-    with export_of(as_25(packed), image_id=f"sha256:{'0' * 64}") as export:
+    manifest = json.dumps({"config": {"digest": digest(CONFIG)}, "layers": [{"digest": digest(d)} for d in packed]})
+    more = [manifest.encode()] if inside else []
+    with export_of(as_25(packed, more), image_id=digest(manifest.encode())) as export:
         assert [read(export, sha256) for sha256 in DIGESTS] == packed
         assert export.config() == CONFIG
 

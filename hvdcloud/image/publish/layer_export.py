@@ -203,7 +203,7 @@ class Export:
                 if not member.isfile() or (known and not self._is_wanted(known)):
                     continue
                 file, digest = self._copied(archive, member, digest=known)
-                if digest == self._image_id:
+                if digest == self._image_id and _is_configuration(_content(file)):
                     self._config_is(_content(file))
                 if digest in self._layers:
                     self._keep(digest, file)
@@ -284,6 +284,11 @@ class _Stream:
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
+
+
+def _is_configuration(document: bytes) -> bool:
+    """Whether it says which layers there are; with containerd's store an image's id is its manifest's digest."""
+    return "rootfs" in json.loads(document)
 
 
 def _content(file: IO[bytes]) -> bytes:

@@ -75,9 +75,9 @@ def main() -> int:
     try:
         publish({"status": "starting"})
         _step("authorized key", _authorize)
+        _step("GPU driver", _find_driver)
         _step("node.json", _write_node_file)
         _step("left-overs", _forget_dead_runs)
-        _step("GPU driver", _find_driver)
         host_key = _step("host key", _host_key)
         _step("port", _check_port)
         sshd = _step("sshd", _start_sshd)
@@ -250,9 +250,10 @@ def _host_key() -> str:
 
 
 def _find_driver() -> None:
-    """Take a mounted GPU driver into the loader's cache: SSH sessions have no LD_LIBRARY_PATH."""
+    """Let SSH sessions and ranks find a mounted GPU driver: its libraries by the loader's cache, nvidia-smi by PATH."""
     if DRIVER.is_dir():
         _call(LDCONFIG)
+        os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:{DRIVER.with_name('bin')}"
 
 
 def _call(*program: str) -> None:

@@ -1,4 +1,4 @@
-"""The health of a node's GPUs, as nvidia-smi tells it. So far only a stand-in of nvidia-smi was ever asked."""
+"""The health of a node's GPUs, as nvidia-smi tells it. Of real ones an H100's was asked (driver 580.159.04)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from hvdcloud.image.publish.host import SendProgress
 from hvdcloud.image.publish.over_ssh import SILENCE_SECONDS, send_image
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.ssh.hosts import Host, Hosts, errors_in
-from hvdcloud.units import size
 from hvdcloud.visible import words
 
 
@@ -44,11 +43,11 @@ def bring(image: str, hosts: Hosts, chosen: Sequence[Host], *, owner: str, on_pr
         return
 
     def show(sent: SendProgress) -> None:
-        done = bool(sent.total) and sent.done >= sent.total
-        step = f"{sent.step}: {size(sent.done)} of {size(sent.total)}" if sent.total and not done else sent.step
-        percent = None if not sent.total or done else 100 * sent.done // sent.total
+        done = sent.done if sent.done < sent.total else None
         stage = Stage.DONE if sent.step == "has the image" else Stage.WORKING
-        on_progress(NodeProgress(object=sent.host, step=step, percent=percent, stage=stage))
+        on_progress(
+            NodeProgress(object=sent.host, step=sent.step, stage=stage, done=done, total=sent.total, in_bytes=True)
+        )
 
     found = hosts.each(lambda host: host.connection.engine(silence=SILENCE_SECONDS), chosen)
     if errors := errors_in(found):

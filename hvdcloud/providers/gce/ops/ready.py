@@ -112,15 +112,16 @@ class Boots:
             raise self._failed(boot, step=str(status.get("step", "?")), cause=str(status.get("error", "")))
         if word == "ready":
             boot.host_key = str(status["host_key"])
+        if word is None:
+            return
         percent = status["percent"] if isinstance(status.get("percent"), int) else None
         said = words(word, most=_LONGEST_STEP)
-        step = boot.step if word is None else said if percent is None else f"{said} {percent} %"
-        if isinstance(status.get("beside"), str):
-            step += f", {words(status['beside'], most=_LONGEST_STEP)}"
+        beside = f", {words(status['beside'], most=_LONGEST_STEP)}" if isinstance(status.get("beside"), str) else ""
+        step = f"{said}{'' if percent is None else f' {percent} %'}{beside}"
         if step != boot.step:
             boot.step = step
             stage = Stage.DONE if word == "ready" else Stage.WORKING
-            self.on_progress(NodeProgress(object=boot.node.name, step=step, stage=stage, percent=percent))
+            self.on_progress(NodeProgress(object=boot.node.name, step=said + beside, stage=stage, done=percent))
 
     def _list_vms(self) -> None:
         """List the VMs: addresses of those that exist, and an error for one that is off or gone."""
