@@ -146,6 +146,8 @@ def test_the_lowest_layers_are_read_from_an_image_that_the_build_left(source: An
     context = io.BytesIO(tar_of([("Dockerfile", dockerfile), *files]))
     engine.images.build(fileobj=context, custom_context=True, tag=f"{NAME}:built")
     built = source.inspect_image(f"{NAME}:built")
+    if not built.get("Parent"):
+        pytest.skip("an engine with containerd's store does not tell what an image was built on")
     lowest = image_of_lowest_layers(source, built)
     assert source.inspect_image(lowest)["RootFS"]["Layers"] == built["RootFS"]["Layers"][:1]
     loaded = image_of(source, LAYERS)

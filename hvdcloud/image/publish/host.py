@@ -14,7 +14,16 @@ from typing import Any
 from hvdcloud.engine import says_disk_full
 from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError
 from hvdcloud.image.publish.compressed import Pace, compressed
-from hvdcloud.image.publish.layer_archive import LABEL_PART_OF, Content, Wanted, archive, portions, same_image
+from hvdcloud.image.publish.layer_archive import (
+    LABEL_PART_OF,
+    Blob,
+    Content,
+    Wanted,
+    archive,
+    layout,
+    portions,
+    same_image,
+)
 from hvdcloud.image.publish.layer_export import Export
 from hvdcloud.units import size
 
@@ -132,14 +141,18 @@ class Host:
     say: Callable[[SendProgress], None]
     first: int = 0
     """How many of the lowest layers the host has."""
-    parts: bool = True
-    """Whether its engine takes an image without the layers that it has."""
+    keeps_files: bool = False
+    """Whether its engine has containerd's store, which keeps layers as the files that it was given."""
     pace: Pace = field(default_factory=Pace)
     done: int = 0
     wire: int = 0
     complete: bool = False
     """Whether it has the image."""
     _part: str = ""
+    _blobs: Sequence[Blob] = ()
+    """The layers' files, if it keeps files."""
+    _made: str = ""
+    """The image, as its engine named it."""
     _lacked: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -157,18 +170,19 @@ class Host:
                 self.complete = True
                 return
             store = self.client.info().get("DriverStatus") or []
-            # It keeps archives, not layers, and takes a whole one only.
-            self.parts = not any("containerd.snapshotter" in str(value) for _, value in store)
+            self.keeps_files = any("containerd.snapshotter" in str(value) for _, value in store)
 
     def take(self, export: Export, here: Mapping[str, Any]) -> None:
         """Send what it lacks."""
         try:
             with _explained(self):
-                if self.parts:
-                    self._search()
+                if self.keeps_files:
+                    self.say(SendProgress(host=self.name, step="reading the image"))
+                    self._blobs = export.blobs()
+                self._search()
                 self._lacked = len(self.lacks())
                 export.done_with(self._has_all_of(0))
-                if not self.first:
+                if not self.first and not self.keeps_files:
                     export.read_lowest()
                 self.say(SendProgress(host=self.name, step="reading the image"))
                 self._take(export)
@@ -216,12 +230,13 @@ class Host:
         for layer, content in zip(layers[portion.start : upto], portion.contents, strict=True):
             present.setdefault(layer, content)
         config, tag = (portion.config, self.wanted.tag) if portion.config else (self.wanted.part(upto), "")
-        made = self._load(config, upto, self._counted(present, portion, export), tag=tag)
+        manifest = export.manifest if portion.config else b""
+        self._made = self._load(config, upto, self._counted(present, portion, export), tag=tag, manifest=manifest)
         self.pace.unpacked(sum(content.size for content in present.values()), time.monotonic() - portion.turn)
         self.first = upto
         export.done_with(self._has_all_of(portion.start))
         if not portion.config:
-            self._forget_part(made)
+            self._forget_part(self._made)
 
     def _has_all_of(self, start: int) -> set[str]:
         """The layers from this one on that it has and will not take again: the same may occur twice, an empty one."""
@@ -230,8 +245,6 @@ class Host:
     def _next(self, export: Export, start: int) -> list[Content]:
         """The layers that go next, waiting until they have been read."""
         lacks = self.wanted.layers[start:]
-        if not self.parts:
-            return [export.layer(layer) for layer in lacks]
         contents: list[Content] = []
         for layer in lacks:
             contents.append(export.layer(layer))
@@ -271,7 +284,7 @@ class Host:
         from docker.errors import ImageNotFound
         from docker.utils import parse_repository_tag
 
-        for name in filter(None, (self.wanted.id, self.wanted.tag)):
+        for name in filter(None, (self.wanted.id, self.wanted.tag, self._made)):
             try:
                 there = self.client.inspect_image(name)
             except ImageNotFound:
@@ -301,9 +314,20 @@ class Host:
                 self._forget_part(made)
         self.first = low
 
-    def _load(self, config: bytes, upto: int, present: Mapping[str, Content], *, tag: str = "") -> str:
+    def _load(
+        self, config: bytes, upto: int, present: Mapping[str, Content], *, tag: str = "", manifest: bytes = b""
+    ) -> str:
         """Have the engine take an archive; returns the id that it gave the image."""
-        chunks = archive(config, self.wanted.layers[:upto], present, tag=tag)
+        layers = self.wanted.layers[:upto]
+        if self.keeps_files:
+            files = {
+                blob.digest: present[layer]
+                for layer, blob in zip(layers, self._blobs, strict=False)
+                if layer in present
+            }
+            chunks = layout(config, self._blobs[:upto], files, manifest=manifest)
+        else:
+            chunks = archive(config, layers, present, tag=tag)
         if present:
             # How fast a connection takes a few words says nothing.
             chunks = compressed(chunks, self.pace)
@@ -312,8 +336,13 @@ class Host:
         for item in self.client.load_image(self._through_wire(chunks), quiet=True):
             if "error" in item:
                 raise _refused(self, str(item["error"]))
-            if "Loaded image" in (said := str(item.get("stream", ""))):
+            said = str(item.get("stream", ""))
+            if said.startswith("Loaded image"):
                 made = said.partition(": ")[2].strip()
+            elif said.startswith("Error unpacking image"):
+                # containerd's store has it all the same, and no container can be made of it.
+                _deleted(self.client, made)
+                raise _refused(self, said.strip())
         return made
 
     def _through_wire(self, chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -3,10 +3,14 @@
 An engine looks for each layer by the digests of itself and of all below it (`image/tarexport/load.go` in moby), and
 opens the layer's file only when it has none: files of layers that are there may be left out. An image of the first
 layers of another one keeps them at the engine until the rest arrives.
+
+Engines with containerd's store, as Docker from 29 on, keep layers as the files that they were given, and look for them
+by these files' digests. Files that are there may be left out as well, of an OCI image layout only.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +20,9 @@ from typing import Any
 LABEL_PART_OF = "hvdcloud-part-of"
 """On an image of the first layers of another one: the other's id."""
 _END = bytes(2 * tarfile.BLOCKSIZE)
+# https://www.rfc-editor.org/rfc/rfc1952#page-6 and https://www.rfc-editor.org/rfc/rfc8878#section-3.1.1
+_PACKED = {b"\x1f\x8b": "+gzip", b"\x28\xb5\x2f\xfd": "+zstd"}
+_OCI = "application/vnd.oci.image"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +63,26 @@ class Content:
 
     size: int
     chunks: Callable[[], Iterable[bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    """A layer as a file, which may be compressed.
+
+    Attributes:
+        digest: of the file, `sha256:…`.
+        media_type: as OCI's image specification names it.
+    """
+
+    digest: str
+    size: int
+    media_type: str
+
+
+def blob_of(digest: str, size: int, beginning: bytes) -> Blob:
+    """What a layer's file is, by its first bytes."""
+    packed = next((name for magic, name in _PACKED.items() if beginning.startswith(magic)), "")
+    return Blob(digest=digest, size=size, media_type=f"application/vnd.oci.image.layer.v1.tar{packed}")
 
 
 def wanted_from(inspected: Mapping[str, Any], *, tag: str, labels: Mapping[str, str]) -> Wanted:
@@ -110,6 +137,54 @@ def archive(config: bytes, layers: Sequence[str], present: Mapping[str, Content]
         yield from content.chunks()
         yield _padding(content.size)
     yield _END
+
+
+def layout(
+    config: bytes, blobs: Sequence[Blob], present: Mapping[str, Content], *, manifest: bytes = b""
+) -> Iterator[bytes]:
+    """A tar file for `load` of an engine with containerd's store: an OCI image layout, of an image without a name.
+
+    See https://github.com/opencontainers/image-spec/blob/v1.1.1/image-layout.md.
+
+    Args:
+        config: the image's configuration.
+        blobs: the image's layers, the lowest first.
+        present: the content of those files that the engine lacks, by their digests.
+        manifest: the image's, byte by byte: its digest is the image's id; empty: one is made.
+    """
+    layers = [{"mediaType": blob.media_type, "digest": blob.digest, "size": blob.size} for blob in blobs]
+    made = {
+        "schemaVersion": 2,
+        "mediaType": f"{_OCI}.manifest.v1+json",
+        "config": _descriptor(config, "config"),
+        "layers": layers,
+    }
+    manifest = manifest or json.dumps(made).encode()
+    index = {
+        "schemaVersion": 2,
+        "mediaType": f"{_OCI}.index.v1+json",
+        "manifests": [_descriptor(manifest, "manifest")],
+    }
+    files = [("oci-layout", b'{"imageLayoutVersion": "1.0.0"}'), ("index.json", json.dumps(index).encode())]
+    for name, data in [*files, *((_blob_name(_digest(data)), data) for data in (manifest, config))]:
+        yield _header(name, len(data)) + data + _padding(len(data))
+    for digest, content in present.items():
+        yield _header(_blob_name(digest), content.size)
+        yield from content.chunks()
+        yield _padding(content.size)
+    yield _END
+
+
+def _descriptor(data: bytes, kind: str) -> dict[str, Any]:
+    return {"mediaType": f"{_OCI}.{kind}.v1+json", "digest": _digest(data), "size": len(data)}
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _blob_name(digest: str) -> str:
+    return f"blobs/{digest.replace(':', '/')}"
 
 
 def _file_name(layer: str) -> str:

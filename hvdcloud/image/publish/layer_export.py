@@ -21,7 +21,7 @@ from typing import IO, Any, cast
 
 from hvdcloud.cluster.files import explained, make_folder, state_root
 from hvdcloud.errors import HvdcloudError, ImageError
-from hvdcloud.image.publish.layer_archive import Content
+from hvdcloud.image.publish.layer_archive import Blob, Content, blob_of
 
 _CHUNK = 1 << 20
 # The rest of an archive are descriptions; a configuration has 10 kB, and the engine reads no larger one than 8 MB.
@@ -74,7 +74,10 @@ class Export:
         self._wanted = wanted
         self._changed = threading.Condition()
         self._files: dict[str, IO[bytes]] = {}
+        self._blobs: dict[str, Blob] = {}
         self._config = b""
+        self.manifest = b""
+        """The image's, once all has been read; empty: its engine has none, or does not give it."""
         self._ended = False
         self._error: HvdcloudError | None = None
         self._closed = False
@@ -133,6 +136,15 @@ class Export:
                 raise self._error or self._incomplete(f"its layer {digest} is missing")
         size = os.fstat(file.fileno()).st_size
         return Content(size=size, chunks=lambda: self._read(file, size))
+
+    def blobs(self) -> tuple[Blob, ...]:
+        """The layers as the engine keeps them in files, the lowest first, when all has been read. Raises as `layer`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._ended)
+            self.check()
+            if missing := [layer for layer in self._layers if layer not in self._blobs]:
+                raise self._error or self._incomplete(f"its layer {missing[0]} is missing")
+            return tuple(self._blobs[layer] for layer in self._layers)
 
     def config(self) -> bytes:
         """The image's configuration, when all has been read. Raises as `layer` does."""
@@ -200,12 +212,20 @@ class Export:
                 # Engines from 25 on name a layer's file by its digest, which hosts check: it need not be computed.
                 named = f"sha256:{member.name.rpartition('/')[2]}"
                 known = named if named in self._layers else ""
+                if known:
+                    self._blobs[known] = blob_of(known, member.size, b"")
                 if not member.isfile() or (known and not self._is_wanted(known)):
                     continue
                 file, digest = self._copied(archive, member, digest=known)
-                if digest == self._image_id and _is_configuration(_content(file)):
-                    self._config_is(_content(file))
+                if digest == self._image_id:
+                    # With containerd's store, an image's id is its manifest's digest.
+                    document = json.loads(_content(file))
+                    if "rootfs" in document:
+                        self._config_is(_content(file))
+                    elif "layers" in document:
+                        self.manifest = _content(file)
                 if digest in self._layers:
+                    self._blobs[digest] = blob_of(digest, member.size, b"")
                     self._keep(digest, file)
                 elif member.size <= _DESCRIPTION_BYTES:
                     descriptions[member.name] = _content(file)
@@ -217,13 +237,15 @@ class Export:
         # From here on it is containerd's store, which may keep layers compressed, under other digests.
         manifest = json.loads(descriptions["manifest.json"])[0]
         for digest, name in zip(self._layers, manifest["Layers"], strict=True):
-            if name in unknown:
-                self._keep(digest, unknown.pop(name))
-            elif name in descriptions and digest not in self._files:
-                file = self._unnamed_file()
+            if name in descriptions and digest not in self._blobs:
+                unknown[name] = self._unnamed_file()
                 with explained(state_root()):
-                    file.write(descriptions[name])
-                    file.flush()
+                    unknown[name].write(descriptions[name])
+                    unknown[name].flush()
+            if name in unknown:
+                file = unknown.pop(name)
+                named = f"sha256:{name.rpartition('/')[2]}"
+                self._blobs[digest] = blob_of(named, os.fstat(file.fileno()).st_size, os.pread(file.fileno(), 4, 0))
                 self._keep(digest, file)
         self._config_is(descriptions[manifest["Config"]])
 
@@ -284,11 +306,6 @@ class _Stream:
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
-
-
-def _is_configuration(document: bytes) -> bool:
-    """Whether it says which layers there are; with containerd's store an image's id is its manifest's digest."""
-    return "rootfs" in json.loads(document)
 
 
 def _content(file: IO[bytes]) -> bytes:
