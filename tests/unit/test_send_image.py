@@ -9,17 +9,21 @@ import random
 import tarfile
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 
-from hvdcloud.errors import ImageError
+from hvdcloud.errors import CapacityError, ImageError
 from hvdcloud.image.publish.compressed import BLOCK_BYTES, Pace, compressed
+from hvdcloud.image.publish.host import Host
 from hvdcloud.image.publish.layer_archive import (
     LABEL_PART_OF,
     Content,
     Wanted,
     archive,
+    blob_of,
+    layout,
     portions,
     same_image,
     wanted_from,
@@ -109,6 +113,9 @@ def test_containerds_store_keeps_layers_compressed_and_names_the_image_by_its_ma
     with export_of(as_25(packed, more), image_id=digest(manifest.encode())) as export:
         assert [read(export, sha256) for sha256 in DIGESTS] == packed
         assert export.config() == CONFIG
+        assert [(blob.digest, blob.size) for blob in export.blobs()] == [(digest(d), len(d)) for d in packed]
+        assert {blob.media_type for blob in export.blobs()} == {"application/vnd.oci.image.layer.v1.tar+gzip"}
+        assert export.manifest == (manifest.encode() if inside else b"")
 
 
 def test_the_lowest_layers_need_not_wait_for_an_engine_that_packs_all_of_them_first() -> None:
@@ -241,3 +248,49 @@ def test_a_fast_connection_gets_the_content_as_it_is() -> None:
     # No chunk is empty: that would end a chunked request.
     assert list(compressed([b"one", b"", b"two"], pace)) == [b"one", b"two"]
     assert pace.wire > 0.0
+
+
+def test_an_oci_layout_leads_from_its_index_to_the_files_that_are_in_it() -> None:
+    blobs = [blob_of(digest(BASE), len(BASE), BASE[:4]), blob_of(digest(TOP), len(TOP), TOP[:4])]
+    data = b"".join(layout(CONFIG, blobs, {digest(TOP): content(TOP)}))
+    with tarfile.open(fileobj=io.BytesIO(data)) as found:
+        files = {member.name: found.extractfile(member).read() for member in found}  # type: ignore[union-attr]
+    assert json.loads(files["oci-layout"]) == {"imageLayoutVersion": "1.0.0"}
+
+    def blob(descriptor: dict[str, Any]) -> bytes:
+        found = files[f"blobs/sha256/{bare(descriptor['digest'])}"]
+        assert (digest(found), len(found)) == (descriptor["digest"], descriptor["size"])
+        return found
+
+    (entry,) = json.loads(files["index.json"])["manifests"]
+    manifest = json.loads(blob(entry))
+    assert blob(manifest["config"]) == CONFIG
+    assert [layer["digest"] for layer in manifest["layers"]] == list(DIGESTS)
+    assert blob(manifest["layers"][1]) == TOP
+    assert f"blobs/sha256/{bare(DIGESTS[0])}" not in files
+
+
+class Store:
+    """What an engine with containerd's store answers to an image that it cannot unpack."""
+
+    def __init__(self) -> None:
+        self.removed: list[str] = []
+
+    def load_image(self, chunks: Iterable[bytes], *, quiet: bool) -> list[dict[str, str]]:
+        assert b"".join(chunks)
+        assert quiet
+        return [
+            {"stream": "Loaded image ID: sha256:0da7\n"},
+            {"stream": 'Error unpacking image sha256:0da7: apply layer error for "x": no space left on device\n'},
+        ]
+
+    def remove_image(self, image: str) -> None:
+        self.removed.append(image)
+
+
+def test_an_image_that_containerd_took_and_cannot_unpack_is_deleted_and_an_error() -> None:
+    store = Store()
+    host = Host(name="gpu1", client=store, wanted=WANTED, say=lambda _: None, keeps_files=True)
+    with pytest.raises(CapacityError, match="the disk of gpu1's Docker engine is full"):
+        host._load(CONFIG, 2, {})
+    assert store.removed == ["sha256:0da7"]
