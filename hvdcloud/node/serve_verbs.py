@@ -7,6 +7,7 @@ that it has no such verb, and is then asked verb by verb.
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from hvdcloud.node import machine
 from hvdcloud.node.mesh.nodes import node_names
 
 VERBS = ("join", "prepare", "launch", "logs")
+_NEXT = {"": ("hvdcloud.node.mesh.join",), "join": ("tarfile", "hvdcloud.node.run.prepare")}
+_NEXT_ON_HEAD = ("psutil", "hvdcloud.node.launch")
+"""What `launch` needs: between `join` and `prepare` the laptop takes longer than after it."""
 
 
 def main(run: Callable[[list[str]], int]) -> int:
@@ -30,6 +34,7 @@ def main(run: Callable[[list[str]], int]) -> int:
     """
     sys.stdout.write(json.dumps({"serves": VERBS}) + "\n")
     sys.stdout.flush()
+    _load_what_follows("")
     code = 0
     # An archive with code ends with zeros, up to a whole block.
     while not code and (line := sys.stdin.buffer.readline().lstrip(b"\0")):
@@ -45,8 +50,13 @@ def main(run: Callable[[list[str]], int]) -> int:
 
 
 def _load_what_follows(verb: str) -> None:
-    """While the laptop has still to ask for it."""
-    if verb == "join":
-        import hvdcloud.node.run.prepare
-    elif verb == "prepare" and node_names()[:1] == [machine.name()]:
-        import hvdcloud.node.launch  # noqa: F401
+    """Import what the next verb needs while the laptop has still to ask for it.
+
+    Args:
+        verb: the last one; empty: none yet.
+    """
+    modules = _NEXT.get(verb, ())
+    if verb == "join" and node_names()[:1] == [machine.name()]:
+        modules += _NEXT_ON_HEAD
+    for module in modules:
+        importlib.import_module(module)
