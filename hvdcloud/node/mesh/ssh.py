@@ -17,8 +17,8 @@ FAILED = 255
 
 # Keepalives: without them Horovod waits without limit for the ssh of a frozen node. ControlPath lets the ssh calls of
 # horovodrun and mpirun use the connection of the supervisor's lease (run/lease.py), the only one that opens such a
-# socket: while a run is active, and without a handshake of some 100 ms for each call. KexAlgorithms: OpenSSH 9.0 to 9.8
-# would take sntrup761, with which that handshake takes half as long again; later ones have a faster one of its kind.
+# socket: while a run is active, and without a handshake of some 100 ms for each call. KexAlgorithms: OpenSSH 9.0 to 9.9
+# take sntrup761 first, with which that handshake takes half as long again.
 _CONFIG = """\
 Include {aliases}
 {ports}Host *
