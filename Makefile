@@ -7,8 +7,9 @@ LOCK_ARGS ?=
 LIVE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-# Two processes for the tests that use the engine, and one for the rest.
-PYTEST_PARALLEL ?= -n 3 --dist loadscope
+# One process for the tests that do not use the engine, and the rest for those that do.
+PYTEST_PROCESSES ?= 3
+PYTEST_PARALLEL ?= -n $(PYTEST_PROCESSES) --dist loadscope
 # What `witnesses` installs: not by hash, but in environments of their own, which nothing but tests/witness runs.
 WITNESS_skypilot := 0.14.1
 WITNESS_dstack := 0.22.5

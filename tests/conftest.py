@@ -32,11 +32,12 @@ BUILD_SECONDS = 1800
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `pytest -n 3`, two processes run tests that use the engine, and the third the others; then it helps them."""
+    """One of the processes runs tests that do not use the engine, and the rest those that do; then it helps them."""
     from tests.support.schedule import EngineSlots
 
     config.option.loadscopereorder = False
-    return EngineSlots(config, log, slots=slots(), late_slots=slots(late=True))
+    processes = len(config.option.tx)
+    return EngineSlots(config, log, slots=slots(processes - 1), late_slots=slots(processes))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

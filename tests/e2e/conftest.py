@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,12 +12,13 @@ from hvdcloud.image.build.buildkit import BUILDER_VARIABLE, find_builder
 
 
 @pytest.fixture(scope="session")
-def earlier(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What all clouds with machines have in common."""
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """What all clouds with machines have in common, also those of the session before."""
     from tests.standins.registry import lasting_port
-    from tests.support.cloud import Earlier
+    from tests.support.cloud import Earlier, kept_layers
 
-    return Earlier(tmp_path_factory.mktemp("pushed"), lasting_port())
+    with kept_layers() as kept:
+        yield kept or Earlier(tmp_path_factory.mktemp("pushed"), lasting_port())
 
 
 @pytest.fixture

@@ -39,10 +39,17 @@ def lasting_port() -> int:
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     candidates = [port for port in range(20000, 65000) if not first <= port <= last]
     while True:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            port = secrets.choice(candidates)
-            probe.bind(("", port))
+        if is_free(port := secrets.choice(candidates)):
             return port
+
+
+def is_free(port: int) -> bool:
+    """Whether nothing listens there, on any address."""
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("", port))
+        return True
+    return False
 
 
 def share_layers(source: Path, target: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,7 +17,15 @@ from tests.standins.cloudbuild import BUILDER, CloudBuildServer
 from tests.standins.compute import Emulator
 from tests.standins.compute.errors import ApiError
 from tests.standins.compute.machines import Machines
-from tests.standins.registry import TokenServer, free_port, google_like_registry, share_layers, storage_of
+from tests.standins.registry import (
+    TokenServer,
+    free_port,
+    google_like_registry,
+    is_free,
+    lasting_port,
+    share_layers,
+    storage_of,
+)
 from tests.standins.storage import StorageServer, running_server
 from tests.standins.storage.iam import Iam
 from tests.support.harness import Project, project_in
@@ -94,6 +106,33 @@ class Earlier:
     """Layers that a registry has."""
     port: int
     """The registry's: the engine remembers by it which layers the registry has."""
+
+
+_KEPT = Path(tempfile.gettempdir()) / f"hvdcloud-tests-{os.getuid()}"
+_KEPT_BYTES = 4 << 30
+"""Of layers, among them those of images that are no longer used."""
+
+
+@contextmanager
+def kept_layers(folder: Path = _KEPT) -> Iterator[Earlier | None]:
+    """The layers that earlier test sessions have pushed, for this process alone; None: another one has them now.
+
+    To pack the layers of an image takes a core a minute.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    storage, port = folder / "pushed", folder / "port"
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+            return
+        if sum(file.stat().st_size for file in storage.rglob("*") if file.is_file()) > _KEPT_BYTES:
+            shutil.rmtree(storage)
+        storage.mkdir(exist_ok=True)
+        if not port.exists() or not is_free(int(port.read_text())):
+            port.write_text(str(lasting_port()))
+        yield Earlier(storage, int(port.read_text()))
 
 
 @contextmanager

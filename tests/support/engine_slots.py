@@ -28,16 +28,14 @@ def needs_machines(file: Path) -> bool:
     return "earlier: Earlier" in file.read_text()
 
 
-def slots(*, late: bool = False) -> int:
+def slots(most: int) -> int:
     """How many files of tests may use the engine at the same time: the largest clusters have 5 nodes of 1 GiB each.
 
     Args:
-        late: there is little else to do.
+        most: as many, where memory suffices.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if memory < 12 * GIB:
-        return 1
-    return 3 if late and memory >= 20 * GIB else 2
+    return max(1, min(most, memory // (6 * GIB)))
 
 
 @contextmanager
