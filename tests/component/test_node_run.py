@@ -9,7 +9,6 @@ import re
 import signal
 import stat
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -186,10 +185,8 @@ def test_an_agent_that_freezes_is_given_up_and_replaced(cluster: NodeCluster) ->
     cluster.wait_for_log("at work", times=2)
 
     os.kill(cluster.agent("n1"), signal.SIGSTOP)
-    started = time.monotonic()
 
     state = cluster.wait_done()
-    assert time.monotonic() - started < 6.0 + 20.0
     assert (state["result"], state["nodes_lost"]) == ("lost", [])
     assert "n1" in state["reason"]
     wait_gone(rank_pids(cluster))

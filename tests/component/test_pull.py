@@ -21,6 +21,7 @@ from hvdcloud.errors import CapacityError, CheckpointError, ExitCode
 from hvdcloud.storage.base import Bucket, CorruptObjectError, ObjectMissingError
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.open import open_bucket
+from tests.support.harness import looking
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -356,11 +357,14 @@ def test_kill_9_in_the_middle_of_a_pull_and_the_next_one_continues(world: Worker
     arguments = [sys.executable, "-c", PROCESS, world.bucket.url, CLUSTER, RUN, str(world.target)]
     arguments.append(str(world.ledger_path))
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE)
-    deadline = time.monotonic() + 30
-    while not any(size > 1 << 20 for size in _partial_sizes(world)):
-        assert time.monotonic() < deadline, "waited 30 s for a download in progress"
-        assert process.poll() is None, "the pull ended before it could be killed"
-    process.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 120
+    while process.poll() is None:
+        assert time.monotonic() < deadline, "waited 120 s for a download in progress"
+        with looking(process):
+            if any(size > 1 << 20 for size in _partial_sizes(world)):
+                process.send_signal(signal.SIGKILL)
+        time.sleep(0.005)
+    assert process.returncode == -signal.SIGKILL, "the pull ended before it could be killed"
     process.communicate(timeout=20)
     for path in _files(world):
         if not path.name.endswith("-part"):

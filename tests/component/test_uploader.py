@@ -24,6 +24,7 @@ from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectInfo
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.open import open_bucket
+from tests.support.harness import PATIENCE
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -56,7 +57,7 @@ def files_of(bucket: Bucket, node: int = 0) -> dict[str, Entry]:
 
 
 def wait_for(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * PATIENCE
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
         time.sleep(0.005)

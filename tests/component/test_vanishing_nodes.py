@@ -25,7 +25,7 @@ from tests.support.harness import until
 from tests.support.vanishing import RUN, Laptop, Machines, NewVm, Program, Vm, says
 
 ENDED = {"run": RUN, "state": "done", "result": "succeeded", "checkpoints": {"files": 0, "complete": True}}
-SOON = 15.0
+SOON = 60.0
 """Far below every deadline of a call, and enough for a busy machine."""
 
 

@@ -71,7 +71,7 @@ def test_a_service_that_stays_down_is_an_error_within_the_time_set(server: Stora
     for call in (lambda: bucket.read("x"), lambda: bucket.write("x", b""), lambda: list(bucket.list(""))):
         with pytest.raises(BucketUnreachableError):
             call()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 def test_no_server_at_all_is_an_error_too(tmp_path: Path) -> None:

@@ -61,7 +61,6 @@ class Shared:
         """The others train on."""
         found = elastic_run.recovery(self.training, happened, seconds=GOES_ON_SECONDS)
         self.recoveries.append(found)
-        assert found.lost < GOES_ON_SECONDS, found
         # Commits are five steps apart, and what was done since the last one is done again. Some orders of events
         # Horovod does not get over (docs/elastic.md): then it is what was done since the newest checkpoint.
         assert found.repeated <= (20 if self.was_started_again(since=happened.at - CATCHING_UP_SECONDS) else 5), found

@@ -10,19 +10,25 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Project, Screen, labelled, project_in, until
+from tests.support.harness import Project, Screen, at_this_load, labelled, project_in, until
 
 pytestmark = pytest.mark.engine
 
 LIMIT = 6.0
-"""Seconds; `up` needs less from a container's start to its joining the cluster."""
+"""Seconds; `up` needs less from a container's start to its joining the cluster, where nothing else runs."""
 SAYS = re.compile(r"^hvdcloud: idle for \d+ s: no run, no SSH session; switching off$", flags=re.MULTILINE)
 
 
 @pytest.fixture
-def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
+def limit() -> float:
+    """After which nodes end, in seconds."""
+    return at_this_load(LIMIT)
+
+
+@pytest.fixture
+def project(tmp_path: Path, engine: Any, image: str, limit: float) -> Iterator[Project]:
     """A project whose nodes end soon, and of which nothing is left after the test."""
-    project = project_in(tmp_path, "t-idle", limits={"idle": LIMIT})
+    project = project_in(tmp_path, "t-idle", limits={"idle": limit})
     yield project
     project.hvdcloud("down", "--force")
     assert labelled(engine, project.name) == []
@@ -44,17 +50,19 @@ def ended(engine: Any, project: Project) -> bool:
     return states(engine, project) == {"exited"}
 
 
-def test_nodes_end_after_the_last_session_and_the_last_run_and_not_before(project: Project, engine: Any) -> None:
+def test_nodes_end_after_the_last_session_and_the_last_run_and_not_before(
+    project: Project, engine: Any, limit: float
+) -> None:
     project.hvdcloud("up")
     # The run is longer than the limit, and a session outlives it by more than that.
-    run = f'sleep {LIMIT + 2}; echo weights > "$HVDCLOUD_CHECKPOINT_DIR/last.pt"'
+    run = f'sleep {limit + 2}; echo weights > "$HVDCLOUD_CHECKPOINT_DIR/last.pt"'
     project.hvdcloud("run", "--detach", "--", "sh", "-c", run)
     with project.started("ssh", "1", "--", "sleep", "600") as session:
         until(
             lambda: "succeeded" in project.hvdcloud("status").out, seconds=60, what="the run to outlive the idle limit"
         )
         with pytest.raises(subprocess.TimeoutExpired):
-            session.wait(timeout=1.5 * LIMIT)
+            session.wait(timeout=1.5 * limit)
         assert states(engine, project) == {"running"}, "node 0 is idle, but node 1 is not"
     until(lambda: ended(engine, project), seconds=60, what="both nodes to end")
 

@@ -65,7 +65,6 @@ def test_an_image_that_is_there_is_not_built_again(image: str, tmp_path: Path) -
     events: list[BuildEvent] = []
     again = build(ImageConfig(), project_dir=tmp_path, progress=events.append)
     assert (again.reference, again.cached, again.steps, events) == (image, True, 0, [])
-    assert again.seconds < 1.0
 
 
 LAUNCHER = 'printf "#!/bin/sh\\n{}\\n" > /usr/local/bin/horovodrun && chmod +x /usr/local/bin/horovodrun'

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.harness import Project, Screen, labelled, processes_in, project_in, receives_files, until
+from tests.support.harness import Project, Screen, labelled, looking, processes_in, project_in, receives_files, until
 from tests.support.terminal import terminal
 
 pytestmark = pytest.mark.engine
@@ -175,7 +175,15 @@ def test_an_interrupted_up_leaves_nothing(project: Project, engine: Any, moment:
 def test_pressing_ctrl_c_again_and_again_changes_nothing(project: Project, engine: Any, moment: Moment) -> None:
     with project.started("up") as process:
         screen = Screen(process)
-        until(lambda: moment(project, engine), seconds=30, what="the moment")
+
+        def there() -> bool:
+            with looking(process):
+                if moment(project, engine):
+                    process.send_signal(signal.SIGINT)
+                    return True
+            return False
+
+        until(there, seconds=30, what="the moment")
         while process.poll() is None:
             process.send_signal(signal.SIGINT)
             time.sleep(0.01)

@@ -17,7 +17,10 @@ from tests.support.project_runs import in_bucket, last_run, on_disk, pulled
 
 pytestmark = pytest.mark.engine
 
-STOP_SECONDS = 20
+STOP_SECONDS = 60
+"""After which the engine kills a container; one that ends by itself needs a few."""
+KILLED = 137
+"""The exit code then."""
 
 
 @pytest.fixture
@@ -32,6 +35,11 @@ def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     assert labelled(engine, name) == []
 
 
+def exit_code(engine: Any, node: str) -> int:
+    """How a node's container ended."""
+    return int(engine.containers.get(node).attrs["State"]["ExitCode"])
+
+
 @pytest.mark.parametrize("index", [1, 0])
 def test_a_container_that_is_stopped_takes_no_whole_file_with_it(project: Project, engine: Any, index: int) -> None:
     node = f"{project.name}-{index}"
@@ -41,11 +49,9 @@ def test_a_container_that_is_stopped_takes_no_whole_file_with_it(project: Projec
         until(lambda: len(on_disk(engine, project.name, index)) >= 3, seconds=30, what="checkpoints")
         written = on_disk(engine, project.name, index)
         assert not written <= in_bucket(project), "nothing but its end makes the node upload"
-        began = time.monotonic()
         engine.containers.get(node).stop(timeout=STOP_SECONDS)
-        took = time.monotonic() - began
         screen.end(within=60)
-    assert took < STOP_SECONDS / 2, "it did not have to be killed"
+    assert exit_code(engine, node) != KILLED
     assert written <= in_bucket(project)
     said = engine.containers.get(node).logs().decode()
     assert re.search(
@@ -64,8 +70,9 @@ def test_a_container_that_is_stopped_takes_no_whole_file_with_it(project: Projec
 
 def test_a_container_without_a_run_ends_at_once(project: Project, engine: Any) -> None:
     project.hvdcloud("run", "--", "true")
-    began = time.monotonic()
     container = engine.containers.get(f"{project.name}-1")
+    began = time.monotonic()
     container.stop(timeout=STOP_SECONDS)
     assert time.monotonic() - began < STOP_SECONDS / 2
+    assert exit_code(engine, container.name) != KILLED
     assert container.logs().decode().splitlines()[-1] == 'hvdcloud-status {"status": "ended", "complete": true}'

@@ -138,7 +138,7 @@ def test_a_program_that_dies_is_a_lost_connection_and_the_next_call_starts_anoth
     began = time.monotonic()
     with pytest.raises(NodeError, match="was lost"):
         session.run("sleep 60")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 45
     assert session.run("hostname").stdout == f"{NAME}\n".encode()
     assert len(relays()) == 1
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.standins.webhook import webhook
 from tests.support import jobs
-from tests.support.harness import Project, Screen, freeze, labelled, project_in
+from tests.support.harness import Project, Screen, freeze, labelled, looking, project_in
 from tests.support.project_runs import pulled
 
 pytestmark = pytest.mark.engine
@@ -154,15 +154,19 @@ def lost_and_killed(project: Project, engine: Any, step: str, by: int = signal.S
         engine.containers.get(f"{project.name}-1").kill()
 
         def there() -> bool:
-            assert process.poll() is None, screen.text
             events = journal(project)[before:]
             return step in events[events.index("retry") :] if "retry" in events else False
 
         # `until` looks too rarely: a step may take a few milliseconds.
         deadline = time.monotonic() + 240
-        while not there() and time.monotonic() < deadline:
-            time.sleep(0.002)
-        process.send_signal(by)
+        found = False
+        while not found:
+            assert process.poll() is None, screen.text
+            assert time.monotonic() < deadline, screen.text
+            time.sleep(0.005)
+            with looking(process):
+                if found := there():
+                    process.send_signal(by)
         screen.end(within=120)
     return screen
 

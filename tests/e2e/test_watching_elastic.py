@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,11 +74,13 @@ def test_a_loss_and_a_return_are_seen_in_every_view(project: Project, engine: An
             samples = f"{project.name}/{newest_run(project)['run']}/.hvdcloud/samples-2.jsonl"
             until(lambda: bucket.stat(samples), seconds=60, what="samples of the node that will be lost")
             first = bucket.read(samples).splitlines()[0]
+            # The attached client replaces what is gone: not before the screen has shown it.
+            running.send_signal(signal.SIGSTOP)
             engine.containers.get(name).kill()
             top.wait_for(lambda text: "in the run: lost" in text, seconds=60)
             top.wait_for(lambda text: "2 of 3 ranks" in text, seconds=60)
+            running.send_signal(signal.SIGCONT)
             run_screen.wait_for("2000 images/s", times=2)
-            # The attached client replaces what is gone.
             until(lambda: newest_run(project)["world"] == 3, seconds=120, what="all ranks to train again")
             top.wait_for(lambda text: "of 3 ranks" not in text and "in the run" not in text, seconds=60)
             top.press("q")

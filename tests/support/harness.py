@@ -45,6 +45,21 @@ def until(probe: Callable[[], T | None], *, seconds: float, what: str) -> T:
         time.sleep(0.05)
 
 
+def at_this_load(seconds: float) -> float:
+    """A limit that a command under test has to keep: longer by as much as the processors have too much to do now."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+@contextmanager
+def looking(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """A command stands still for the block, so that what the test sees does not pass before the test acts on it."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
 @dataclass(frozen=True)
 class Ended:
     """A command that has ended."""
