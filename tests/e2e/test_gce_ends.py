@@ -97,10 +97,10 @@ def test_a_laptop_that_pulls_for_longer_than_the_nodes_live_cleans_up_after_them
 
 
 def test_a_vm_that_nobody_uses_deletes_itself_and_says_why(cloud: Cloud, tmp_path: Path) -> None:
-    project = cloud.project(tmp_path, "t-ends-idle", nodes=1, limits={"idle": at_this_load(12)})
+    project = cloud.project(tmp_path, "t-ends-idle", nodes=1, limits={"idle": at_this_load(15)})
     project.hvdcloud("push")
     project.hvdcloud("up")
-    said = re.compile(r"\bhvdcloud: idle for \d+ s: no run, no SSH session; deleting$", re.MULTILINE)
+    said = re.compile(r"\bhvdcloud: idle for \d+ (?:s|min): no run, no SSH session; deleting$", re.MULTILINE)
     until(lambda: said.search(serial(cloud, "t-ends-idle-0")), seconds=60, what="the VM to say why it ends")
     until(lambda: not machines_left(cloud, project), seconds=60, what="the VM and its disk to be gone")
     assert deletions(cloud, project) == [("t-ends-idle-0", NODES_ACCOUNT)]

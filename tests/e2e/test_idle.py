@@ -16,7 +16,7 @@ pytestmark = pytest.mark.engine
 
 LIMIT = 6.0
 """Seconds; `up` needs less from a container's start to its joining the cluster, where nothing else runs."""
-SAYS = re.compile(r"^hvdcloud: idle for \d+ s: no run, no SSH session; switching off$", flags=re.MULTILINE)
+SAYS = re.compile(r"^hvdcloud: idle for \d+ (?:s|min): no run, no SSH session; switching off$", flags=re.MULTILINE)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_nodes_end_after_the_last_session_and_the_last_run_and_not_before(
     assert "idle for" not in said(engine, "t-idle-1")
     again = project.hvdcloud("run", expect=5).err
     assert "the nodes of cluster t-idle have ended themselves; their log says: idle for " in again
-    assert re.search(r"idle for \d+ s: no run, no SSH session", again)
+    assert re.search(r"idle for \d+ (s|min): no run, no SSH session", again)
     assert "hvdcloud down and up again" in again
     assert "succeeded" in project.hvdcloud("status").out, "what is known of the run is in the bucket"
     (run_pulled,) = project.hvdcloud("pull", "--json").json["result"]["runs"]
