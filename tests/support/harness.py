@@ -46,7 +46,7 @@ def until(probe: Callable[[], T | None], *, seconds: float, what: str) -> T:
 
 
 def at_this_load(seconds: float) -> float:
-    """A limit that a command under test has to keep; longer where the processors have more to do than the tests make."""
+    """A limit that a command under test has to keep; longer where processors have more to do than the tests make."""
     return seconds * max(1.0, os.getloadavg()[0] / (2 * (os.cpu_count() or 1)))
 
 
