@@ -33,6 +33,8 @@ Host *
     UserKnownHostsFile {known_hosts}
     GlobalKnownHostsFile none
 """
+_IMPATIENT = "-oConnectTimeout=5 -oServerAliveInterval=4"
+"""Before the options that hvdcloud gives, so that these count: a host that is off is in the same machine here."""
 _PROGRAMS = "/usr/local/bin"
 _ENGINE_AGAIN = """
 pid=$(cat /run/docker.pid)
@@ -200,7 +202,7 @@ def ssh_hosts(folder: Path, *names: str, image: str = "", loopback_ports: Sequen
     (folder / "bin").mkdir()
     wrapper = folder / "bin" / "ssh"
     # OpenSSH finds ~ by the user's entry in passwd, not by HOME.
-    wrapper.write_text(f'#!/bin/sh\nexec {program} -F {folder / "config"} "$@"\n')
+    wrapper.write_text(f'#!/bin/sh\nexec {program} -F {folder / "config"} {_IMPATIENT} "$@"\n')
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
     with (
         contextlib.closing(docker.from_env(timeout=120)) as engine,
