@@ -35,7 +35,7 @@ def slots(most: int) -> int:
         most: as many, where memory suffices.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(most, memory // (6 * GIB)))
+    return max(1, min(most, (memory - 2 * GIB) // (5 * GIB)))
 
 
 @contextmanager
