@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,7 +72,13 @@ class SshHost:
     def containers(self, *filters: str) -> list[str]:
         """`docker ps` there, names only, stopped ones too."""
         words = [word for each in filters for word in ("--filter", each)]
-        return self.run("docker", "ps", "-a", "--format", "{{.Names}}", *words).split()
+        listing = ["docker", "ps", "-a", "--format", "{{.Names}}", *words]
+        # A busy engine may lose what a program has printed that ends at once.
+        while (found := self.run("sh", "-c", '"$@" && echo end-of-list', "sh", *listing).split())[-1:] != [
+            "end-of-list"
+        ]:
+            time.sleep(0.1)
+        return found[:-1]
 
     def docker(self, *words: str) -> str:
         """`docker` there."""
