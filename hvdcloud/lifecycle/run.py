@@ -9,7 +9,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import HvdcloudError, OutputClosedError, UsageError, first_of
@@ -131,7 +131,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     ssh_port = None if any(node.host for node in cluster.nodes) else horovod_args.SSH_PORT
     if config.run.controller == "mpi":
         check_interfaces(record)
-    run_id = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{cluster.id}"
+    run_id = new_run_id(cluster.id, record.runs, now=datetime.now(timezone.utc))
     if elastic:
         argv = horovod_args.elastic_argv(
             hosts=hosts,
@@ -258,6 +258,18 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         f"run {run_id}: {counted(ranks, 'rank')} on {counted(len(hosts), 'node')}: {shlex.join(command)}"
     )
     return run_id, ranks
+
+
+def new_run_id(cluster_id: str, runs: Sequence[str], *, now: datetime) -> str:
+    """A name for a run that begins now; of those that begin in one second, the later ones get the seconds after.
+
+    Args:
+        runs: names that the cluster's runs have.
+        now: in UTC.
+    """
+    while (name := f"{now:%Y%m%d-%H%M%S}-{cluster_id}") in runs:
+        now += timedelta(seconds=1)
+    return name
 
 
 def _check_resumed(context: Context, cluster: Cluster, run_id: str) -> None:
