@@ -19,8 +19,9 @@ from hvdcloud.errors import CredentialsError, ImageError
 from hvdcloud.google.registry_hosts import GOOGLE_REGISTRIES_VARIABLE
 from hvdcloud.image.engine_stream import ignore
 from hvdcloud.image.publish import sbom
+from hvdcloud.image.publish.oci import OCI_INDEX, OCI_MANIFEST
 from hvdcloud.image.publish.push import push
-from hvdcloud.image.publish.referrers import OCI_INDEX, OCI_MANIFEST, attach, referrers_tag
+from hvdcloud.image.publish.referrers import attach, referrers_tag
 from tests.standins.google_account import service_account
 from tests.standins.registry import free_port, google_like_registry, running_registry
 from tests.support.harness import until

@@ -15,7 +15,7 @@ import requests
 
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.image.build.builder import find_plan
-from hvdcloud.image.publish.referrers import OCI_INDEX, OCI_MANIFEST
+from hvdcloud.image.publish.oci import OCI_INDEX, OCI_MANIFEST
 from tests.standins import scanner as standin
 from tests.standins.google_account import service_account
 from tests.standins.registry import free_port, google_like_registry, running_registry

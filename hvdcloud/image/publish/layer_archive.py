@@ -10,19 +10,19 @@ by these files' digests. Files that are there may be left out as well, of an OCI
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hvdcloud.image.publish.oci import OCI_CONFIG, OCI_INDEX, OCI_LAYER, OCI_MANIFEST, descriptor, digest_of
+
 LABEL_PART_OF = "hvdcloud-part-of"
 """On an image of the first layers of another one: the other's id."""
 _END = bytes(2 * tarfile.BLOCKSIZE)
 # https://www.rfc-editor.org/rfc/rfc1952#page-6 and https://www.rfc-editor.org/rfc/rfc8878#section-3.1.1
 _PACKED = {b"\x1f\x8b": "+gzip", b"\x28\xb5\x2f\xfd": "+zstd"}
-_OCI = "application/vnd.oci.image"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Blob:
 def blob_of(digest: str, size: int, beginning: bytes) -> Blob:
     """What a layer's file is, by its first bytes."""
     packed = next((name for magic, name in _PACKED.items() if beginning.startswith(magic)), "")
-    return Blob(digest=digest, size=size, media_type=f"application/vnd.oci.image.layer.v1.tar{packed}")
+    return Blob(digest=digest, size=size, media_type=f"{OCI_LAYER}{packed}")
 
 
 def wanted_from(inspected: Mapping[str, Any], *, tag: str, labels: Mapping[str, str]) -> Wanted:
@@ -130,13 +130,8 @@ def archive(config: bytes, layers: Sequence[str], present: Mapping[str, Content]
     manifest = [
         {"Config": "config.json", "Layers": [_file_name(layer) for layer in layers], "RepoTags": [tag] if tag else None}
     ]
-    for name, data in (("config.json", config), ("manifest.json", json.dumps(manifest).encode())):
-        yield _header(name, len(data)) + data + _padding(len(data))
-    for layer, content in present.items():
-        yield _header(_file_name(layer), content.size)
-        yield from content.chunks()
-        yield _padding(content.size)
-    yield _END
+    documents = {"config.json": config, "manifest.json": json.dumps(manifest).encode()}
+    return _tar(documents, {_file_name(layer): content for layer, content in present.items()})
 
 
 def layout(
@@ -155,32 +150,29 @@ def layout(
     layers = [{"mediaType": blob.media_type, "digest": blob.digest, "size": blob.size} for blob in blobs]
     made = {
         "schemaVersion": 2,
-        "mediaType": f"{_OCI}.manifest.v1+json",
-        "config": _descriptor(config, "config"),
+        "mediaType": OCI_MANIFEST,
+        "config": descriptor(config, OCI_CONFIG),
         "layers": layers,
     }
     manifest = manifest or json.dumps(made).encode()
-    index = {
-        "schemaVersion": 2,
-        "mediaType": f"{_OCI}.index.v1+json",
-        "manifests": [_descriptor(manifest, "manifest")],
+    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [descriptor(manifest, OCI_MANIFEST)]}
+    documents = {
+        "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
+        "index.json": json.dumps(index).encode(),
+        **{_blob_name(digest_of(data)): data for data in (manifest, config)},
     }
-    files = [("oci-layout", b'{"imageLayoutVersion": "1.0.0"}'), ("index.json", json.dumps(index).encode())]
-    for name, data in [*files, *((_blob_name(_digest(data)), data) for data in (manifest, config))]:
+    return _tar(documents, {_blob_name(digest): content for digest, content in present.items()})
+
+
+def _tar(documents: Mapping[str, bytes], contents: Mapping[str, Content]) -> Iterator[bytes]:
+    """A tar file, by the names of its members."""
+    for name, data in documents.items():
         yield _header(name, len(data)) + data + _padding(len(data))
-    for digest, content in present.items():
-        yield _header(_blob_name(digest), content.size)
+    for name, content in contents.items():
+        yield _header(name, content.size)
         yield from content.chunks()
         yield _padding(content.size)
     yield _END
-
-
-def _descriptor(data: bytes, kind: str) -> dict[str, Any]:
-    return {"mediaType": f"{_OCI}.{kind}.v1+json", "digest": _digest(data), "size": len(data)}
-
-
-def _digest(data: bytes) -> str:
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def _blob_name(digest: str) -> str:

@@ -214,10 +214,9 @@ class Export:
                 # Engines from 25 on name a layer's file by its digest, which hosts check: it need not be computed.
                 named = f"sha256:{member.name.rpartition('/')[2]}"
                 known = named if named in self._layers else ""
-                if known:
+                if known and not self._is_wanted(known):
                     self._blobs[known] = blob_of(known, member.size, b"")
-                    if not self._is_wanted(known):
-                        continue
+                    continue
                 file, digest = self._copied(archive, member, digest=known)
                 if digest == self._image_id:
                     # With containerd's store, an image's id is its manifest's digest.

@@ -8,7 +8,6 @@ things, so requests go to the registry directly, with the credentials that a pus
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import ipaddress
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, ImageError
 from hvdcloud.image.publish import registry
+from hvdcloud.image.publish.oci import OCI_INDEX, OCI_MANIFEST, descriptor, digest_of
 from hvdcloud.json_values import mappings, parse_object
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     Credentials = Callable[[requests.PreparedRequest], requests.PreparedRequest]
 
-OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 _DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 _DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 # All of them: registries answer that a manifest of another type than requested is missing.
@@ -62,14 +60,14 @@ def attach(target: str, digest: str, content: bytes, *, media_type: str, title: 
             "schemaVersion": 2,
             "mediaType": OCI_MANIFEST,
             "artifactType": media_type,
-            "config": _descriptor(_EMPTY, _EMPTY_TYPE),
-            "layers": [_descriptor(content, media_type) | {"annotations": {"org.opencontainers.image.title": title}}],
+            "config": descriptor(_EMPTY, _EMPTY_TYPE),
+            "layers": [descriptor(content, media_type) | {"annotations": {"org.opencontainers.image.title": title}}],
             "subject": repository.image(digest),
         }
         for blob in (_EMPTY, content):
             repository.upload(blob)
         body = json.dumps(manifest).encode()
-        artifact = _descriptor(body, OCI_MANIFEST)
+        artifact = descriptor(body, OCI_MANIFEST)
         if not repository.put(artifact["digest"], body):
             repository.list_referrer(digest, artifact | {"artifactType": media_type})
     return str(artifact["digest"])
@@ -143,7 +141,7 @@ class _Repository:
     def upload(self, content: bytes) -> None:
         """Sends a blob in one piece."""
         place = self._begin_upload()
-        place += ("&" if "?" in place else "?") + urlencode({"digest": _digest(content)})
+        place += ("&" if "?" in place else "?") + urlencode({"digest": digest_of(content)})
         self._ask("PUT", place, body=content, headers={"Content-Type": "application/octet-stream"}, fine=(201,))
 
     def put(self, digest: str, manifest: bytes) -> bool:
@@ -294,14 +292,6 @@ def _bearer(token: str) -> Credentials:
         return request
 
     return credentials
-
-
-def _digest(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
-
-
-def _descriptor(content: bytes, media_type: str) -> dict[str, Any]:
-    return {"mediaType": media_type, "digest": _digest(content), "size": len(content)}
 
 
 def _reason(answer: requests.Response) -> str:
