@@ -50,6 +50,7 @@ OTHER_VARIABLES = {
     "DOCKER_HOST, DOCKER_CONTEXT": "which Docker engine; default: the docker command's current context",
     "XDG_STATE_HOME": "where the state folder `hvdcloud` is; default: `~/.local/state`",
     "PIP_INDEX_URL, PIP_EXTRA_INDEX_URL": "package indexes for the image's build",
+    "PIP_NO_INDEX": "1: the image's build asks no package index, only local wheels",
     "PIP_FIND_LINKS": "folders with wheels for the image's build, unless `image.find_links` names one",
     "SSL_CERT_FILE, PIP_CERT, REQUESTS_CA_BUNDLE": "CA certificates for the image's build, unless `image.ca_bundle` "
     "names some; the first that exists",

@@ -284,6 +284,13 @@ def test_proxies_and_package_indexes_reach_the_build_but_no_folder_of_this_machi
     }
 
 
+def test_with_pip_no_index_the_build_asks_no_package_index() -> None:
+    found = download_arguments({"PIP_NO_INDEX": "1", "PIP_EXTRA_INDEX_URL": "https://more.example.org/simple"})
+    assert [*found] == ["PIP_INDEX_URL"]
+    assert found["PIP_INDEX_URL"].startswith("file:")
+    assert download_arguments({"PIP_NO_INDEX": "0"}) == {}
+
+
 @pytest.mark.parametrize("lock", sorted((context.dockerfiles() / "locks").iterdir()), ids=lambda path: path.name)
 def test_every_requirement_in_the_locks_has_one_version_and_hashes(lock: Path) -> None:
     text = "".join(line for line in lock.read_text().splitlines(keepends=True) if not line.startswith("#"))

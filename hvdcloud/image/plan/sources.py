@@ -12,6 +12,8 @@ from hvdcloud.errors import UsageError
 
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
 _CA_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")
+# A folder that pip in the build does not find: it looks at the local wheels alone, and tries no index again and again.
+_NO_INDEX = "file:///opt/no-index"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,8 @@ def download_arguments(environment: Mapping[str, str]) -> dict[str, str]:
     """Build arguments that only decide how something is downloaded; none of them is an argument of the last stage."""
     proxies = [variable for name in _PROXIES for variable in (name, name.upper())]
     found = {name: environment[name] for name in proxies if environment.get(name)}
+    if environment.get("PIP_NO_INDEX", "").lower() in ("1", "true", "yes", "on"):
+        return {**found, "PIP_INDEX_URL": _NO_INDEX}
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
         # The engine cannot use a folder of this machine as an index.
         urls = [url for url in environment.get(name, "").split() if url.startswith(("http://", "https://"))]
