@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 Nodes = Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="The number of nodes.")]
 Provider = Annotated[
-    str | None, typer.Option(metavar="PROVIDER", help="The provider: local or gce.", autocompletion=complete.providers)
+    str | None,
+    typer.Option(metavar="PROVIDER", help="The provider: local, ssh or gce.", autocompletion=complete.providers),
 ]
 Bucket = Annotated[str | None, typer.Option(metavar="BUCKET", help="The bucket: gs://BUCKET[/PREFIX] or file:///DIR.")]
 

@@ -320,10 +320,12 @@ def _notify(variables: Mapping[str, str]) -> Finding:
 
 
 def _ssh() -> Finding:
-    """The client of `hvdcloud ssh`; a run does without."""
+    """The client of `hvdcloud ssh` and of provider ssh; a run on other providers does without."""
     found = shutil.which("ssh")
     if found is None:
-        return warning("no ssh on this machine's PATH", hint="install OpenSSH's client; only `hvdcloud ssh` needs it")
+        return warning(
+            "no ssh on this machine's PATH", hint="install OpenSSH's client: `hvdcloud ssh` and provider ssh need it"
+        )
     return fine(found)
 
 
