@@ -150,7 +150,7 @@ def events(cluster: NodeCluster) -> list[dict[str, Any]]:
 
 def end_of_the_container(cluster: NodeCluster, node: str) -> subprocess.Popen[str]:
     """What the first process does before it ends everything."""
-    program = "from hvdcloud.node.uploads import drain; drain.before_the_end()"
+    program = "from hvdcloud.node.uploads import drain; drain.upload_before_the_end()"
     return subprocess.Popen(
         [sys.executable, "-c", program], env=cluster.environment(node), stdout=subprocess.PIPE, text=True
     )

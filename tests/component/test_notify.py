@@ -283,7 +283,7 @@ def test_a_head_that_is_preempted_tells_before_it_goes(cluster: NodeCluster, ret
         cluster.start_run(FOREVER, notify=wanted(hook, retries=retries))
         cluster.wait_for_log("at work", times=2)
         # What its container does before it ends; a client that would try the run again says nothing.
-        program = "from hvdcloud.node.boot import entrypoint; entrypoint.before_the_end()"
+        program = "from hvdcloud.node.boot import entrypoint; entrypoint.save_all()"
         with notices() as server:
             server.preempt()
             cluster.has_metadata_server("n0", server.url)

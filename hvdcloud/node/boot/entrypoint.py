@@ -360,12 +360,12 @@ def _reap() -> set[int]:
     return ended
 
 
-def before_the_end() -> None:
+def save_all() -> None:
     """Have what is on this node only go to the bucket, also the ends of its runs. Never raises."""
     from hvdcloud.node.run import control
     from hvdcloud.node.uploads import drain
 
-    for step, what in ((drain.before_the_end, "the checkpoints"), (control.wait_for_logs, "the logs of runs")):
+    for step, what in ((drain.upload_before_the_end, "the checkpoints"), (control.wait_for_logs, "the logs of runs")):
         try:
             step()
         except Exception as error:  # noqa: BLE001 - a container that got SIGTERM ends, whatever is broken in it
@@ -376,7 +376,7 @@ def _power_off(sshd: int) -> int:
     """End everything, at once where no run is active; else after the upload of the run's checkpoints."""
     from hvdcloud.node.uploads import drain
 
-    before_the_end()
+    save_all()
     _print({"status": "ended", "complete": drain.is_all_in_bucket()})
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1 if os.getpid() == 1 else sshd, signal.SIGKILL)

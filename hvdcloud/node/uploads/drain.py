@@ -284,7 +284,7 @@ def main(words: Sequence[str]) -> dict[str, Any]:
     return {"runs": {run: saved.to_json() if saved else {} for run, saved in found.items()}}
 
 
-def before_the_end() -> None:
+def upload_before_the_end() -> None:
     """The container's first process got SIGTERM: what is on this disk only is uploaded first."""
     # Docker may end the container before the notice has come through.
     why = PREEMPTED if is_preempted() else SHUT_DOWN
