@@ -224,6 +224,14 @@ def test_nothing_is_compressed_for_a_host_that_takes_longer_to_unpack(unpack: fl
     assert (pace.pays(), pace.is_fast()) == (pays, fast)
 
 
+def test_nothing_is_compressed_where_others_need_the_processors() -> None:
+    pace = Pace(wire=1e-7, compress=1e-8, ratio=0.3)
+    pace.compressed(1 << 20, 300_000, seconds=0.03, busy=0.01)
+    assert (pace.pays(), pace.is_fast()) == (False, True)
+    pace.compressed(1 << 20, 300_000, seconds=0.011, busy=0.01)
+    assert (pace.pays(), pace.is_fast()) == (True, False)
+
+
 def test_a_slow_connection_gets_fewer_bytes_of_the_same_content() -> None:
     data = b"abcdefgh" * (BLOCK_BYTES * 3)
     slow, fast = Pace(wire=1.0), Pace()

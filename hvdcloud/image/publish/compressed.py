@@ -19,8 +19,10 @@ BLOCK_BYTES = 1 << 20
 # What is compressed ahead of the connection.
 _AHEAD = 8
 _THREADS = min(4, os.cpu_count() or 1)
-# As much as a connection's buffers swallow at once says nothing about its speed.
-_WINDOW_BYTES = 16 << 20
+# As much as a connection's buffers swallow at once says nothing about its speed, nor does an engine that only begins.
+_WINDOW_BYTES, _FIRST_BYTES = 16 << 20, 4 << 20
+# The engine that packs, ssh and what is compressed for other hosts need processors as well.
+_PRICE = 2
 # Less than a tenth of the time is not worth it.
 _WORTH = 0.9
 # What an engine needs for a byte at least, until it is known: 15 ns were measured.
@@ -36,7 +38,9 @@ class Pace:
     wire: float = 0.0
     """To send a byte as it is sent; 0: not known yet."""
     compress: float = 0.0
-    """To compress a byte, all threads together; 0: not known yet."""
+    """Of a processor, to compress a byte; 0: not known yet."""
+    stretch: float = 1.0
+    """How many times as long it takes until it has been compressed, because others need the processors as well."""
     ratio: float = 1.0
     """Bytes that are left of one."""
     unpack: float = _UNPACK_SECONDS
@@ -46,11 +50,15 @@ class Pace:
         """Whether the other side is done with a block earlier if it is compressed."""
         if not self.wire or not self.compress:
             return False
-        return max(self.compress, self.ratio * self.wire, self.unpack) < _WORTH * self.wire
+        return max(self._price(), self.ratio * self.wire, self.unpack) < _WORTH * self.wire
 
     def is_fast(self) -> bool:
         """Whether not even a block of which nothing is left would pay."""
-        return bool(self.wire) and max(self.compress, self.unpack) >= _WORTH * self.wire
+        return bool(self.wire) and max(self._price(), self.unpack) >= _WORTH * self.wire
+
+    def _price(self) -> float:
+        """Of a compressed byte: where processors are busy, a connection looks slow as well, and all would be slower."""
+        return _PRICE * self.compress * self.stretch**2
 
     def sent(self, count: int, seconds: float) -> None:
         """Remember that the connection took `count` bytes in `seconds`; the last ones count most."""
@@ -62,9 +70,10 @@ class Pace:
         if count >= _WINDOW_BYTES:
             self.unpack = seconds / count
 
-    def compressed(self, before: int, after: int, seconds: float) -> None:
-        """Remember that a thread made `after` bytes of `before` in `seconds`."""
-        self.compress, self.ratio = seconds / before / _THREADS, after / before
+    def compressed(self, before: int, after: int, seconds: float, busy: float) -> None:
+        """Remember that a thread made `after` bytes of `before` in `seconds`, for which it had a processor `busy`."""
+        self.compress, self.ratio = busy / before, after / before
+        self.stretch = max(1.0, seconds / busy) if busy else 1.0
 
 
 def compressed(chunks: Iterable[bytes], pace: Pace) -> Iterator[bytes]:
@@ -73,35 +82,45 @@ def compressed(chunks: Iterable[bytes], pace: Pace) -> Iterator[bytes]:
     Args:
         pace: of the connection that takes it; kept up to date.
     """
-    if pace.is_fast():
-        # An empty one would end a chunked request.
-        for chunk in filter(None, chunks):
-            yield from _sent(chunk, pace)
-        return
+    members = _plain(chunks, pace) if pace.is_fast() else _members(chunks, pace)
+    total = 0
+    for member in members:
+        began = time.monotonic()
+        yield member
+        total += len(member)
+        if total > _FIRST_BYTES:
+            pace.sent(len(member), time.monotonic() - began)
+
+
+def _plain(chunks: Iterable[bytes], pace: Pace) -> Iterator[bytes]:
+    """The chunks as they are; one is compressed from time to time to know for the next portion what that takes."""
+    # An empty one would end a chunked request.
+    for number, chunk in enumerate(filter(None, chunks)):
+        if number % _TRY_EVERY == _TRY_EVERY - 1:
+            _member(chunk, pace, compress=True)
+        yield chunk
+
+
+def _members(chunks: Iterable[bytes], pace: Pace) -> Iterator[bytes]:
+    """The chunks as gzip files."""
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
         waiting: deque[Future[bytes]] = deque()
         for number, block in enumerate(_blocks(chunks)):
             compress = pace.pays() or number % _TRY_EVERY == 0
             waiting.append(pool.submit(_member, block, pace, compress=compress))
             if len(waiting) >= _AHEAD:
-                yield from _sent(waiting.popleft().result(), pace)
+                yield waiting.popleft().result()
         while waiting:
-            yield from _sent(waiting.popleft().result(), pace)
-
-
-def _sent(member: bytes, pace: Pace) -> Iterator[bytes]:
-    began = time.monotonic()
-    yield member
-    pace.sent(len(member), time.monotonic() - began)
+            yield waiting.popleft().result()
 
 
 def _member(block: bytes, pace: Pace, *, compress: bool) -> bytes:
-    began = time.monotonic()
+    began, began_busy = time.monotonic(), time.thread_time()
     deflate = zlib.compressobj(1 if compress else 0, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     member = deflate.compress(block) + deflate.flush()
     # Small ones say little: a tar file's headers and its end.
     if compress and len(block) == BLOCK_BYTES:
-        pace.compressed(len(block), len(member), time.monotonic() - began)
+        pace.compressed(len(block), len(member), time.monotonic() - began, time.thread_time() - began_busy)
     return member
 
 
