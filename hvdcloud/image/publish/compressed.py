@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 BLOCK_BYTES = 1 << 20
+_ENOUGH_BYTES = 64 << 10
 # What is compressed ahead of the connection.
 _AHEAD = 8
 _THREADS = min(4, os.cpu_count() or 1)
@@ -119,7 +120,7 @@ def _member(block: bytes, pace: Pace, *, compress: bool) -> bytes:
     deflate = zlib.compressobj(1 if compress else 0, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     member = deflate.compress(block) + deflate.flush()
     # Small ones say little: a tar file's headers and its end.
-    if compress and len(block) == BLOCK_BYTES:
+    if compress and len(block) >= _ENOUGH_BYTES:
         pace.compressed(len(block), len(member), time.monotonic() - began, time.thread_time() - began_busy)
     return member
 

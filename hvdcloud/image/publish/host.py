@@ -29,6 +29,7 @@ from hvdcloud.units import size
 
 PORTION_BYTES = 16 << 20
 """Layers up to this size together go as one: each portion costs the engine a moment."""
+_TELL_BYTES = 1 << 20
 _IN_FLIGHT = 2
 """Portions at most that an engine has not unpacked: each takes space twice on its disk."""
 
@@ -269,7 +270,8 @@ class Host:
                 portion.check()
                 yield chunk
                 self.done += len(chunk)
-                tell("sending the image")
+                if self.done % _TELL_BYTES < len(chunk):
+                    tell("sending the image")
             if self.done == before + size_of_all:
                 if portion.config:
                     tell("unpacking the image")

@@ -23,7 +23,8 @@ from hvdcloud.cluster.files import explained, make_folder, state_root
 from hvdcloud.errors import HvdcloudError, ImageError
 from hvdcloud.image.publish.layer_archive import Blob, Content, blob_of
 
-_CHUNK = 1 << 20
+# What malloc takes without asking the kernel for pages each time.
+_CHUNK = 64 << 10
 # An engine gives 32 KiB at a time.
 _WRITE_BUFFER = 128 << 10
 # The rest of an archive are descriptions; a configuration has 10 kB, and the engine reads no larger one than 8 MB.
