@@ -18,6 +18,8 @@ tar -xzf ./horovod-*.tar.gz --strip-components 1
 for patch in $PATCHES; do
     patch -p1 < "$PATCHES_DIR/horovod-$HOROVOD_VERSION-$patch.patch"
 done
+# Without debug information, which costs a fifth of the time and would be stripped.
+sed -i "s/'RelWithDebInfo'/'Release'/" setup.py
 
 export HOROVOD_WITH_GLOO=1 HOROVOD_WITH_MPI=1 HOROVOD_WITHOUT_MXNET=1
 case $framework in

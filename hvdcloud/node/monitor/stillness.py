@@ -14,7 +14,7 @@ What a rank does while it says nothing, and what is seen of it:
 | downloads                                   | its main thread is woken by a socket, again and again    | works   |
 | exchanges large tensors, uses its GPU       | the network or the GPUs' load says so                    | works   |
 | sleeps, waits for a lock, a data loader     | no thread runs, or wakes at the same place only          | still   |
-| waits in a collective of Gloo               | Horovod's own threads run; the rest is still             | still   |
+| waits in a collective of Gloo               | Horovod's threads and its call run; the rest is still    | still   |
 | waits in a collective of Open MPI or NCCL   | the same, and these threads take a whole core            | still   |
 | spins in native code                        | a thread computes at the same place and touches nothing  | spins   |
 | cannot be looked at, and runs               | the main thread runs, and no stack is known              | works   |
