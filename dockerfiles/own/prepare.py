@@ -211,14 +211,13 @@ def wheels(folder: Path) -> list[Path]:
 
 
 def make_tools() -> None:
-    """/opt/tools: the pip of the build stages, and what setup.py of Horovod needs."""
+    """/opt/tools: the pip of the build stages."""
     run(sys.executable, "-m", "venv", "--clear", "--without-pip", TOOLS)
     site, _ = answer("import sysconfig; print(sysconfig.get_path('purelib'))", python=str(TOOLS / "bin/python"))
     bundle = Path("/opt/ca-bundle.crt")
     trust = {"PIP_CERT": str(bundle)} if bundle.stat().st_size else {}
     install = (*pip_to_start_with(), "install", "-q", "--no-cache-dir", "--find-links", "/opt/wheels")
     run(*install, "--target", site, "-r", tool("pip"), **trust)
-    run("pip", "install", "-q", "-r", LOCKS / "tools.txt")
 
 
 def make_node_python() -> None:
@@ -248,6 +247,8 @@ def make_horovod(framework: str, version: str, cuda: dict[str, str]) -> None:
     Args:
         cuda: what the recipe needs to know to compile for GPUs; empty without.
     """
+    # What its setup.py needs.
+    run("pip", "install", "-q", "-r", LOCKS / "tools.txt")
     site, _ = answer("import sysconfig; print(sysconfig.get_path('purelib'))", python=str(TOOLS / "bin/python"))
     packages = [entry for entry in sys.path if entry.endswith("-packages")]
     Path(site, "image.pth").write_text("".join(f"{entry}\n" for entry in packages))
