@@ -183,7 +183,7 @@ def test_pressing_ctrl_c_again_and_again_changes_nothing(project: Project, engin
                     return True
             return False
 
-        until(there, seconds=30, what="the moment")
+        until(there, seconds=30, what="the moment", pause=0.05)
         while process.poll() is None:
             process.send_signal(signal.SIGINT)
             time.sleep(0.01)

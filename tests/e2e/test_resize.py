@@ -107,7 +107,7 @@ def interrupted(project: Project, number: int, moment: Callable[[], object], *ar
     """Send a command a signal as soon as something is true. Returns its exit code and what it printed."""
     with project.started(*args) as process:
         screen = Screen(process)
-        until(lambda: moment() or process.poll() is not None, seconds=30, what="the moment")
+        until(lambda: moment() or process.poll() is not None, seconds=30, what="the moment", pause=0.05)
         process.send_signal(number)
         screen.end(within=60)
     return process.returncode, screen.text

@@ -32,17 +32,26 @@ PATIENCE = 4.0
 """How many times longer than on a quiet machine a test waits for what has to happen, before it fails."""
 
 
-def until(probe: Callable[[], T | None], *, seconds: float, what: str) -> T:
-    """The first truthy thing that `probe` returns; fails the test if there is none in time."""
+def until(probe: Callable[[], T | None], *, seconds: float, what: str, pause: float = 1.0) -> T:
+    """The first truthy thing that `probe` returns; fails the test if there is none in time.
+
+    A probe that starts commands or asks an engine takes processors from what it waits for: it follows the one before
+    after three times as long as that took.
+
+    Args:
+        pause: the most seconds between two of them; 0.05: what is looked for may pass.
+    """
     seconds *= PATIENCE
     deadline = time.monotonic() + seconds
     while True:
+        began = time.monotonic()
         found = probe()
         if found:
             return found
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             raise AssertionError(f"waited {seconds} s for {what}")
-        time.sleep(0.05)
+        time.sleep(min(pause, max(0.05, 3 * (now - began))))
 
 
 def at_this_load(seconds: float) -> float:
