@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -92,7 +92,7 @@ def check(
     """
     started = time.monotonic()
     with context.state.lock("check"):
-        found = _measure(context, seconds=seconds, size=size)
+        found = _measure(context, seconds=seconds, size=size, replace_bad=replace_bad)
         if replace_bad and found.bad:
             _replace(context, found, consent or Consent(), force=force)
             again = _measure(context, seconds=seconds, size=size)
@@ -100,7 +100,8 @@ def check(
     return replace(found, seconds=time.monotonic() - started)
 
 
-def _measure(context: Context, *, seconds: float, size: int) -> CheckResult:
+def _measure(context: Context, *, seconds: float, size: int, replace_bad: bool = False) -> CheckResult:
+    """Measure once. With `replace_bad` not all together if a node is bad: then all is measured again without it."""
     cluster = context.cluster()
     record = context.record(cluster)
     if not cluster.whole:
@@ -127,11 +128,15 @@ def _measure(context: Context, *, seconds: float, size: int) -> CheckResult:
     pairs: list[AllReduce] = []
     together: AllReduce | None = None
     if f"{cluster.name}-0" in reachable:
-        pairs, together = collectives.measure(hosts, seconds=seconds)
-        if suspects := _suspects(judge(machines, pairs, promises=promises)):
-            repeated, _ = collectives.measure(hosts, seconds=seconds, only=suspects)
-            second = {tuple(each.nodes): each for each in repeated}
-            pairs = [each.best_of(second.get(tuple(each.nodes), each)) for each in pairs]
+        with collectives.ended():
+            pairs = collectives.pairs(hosts, seconds=seconds)
+            if suspects := _suspects(judge(machines, pairs, promises=promises)):
+                repeated = collectives.pairs(hosts, seconds=seconds, only=suspects)
+                second = {tuple(each.nodes): each for each in repeated}
+                pairs = [each.best_of(second.get(tuple(each.nodes), each)) for each in pairs]
+            judged = judge(machines, pairs, promises=promises)
+            if not (replace_bad and any(each.health is Health.BAD for each in judged)):
+                together = collectives.together(hosts, seconds=seconds)
     return CheckResult(
         cluster=cluster.name,
         nodes=judge(machines, pairs, promises=promises),
@@ -195,34 +200,45 @@ class _Collectives:
         self._size = size
         self._mark = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{cluster.id}"
 
-    def measure(
-        self, hosts: Sequence[Host], *, seconds: float, only: Collection[str] = ()
-    ) -> tuple[list[AllReduce], AllReduce | None]:
-        """The pairs, and all together, in `seconds` of measuring; what runs on the nodes has ended afterwards. `only`:
-        the pairs of these nodes alone."""
+    def pairs(self, hosts: Sequence[Host], *, seconds: float, only: Collection[str] = ()) -> list[AllReduce]:
+        """Every pair of nodes, in `seconds` of measuring together with `together`. `only`: the pairs of these nodes."""
         planned = rounds([host.name for host in hosts])
-        alone = len(hosts) == 2 and all(host.slots == 1 for host in hosts)
-        whole = [] if alone or sum(host.slots for host in hosts) < 2 else [list(hosts)]
-        each = seconds / max(1, len(planned) + len(whole))
+        each = self._each(hosts, seconds)
         if only:
             wanted = ([pair for pair in turn if {*pair} & {*only}] for turn in planned)
-            planned, whole = [turn for turn in wanted if turn], []
-        pairs: list[AllReduce] = []
-        together = None
+            planned = [turn for turn in wanted if turn]
+        found: list[AllReduce] = []
+        for number, pairs_now in enumerate(planned, start=1):
+            said = f"all-reduces of {counted(len(pairs_now), 'pair')}, round {number} of {len(planned)}"
+            jobs = [[Host(name=name, slots=1) for name in pair] for pair in pairs_now]
+            found += self._run(jobs, seconds=each, said=said)
+        return found
+
+    def together(self, hosts: Sequence[Host], *, seconds: float) -> AllReduce | None:
+        """All ranks; None: there is one only, or the pair is all of them."""
+        if not self._more_than_a_pair(hosts):
+            return None
+        (found,) = self._run([hosts], seconds=self._each(hosts, seconds), said="an all-reduce of all ranks")
+        return found
+
+    def _each(self, hosts: Sequence[Host], seconds: float) -> float:
+        return seconds / max(1, len(rounds([host.name for host in hosts])) + self._more_than_a_pair(hosts))
+
+    def _more_than_a_pair(self, hosts: Sequence[Host]) -> bool:
+        alone = len(hosts) == 2 and all(host.slots == 1 for host in hosts)
+        return not alone and sum(host.slots for host in hosts) >= 2
+
+    @contextlib.contextmanager
+    def ended(self) -> Iterator[None]:
+        """What runs on the nodes has ended after the block."""
         try:
-            for number, pairs_now in enumerate(planned, start=1):
-                said = f"all-reduces of {counted(len(pairs_now), 'pair')}, round {number} of {len(planned)}"
-                jobs = [[Host(name=name, slots=1) for name in pair] for pair in pairs_now]
-                pairs += self._run(jobs, seconds=each, said=said)
-            for job in whole:
-                (together,) = self._run([job], seconds=each, said="an all-reduce of all ranks")
+            yield
         finally:
             with uninterrupted():
                 # What cannot be reached ends its ranks by itself (node/check/collective.py).
                 self._context.fleet(self._cluster).each_outcome(
                     lambda session: session.call(f"check-end {self._mark}", timeout=END_SECONDS)
                 )
-        return pairs, together
 
     def _run(self, jobs: Sequence[Sequence[Host]], *, seconds: float, said: str) -> list[AllReduce]:
         config = self._context.config

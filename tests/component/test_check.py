@@ -134,6 +134,8 @@ def test_a_bad_node_is_measured_again_before_it_is_called_bad(scene: Any) -> Non
     result = here.check()
     assert (result.bad, result.exit_code) == (["digits-1"], ExitCode.NODE)
     assert here.times("check-machine") == 9
+    # Three rounds of one pair, two of them again, and all together.
+    assert here.times("check-collective") == 6
     assert here.provider.shrunk == []
 
 
@@ -150,6 +152,8 @@ def test_a_bad_node_with_checkpoints_that_are_nowhere_else_is_not_replaced(scene
     with pytest.raises(CheckpointError, match="digits-1 cannot be deleted") as refused:
         here.check(replace_bad=True)
     assert "check --replace-bad again; --force deletes all the same" in refused.value.hint
+    # All together would be measured after the replacement.
+    assert here.times("check-collective") == 5
     assert here.provider.shrunk == []
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.errors import ExitCode
 from hvdcloud.runs.slow_ranks import LEAST_SHARE
 from tests.support.chaos import limit_network
 from tests.support.harness import Project, Screen, labelled, project_in
@@ -44,22 +45,8 @@ def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     assert labelled(engine, project.name) == []
 
 
-def test_a_bad_node_is_named_and_replaced_and_a_slow_rank_is_named(
-    project: Project, engine: Any, tmp_path: Path
-) -> None:
-    bad = engine.containers.get("t-check-2")
-    limit_network(bad, "4mbit")
-    options = ("--seconds", "4", "--size", "8", "--json")
-    checked = project.hvdcloud("check", *options, "--replace-bad")
-    result = checked.json["result"]
-    assert [each["node"] for each in result["replaced"]] == ["t-check-2"], (result, checked.err)
-    assert any(reason.startswith("all-reduce: ") for reason in result["replaced"][0]["reasons"])
-    assert [each["health"] for each in result["nodes"] if each["node"] == "t-check-2"] != ["bad"]
-    assert [each["error"] for each in (*result["pairs"], result["together"])] == [""] * 4
-    assert result["together"]["ranks"] == 3
-    assert engine.containers.get("t-check-2").id != bad.id
-    # No run was made of it, and the node's part of the bucket is empty.
-    assert project.hvdcloud("status", "--json").json["result"]["runs"] == []
+def test_a_slow_rank_is_named_and_a_bad_node_before_a_run(project: Project, engine: Any, tmp_path: Path) -> None:
+    """That it is replaced: test_gce_replaced.py."""
     project.write("train.py", SAME_WORK)
     with project.started("run", "--json", "--", "python", "train.py") as process:
         screen = Screen(process)
@@ -74,3 +61,15 @@ def test_a_bad_node_is_named_and_replaced_and_a_slow_rank_is_named(
     project.hvdcloud("report", "--to", str(tmp_path / "report.html"))
     assert "rank 1 (t-check-1): the others wait" in (tmp_path / "report.html").read_text()
     assert "rank 1 (t-check-1): the others wait" in project.hvdcloud("status").out
+
+    limit_network(engine.containers.get("t-check-2"), "4mbit")
+    checked = project.hvdcloud("check", "--seconds", "4", "--size", "8", "--json", expect=int(ExitCode.NODE))
+    result = checked.json["result"]
+    (bad,) = [each for each in result["nodes"] if each["health"] == "bad"]
+    assert bad["node"] == "t-check-2", (result, checked.err)
+    assert any(reason.startswith("all-reduce: ") for reason in bad["reasons"])
+    assert [each["error"] for each in (*result["pairs"], result["together"])] == [""] * 4
+    assert result["together"]["ranks"] == 3
+    # No run was made of it, and the node's part of the bucket is empty.
+    runs = project.hvdcloud("status", "--json").json["result"]["runs"]
+    assert [each["run"] for each in runs] == [ran["run"]], (runs, ran)
