@@ -8,7 +8,7 @@ LIVE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
 # One process for the tests that do not use the engine, and the rest for those that do.
-PYTEST_PROCESSES ?= 3
+PYTEST_PROCESSES ?= 4
 PYTEST_PARALLEL ?= -n $(PYTEST_PROCESSES) --dist loadscope
 # What `witnesses` installs: not by hash, but in environments of their own, which nothing but tests/witness runs.
 WITNESS_skypilot := 0.14.1
