@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.node.paths import RUN_VARIABLE
@@ -29,9 +30,7 @@ KILL_SECONDS = 5.0
 def describe_self() -> dict[str, Any]:
     """What tells this process from any other, for `described`: its id, and the second since the machine's boot at which
     it started."""
-    import psutil
-
-    return {"pid": os.getpid(), "started": _started(psutil.Process())}
+    return {"pid": os.getpid(), "started": _started(os.getpid())}
 
 
 def described(description: Mapping[str, Any]) -> Process | None:
@@ -40,20 +39,22 @@ def described(description: Mapping[str, Any]) -> Process | None:
 
     try:
         process = psutil.Process(int(description.get("pid", 0)))
-        return process if _started(process) == description.get("started") else None
-    except psutil.NoSuchProcess:
+        return process if _started(process.pid) == description.get("started") else None
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         return None
 
 
-def _started(process: Process) -> float:
-    import psutil
-
-    # Both change with the clock; the difference does not.
-    return round(process.create_time() - psutil.boot_time(), 2)
+def _started(pid: int) -> float:
+    """In seconds since the machine's boot: the 22nd field of /proc/PID/stat (proc(5)), counted from the second one, the
+    program's name, which may hold any character."""
+    fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return round(int(fields[19]) / os.sysconf("SC_CLK_TCK"), 2)
 
 
 def find(run: str) -> list[Process]:
     """Everything that belongs to a run on this node, but for the caller and its ancestors."""
+    if not _is_any_marked(run):
+        return []
     import psutil
 
     # Else it returns the process that had an id before, where another one has it by now.
@@ -71,6 +72,18 @@ def find(run: str) -> list[Process]:
     while more := {pid for pid, each in every.items() if each.info["ppid"] in found} - found:
         found |= more
     return [every[pid] for pid in sorted(found - spared)]
+
+
+def _is_any_marked(run: str) -> bool:
+    """Whether any process has the run in its environment. At the end of a run that ended by itself, none has, and its
+    node need not load psutil to see that."""
+    mark = f"{RUN_VARIABLE}={run}".encode()
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        # It has ended meanwhile, or is another user's.
+        with contextlib.suppress(OSError):
+            if mark in file.read_bytes().split(b"\0"):
+                return True
+    return False
 
 
 def _is_live(process: Process) -> bool:

@@ -19,7 +19,7 @@ from hvdcloud.node.mesh.nodes import node_names
 
 VERBS = ("join", "prepare", "launch", "logs")
 _NEXT = {"": ("hvdcloud.node.mesh.join",), "join": ("tarfile", "hvdcloud.node.run.prepare")}
-_NEXT_ON_HEAD = ("psutil", "hvdcloud.node.launch")
+_NEXT_ON_HEAD = ("hvdcloud.node.launch",)
 """What `launch` needs: between `join` and `prepare` the laptop takes longer than after it."""
 
 

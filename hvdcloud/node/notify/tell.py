@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -192,7 +191,7 @@ def _claim(spec: Spec, what: str) -> _Claim:
     from hvdcloud.storage.base import PreconditionError
 
     name = told_name(spec.cluster, spec.run, what)
-    mark = json.dumps({"by": spec.name, "at": time.time(), "nonce": secrets.token_hex(8)}).encode()
+    mark = json.dumps({"by": spec.name, "at": time.time(), "nonce": os.urandom(8).hex()}).encode()
     try:
         bucket = archive.open_bucket_of(spec, retry_seconds=BUCKET_SECONDS)
         if bucket is None:
