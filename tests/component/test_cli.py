@@ -8,10 +8,11 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hvdcloud.cli.main import hoist_globals, silence_libraries
+from hvdcloud.cli.main import command_in, command_line, hoist_globals, silence_libraries
 from hvdcloud.config.file import load_config
 from hvdcloud.config.gce import GpuConfig
 from tests.support.harness import HVDCLOUD, Project
@@ -53,6 +54,33 @@ def project(tmp_path: Path) -> Project:
 )
 def test_global_options_may_stand_anywhere_before_the_users_command(given: list[str], meant: list[str]) -> None:
     assert hoist_globals(given) == meant
+
+
+def _parameters(command: Any) -> list[tuple[str, list[str], object]]:
+    return [(each.name, each.opts, each.default) for each in command.params]
+
+
+@pytest.mark.parametrize("name", sorted(command_line().commands))
+def test_a_command_that_is_parsed_alone_is_as_among_all(name: str) -> None:
+    alone, among_all = command_line(name), command_line()
+    assert _parameters(alone) == _parameters(among_all)
+    command, same = alone.commands[name], among_all.commands[name]
+    assert (command.help, _parameters(command)) == (same.help, _parameters(same))
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["launch", "--nodes", "2"], "launch"),
+        (["--config", "up", "--json", "--name=run", "down"], "down"),
+        (["-c", "file", "pull"], "pull"),
+        (["--help", "launch"], ""),
+        (["--name"], ""),
+        ([], ""),
+    ],
+)
+def test_the_command_is_found_behind_global_options(argv: list[str], name: str) -> None:
+    assert command_in(argv) == name
 
 
 def test_help_names_every_command(project: Project) -> None:
