@@ -19,22 +19,26 @@ from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
 ZONE = "us-central1-a"
 READY = {"status": json.dumps({"status": "ready", "host_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + 43 * "A"})}
 
+STARTING = {"status": json.dumps({"status": "starting"})}
+
 
 class Client(ComputeClient):
-    """VMs that are ready after this many questions."""
+    """VMs that are ready after this many questions, and say from one of them on that they start."""
 
-    def __init__(self, nodes: int, *, questions: int) -> None:
+    def __init__(self, nodes: int, *, questions: int, starting: int | None = None) -> None:
         self.made = [
             {"name": f"digits-{index}", "status": "RUNNING", "zone": f"zones/{ZONE}"} for index in range(nodes)
         ]
         self.listed = Aggregated(items=self.made)
         self.questions = questions
+        self.starting = questions if starting is None else starting
         self.asked: list[int] = []
         self.named: list[str] = []
 
     def guest_attributes(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str] | None]:
         self.asked.append(len(names))
-        return {name: READY if len(self.asked) > self.questions else None for name in names}
+        starting = STARTING if len(self.asked) > self.starting else None
+        return {name: READY if len(self.asked) > self.questions else starting for name in names}
 
     def instances(self, cluster: str | None) -> Aggregated:
         return self.listed
@@ -70,6 +74,15 @@ def test_a_sample_is_asked_until_one_is_ready_and_then_all_the_others_at_once(pa
     assert len(pauses) == 3
     assert pauses == sorted(pauses)
     assert pauses[0] == FIRST_PAUSE_SECONDS
+
+
+def test_nodes_that_start_are_asked_more_often(pauses: list[float]) -> None:
+    wait(Client(2, questions=10, starting=7))
+    before, after = pauses[:7], pauses[7:]
+    assert before[0] == after[0] == FIRST_PAUSE_SECONDS
+    assert (len(before), len(after)) == (7, 3)
+    assert before == sorted(before)
+    assert after == sorted(after)
 
 
 def test_nobody_waits_for_nodes_that_are_ready(pauses: list[float]) -> None:

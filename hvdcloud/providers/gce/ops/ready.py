@@ -22,6 +22,8 @@ from hvdcloud.visible import log_of, words
 FIRST_PAUSE_SECONDS, PAUSE_SECONDS, PAUSE_GROWTH = 0.25, 3.0, 1.3
 SAMPLE = 32
 """VMs boot alike: as long as none of this many is ready, asking all would only use up the API's rate."""
+LAST_STEP = "starting"
+"""The container starts, which takes a second: the next look should not take three."""
 LIST_SECONDS = 10.0
 """How often the VMs are listed to learn which are gone: a VM that is off does not tell."""
 TAIL_LINES = 25
@@ -60,6 +62,8 @@ class Boots:
 
     def __post_init__(self) -> None:
         self._boots = [_Boot(node) for node in self.nodes]
+        self._soon = False
+        """Whether a node has just said that it begins with the last step before it is ready."""
 
     def wait(self) -> list[Node]:
         """Poll until every node is ready; returns the nodes in their order, with addresses and host keys.
@@ -79,7 +83,10 @@ class Boots:
                 listed = time.monotonic()
             size = len(pending) if ask_all else SAMPLE
             asked = sorted(pending, key=lambda boot: boot.asked)[:size]
+            self._soon = False
             self._read_statuses(asked)
+            if self._soon:
+                pause = FIRST_PAUSE_SECONDS
             # The first that is ready announces the others; when none follows, a sample is enough again.
             ask_all = any(boot.host_key for boot in asked)
             if ask_all:
@@ -120,6 +127,7 @@ class Boots:
         step = f"{said}{'' if percent is None else f' {percent} %'}{beside}"
         if step != boot.step:
             boot.step = step
+            self._soon |= word == LAST_STEP
             stage = Stage.DONE if word == "ready" else Stage.WORKING
             self.on_progress(NodeProgress(object=boot.node.name, step=said + beside, stage=stage, done=percent))
 
