@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,13 @@ HOROVOD = {
     "runner/js_run.py": "from distutils.spawn import find_executable\n",
     "runner/launch.py": "from horovod.runner import js_run\n"
     "gloo_built = mpi_built = None\ndef run_commandline():\n    pass\n",
-    "runner/gloo_run.py": "from horovod.runner.common.util import safe_shell_exec\n",
+    "runner/gloo_run.py": "from horovod.runner.common.util import safe_shell_exec\n"
+    "def get_remote_command(local_command, host, port=None, identity_file=None):\n"
+    "    return f'ssh -p {port} {host} {local_command}'\n",
+    "runner/http/http_server.py": "class RendezvousHTTPServer:\n    daemon_threads = False\n"
+    "class RendezvousHandler:\n    kept = {}\n"
+    "    def _get_value(self, scope, key):\n        return self.kept.get((scope, key))\n"
+    "    def _put_value(self, scope, key, value):\n        self.kept[scope, key] = value\n",
     "runner/driver/driver_service.py": "get_local_interfaces = None\n",
     "runner/util/threads.py": "import threading\n"
     "def in_thread(target, args=()):\n"
@@ -58,6 +65,8 @@ def after_our_horovodrun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.syspath_prepend(folder)
     for name in [each for each in sys.modules if each.partition(".")[0] == "horovod"]:
         monkeypatch.delitem(sys.modules, name)
+    # It ends its process, which is this one.
+    monkeypatch.setattr(os, "_exit", lambda code: None)
     runpy.run_path(OURS, run_name="__main__")
     yield sys.modules["horovod.runner"]
     for name in [each for each in sys.modules if each.partition(".")[0] == "horovod"]:

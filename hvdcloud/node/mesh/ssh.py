@@ -17,8 +17,9 @@ FAILED = 255
 
 # Keepalives: without them Horovod waits without limit for the ssh of a frozen node. ControlPath lets the ssh calls of
 # horovodrun and mpirun use the connection of the supervisor's lease (run/lease.py), the only one that opens such a
-# socket: while a run is active, and without a handshake of some 100 ms for each call. KexAlgorithms: OpenSSH 9.0 to 9.9
-# take sntrup761 first, with which that handshake takes half as long again.
+# socket: while a run is active, and without a handshake of some 100 ms for each call; by host and port, by which
+# run/launcher/horovodrun.py finds it. KexAlgorithms: OpenSSH 9.0 to 9.9 take sntrup761 first, with which that handshake
+# takes half as long again.
 _CONFIG = """\
 Include {aliases}
 {ports}Host *
@@ -36,7 +37,7 @@ Include {aliases}
     ConnectTimeout 10
     ServerAliveInterval 5
     ServerAliveCountMax 3
-    ControlPath {sockets}%C
+    ControlPath {sockets}%h-%p
 """
 
 
@@ -64,12 +65,17 @@ def aliases_file() -> Path:
     return ssh_dir() / "aliases"
 
 
+def shared_sockets() -> str:
+    """How the paths of sockets of shared connections begin; each continues with `HOST-PORT`."""
+    return str(volatile_dir() / SSH_SOCKETS)
+
+
 def config(ports: Mapping[str, int]) -> str:
     """The text of ssh's configuration file; `ports`: of each node's sshd, by the node's name."""
     others = {name: port for name, port in ports.items() if port != SSH_PORT}
     blocks = "".join(f"Host {name}\n    Port {port}\n" for name, port in others.items())
     files = {"key": key_file(), "known_hosts": known_hosts_file(), "aliases": aliases_file()}
-    return _CONFIG.format(port=SSH_PORT, ports=blocks, sockets=volatile_dir() / SSH_SOCKETS, **files)
+    return _CONFIG.format(port=SSH_PORT, ports=blocks, sockets=shared_sockets(), **files)
 
 
 def node_command(

@@ -18,8 +18,9 @@ from hvdcloud.node import paths
 from hvdcloud.node.records import state
 from hvdcloud.runs.state import RunState
 
-_POLL_SECONDS = 0.02
-"""Containers' file systems do not all report changes, so the log is polled; that costs microseconds."""
+_POLL_SECONDS, _ENDING_SECONDS = 0.02, 0.004
+"""Containers' file systems do not all report changes, so the log is polled, and more often while the run ends; that
+costs microseconds."""
 _READ_SIZE = 1 << 18
 
 
@@ -94,7 +95,7 @@ def _copy(
                 output.flush()
             if ended:
                 break
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_ENDING_SECONDS if current.state == "finishing" else _POLL_SECONDS)
             now = time.monotonic()
             if now - checked > 1.0 and _hung_up(output):
                 raise BrokenPipeError

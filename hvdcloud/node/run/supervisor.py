@@ -21,12 +21,12 @@ from typing import Any
 
 from hvdcloud.node import paths, processes
 from hvdcloud.node.channel import BEAT_SECONDS, turn
-from hvdcloud.node.mesh.ssh import NODE_PROGRAM, forget_connections
+from hvdcloud.node.mesh.ssh import NODE_PROGRAM, forget_connections, shared_sockets
 from hvdcloud.node.notify import tell
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.finish import announcements, not_uploaded
-from hvdcloud.node.run.launcher import launcher_argv, launcher_environment
+from hvdcloud.node.run.launcher import SOCKETS_VARIABLE, launcher_argv, launcher_environment
 from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
 from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.run.metrics import newest_numbers
@@ -110,9 +110,12 @@ class Supervisor:
     def _begin(self) -> None:
         """Start an agent on every node, and horovodrun beside them."""
         forget_connections()
-        for node in self._request.hosts:
+        head, *others = self._request.hosts
+        # What takes longest first: a connection, then horovodrun, beside which this node's agent has time to start.
+        for node in others:
             self._hold(node, self._agent_command(node))
         self._launch()
+        self._hold(head, self._agent_command(head))
 
     def _launch(self) -> None:
         """Start horovodrun, unless the nodes' data are waited for."""
@@ -154,7 +157,7 @@ class Supervisor:
             fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
         os.set_blocking(reader, False)
         try:
-            environment = launcher_environment(request.run)
+            environment = {**launcher_environment(request.run), SOCKETS_VARIABLE: shared_sockets()}
             launcher = launcher_argv(request.horovodrun, path=environment["PATH"])
             self._launcher = subprocess.Popen(
                 [*launcher, NODE_PROGRAM, "rank", request.run],

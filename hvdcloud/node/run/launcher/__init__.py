@@ -14,6 +14,8 @@ from hvdcloud.node.machine import image_environment
 from hvdcloud.node.rank_user import RankUser
 
 PROGRAM = "horovodrun"
+SOCKETS_VARIABLE = "HVDCLOUD_SSH_SOCKETS"
+"""Where horovodrun.py looks for connections that it may share; it passes it on to nobody."""
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "OPAL_PREFIX")
 _MPI_SETTINGS = "OMPI_MCA_"
 _DAEMON_NEEDS = ("PATH", "LD_LIBRARY_PATH", "OPAL_PREFIX")

@@ -11,6 +11,13 @@ where horovodrun is killed (horovod/runner/common/util/safe_shell_exec.py); here
 64 ranks that were 64 processes on the head; in an elastic run it was one more every second, for the host discovery
 script. Under Open MPI, where it is a single one, nothing is changed.
 
+A rank that asks the rendezvous server for what another one has still to say is answered when that has been said.
+Horovod's server says 404, and the rank asks again every 10 ms, in a request of its own, while all ranks import their
+framework (horovod/common/gloo/http_store.cc).
+
+A rank on another node is started over the connection that the supervisor opens to it at the same time, so for a moment
+that connection is waited for: a handshake of the rank's own takes longer.
+
 It unpickles plain data and Horovod's messages only. A worker of an elastic run sends the driver a pickle over HTTP
 without any password (horovod/runner/elastic/rendezvous.py), and signs its answers with a key of its own choice
 (common/util/network.py): a rank, or whatever else reaches the driver's port, could have root run its code.
@@ -23,13 +30,22 @@ Runs under the Python that Horovod is installed for, alone in its folder: that f
 if __name__ == "__main__":
     import base64
     import io
+    import os
     import pickle
+    import re
     import shutil
     import subprocess
     import sys
     import threading
+    import time
     import types
     from typing import Any
+
+    HOLD_SECONDS = 1.0  # How long a question to the rendezvous server waits for its answer; then it is asked again.
+    CONNECTION_SECONDS = 0.5  # From the start of this program; later ones do not wait for a connection.
+    began = time.monotonic()
+    # What is left in the environment would be on the command line of every rank.
+    sockets = os.environ.pop("HVDCLOUD_SSH_SOCKETS", "")
 
     # js_run.py looks for jsrun with distutils, which brings all of setuptools: a quarter of horovodrun's start. yaml is
     # for --config-file and for clusters under LSF.
@@ -41,6 +57,7 @@ if __name__ == "__main__":
     from horovod.runner.common.util import network, safe_shell_exec
     from horovod.runner.driver import driver_service
     from horovod.runner.elastic import discovery, rendezvous
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
     from horovod.runner.util import threads
 
     for name in stand_ins:
@@ -110,6 +127,54 @@ if __name__ == "__main__":
                 reader.join()
             return 128 - code if code < 0 else code
 
+    class Answers:
+        """Answers of the rendezvous server that are waited for. An elastic run's server has its own."""
+
+        def __init__(self) -> None:
+            self._get, self._put = RendezvousHandler._get_value, RendezvousHandler._put_value
+            self._expected: dict[tuple[str, str], threading.Event] = {}
+            self._lock = threading.Lock()
+
+        def get(self, request: Any, scope: str, key: str) -> Any:
+            """What was put there, if need be a moment from now; None: nothing was."""
+            value = self._get(request, scope, key)
+            if value is None:
+                with self._lock:
+                    said = self._expected.setdefault((scope, key), threading.Event())
+                value = self._get(request, scope, key)
+                if value is None and said.wait(HOLD_SECONDS):
+                    value = self._get(request, scope, key)
+            return value
+
+        def put(self, request: Any, scope: str, key: str, value: bytes) -> None:
+            """Keep it, and answer those who have asked."""
+            self._put(request, scope, key, value)
+            with self._lock:
+                said = self._expected.pop((scope, key), None)
+            if said is not None:
+                said.set()
+
+    # One that still waits for an answer must not keep a run that has failed.
+    RendezvousHTTPServer.daemon_threads = True
+    answers = Answers()
+    RendezvousHandler._get_value = lambda request, scope, key: answers.get(request, scope, key)
+    RendezvousHandler._put_value = lambda request, scope, key, value: answers.put(request, scope, key, value)
+
+    remote_command = gloo_run.get_remote_command
+
+    def is_connected(host: str) -> bool:
+        """Whether there is a connection to the host that ssh would share."""
+        folder, start = os.path.split(sockets)
+        # While it is made, its socket has another ending than the port.
+        return any(re.fullmatch(rf"{re.escape(start + host)}-\d+", name) for name in os.listdir(folder))
+
+    def over_shared_connection(local_command: str, host: str, **settings: Any) -> Any:
+        """The command line of ssh, once it finds the connection that the supervisor opens to the host."""
+        while sockets and time.monotonic() < began + CONNECTION_SECONDS and not is_connected(host):
+            time.sleep(0.002)
+        return remote_command(local_command, host, **settings)
+
+    gloo_run.get_remote_command = over_shared_connection
     network.cloudpickle, rendezvous.codec = Pickle, Codec
     gloo_run.safe_shell_exec = discovery.safe_shell_exec = Shell
 
@@ -122,3 +187,7 @@ if __name__ == "__main__":
     local_interfaces = driver_service.get_local_interfaces
     driver_service.get_local_interfaces = lambda settings: settings.nics or local_interfaces(settings)
     launch.run_commandline()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Every rank has ended, and the run's end waits for this process: nothing is left to tidy up.
+    os._exit(0)
