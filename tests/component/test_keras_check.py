@@ -37,7 +37,8 @@ class Image:
         return self
 
     def problem(self, command: tuple[str, ...] = COMMAND, **environment: str) -> str | None:
-        return keras_check.problem(command, {"PATH": f"{self.base / 'bin'}:/usr/bin:/bin", **environment})
+        environment = {"PATH": f"{self.base / 'bin'}:/usr/bin:/bin", **environment}
+        return keras_check.problem(keras_check.ask(command, environment))
 
 
 @pytest.fixture
@@ -125,6 +126,6 @@ def test_the_path_of_a_real_python_is_read(tmp_path: Path) -> None:
         path = tmp_path / entry
         path.parent.mkdir(parents=True)
         path.touch()
-    found = keras_check.problem([sys.executable, "train.py"], {"PYTHONPATH": str(tmp_path)})
+    found = keras_check.problem(keras_check.ask([sys.executable, "train.py"], {"PYTHONPATH": str(tmp_path)}))
     assert found
     assert "Keras 3.2.1" in found

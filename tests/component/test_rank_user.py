@@ -91,7 +91,8 @@ def test_the_look_for_keras_runs_what_a_rank_has_left_as_the_rank() -> None:
         (folder / "sitecustomize.py").write_text(left)
         os.chown(folder, USER.uid, USER.gid)
         environment = {"PATH": os.defpath, "PYTHONPATH": name}
-        assert keras_check.problem(["/usr/bin/python3", "train.py"], environment, account=USER) is None
+        asked = keras_check.ask(["/usr/bin/python3", "train.py"], environment, account=USER)
+        assert keras_check.problem(asked) is None
         assert mark.read_text() == "54321"
 
 

@@ -28,17 +28,38 @@ class _Package(NamedTuple):
     folder: Path
 
 
-def problem(command: Sequence[str], environment: Mapping[str, str], *, account: RankUser | None = None) -> str | None:
-    """Why a rank must not start this command, and what to do about it; None where nothing speaks against it. A program
-    of another framework, or one that reduces gradients itself, may set TF_USE_LEGACY_KERAS as well: only tf.keras reads
-    it.
+def ask(
+    command: Sequence[str], environment: Mapping[str, str], *, account: RankUser | None = None
+) -> subprocess.Popen[str] | None:
+    """Ask the Python that a command starts where it imports from, for `problem`: it answers while the caller does
+    something else. None: that does not matter, or there is no such Python, as the command itself will say.
 
     Args:
         account: whom ranks run as; None: root.
     """
     if environment.get(_LEGACY) in _TRUE:
         return None
-    folders = _import_folders(_python_of(command), environment, account=account)
+    # `env` looks it up in the rank's PATH, not in this process's.
+    asked = ["/usr/bin/env", _python_of(command), "-c", _SYS_PATH]
+    try:
+        return subprocess.Popen(
+            # As the ranks' user, who may have put code into one of its folders.
+            account.command(asked) if account else asked,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+    except OSError:
+        return None
+
+
+def problem(asked: subprocess.Popen[str] | None) -> str | None:
+    """Why a rank must not start the command that was asked for, and what to do about it; None where nothing speaks
+    against it. A program of another framework, or one that reduces gradients itself, may set TF_USE_LEGACY_KERAS as
+    well: only tf.keras reads it."""
+    folders = _import_folders(asked) if asked is not None else []
     if not any(any(folder.glob("horovod/tensorflow/mpi_lib*.so")) for folder in folders):
         return None
     keras = _installed("keras", folders)
@@ -60,25 +81,17 @@ def _python_of(command: Sequence[str]) -> str:
     return first if _PYTHON.fullmatch(Path(first).name) else "python"
 
 
-def _import_folders(python: str, environment: Mapping[str, str], *, account: RankUser | None) -> list[Path]:
-    """That Python's sys.path; empty where there is no such Python, as the command itself will say."""
-    # `env` looks it up in the rank's PATH, not in this process's.
-    asked = ["/usr/bin/env", python, "-c", _SYS_PATH]
+def _import_folders(asked: subprocess.Popen[str]) -> list[Path]:
+    """That Python's sys.path; empty where it does not say, as the command itself will."""
     try:
-        answer = subprocess.run(
-            # As the ranks' user, who may have put code into one of its folders.
-            account.command(asked) if account else asked,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PYTHON_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        answer, _ = asked.communicate(timeout=PYTHON_SECONDS)
+    except subprocess.TimeoutExpired:
+        asked.kill()
+        asked.communicate()
         return []
-    if answer.returncode:
+    if asked.returncode:
         return []
-    return [folder for folder in map(Path, filter(None, answer.stdout.splitlines())) if folder.is_dir()]
+    return [folder for folder in map(Path, filter(None, answer.splitlines())) if folder.is_dir()]
 
 
 def _installed(name: str, folders: Iterable[Path]) -> _Package | None:

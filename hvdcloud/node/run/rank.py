@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -105,15 +106,17 @@ def main(run: str) -> int:
     rank = int(next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "0"))
     wakeup = _catch_signals()
     processes.adopt_orphans()
-    agent = _meet_agent(run, rank)
-    record = _Record(run, rank, elastic=spec.elastic)
-    if spec.elastic:
-        threading.Thread(target=_end_with_launcher, name="launcher", daemon=True).start()
     image = machine.image_environment()
     launcher = with_own_interface(os.environ)
     full = environment_of_rank(spec, user=environment, launcher=launcher, image=image, account=account)
     full |= waits.environment(run, full, account=account)
-    end = _run(spec, full, account=account, agent=agent, wakeup=wakeup)
+    # It answers while the agent, which may still start, is waited for.
+    asked = keras_check.ask(spec.command, full, account=account)
+    agent = _meet_agent(run, rank)
+    record = _Record(run, rank, elastic=spec.elastic)
+    if spec.elastic:
+        threading.Thread(target=_end_with_launcher, name="launcher", daemon=True).start()
+    end = _run(spec, full, asked=asked, account=account, agent=agent, wakeup=wakeup)
     agent.send({"type": "ended", **record.ended(end)})
     # What the command leaves in the background would hold the launcher's pipes, and outlive the run.
     processes.end_descendants()
@@ -177,7 +180,7 @@ def _meet_agent(run: str, rank: int) -> Channel:
             if time.monotonic() > deadline or not paths.env_file(run).exists():
                 why = f"rank {rank} was not started: run {run} has no agent on this node"
                 raise NodeError(why, hint="hvdcloud run again") from None
-            time.sleep(0.02)
+            time.sleep(0.005)
     descriptor = connection.detach()
     channel = Channel(descriptor)
     host = os.environ.get("HOROVOD_HOSTNAME")
@@ -200,9 +203,17 @@ def _catch_signals() -> int:
     return reader
 
 
-def _run(spec: Spec, environment: dict[str, str], *, account: RankUser | None, agent: Channel, wakeup: int) -> _End:
+def _run(
+    spec: Spec,
+    environment: dict[str, str],
+    *,
+    asked: subprocess.Popen[str] | None,
+    account: RankUser | None,
+    agent: Channel,
+    wakeup: int,
+) -> _End:
     """Start the command and stay until it has ended."""
-    if problem := keras_check.problem(spec.command, environment, account=account):
+    if problem := keras_check.problem(asked):
         _say(problem)
         return _End(REFUSED)
     killed_before = machine.killed_for_memory()
