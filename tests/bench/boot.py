@@ -54,14 +54,23 @@ class Boot:
     Attributes:
         marks: the names of `MARKS`.
         ready: until it has reported that it is.
+        before: from the start of `up` to power-on.
         up: what the whole command took.
-        first_step: from the start of `run` to the end of the job's first all-reduces.
+        program, first_step: from the start of `run` to that of the job's program, and to the end of its first
+            all-reduces.
     """
 
     marks: Mapping[str, float]
     ready: float
+    before: float
     up: float
+    program: float
     first_step: float
+
+    @property
+    def after(self) -> float:
+        """From ready to the end of `up`."""
+        return self.up - self.before - self.ready
 
     @property
     def driver(self) -> float:
@@ -103,12 +112,21 @@ class Watch:
         self._done.set()
         self._thread.join()
 
-    def boots(self, *, up: float, first_step: float) -> list[Boot]:
-        """Every VM that is ready, by name."""
+    def boots(self, *, began: float, up: Sample, job: Sample) -> list[Boot]:
+        """Every VM that is ready, by name; `began`: when `up` did, by `time.monotonic()`."""
         found = []
         for _, marks in sorted(self._seen.items()):
             since = {name: at - marks["on"] for name, at in marks.items()}
-            found.append(Boot(marks=since, ready=since.pop("ready"), up=up, first_step=first_step))
+            found.append(
+                Boot(
+                    marks=since,
+                    ready=since.pop("ready"),
+                    before=marks["on"] - began,
+                    up=up.seconds,
+                    program=job.marks["program"],
+                    first_step=job.marks["reduced"],
+                )
+            )
         return found
 
     def _look(self) -> None:
@@ -132,9 +150,10 @@ def measure(cloud: Cloud, project: Project) -> tuple[list[Boot], Sample]:
     """The VMs of one `up` and `run`, which are undone, and what `up` printed."""
     assert cloud.machines is not None
     with cloud.machines.empty_disks(), Watch(cloud) as watch:
+        began = time.monotonic()
         up = run([*HVDCLOUD, "up"], cwd=project.folder, env=project.environ, limit=UP_SECONDS)
         job = run([*HVDCLOUD, "run", "python", JOB_FILE], cwd=project.folder, env=project.environ)
-    boots = watch.boots(up=up.seconds, first_step=job.marks["reduced"])
+    boots = watch.boots(began=began, up=up, job=job)
     run([*HVDCLOUD, "down", "--force"], cwd=project.folder, env=project.environ)
     return boots, up
 
@@ -150,7 +169,10 @@ def rows(rounds: Sequence[Sequence[Boot]]) -> str:
         "power-on → ready": lambda boot: f"{boot.ready:.1f} s",
         "of the longer one": lambda boot: f"{boot.ratio:.2f}",
         "one after the other": lambda boot: f"{boot.in_turn:.2f}",
+        "`up` → power-on": lambda boot: f"{boot.before:.1f} s",
+        "ready → end of `up`": lambda boot: f"{boot.after:.1f} s",
         "`up`": lambda boot: f"{boot.up:.1f} s",
+        "`run` → program": lambda boot: f"{boot.program:.1f} s",
         "`run` → first step": lambda boot: f"{boot.first_step:.1f} s",
         "`up` → first step": lambda boot: f"{boot.up + boot.first_step:.1f} s",
     }
