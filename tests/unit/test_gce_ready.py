@@ -18,7 +18,6 @@ from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
 
 ZONE = "us-central1-a"
 READY = {"status": json.dumps({"status": "ready", "host_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + 43 * "A"})}
-
 STARTING = {"status": json.dumps({"status": "starting"})}
 
 

@@ -69,6 +69,8 @@ class Row:
         return self.package.partition("==")[0]
 
 
+_TORCH_PATCHES = ("cxx17", "gloo-stall-check", "torch-wait")
+_TENSORFLOW_2_21_PATCHES = ("gloo-stall-check", "tensorflow-2.21", "tf-keras")
 # What TensorFlow's own metadata asks for. With Keras 3 Horovod's optimizer would not average gradients; where tf_keras
 # is used there is no `keras` at all: https://github.com/horovod/horovod/issues/4290
 _TENSORFLOW_2_15 = (
@@ -90,7 +92,7 @@ ROWS = (
         package="torch==2.13.0+cpu",
         index="https://download.pytorch.org/whl/cpu",
         lock="torch-cpu.txt",
-        patches=("cxx17", "gloo-stall-check", "torch-wait"),
+        patches=_TORCH_PATCHES,
         evidence="g++ 12.2, Open MPI 4.1.4, numpy 2.4.6; tests/e2e trains on it with Gloo and MPI",
     ),
     Row(
@@ -99,7 +101,7 @@ ROWS = (
         device="cuda",
         package="torch==2.7.1",
         lock="torch-2.7.1-cuda.txt",
-        patches=("cxx17", "gloo-stall-check", "torch-wait"),
+        patches=_TORCH_PATCHES,
         cuda="12.6",
         capabilities=("5.0", "6.0", "7.0", "7.5", "8.0", "8.6", "9.0"),
         nccl="2.26.2",
@@ -112,7 +114,7 @@ ROWS = (
         device="cuda",
         package="torch==2.13.0",
         lock="torch-2.13.0-cuda.txt",
-        patches=("cxx17", "gloo-stall-check", "torch-wait"),
+        patches=_TORCH_PATCHES,
         cuda="13.0",
         capabilities=("7.5", "8.0", "8.6", "9.0", "10.0", "12.0"),
         nccl="2.29.7",
@@ -136,7 +138,7 @@ ROWS = (
         device="cpu",
         package="tensorflow-cpu==2.21.0",
         lock="tensorflow-2.21.0-cpu.txt",
-        patches=("gloo-stall-check", "tensorflow-2.21", "tf-keras"),
+        patches=_TENSORFLOW_2_21_PATCHES,
         keras="tf-keras 2.21.0",
         environment=_LEGACY_KERAS,
         constraints=_TENSORFLOW_2_21,
@@ -164,7 +166,7 @@ ROWS = (
         device="cuda",
         package="tensorflow==2.21.0",
         lock="tensorflow-2.21.0-cuda.txt",
-        patches=("gloo-stall-check", "tensorflow-2.21", "tf-keras"),
+        patches=_TENSORFLOW_2_21_PATCHES,
         cuda="12.5.1",
         capabilities=("6.0", "7.0", "8.0", "8.9", "9.0"),
         nccl="2.27.7",
