@@ -118,7 +118,7 @@ from tests.live.hard_end import HardEnd
 
 folder, seconds, how = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 delete = ["touch", str(folder / "deleted")]
-work = f"trap 'touch {folder}/rolled-back; exit' TERM; while :; do sleep 0.1; done"
+work = f"trap 'touch {folder}/rolled-back; exit' TERM; touch {folder}/working; while :; do sleep 0.1; done"
 with HardEnd(delete, seconds=seconds, log=folder / "log") as end:
     with subprocess.Popen(["sh", "-c", work]) as working:
         end.running(working.pid)
@@ -135,6 +135,7 @@ def start(folder: Path, *, seconds: float, how: str) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-c", STARTER, str(folder), str(seconds), how]
     process = subprocess.Popen(argv, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     until((folder / "armed").exists, seconds=20, what="the end to be armed")
+    until((folder / "working").exists, seconds=20, what="the command that a signal is to end")
     return process
 
 

@@ -12,6 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
+from hvdcloud.cluster.model import Request
+from hvdcloud.providers.base import ignore_progress
+from hvdcloud.providers.engine.containers import Maker
 from tests.support.harness import Project, Screen, labelled, looking, processes_in, project_in, receives_files, until
 from tests.support.terminal import terminal
 
@@ -158,6 +161,20 @@ def test_up_after_a_killed_up_clears_its_remains_and_succeeds(project: Project, 
     assert len(labelled(engine, project.name)) == 3
     assert project.hvdcloud("ssh", "0", "--", "ssh", "t-killed-1", "hostname").out == "t-killed-1\n"
     project.hvdcloud("down")
+
+
+def test_a_network_that_a_killed_up_had_just_asked_for_is_not_in_the_way(engine: Any) -> None:
+    labels = {"managed-by": "hvdcloud", "hvdcloud-cluster": "t-killed-twice"}
+    # The engine checks for another one of the name, but not for one that it is about to make.
+    body = {"name": "t-killed-twice", "driver": "bridge", "check_duplicate": False, "labels": labels}
+    engine.api.create_network(**body)
+    maker = Maker(engine.api, on_progress=ignore_progress)
+    try:
+        maker.network(Request(object="network t-killed-twice", method="POST /networks/create", body=body))
+        assert labelled(engine, "t-killed-twice") == ["network t-killed-twice"]
+    finally:
+        assert maker.undo() == []
+    assert labelled(engine, "t-killed-twice") == []
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,9 @@ class Maker:
 
     def network(self, request: Request) -> None:
         """Make a network. Raises NameTakenError; CapacityError: no subnet is free; NodeError: refused."""
-        self._made.append(("network", self._create_network(request.body)))
+        network_id = self._create_network(request.body)
+        self._made.append(("network", network_id))
+        self._delete_older(request.body, network_id)
 
     def container(self, request: Request) -> str:
         """Make a container and start it; returns its id. Raises as `create` and `start`."""
@@ -115,6 +117,26 @@ class Maker:
                 raise CapacityError(message, hint=hint) from None
             raise view.engine_refused(f"network {body['name']}", error) from error
         return str(created["Id"])
+
+    def _delete_older(self, body: Mapping[str, Any], network_id: str) -> None:
+        """Delete the network that an `up` asked for in the moment in which it was killed.
+
+        The engine lets two networks of one name pass if both are asked for at once, and then starts no container in
+        either. Of two living `up`s, the one whose network is younger goes on.
+        """
+        from docker.errors import APIError, NotFound
+
+        ours = {"label": f"{LABEL_CLUSTER}={body['labels'][LABEL_CLUSTER]}"}
+        found = [each for each in self._api.networks(filters=ours) if each["Name"] == body["name"]]
+        made = {each["Id"]: each["Created"] for each in found}
+        for other in made.keys() - {network_id}:
+            if network_id in made and made[other] < made[network_id]:
+                try:
+                    self._api.remove_network(other)
+                except NotFound:
+                    continue
+                except APIError as error:
+                    raise view.engine_refused(f"network {body['name']}", error) from error
 
     def _create_volume(self, name: str, labels: Mapping[str, str]) -> None:
         """One that exists holds what the node of this number wrote earlier in this cluster, and is kept."""
