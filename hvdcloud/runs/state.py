@@ -223,7 +223,7 @@ class RunState:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The newest of each number that the end of its log names, once it has ended: `loss`, `accuracy`."""
     waits: Sequence[RankWaits] = ()
-    """How long ranks have waited for each other, by rank; empty: it is not counted, as with TensorFlow."""
+    """How long ranks have waited for each other, by rank; empty: it is not counted."""
 
     @property
     def waits_for_data(self) -> bool:

@@ -70,7 +70,8 @@ class Row:
 
 
 _TORCH_PATCHES = ("cxx17", "gloo-stall-check", "torch-wait")
-_TENSORFLOW_2_21_PATCHES = ("gloo-stall-check", "tensorflow-2.21", "tf-keras")
+_TENSORFLOW_PATCHES = ("gloo-stall-check", "rank-waits")
+_TENSORFLOW_2_21_PATCHES = (*_TENSORFLOW_PATCHES, "tensorflow-2.21", "tf-keras")
 # What TensorFlow's own metadata asks for. With Keras 3 Horovod's optimizer would not average gradients; where tf_keras
 # is used there is no `keras` at all: https://github.com/horovod/horovod/issues/4290
 _TENSORFLOW_2_15 = (
@@ -127,7 +128,7 @@ ROWS = (
         device="cpu",
         package="tensorflow-cpu==2.15.1",
         lock="tensorflow-2.15.1-cpu.txt",
-        patches=("gloo-stall-check",),
+        patches=_TENSORFLOW_PATCHES,
         keras="keras 2.15.0",
         constraints=_TENSORFLOW_2_15,
         evidence="g++ 12.2, Open MPI 4.1.4, numpy 1.26.4; tests/e2e trains on it",
@@ -150,7 +151,7 @@ ROWS = (
         device="cuda",
         package="tensorflow==2.15.1",
         lock="tensorflow-2.15.1-cuda.txt",
-        patches=("gloo-stall-check",),
+        patches=_TENSORFLOW_PATCHES,
         cuda="12.2",
         # Its code for 8.0 is also there as PTX, which newer GPUs compile when they load it; that takes minutes.
         capabilities=("5.0", "6.0", "7.0", "7.5", "8.0"),

@@ -6,6 +6,9 @@ which blocks until all ranks have taken part; only that function is replaced, by
 Horovod's own timeline cannot tell: once a tensor's response is cached, its coordinator sees that some rank is missing,
 not which (CoordinateCacheAndState in horovod/common/controller.cc), and it occupies a core (WriterLoop in timeline.cc).
 
+TensorFlow's collectives do not come by here: our Horovod for it counts them itself, and writes the same record
+(dockerfiles/patches/horovod-0.28.1-rank-waits.patch).
+
 On GPUs the clock is the processor's: a rank's own kernels, which are still computing then, count as waiting.
 
 Runs under the user's Python, of any version from 3.8, alone in its folder. Nothing here may fail a rank.
