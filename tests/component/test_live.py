@@ -122,6 +122,8 @@ work = f"trap 'touch {folder}/rolled-back; exit' TERM; touch {folder}/working; w
 with HardEnd(delete, seconds=seconds, log=folder / "log") as end:
     with subprocess.Popen(["sh", "-c", work]) as working:
         end.running(working.pid)
+        while not (folder / "working").exists():
+            time.sleep(0.01)
         (folder / "armed").touch()
         if how == "waits":
             time.sleep(60)
@@ -135,7 +137,6 @@ def start(folder: Path, *, seconds: float, how: str) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-c", STARTER, str(folder), str(seconds), how]
     process = subprocess.Popen(argv, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     until((folder / "armed").exists, seconds=20, what="the end to be armed")
-    until((folder / "working").exists, seconds=20, what="the command that a signal is to end")
     return process
 
 
