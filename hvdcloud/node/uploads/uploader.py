@@ -17,19 +17,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hvdcloud.checkpoints.manifest import (
-    LARGEST,
-    BadManifestError,
-    Entry,
-    Manifest,
-    manifest_name,
-    object_name,
-    read_manifest,
-    run_prefix,
-    to_json,
-)
+from hvdcloud.checkpoints.manifest import Entry, object_name, run_prefix
 from hvdcloud.errors import CheckpointError, CredentialsError, HvdcloudError
 from hvdcloud.node.uploads.open_files import being_written
+from hvdcloud.node.uploads.own_manifest import OwnManifest
 from hvdcloud.node.uploads.restore import read_baseline
 from hvdcloud.node.uploads.scan import File, Signature, signature_of, walk
 from hvdcloud.runs.reports import UploadReport
@@ -97,21 +88,13 @@ class Uploader:
     ) -> None:
         self.uploaded = set() if uploaded is None else uploaded
         self._bucket = bucket
-        self._cluster = cluster
-        self._run = run
         self._node = node
         self._directory = directory
         self._quiet = quiet_seconds
         self._prefix = run_prefix(cluster, run)
         self._lock = threading.Lock()
+        self._manifest = OwnManifest(bucket, cluster=cluster, run=run, node=node)
         self._loaded = False
-        self._dirty = True  # the first scan writes a manifest, so that the bucket knows of this node
-        self._complete = False
-        self._generation = 0
-        self._resumed: str | None = None
-        self._replaced: str | None = None
-        self._entries: dict[str, Entry] = {}
-        self._announced: dict[str, Entry] = {}
         self._known: dict[str, Signature] = {}
         self._seen: dict[str, tuple[Signature, float]] = {}
         self._taken: set[str] = set()
@@ -138,7 +121,7 @@ class Uploader:
             files=len(self.uploaded),
             pending=sorted(found.pending),
             errors=found.errors,
-            skipped=[*found.skipped, *([self._replaced] if self._replaced else [])],
+            skipped=[*found.skipped, *([replaced] if (replaced := self._manifest.replaced) else [])],
             needs_token=found.needs_token,
         )
 
@@ -178,6 +161,7 @@ class Uploader:
     # -- one scan --------------------------------------------------------------------------------------------------
 
     def _scan(self, found: _Found, *, final: bool, completing: bool = False) -> None:
+        manifest = self._manifest
         try:
             self._load()
         except HvdcloudError as error:
@@ -192,19 +176,30 @@ class Uploader:
                 else:
                     self._upload_batch(batch, found)
             everything = not (found.pending or found.errors)
-            if everything and completing and self._announced:
+            if everything and completing and manifest.announced:
                 # Announced, perhaps sent, and then deleted here.
-                self._adopt(list(self._announced.values()))
-                self._announced.clear()
-            if self._complete != (everything and (completing or self._complete)):
-                self._complete = not self._complete
-                self._dirty = True
-            self._save()
+                manifest.adopt(list(manifest.announced.values()))
+                manifest.announced.clear()
+            manifest.save(complete=everything and (completing or manifest.complete))
         except HvdcloudError as error:
             self._fail(found, error)
         except OSError as error:
             self._fail(found, error)
             found.may_pass = True
+
+    def _load(self) -> None:
+        """Once: what an earlier uploader of this node has done."""
+        if self._loaded:
+            return
+        baseline = read_baseline(self._directory)
+        self._manifest.load(resumed=baseline.run)
+        for file in walk(self._directory, []):
+            entry = self._manifest.entries.get(object_name(file.name, node=self._node))
+            size_and_time = (file.signature.size, file.signature.mtime_ns)
+            uploaded = entry is not None and (entry.size, entry.modified) == (file.signature.size, file.modified)
+            if uploaded or baseline.files.get(file.name) == size_and_time:
+                self._known[file.name] = file.signature
+        self._loaded = True
 
     def _fail(self, found: _Found, error: Exception) -> None:
         if isinstance(error, TokenMissingError):
@@ -261,7 +256,7 @@ class Uploader:
         for file in files:
             batch.append(file)
             size += file.signature.size
-            if len(batch) >= max(_BATCH_FILES, len(self._entries) // 4) or size >= _BATCH_BYTES:
+            if len(batch) >= max(_BATCH_FILES, len(self._manifest.entries) // 4) or size >= _BATCH_BYTES:
                 yield batch
                 batch, size = [], 0
         if batch:
@@ -279,7 +274,7 @@ class Uploader:
                 found.errors.append(f"{file.name} can't be read: {error.strerror or error}")
                 continue
             name = object_name(file.name, node=self._node)
-            present = self._entries.get(name)
+            present = self._manifest.entries.get(name)
             if not unchanged:
                 found.pending.append(file.name)
             elif present is not None and (present.size, present.crc32c) == (size, crc32c):
@@ -292,14 +287,11 @@ class Uploader:
             return
         # One whose answer was lost may have arrived; it is listed before a later version is announced in its place.
         names = {promised[file.name].name for file in files}
-        self._adopt([entry for name, entry in self._announced.items() if name in names])
+        self._manifest.adopt([entry for name, entry in self._manifest.announced.items() if name in names])
         for file in files:
             entry = promised[file.name]
-            promised[file.name] = entry = replace(entry, version=self._version(entry))
-            self._announced[entry.name] = entry
-        self._complete = False
-        self._dirty = True
-        self._save()
+            promised[file.name] = replace(entry, version=self._version(entry))
+        self._manifest.announce([promised[file.name] for file in files])
         unreachable = threading.Event()
 
         def upload(file: File) -> ObjectInfo:
@@ -314,14 +306,13 @@ class Uploader:
 
         small = [file for file in files if file.signature.size <= SMALL]
         large = [file for file in files if file.signature.size > SMALL]
-        self._dirty = True
         for group, workers in ((small, WORKERS_SMALL), (large, WORKERS_LARGE)):
             for outcome in parallel(group, upload, workers=workers):
                 self._settle(outcome.item, promised[outcome.item.name], outcome.result, outcome.error, found)
 
     def _version(self, entry: Entry) -> str | None:
         """By what the object is told from earlier ones of this file; None: there are none, or it replaces them."""
-        if not self._bucket.write_once or (entry.name not in self._entries and entry.name not in self._taken):
+        if not self._bucket.write_once or (entry.name not in self._manifest.entries and entry.name not in self._taken):
             return None
         version = base64.b64decode(entry.crc32c).hex()
         # A job can make objects under names that it foresees.
@@ -347,98 +338,14 @@ class Uploader:
         self, file: File, entry: Entry, info: ObjectInfo | None, error: Exception | None, found: _Found
     ) -> None:
         if info is not None:
-            self._entries[entry.name] = replace(entry, generation=info.generation, sha256=info.sha256 or None)
-            self._announced.pop(entry.name, None)
+            self._manifest.arrived(entry, info)
             self._known[file.name] = file.signature
             self.uploaded.add(file.name)
         elif isinstance(error, (ChangedWhileUploadingError, _SkippedError)):
             # Not in the bucket for sure, so it is not announced any more.
-            self._announced.pop(entry.name, None)
+            self._manifest.announced.pop(entry.name, None)
             if file.path.exists():
                 found.pending.append(file.name)
         elif error is not None:
             # It may have arrived, and only the answer been lost: it stays announced until an upload succeeds.
             self._fail(found, error)
-
-    # -- the manifest ----------------------------------------------------------------------------------------------
-
-    def _load(self) -> None:
-        """Once: what an earlier uploader of this node has done."""
-        if self._loaded:
-            return
-        info = self._bucket.stat(manifest_name(self._cluster, self._run, self._node))
-        self._generation = info.generation if info else 0
-        manifest = self._read_own() if info else None
-        baseline = read_baseline(self._directory)
-        self._resumed = baseline.run
-        if manifest is not None:
-            self._entries = {entry.name: entry for entry in manifest.files}
-            self._complete = manifest.complete
-            self._dirty = manifest.resumed != self._resumed
-            self._adopt(manifest.uploading)
-        for file in walk(self._directory, []):
-            entry = self._entries.get(object_name(file.name, node=self._node))
-            size_and_time = (file.signature.size, file.signature.mtime_ns)
-            uploaded = entry is not None and (entry.size, entry.modified) == (file.signature.size, file.modified)
-            if uploaded or baseline.files.get(file.name) == size_and_time:
-                self._known[file.name] = file.signature
-        self._loaded = True
-
-    def _read_own(self) -> Manifest | None:
-        """What an uploader of this node has written; None where that is nothing, or another process has put something
-        else in its place, which the next manifest replaces: this node's files are here."""
-        try:
-            return read_manifest(self._bucket, cluster=self._cluster, run=self._run, node=self._node)
-        except BadManifestError as error:
-            self._replaced = f"{error.message}; this node writes it again"
-            return None
-
-    def _adopt(self, announced: Sequence[Entry]) -> None:
-        """List uploads whose outcome is not known, if the bucket has their bytes."""
-        stat = self._bucket.stat
-        for outcome in parallel(announced, lambda entry: stat(self._prefix + entry.object), workers=WORKERS_SMALL):
-            if outcome.error is not None:
-                raise outcome.error
-            entry, info = outcome.item, outcome.result
-            if info is not None and (info.size, info.crc32c) == (entry.size, entry.crc32c):
-                self._entries[entry.name] = replace(entry, generation=info.generation)
-        self._dirty = self._dirty or bool(announced)
-
-    def _save(self) -> None:
-        """Write the manifest if there is something new in it. Raises CheckpointError: the bucket did not take it."""
-        if not self._dirty:
-            return
-        name = manifest_name(self._cluster, self._run, self._node)
-        for _ in range(5):
-            manifest = Manifest(
-                cluster=self._cluster,
-                run=self._run,
-                node=self._node,
-                complete=self._complete,
-                files=[self._entries[key] for key in sorted(self._entries)],
-                uploading=[self._announced[key] for key in sorted(self._announced)],
-                resumed=self._resumed,
-            )
-            try:
-                data = to_json(manifest)
-                if len(data) > LARGEST:
-                    why = f"a manifest of {len(manifest.files)} files is larger than the {LARGEST} bytes that are read"
-                    raise CheckpointError(why, hint="put many small files into one, such as a tar file")
-                info = self._bucket.write(name, data, if_generation=self._generation)
-            except PreconditionError:
-                self._merge(name)
-            else:
-                self._generation = info.generation
-                self._dirty = False
-                return
-        raise CheckpointError(f"another process keeps writing {self._bucket.url}/{name}", hint="hvdcloud status")
-
-    def _merge(self, name: str) -> None:
-        """Another uploader of this node wrote meanwhile: keep what it knows and we don't."""
-        info = self._bucket.stat(name)
-        theirs = self._read_own() if info else None
-        self._generation = info.generation if info else 0
-        for entry in theirs.files if theirs else ():
-            ours = self._entries.get(entry.name)
-            if ours is None or ours.generation < entry.generation:
-                self._entries[entry.name] = entry
