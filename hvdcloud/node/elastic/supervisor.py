@@ -7,7 +7,6 @@ ends the driver all the same, which some orders of events do, it is started agai
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import signal
 import socket
@@ -150,13 +149,13 @@ class ElasticSupervisor(Supervisor):
             self._continue_restart(self._restart, now)
         elif not self._waits_for_data:
             self._rendezvous.help(now=now)
-            if self._launcher_code is None and self._rendezvous.is_hopeless(now=now):
+            if self._launcher.code is None and self._rendezvous.is_hopeless(now=now):
                 self._log.note("after the loss of a node the workers do not find each other again")
-                self._end_launcher(signal.SIGKILL)
+                self._launcher.end(signal.SIGKILL)
             if self._workers.check_formed(self._membership.expected(), now=now):
                 self._rendezvous.over()
                 self._membership.continued(now=now)
-            elif self._workers.living() and self._launcher_code is None:
+            elif self._workers.living() and self._launcher.code is None:
                 self._membership.list_unused_again(self._workers.nodes(), now=now)
             self._list(now)
         self._rejoin(now)
@@ -240,7 +239,7 @@ class ElasticSupervisor(Supervisor):
 
     def _watched_nodes(self) -> set[str]:
         """The nodes with workers, while all of them have found each other and none is being replaced."""
-        settled = self._workers.formed and self._restart is None and self._launcher_code is None
+        settled = self._workers.formed and self._restart is None and self._launcher.code is None
         return self._workers.nodes() if settled and not self._state.making else set()
 
     # -- what the agents say -------------------------------------------------------------------------------------------
@@ -402,19 +401,19 @@ class ElasticSupervisor(Supervisor):
             self._trouble = f"the log could not be written on node {self._head}: {self._log.failure.strerror}"
         if self._waits_for_data:
             return bool(self._trouble)
-        if self._trouble or (self._launcher is None and self._restart is None):
+        if self._trouble or not (self._launcher.started or self._restart is not None):
             return True
         if self._restart is not None:
             return False
         now = time.monotonic()
-        if self._launcher_code is None:
+        if self._launcher.code is None:
             ended = self._workers.any_succeeded() and not self._workers.living()
             self._hurry_at = min(self._hurry_at, now + LAUNCHER_SECONDS) if ended else float("inf")
             return now >= self._hurry_at
         # A worker's own word may still be on its way, over a slower path than the launcher's.
         unexplained = bool(self._workers.living())
         self._hurry_at = min(self._hurry_at, now + max(DRAIN_SECONDS, CONSEQUENCE_SECONDS))
-        if (self._output_open or unexplained) and now < self._hurry_at:
+        if (self._launcher.output_open or unexplained) and now < self._hurry_at:
             return False
         if self._ended_by_a_loss(now):
             self._start_over()
@@ -423,25 +422,19 @@ class ElasticSupervisor(Supervisor):
 
     def _ended_by_a_loss(self, now: float) -> bool:
         """Whether Horovod can be started again and may then continue."""
-        if self._launcher_code == 0 or self._state.restarts >= MOST_RESTARTS or self._workers.any_succeeded():
+        if self._launcher.code == 0 or self._state.restarts >= MOST_RESTARTS or self._workers.any_succeeded():
             return False
         return self._disturbed_at > self._launched_at and now - self._disturbed_at < CAUSE_SECONDS + self._longest_step
 
     def _start_over(self) -> None:
         self._state.restarts += 1
-        what = f"Horovod did not recover from a loss (exit code {self._launcher_code})"
+        what = f"Horovod did not recover from a loss (exit code {self._launcher.code})"
         self._log.note(f"{what}; it is started again from the newest checkpoint")
-        self._end_launcher_group()
+        self._launcher.kill_rest()
         self._close_output()
         self._write_hosts({})
         self._hurry_at = float("inf")
         self._restart = Restart(self._leases, now=time.monotonic())
-
-    def _end_launcher_group(self) -> None:
-        if self._launcher is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._launcher.pid, signal.SIGKILL)
-        self._launcher = None
 
     def _continue_restart(self, restart: Restart, now: float) -> None:
         for node in restart.late(now=now):
@@ -451,7 +444,6 @@ class ElasticSupervisor(Supervisor):
         self._restart = None
         self._workers.begin(now=now)
         self._rendezvous.over()
-        self._launcher_code = None
         self._membership.started_again(now=now)
         state.record_event(self._request.run, "started again", detail="from the newest checkpoint")
         self._start_launcher()

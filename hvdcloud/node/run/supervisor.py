@@ -8,25 +8,21 @@ Where the run has data sets, it starts horovodrun when every agent says that its
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import selectors
 import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from hvdcloud.node import paths, processes
+from hvdcloud.node import processes
 from hvdcloud.node.channel import BEAT_SECONDS, turn
-from hvdcloud.node.mesh.ssh import NODE_PROGRAM, forget_connections, shared_sockets
+from hvdcloud.node.mesh.ssh import forget_connections
 from hvdcloud.node.notify import tell
 from hvdcloud.node.records import state
-from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.finish import announcements, not_uploaded
-from hvdcloud.node.run.launcher import SOCKETS_VARIABLE, launcher_argv, launcher_environment
+from hvdcloud.node.run.launcher import Launcher
 from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
 from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.run.metrics import newest_numbers
@@ -49,8 +45,6 @@ _SILENCE_MARGIN = 4.0
 _STALL_SECONDS = 3.0
 _QUIET_SECONDS = 0.1
 DRAIN_SECONDS = 1.0
-_READ_SIZE = 1 << 18
-_PIPE_SIZE = 1 << 20
 
 
 def silence_limit(gloo_timeout: float) -> float:
@@ -73,12 +67,9 @@ class Supervisor:
         self._ended: list[Ended] = []
         self._ended_by_us: list[Ended] = []
         self._started: dict[int, str] = {}
-        self._launcher: subprocess.Popen[bytes] | None = None
-        self._launcher_code: int | None = None
+        self._launcher = Launcher(request.run, request.horovodrun)
         self._launcher_end: int | None = None
         """Its exit code, if it had ended by itself when we asked for the end of the run."""
-        self._output_open = False
-        self._output_fd = -1
         self._stop = False
         self._stopped = False
         self._ending = False
@@ -150,40 +141,13 @@ class Supervisor:
         self._selector.register(lease.error_fd, selectors.EVENT_READ, lambda: self._hear_error(lease))
 
     def _start_launcher(self) -> None:
-        request = self._request
-        reader, writer = os.pipe2(os.O_CLOEXEC)
-        with contextlib.suppress(OSError):
-            # More room for bursts of output; a kernel that refuses has its own limit.
-            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
-        os.set_blocking(reader, False)
         try:
-            environment = {**launcher_environment(request.run), SOCKETS_VARIABLE: shared_sockets()}
-            launcher = launcher_argv(request.horovodrun, path=environment["PATH"])
-            self._launcher = subprocess.Popen(
-                [*launcher, NODE_PROGRAM, "rank", request.run],
-                stdin=subprocess.DEVNULL,
-                stdout=writer,
-                stderr=writer,
-                env=environment,
-                cwd=self._launcher_folder(),
-                start_new_session=True,
-            )
+            self._launcher.start()
         except OSError as error:
-            self._trouble = f"{request.horovodrun[0]} could not be started: {error.strerror}"
-            os.close(reader)
+            self._trouble = f"{self._request.horovodrun[0]} could not be started: {error.strerror}"
             return
-        finally:
-            os.close(writer)
         self._state.launched = self._state.launched or time.time()
-        self._output_open = True
-        self._output_fd = reader
-        self._selector.register(reader, selectors.EVENT_READ, self._read_output)
-
-    def _launcher_folder(self) -> Path:
-        """Where horovodrun works. Its Python, which is root's, imports what lies there: no folder that belongs to the
-        ranks' user."""
-        run = self._request.run
-        return paths.run_dir(run) if Spec.load(run).user else paths.workspace()
+        self._selector.register(self._launcher.output_fd, selectors.EVENT_READ, self._read_output)
 
     def _turn(self, seconds: float) -> None:
         """One round: wait for anything to happen, at most until `seconds` are over or a heartbeat is due."""
@@ -204,8 +168,7 @@ class Supervisor:
         if self._log.holding and now - self._grew_at >= _QUIET_SECONDS:
             self._log.quiet()
             self._grew_at = now
-        if self._launcher is not None and self._launcher_code is None:
-            self._launcher_code = self._launcher.poll()
+        self._launcher.poll()
         frozen_ourselves = now - self._turned > BEAT_SECONDS + _STALL_SECONDS
         self._turned = now
         if now >= self._beat_at:
@@ -224,7 +187,7 @@ class Supervisor:
 
     def _watched_nodes(self) -> set[str]:
         """The nodes with ranks that have not ended; none until all have started."""
-        if self._launcher is None or self._launcher_code is not None or len(self._started) < self._request.np:
+        if not self._launcher.runs or len(self._started) < self._request.np:
             return set()
         ended = {each.record.rank for each in self._ended}
         return {node for rank, node in self._started.items() if rank not in ended}
@@ -235,9 +198,7 @@ class Supervisor:
         state.write(self._state)
 
     def _read_output(self) -> None:
-        try:
-            data = os.read(self._output_fd, _READ_SIZE)
-        except BlockingIOError:
+        if (data := self._launcher.read()) is None:
             return
         self._grew_at = time.monotonic()
         if data:
@@ -247,10 +208,9 @@ class Supervisor:
             self._close_output()
 
     def _close_output(self) -> None:
-        if self._output_open:
-            self._selector.unregister(self._output_fd)
-            os.close(self._output_fd)
-            self._output_open = False
+        if self._launcher.output_open:
+            self._selector.unregister(self._launcher.output_fd)
+            self._launcher.close_output()
 
     def _hear_error(self, lease: Lease) -> None:
         if not lease.read_error():
@@ -402,7 +362,7 @@ class Supervisor:
         if self._stop:
             self._stopped = True
             return True
-        if self._lost or self._trouble or (self._launcher is None and not self._waits_for_data):
+        if self._lost or self._trouble or not (self._launcher.started or self._waits_for_data):
             return True
         if self._log.failure is not None:
             self._trouble = (
@@ -411,10 +371,10 @@ class Supervisor:
             return True
         now = time.monotonic()
         open_question = may_be_a_consequence(self._ended, np=self._request.np, now=now)
-        if self._launcher_code is not None:
+        if self._launcher.code is not None:
             # A rank may be about to end with a code of its own, which says more than the launcher's.
-            unexplained = self._launcher_code > 0 and bool(self._started) and not self._failed
-            if not self._output_open and not open_question and not unexplained:
+            unexplained = self._launcher.code > 0 and bool(self._started) and not self._failed
+            if not self._launcher.output_open and not open_question and not unexplained:
                 return True
             self._hurry_at = min(self._hurry_at, now + max(DRAIN_SECONDS, CONSEQUENCE_SECONDS))
         elif self._failed:
@@ -432,16 +392,16 @@ class Supervisor:
         agent has finished, and has reported how its ranks ended, or was given up."""
         self._ending = True
         self._hurry_at = float("inf")
-        self._launcher_end = self._launcher_code
+        self._launcher_end = self._launcher.code
         self._state.state, self._state.training_until = "finishing", time.time()
         self._write_data()
         for lease in self._leases.values():
             lease.finish()
-        self._end_launcher(signal.SIGTERM)
+        self._launcher.end(signal.SIGTERM)
         kill_at = time.monotonic() + processes.GRACE_SECONDS + 1.0
         checkpoints: dict[str, UploadReport] = {}
         left: list[str] = []
-        while self._leases or (self._launcher is not None and self._launcher_code is None):
+        while self._leases or self._launcher.runs:
             self._turn(BEAT_SECONDS)
             for lease in list(self._leases.values()):
                 if lease.finished:
@@ -449,7 +409,7 @@ class Supervisor:
                     left += [f"{lease.node}: process {pid}" for pid in lease.left]
                     self._release(lease)
             if time.monotonic() >= kill_at:
-                self._end_launcher(signal.SIGKILL)
+                self._launcher.end(signal.SIGKILL)
         forget_connections()
         self._drain()
         outcome = self._judge_data() or self._judge_stuck() or self._judge()
@@ -501,15 +461,10 @@ class Supervisor:
         """The nodes that were lost and are not back."""
         return self._lost
 
-    def _end_launcher(self, number: int) -> None:
-        if self._launcher is not None and self._launcher_code is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._launcher.pid, number)
-
     def _drain(self) -> None:
         """What the launcher had still to say: its processes are gone, so the pipe ends."""
         deadline = time.monotonic() + DRAIN_SECONDS
-        while self._output_open and time.monotonic() < deadline:
+        while self._launcher.output_open and time.monotonic() < deadline:
             self._turn(_QUIET_SECONDS)
         self._close_output()
 

@@ -1,21 +1,28 @@
-"""How horovodrun is started, and with what environment."""
+"""horovodrun: how it is started and with what environment, and the process."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from hvdcloud.node import paths
 from hvdcloud.node.machine import image_environment
+from hvdcloud.node.mesh.ssh import NODE_PROGRAM, shared_sockets
 from hvdcloud.node.rank_user import RankUser
+from hvdcloud.node.records.spec import Spec
 
 PROGRAM = "horovodrun"
-SOCKETS_VARIABLE = "HVDCLOUD_SSH_SOCKETS"
+_SOCKETS_VARIABLE = "HVDCLOUD_SSH_SOCKETS"
 """Where horovodrun.py looks for connections that it may share; it passes it on to nobody."""
+_READ_SIZE = 1 << 18
+_PIPE_SIZE = 1 << 20
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "OPAL_PREFIX")
 _MPI_SETTINGS = "OMPI_MCA_"
 _DAEMON_NEEDS = ("PATH", "LD_LIBRARY_PATH", "OPAL_PREFIX")
@@ -78,3 +85,91 @@ def launcher_environment(run: str) -> dict[str, str]:
         # Open MPI's daemon on the other nodes, started over ssh, has no other mark of belonging to this run.
         "OMPI_MCA_orte_launch_agent": " ".join(["env", f"{paths.RUN_VARIABLE}={run}", *daemon, "orted"]),
     }
+
+
+class Launcher:
+    """The horovodrun of a run: its process, and the pipe to which it and all ranks write.
+
+    Args:
+        command: horovodrun's command line, without what each rank runs.
+    """
+
+    def __init__(self, run: str, command: Sequence[str]) -> None:
+        self._run = run
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self.code: int | None = None
+        """Its exit code, or less than 0 after a signal; None: it is not known to have ended."""
+        self.output_fd = -1
+        self.output_open = False
+
+    def start(self) -> None:
+        """Start it, also once more after it has ended. Raises OSError: it cannot be started."""
+        self._process = self.code = None
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        with contextlib.suppress(OSError):
+            # More room for bursts of output; a kernel that refuses has its own limit.
+            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+        os.set_blocking(reader, False)
+        try:
+            environment = {**launcher_environment(self._run), _SOCKETS_VARIABLE: shared_sockets()}
+            self._process = subprocess.Popen(
+                [*launcher_argv(self._command, path=environment["PATH"]), NODE_PROGRAM, "rank", self._run],
+                stdin=subprocess.DEVNULL,
+                stdout=writer,
+                stderr=writer,
+                env=environment,
+                cwd=self._folder(),
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
+        self.output_fd, self.output_open = reader, True
+
+    def _folder(self) -> Path:
+        """Where horovodrun works. Its Python, which is root's, imports what lies there: no folder that belongs to the
+        ranks' user."""
+        return paths.run_dir(self._run) if Spec.load(self._run).user else paths.workspace()
+
+    @property
+    def started(self) -> bool:
+        return self._process is not None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was started, and is not known to have ended."""
+        return self._process is not None and self.code is None
+
+    def poll(self) -> None:
+        """Find out whether it has ended."""
+        if self._process is not None and self.code is None:
+            self.code = self._process.poll()
+
+    def end(self, number: int) -> None:
+        """Send a signal to it and to what it has started here, unless it has ended."""
+        if self.runs:
+            self._signal(number)
+
+    def kill_rest(self) -> None:
+        """End it, or what it has left behind."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def read(self) -> bytes | None:
+        """What was written; empty at the end of the pipe, None: nothing yet."""
+        try:
+            return os.read(self.output_fd, _READ_SIZE)
+        except BlockingIOError:
+            return None
+
+    def close_output(self) -> None:
+        """Read no more."""
+        os.close(self.output_fd)
+        self.output_open = False
