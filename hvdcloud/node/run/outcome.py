@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from hvdcloud.runs.reports import RankRecord, signal_name
 
@@ -29,6 +29,42 @@ class Loss(NamedTuple):
     node: str
     why: str
     at: float
+
+
+@dataclass
+class Ranks:
+    """The ranks that have started, and how they have ended, as their agents report it."""
+
+    started: dict[int, str] = field(default_factory=dict)
+    """The node of each."""
+    ended: list[Ended] = field(default_factory=list)
+    """The ends that count for the verdict."""
+    ended_by_us: list[Ended] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        return any(ended.record.exit_code for ended in self.ended)
+
+    def note_end(self, message: Mapping[str, Any], *, by_us: bool, now: float) -> Ended | None:
+        """Note how a rank ended. Returns its end if it counts for the verdict: neither we brought it about nor its
+        agent. It does not matter when the report arrives: agents may be slow, and the verdict waits for all of them."""
+        ended = Ended(RankRecord.from_json(message["record"]), now - float(message.get("ago", 0.0)))
+        if message.get("reaped") or by_us:
+            self.ended_by_us.append(ended)
+            return None
+        self.ended.append(ended)
+        return ended
+
+    def nodes(self) -> set[str]:
+        """The nodes with ranks that have not ended."""
+        ended = {each.record.rank for each in self.ended}
+        return {node for rank, node in self.started.items() if rank not in ended}
+
+    def records(self) -> list[RankRecord]:
+        """What is known of each."""
+        records = {rank: RankRecord(rank=rank, node=node) for rank, node in self.started.items()}
+        records |= {ended.record.rank: ended.record for ended in [*self.ended, *self.ended_by_us]}
+        return [records[rank] for rank in sorted(records)]
 
 
 class Evidence(NamedTuple):

@@ -26,11 +26,20 @@ from hvdcloud.node.run.launcher import Launcher
 from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
 from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.run.metrics import newest_numbers
-from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Ended, Evidence, Loss, Outcome, judge, may_be_a_consequence
+from hvdcloud.node.run.outcome import (
+    CONSEQUENCE_SECONDS,
+    Ended,
+    Evidence,
+    Loss,
+    Outcome,
+    Ranks,
+    judge,
+    may_be_a_consequence,
+)
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.watch import RankWatch
 from hvdcloud.node.uploads.drain import PREEMPTED, Saved, leaving_note, saved_note
-from hvdcloud.runs.reports import NodeData, RankRecord, RankWaits, UploadReport
+from hvdcloud.runs.reports import NodeData, RankWaits, UploadReport
 from hvdcloud.runs.state import RunState
 from hvdcloud.storage.token_file import RENEW_HINT, WAITING
 
@@ -64,9 +73,7 @@ class Supervisor:
         self._leases: dict[str, Lease] = {}
         self._broke: dict[str, Loss] = {}
         self._lost: list[Loss] = []
-        self._ended: list[Ended] = []
-        self._ended_by_us: list[Ended] = []
-        self._started: dict[int, str] = {}
+        self._ranks = Ranks()
         self._launcher = Launcher(request.run, request.horovodrun)
         self._launcher_end: int | None = None
         """Its exit code, if it had ended by itself when we asked for the end of the run."""
@@ -187,10 +194,8 @@ class Supervisor:
 
     def _watched_nodes(self) -> set[str]:
         """The nodes with ranks that have not ended; none until all have started."""
-        if not self._launcher.runs or len(self._started) < self._request.np:
-            return set()
-        ended = {each.record.rank for each in self._ended}
-        return {node for rank, node in self._started.items() if rank not in ended}
+        started = self._launcher.runs and len(self._ranks.started) >= self._request.np
+        return self._ranks.nodes() if started else set()
 
     def _write_data(self) -> None:
         self._data_changed = False
@@ -237,8 +242,8 @@ class Supervisor:
             lease.ready = True
             self._note_running()
         elif kind == "rank":
-            self._started[int(message["rank"])] = lease.node
-            if len(self._started) >= self._request.np:
+            self._ranks.started[int(message["rank"])] = lease.node
+            if len(self._ranks.started) >= self._request.np:
                 self._note_training()
         elif kind == "ended":
             self._note_end(message)
@@ -282,17 +287,9 @@ class Supervisor:
         self._data_changed = True
 
     def _note_end(self, message: dict[str, Any]) -> Ended | None:
-        """Note how a rank ended. Returns its end if it counts for the verdict.
-
-        It counts unless we brought it about: its agent ended the rank, or the launcher still ran when we asked for the
-        end. It does not matter when the report arrives: agents may be slow, and the verdict waits for all of them.
-        """
-        ended = Ended(RankRecord.from_json(message["record"]), time.monotonic() - float(message.get("ago", 0.0)))
-        if message.get("reaped") or (self._ending and self._launcher_end is None):
-            self._ended_by_us.append(ended)
-            return None
-        self._ended.append(ended)
-        return ended
+        """A rank has ended: by our doing, if the launcher still ran when we asked for the end."""
+        by_us = self._ending and self._launcher_end is None
+        return self._ranks.note_end(message, by_us=by_us, now=time.monotonic())
 
     def _leaves(self, lease: Lease, why: str) -> None:
         """A node is about to go; its agent uploads what it has, and the run continues until the node is gone."""
@@ -370,22 +367,18 @@ class Supervisor:
             )
             return True
         now = time.monotonic()
-        open_question = may_be_a_consequence(self._ended, np=self._request.np, now=now)
+        open_question = may_be_a_consequence(self._ranks.ended, np=self._request.np, now=now)
         if self._launcher.code is not None:
             # A rank may be about to end with a code of its own, which says more than the launcher's.
-            unexplained = self._launcher.code > 0 and bool(self._started) and not self._failed
+            unexplained = self._launcher.code > 0 and bool(self._ranks.started) and not self._ranks.failed
             if not self._launcher.output_open and not open_question and not unexplained:
                 return True
             self._hurry_at = min(self._hurry_at, now + max(DRAIN_SECONDS, CONSEQUENCE_SECONDS))
-        elif self._failed:
+        elif self._ranks.failed:
             self._hurry_at = min(self._hurry_at, now + FAILURE_SECONDS)
-        elif len(self._ended) >= self._request.np:
+        elif len(self._ranks.ended) >= self._request.np:
             self._hurry_at = min(self._hurry_at, now + LAUNCHER_SECONDS)
         return now >= self._hurry_at
-
-    @property
-    def _failed(self) -> bool:
-        return any(ended.record.exit_code for ended in self._ended)
 
     def _finish(self) -> None:
         """End the run on every node, collect what is known, and write it down. How it ended is judged when every
@@ -427,7 +420,7 @@ class Supervisor:
         self._state.metrics = newest_numbers(state.log_file(self._request.run), elastic=self._state.elastic is not None)
         self._state.state, self._state.ended = "done", time.time()
         self._state.result, self._state.exit_code, self._state.reason = outcome
-        self._state.ranks = self._rank_records()
+        self._state.ranks = self._ranks.records()
         self._state.nodes_lost = sorted({loss.node for loss in self._missing()})
         self._state.left_behind = left
         state.write(self._state)
@@ -448,7 +441,7 @@ class Supervisor:
         """How the run ended."""
         evidence = Evidence(
             np=self._request.np,
-            ended=self._ended,
+            ended=self._ranks.ended,
             lost=self._lost,
             stopped=self._stopped,
             trouble=self._trouble,
@@ -467,8 +460,3 @@ class Supervisor:
         while self._launcher.output_open and time.monotonic() < deadline:
             self._turn(_QUIET_SECONDS)
         self._close_output()
-
-    def _rank_records(self) -> list[RankRecord]:
-        records = {rank: RankRecord(rank=rank, node=node) for rank, node in self._started.items()}
-        records |= {ended.record.rank: ended.record for ended in [*self._ended, *self._ended_by_us]}
-        return [records[rank] for rank in sorted(records)]
