@@ -9,9 +9,9 @@ from typing import Any
 
 from hvdcloud.node.elastic.control_socket import Caller
 from hvdcloud.node.elastic.membership import Membership, Place
-from hvdcloud.node.elastic.reports import Reports
 from hvdcloud.node.elastic.workers import Workers
 from hvdcloud.node.run.lease import Lease
+from hvdcloud.node.run.recorder import Recorder
 from hvdcloud.runs.reports import UploadReport
 
 LEAVE_SECONDS = 60.0
@@ -45,14 +45,14 @@ class Admission:
         membership: Membership,
         workers: Workers,
         leases: Mapping[str, Lease],
-        reports: Reports,
+        recorder: Recorder,
         replaced: Callable[[str], None],
     ) -> None:
         self._head = head
         self._membership = membership
         self._workers = workers
         self._leases = leases
-        self._reports = reports
+        self._recorder = recorder
         self._replaced = replaced
         self._dismissals: list[_Dismissal] = []
         self._uploads: dict[str, UploadReport] = {}
@@ -77,7 +77,7 @@ class Admission:
                 return f"{name} is the head, which is not replaced"
             self._replaced(name)
             self._membership.admit(name, index=int(host["index"]), slots=int(host["slots"]))
-            self._reports.joined(name)
+            self._recorder.joined(name)
         return ""
 
     def keep_uploads(self, node: str, report: UploadReport | None) -> None:
@@ -96,7 +96,7 @@ class Admission:
                     lease.finish()
             if dismissal.nodes.isdisjoint(self._leases):
                 self._dismissals.remove(dismissal)
-                self._reports.left(dismissal.nodes)
+                self._recorder.left(dismissal.nodes)
                 reports = {node: self._uploads.get(node) for node in dismissal.nodes}
                 checkpoints = {node: report.to_json() if report else {} for node, report in reports.items()}
                 dismissal.caller.answer({"checkpoints": checkpoints})
@@ -121,5 +121,5 @@ class Admission:
                 self._membership.move(node, Place.GONE, "dismissed")
             elif self._membership.members[node].place is not Place.LEAVING:
                 self._membership.move(node, Place.LEAVING, "dismissed")
-                self._reports.event("node leaves", node, "dismissed", note=f"node {node} leaves the run")
+                self._recorder.event("node leaves", node, "dismissed", note=f"node {node} leaves the run")
         return ""

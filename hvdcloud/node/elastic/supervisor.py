@@ -23,7 +23,6 @@ from hvdcloud.node.elastic.membership import Member, Membership, Place
 from hvdcloud.node.elastic.provision import RunBundle, UnreachableError, provision
 from hvdcloud.node.elastic.rejoin import Rejoins
 from hvdcloud.node.elastic.rendezvous import Rendezvous
-from hvdcloud.node.elastic.reports import Reports
 from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
 from hvdcloud.node.elastic.workers import Process, Workers
 from hvdcloud.node.files import replace
@@ -33,6 +32,7 @@ from hvdcloud.node.records import state
 from hvdcloud.node.records.secrets_file import write_private
 from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Loss, Outcome, judge_elastic
+from hvdcloud.node.run.recorder import Recorder
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, START_SECONDS, Supervisor
 from hvdcloud.runs.state import ElasticLimits, RunState
@@ -79,13 +79,13 @@ class ElasticSupervisor(Supervisor):
         self._rejoins = Rejoins(
             prepare=self._prepare, post=self._mailbox.post, prepared=self._prepared, refused=self._refused
         )
-        self._reports = Reports(current, self._log)
+        self._recorder = Recorder(current, self._log)
         self._admission = Admission(
             head=self._head,
             membership=self._membership,
             workers=self._workers,
             leases=self._leases,
-            reports=self._reports,
+            recorder=self._recorder,
             replaced=self._forget_predecessor,
         )
         self._retired: list[Lease] = []
@@ -161,8 +161,8 @@ class ElasticSupervisor(Supervisor):
         self._rejoin(now)
         self._replace_lost()
         self._admission.see_off(now=now)
-        self._reports.world(ranks=len(self._workers.living()), nodes=len(self._workers.nodes()), now=now)
-        self._reports.members(self._membership.shown())
+        self._recorder.world(ranks=len(self._workers.living()), nodes=len(self._workers.nodes()), now=now)
+        self._recorder.members(self._membership.shown())
 
     def _list(self, now: float) -> None:
         """Change the list that Horovod sees, if that is due."""
@@ -185,7 +185,7 @@ class ElasticSupervisor(Supervisor):
         for member in in_use:
             if before[member.name] is not Place.LISTED and (member.listings > 1 or self._state.world):
                 self._disturbed_at = now
-                self._reports.event("node joins", member.name, f"as {member.alias}", note=f"node {member.name} joins")
+                self._recorder.event("node joins", member.name, f"as {member.alias}", note=f"node {member.name} joins")
 
     def _rejoin(self, now: float) -> None:
         """Try to reach the nodes that were lost, and to make those ready that are new."""
@@ -230,7 +230,7 @@ class ElasticSupervisor(Supervisor):
         if self._replacer is None:
             return
         self._replacer.consider([member.name for member in self._lost_now() if member.name != self._head])
-        self._reports.making(self._replacer.making)
+        self._recorder.making(self._replacer.making)
 
     def _admit_replacement(self, name: str) -> None:
         """Let a node that this head has replaced take part again, with the ranks that it had."""
@@ -291,7 +291,7 @@ class ElasticSupervisor(Supervisor):
             why = f"signal {record.signal}" if record.signal is not None else f"exit code {record.exit_code}"
             self._membership.failed(member.name, why, now=ended.at)
             note = f"the worker on node {member.name} ended with {why}"
-            self._reports.event("worker failed", member.name, why, note=note)
+            self._recorder.event("worker failed", member.name, why, note=note)
             self._note_loss(ended.at)
 
     def _leaves(self, lease: Lease, why: str) -> None:
@@ -341,7 +341,7 @@ class ElasticSupervisor(Supervisor):
         self._rejoins.later(node)
         if known not in (Place.JOINING, Place.PREPARING):
             self._disturbed_at = now
-            self._reports.event("lost a node", node, why, note=f"node {node} was lost: {why}")
+            self._recorder.event("lost a node", node, why, note=f"node {node} was lost: {why}")
             if not had_left:
                 self._note_loss(now)
         elif why != known_why and lease.refusal:
@@ -457,7 +457,7 @@ class ElasticSupervisor(Supervisor):
         self._listener.close()
         control_socket.socket_file(self._request.run).unlink(missing_ok=True)
         self._state.world = 0
-        self._reports.members(self._membership.shown())
+        self._recorder.members(self._membership.shown())
         super()._finish()
         if self._replacer is not None:
             self._replacer.close()

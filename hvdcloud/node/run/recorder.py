@@ -12,7 +12,7 @@ SETTLED_SECONDS = 0.5
 """How long the number of ranks has to stay the same before it is written down."""
 
 
-class Reports:
+class Recorder:
     """Writes what has changed into the run's state, events and log."""
 
     def __init__(self, current: RunState, log: RunLog) -> None:
