@@ -32,7 +32,6 @@ from hvdcloud.node.records import state
 from hvdcloud.node.records.secrets_file import write_private
 from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Loss, Outcome, judge_elastic
-from hvdcloud.node.run.recorder import Recorder
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, START_SECONDS, Supervisor
 from hvdcloud.runs.state import ElasticLimits, RunState
@@ -79,7 +78,6 @@ class ElasticSupervisor(Supervisor):
         self._rejoins = Rejoins(
             prepare=self._prepare, post=self._mailbox.post, prepared=self._prepared, refused=self._refused
         )
-        self._recorder = Recorder(current, self._log)
         self._admission = Admission(
             head=self._head,
             membership=self._membership,
@@ -259,7 +257,7 @@ class ElasticSupervisor(Supervisor):
             self._workers.processes[node, int(message["pid"])] = process
             if self._state.state == "starting":
                 self._state.state = "running"
-                self._note_training()
+                self._recorder.training()
         elif kind == "ended":
             self._worker_ended(member, message)
         elif kind == "connected":

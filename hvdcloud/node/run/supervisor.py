@@ -13,7 +13,6 @@ import selectors
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from hvdcloud.node import processes
@@ -36,12 +35,12 @@ from hvdcloud.node.run.outcome import (
     judge,
     may_be_a_consequence,
 )
+from hvdcloud.node.run.recorder import Recorder
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.watch import RankWatch
-from hvdcloud.node.uploads.drain import PREEMPTED, Saved, leaving_note, saved_note
+from hvdcloud.node.uploads.drain import Saved, saved_note
 from hvdcloud.runs.reports import NodeData, RankWaits, UploadReport
 from hvdcloud.runs.state import RunState
-from hvdcloud.storage.token_file import RENEW_HINT, WAITING
 
 FAILURE_SECONDS = 2.0
 """How long horovodrun may take to end the other ranks when one has failed; then we do it."""
@@ -69,6 +68,7 @@ class Supervisor:
         self._state = current
         self._silence = silence_limit(request.gloo_timeout)
         self._log = RunLog(state.log_file(request.run))
+        self._recorder = Recorder(current, self._log)
         self._selector = selectors.DefaultSelector()
         self._leases: dict[str, Lease] = {}
         self._broke: dict[str, Loss] = {}
@@ -88,8 +88,6 @@ class Supervisor:
         self._grew_at = 0.0
         self._waits_for_data = request.data is not None
         self._began = time.monotonic()
-        self._data = {each.node: each for each in current.data}
-        self._data_changed = False
         self._cost_at = tell.cost_at(current)
         self._watch = RankWatch(request.run, request.stuck, self._leases)
 
@@ -180,8 +178,7 @@ class Supervisor:
         self._turned = now
         if now >= self._beat_at:
             self._beat_at = now + BEAT_SECONDS
-            if self._data_changed:
-                self._write_data()
+            self._recorder.write_changed()
             for lease in self._leases.values():
                 if frozen_ourselves:
                     lease.heard = max(lease.heard, now - self._silence + _STALL_SECONDS)
@@ -196,11 +193,6 @@ class Supervisor:
         """The nodes with ranks that have not ended; none until all have started."""
         started = self._launcher.runs and len(self._ranks.started) >= self._request.np
         return self._ranks.nodes() if started else set()
-
-    def _write_data(self) -> None:
-        self._data_changed = False
-        self._state.data = [self._data[node] for node in sorted(self._data, key=lambda name: (len(name), name))]
-        state.write(self._state)
 
     def _read_output(self) -> None:
         if (data := self._launcher.read()) is None:
@@ -240,11 +232,12 @@ class Supervisor:
         """What an agent said."""
         if kind == "ready":
             lease.ready = True
-            self._note_running()
+            if self._state.state == "starting" and all(each.ready for each in self._leases.values()):
+                self._recorder.ready()
         elif kind == "rank":
             self._ranks.started[int(message["rank"])] = lease.node
             if len(self._ranks.started) >= self._request.np:
-                self._note_training()
+                self._recorder.training()
         elif kind == "ended":
             self._note_end(message)
         elif kind == "reaped":
@@ -256,13 +249,13 @@ class Supervisor:
         elif kind == "saved":
             self._log.note(saved_note(lease.node, Saved.from_json(message)))
         elif kind == "token":
-            self._note_token(lease.node, missing=bool(message["missing"]))
+            self._recorder.token(lease.node, missing=bool(message["missing"]))
         elif kind in ("looked", "stacks"):
             self._watch.heard(lease.node, message)
         elif kind == "data":
-            self._note_data(lease.node, NodeData.from_json({**message, "node": lease.node}))
+            self._note_data(NodeData.from_json({**message, "node": lease.node}))
         elif kind == "waits":
-            self._note_waits(lease.node, RankWaits.all_from_json(message["ranks"]))
+            self._recorder.waits(lease.node, RankWaits.all_from_json(message["ranks"]))
         elif kind == "finished":
             lease.checkpoints = UploadReport.from_json(message["checkpoints"])
             if message.get("orphaned"):
@@ -270,21 +263,11 @@ class Supervisor:
         elif "error" in message:
             lease.refusal = str(message["error"])
 
-    def _note_data(self, node: str, data: NodeData) -> None:
+    def _note_data(self, data: NodeData) -> None:
         """A node's data sets have come so far; one that cannot have them ends a run that waits for it."""
-        self._data[node] = data
-        self._data_changed = True
+        self._recorder.node_data(data)
         if data.phase == "failed" and self._waits_for_data and not self._trouble:
-            self._trouble = f"node {node}: {data.error}"
-
-    def _note_waits(self, node: str, waits: Sequence[RankWaits]) -> None:
-        """How long the ranks of a node have waited in collectives so far."""
-        now = {each.rank for each in waits}
-        # In an elastic run another node may have had this rank, and this node another rank.
-        known = [each for each in self._state.waits if each.node != node and each.rank not in now]
-        known += [replace(each, node=node) for each in waits]
-        self._state.waits = sorted(known, key=lambda each: each.rank)
-        self._data_changed = True
+            self._trouble = f"node {data.node}: {data.error}"
 
     def _note_end(self, message: dict[str, Any]) -> Ended | None:
         """A rank has ended: by our doing, if the launcher still ran when we asked for the end."""
@@ -292,41 +275,13 @@ class Supervisor:
         return self._ranks.note_end(message, by_us=by_us, now=time.monotonic())
 
     def _leaves(self, lease: Lease, why: str) -> None:
-        """A node is about to go; its agent uploads what it has, and the run continues until the node is gone."""
-        event = "preempted" if why == PREEMPTED else "node leaves"
-        state.record_event(self._request.run, event, node=lease.node, detail=why)
-        if why == PREEMPTED:
-            self._state.nodes_preempted = sorted({*self._state.nodes_preempted, lease.node})
-            state.write(self._state)
-        self._log.note(leaving_note(lease.node, why))
-
-    def _note_token(self, node: str, *, missing: bool) -> None:
-        """The uploads of a node wait for a storage token, or do no longer."""
-        nodes = {*self._state.needs_token} - {node} | ({node} if missing else set())
-        if bool(nodes) != bool(self._state.needs_token):
-            text = f"{WAITING}; {RENEW_HINT}" if nodes else "a storage token has arrived: uploads continue"
-            self._log.note(text)
-            state.record_event(self._request.run, text)
-        self._state.needs_token = sorted(nodes)
-        state.write(self._state)
+        self._recorder.leaving(lease.node, why)
 
     def _orphaned(self, lease: Lease, why: str) -> None:
         """An agent has ended the run on its node on its own account; what that ended there is not the cause."""
         if not self._trouble:
             self._trouble = f"node {lease.node} ended its part of the run: {why}"
             self._trouble_is_loss = True
-
-    def _note_running(self) -> None:
-        if self._state.state == "starting" and all(lease.ready for lease in self._leases.values()):
-            self._state.state = "running"
-            state.write(self._state)
-            state.record_event(self._request.run, "every node is ready")
-
-    def _note_training(self) -> None:
-        """Every rank has started: from now on the run trains."""
-        if self._state.training_since is None:
-            self._state.training_since = time.time()
-            state.write(self._state)
 
     def _lose(self, lease: Lease, why: str) -> None:
         """A lease broke. If the node can be reached again, it was only the agent, and a new one ends the run there."""
@@ -387,7 +342,7 @@ class Supervisor:
         self._hurry_at = float("inf")
         self._launcher_end = self._launcher.code
         self._state.state, self._state.training_until = "finishing", time.time()
-        self._write_data()
+        self._recorder.write()
         for lease in self._leases.values():
             lease.finish()
         self._launcher.end(signal.SIGTERM)
@@ -427,7 +382,7 @@ class Supervisor:
 
     def _judge_data(self) -> Outcome | None:
         """The end of a run that failed for want of data; None: it did not."""
-        failed = any(each.phase == "failed" for each in self._data.values())
+        failed = any(each.phase == "failed" for each in self._recorder.data.values())
         if not (self._waits_for_data and failed) or self._stopped:
             return None
         return Outcome("failed", None, self._trouble)
