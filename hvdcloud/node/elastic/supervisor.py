@@ -69,7 +69,6 @@ class ElasticSupervisor(Supervisor):
             gloo_timeout=request.gloo_timeout,
             wall=time.time,
         )
-        self._head = request.hosts[0]
         self._bundle: RunBundle | None = None
         self._workers = Workers()
         self._longest_step = request.elastic.longest_step
@@ -149,7 +148,7 @@ class ElasticSupervisor(Supervisor):
             self._rendezvous.help(now=now)
             if self._launcher.code is None and self._rendezvous.is_hopeless(now=now):
                 self._log.note("after the loss of a node the workers do not find each other again")
-                self._launcher.end(signal.SIGKILL)
+                self._launcher.signal(signal.SIGKILL)
             if self._workers.check_formed(self._membership.expected(), now=now):
                 self._rendezvous.over()
                 self._membership.continued(now=now)
@@ -277,7 +276,7 @@ class ElasticSupervisor(Supervisor):
 
     def _worker_ended(self, member: Member, message: dict[str, Any]) -> None:
         process = self._workers.processes.get((member.name, int(message.get("pid") or 0)))
-        ended = self._note_end(message)
+        ended = self._ranks.note_end(message, now=time.monotonic())
         if ended is None or process is None:
             return
         process.ended, record = ended, ended.record
@@ -399,7 +398,7 @@ class ElasticSupervisor(Supervisor):
             self._trouble = f"the log could not be written on node {self._head}: {self._log.failure.strerror}"
         if self._waits_for_data:
             return bool(self._trouble)
-        if self._trouble or not (self._launcher.started or self._restart is not None):
+        if self._trouble:
             return True
         if self._restart is not None:
             return False
@@ -428,7 +427,7 @@ class ElasticSupervisor(Supervisor):
         self._state.restarts += 1
         what = f"Horovod did not recover from a loss (exit code {self._launcher.code})"
         self._log.note(f"{what}; it is started again from the newest checkpoint")
-        self._launcher.kill_rest()
+        self._launcher.signal(signal.SIGKILL, rest=True)
         self._close_output()
         self._write_hosts({})
         self._hurry_at = float("inf")

@@ -39,18 +39,21 @@ class Ranks:
     """The node of each."""
     ended: list[Ended] = field(default_factory=list)
     """The ends that count for the verdict."""
-    ended_by_us: list[Ended] = field(default_factory=list)
+    reaped: list[Ended] = field(default_factory=list)
+    """Those that we or the agents have brought about."""
+    reaping: bool = False
+    """Whether we bring them about from now on."""
 
     @property
     def failed(self) -> bool:
         return any(ended.record.exit_code for ended in self.ended)
 
-    def note_end(self, message: Mapping[str, Any], *, by_us: bool, now: float) -> Ended | None:
-        """Note how a rank ended. Returns its end if it counts for the verdict: neither we brought it about nor its
-        agent. It does not matter when the report arrives: agents may be slow, and the verdict waits for all of them."""
+    def note_end(self, message: Mapping[str, Any], *, now: float) -> Ended | None:
+        """Note how a rank ended. Returns its end if it counts for the verdict. It does not matter when the report
+        arrives: agents may be slow, and the verdict waits for all of them."""
         ended = Ended(RankRecord.from_json(message["record"]), now - float(message.get("ago", 0.0)))
-        if message.get("reaped") or by_us:
-            self.ended_by_us.append(ended)
+        if message.get("reaped") or self.reaping:
+            self.reaped.append(ended)
             return None
         self.ended.append(ended)
         return ended
@@ -63,7 +66,7 @@ class Ranks:
     def records(self) -> list[RankRecord]:
         """What is known of each."""
         records = {rank: RankRecord(rank=rank, node=node) for rank, node in self.started.items()}
-        records |= {ended.record.rank: ended.record for ended in [*self.ended, *self.ended_by_us]}
+        records |= {ended.record.rank: ended.record for ended in [*self.ended, *self.reaped]}
         return [records[rank] for rank in sorted(records)]
 
 

@@ -25,16 +25,7 @@ from hvdcloud.node.run.launcher import Launcher
 from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
 from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.run.metrics import newest_numbers
-from hvdcloud.node.run.outcome import (
-    CONSEQUENCE_SECONDS,
-    Ended,
-    Evidence,
-    Loss,
-    Outcome,
-    Ranks,
-    judge,
-    may_be_a_consequence,
-)
+from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Evidence, Loss, Outcome, Ranks, judge, may_be_a_consequence
 from hvdcloud.node.run.recorder import Recorder
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.watch import RankWatch
@@ -65,6 +56,7 @@ class Supervisor:
 
     def __init__(self, request: Request, current: RunState) -> None:
         self._request = request
+        self._head = request.hosts[0]
         self._state = current
         self._silence = silence_limit(request.gloo_timeout)
         self._log = RunLog(state.log_file(request.run))
@@ -106,12 +98,11 @@ class Supervisor:
     def _begin(self) -> None:
         """Start an agent on every node, and horovodrun beside them."""
         forget_connections()
-        head, *others = self._request.hosts
         # What takes longest first: a connection, then horovodrun, beside which this node's agent has time to start.
-        for node in others:
+        for node in self._request.hosts[1:]:
             self._hold(node, self._agent_command(node))
         self._launch()
-        self._hold(head, self._agent_command(head))
+        self._hold(self._head, self._agent_command(self._head))
 
     def _launch(self) -> None:
         """Start horovodrun, unless the nodes' data are waited for."""
@@ -121,10 +112,9 @@ class Supervisor:
             self._start_launcher()
 
     def _agent_command(self, node: str, *, again: bool = False, probe: bool = False) -> list[str]:
-        run = self._request.run
-        if node == self._request.hosts[0]:
-            return local_agent(run, probe=probe)
-        return remote_agent(run, node, again=again, probe=probe)
+        if node == self._head:
+            return local_agent(self._request.run, probe=probe)
+        return remote_agent(self._request.run, node, again=again, probe=probe)
 
     def _catch_signals(self) -> int:
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -239,7 +229,7 @@ class Supervisor:
             if len(self._ranks.started) >= self._request.np:
                 self._recorder.training()
         elif kind == "ended":
-            self._note_end(message)
+            self._ranks.note_end(message, now=time.monotonic())
         elif kind == "reaped":
             lease.left = list(message["left"])
         elif kind == "ending":
@@ -268,11 +258,6 @@ class Supervisor:
         self._recorder.node_data(data)
         if data.phase == "failed" and self._waits_for_data and not self._trouble:
             self._trouble = f"node {data.node}: {data.error}"
-
-    def _note_end(self, message: dict[str, Any]) -> Ended | None:
-        """A rank has ended: by our doing, if the launcher still ran when we asked for the end."""
-        by_us = self._ending and self._launcher_end is None
-        return self._ranks.note_end(message, by_us=by_us, now=time.monotonic())
 
     def _leaves(self, lease: Lease, why: str) -> None:
         self._recorder.leaving(lease.node, why)
@@ -314,12 +299,10 @@ class Supervisor:
         if self._stop:
             self._stopped = True
             return True
-        if self._lost or self._trouble or not (self._launcher.started or self._waits_for_data):
+        if self._lost or self._trouble:
             return True
         if self._log.failure is not None:
-            self._trouble = (
-                f"the log could not be written on node {self._request.hosts[0]}: {self._log.failure.strerror}"
-            )
+            self._trouble = f"the log could not be written on node {self._head}: {self._log.failure.strerror}"
             return True
         now = time.monotonic()
         open_question = may_be_a_consequence(self._ranks.ended, np=self._request.np, now=now)
@@ -341,11 +324,13 @@ class Supervisor:
         self._ending = True
         self._hurry_at = float("inf")
         self._launcher_end = self._launcher.code
+        # What ends while the launcher still runs, ends because we ask for it.
+        self._ranks.reaping = self._launcher_end is None
         self._state.state, self._state.training_until = "finishing", time.time()
         self._recorder.write()
         for lease in self._leases.values():
             lease.finish()
-        self._launcher.end(signal.SIGTERM)
+        self._launcher.signal(signal.SIGTERM)
         kill_at = time.monotonic() + processes.GRACE_SECONDS + 1.0
         checkpoints: dict[str, UploadReport] = {}
         left: list[str] = []
@@ -357,10 +342,10 @@ class Supervisor:
                     left += [f"{lease.node}: process {pid}" for pid in lease.left]
                     self._release(lease)
             if time.monotonic() >= kill_at:
-                self._launcher.end(signal.SIGKILL)
+                self._launcher.signal(signal.SIGKILL)
         forget_connections()
         self._drain()
-        outcome = self._judge_data() or self._judge_stuck() or self._judge()
+        outcome = self._judge_our_reason() or self._judge()
         notes = [f"node {loss.node} was lost: {loss.why}" for loss in self._missing()]
         notes += not_uploaded(checkpoints)
         if outcome.result != "succeeded":
@@ -380,17 +365,14 @@ class Supervisor:
         self._state.left_behind = left
         state.write(self._state)
 
-    def _judge_data(self) -> Outcome | None:
-        """The end of a run that failed for want of data; None: it did not."""
-        failed = any(each.phase == "failed" for each in self._recorder.data.values())
-        if not (self._waits_for_data and failed) or self._stopped:
+    def _judge_our_reason(self) -> Outcome | None:
+        """The end of a run that failed for want of data, or was stuck; None: it did not, and was not."""
+        if self._stopped:
             return None
-        return Outcome("failed", None, self._trouble)
-
-    def _judge_stuck(self) -> Outcome | None:
-        """The end of a run that was stuck; None: it was not."""
+        if self._waits_for_data and any(each.phase == "failed" for each in self._recorder.data.values()):
+            return Outcome("failed", None, self._trouble)
         stuck = self._state.stuck
-        return Outcome("failed", None, stuck.text) if stuck is not None and not self._stopped else None
+        return Outcome("failed", None, stuck.text) if stuck is not None else None
 
     def _judge(self) -> Outcome:
         """How the run ended."""

@@ -7,7 +7,6 @@ import fcntl
 import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,18 +87,14 @@ def launcher_environment(run: str) -> dict[str, str]:
 
 
 class Launcher:
-    """The horovodrun of a run: its process, and the pipe to which it and all ranks write.
-
-    Args:
-        command: horovodrun's command line, without what each rank runs.
-    """
+    """The horovodrun of a run, and the pipe to which it and all ranks write. `command`: without what a rank runs."""
 
     def __init__(self, run: str, command: Sequence[str]) -> None:
         self._run = run
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
         self.code: int | None = None
-        """Its exit code, or less than 0 after a signal; None: it is not known to have ended."""
+        """Its exit code; None: it is not known to have ended."""
         self.output_fd = -1
         self.output_open = False
 
@@ -135,10 +130,6 @@ class Launcher:
         return paths.run_dir(self._run) if Spec.load(self._run).user else paths.workspace()
 
     @property
-    def started(self) -> bool:
-        return self._process is not None
-
-    @property
     def runs(self) -> bool:
         """Whether it was started, and is not known to have ended."""
         return self._process is not None and self.code is None
@@ -148,17 +139,10 @@ class Launcher:
         if self._process is not None and self.code is None:
             self.code = self._process.poll()
 
-    def end(self, number: int) -> None:
-        """Send a signal to it and to what it has started here, unless it has ended."""
-        if self.runs:
-            self._signal(number)
-
-    def kill_rest(self) -> None:
-        """End it, or what it has left behind."""
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: int) -> None:
-        if self._process is not None:
+    def signal(self, number: int, *, rest: bool = False) -> None:
+        """Send a signal to it and to what it has started here. `rest`: to what is left of that too, when it has ended
+        itself."""
+        if self._process is not None and (self.code is None or rest):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
