@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 
 _TAG = re.compile(rb"\[(?:\d+,)?(\d+)\]<std(out|err)>:")
@@ -11,6 +12,8 @@ _TAG_START = re.compile(rb"\[[\d,]{0,12}\]?(?:<[a-z]{0,6}>?)?\Z")
 _HINT = b"]<std"
 _LAUNCHER = b"[launcher] "
 _MAX_HELD = 1 << 16
+QUIET_SECONDS = 0.1
+"""How long a partial line waits for its end."""
 
 
 class Normaliser:
@@ -112,6 +115,7 @@ class RunLog:
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._normaliser = Normaliser()
+        self._grew_at = 0.0
         self.failure: OSError | None = None
         """Why a line could not be written: a full disk, mostly."""
 
@@ -122,11 +126,14 @@ class RunLog:
 
     def output(self, data: bytes) -> None:
         """What horovodrun wrote."""
+        self._grew_at = time.monotonic()
         self._write(self._normaliser.feed(data))
 
     def quiet(self) -> None:
-        """Nothing came for a moment: show partial lines too."""
-        self._write(self._normaliser.flush())
+        """Show a partial line too, where nothing came for a moment."""
+        if self.holding and time.monotonic() - self._grew_at >= QUIET_SECONDS:
+            self._write(self._normaliser.flush())
+            self._grew_at = time.monotonic()
 
     def note(self, text: str) -> None:
         """A line of our own."""

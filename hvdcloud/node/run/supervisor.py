@@ -23,7 +23,7 @@ from hvdcloud.node.records import state
 from hvdcloud.node.run.finish import announcements, not_uploaded
 from hvdcloud.node.run.launcher import Launcher
 from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
-from hvdcloud.node.run.log import RunLog
+from hvdcloud.node.run.log import QUIET_SECONDS, RunLog
 from hvdcloud.node.run.metrics import newest_numbers
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Evidence, Loss, Outcome, Ranks, judge, may_be_a_consequence
 from hvdcloud.node.run.recorder import Recorder
@@ -42,7 +42,6 @@ START_SECONDS = 15.0
 MIN_SILENCE_SECONDS = 3.0
 _SILENCE_MARGIN = 4.0
 _STALL_SECONDS = 3.0
-_QUIET_SECONDS = 0.1
 DRAIN_SECONDS = 1.0
 
 
@@ -77,7 +76,6 @@ class Supervisor:
         self._hurry_at = float("inf")
         self._beat_at = 0.0
         self._turned = time.monotonic()
-        self._grew_at = 0.0
         self._waits_for_data = request.data is not None
         self._began = time.monotonic()
         self._cost_at = tell.cost_at(current)
@@ -149,7 +147,7 @@ class Supervisor:
         now = time.monotonic()
         wait = min(seconds, self._beat_at - now, self._hurry_at - now)
         if self._log.holding:
-            wait = min(wait, _QUIET_SECONDS)
+            wait = min(wait, QUIET_SECONDS)
         turn(self._selector, max(0.0, wait))
         ready = bool(self._leases) and all(lease.ready for lease in self._leases.values())
         if ready and self._waits_for_data and not self._ending:
@@ -160,9 +158,7 @@ class Supervisor:
             self._state.stuck, self._trouble = stuck, stuck.text
             state.record_event(self._request.run, "stuck", detail=stuck.text)
         now = time.monotonic()
-        if self._log.holding and now - self._grew_at >= _QUIET_SECONDS:
-            self._log.quiet()
-            self._grew_at = now
+        self._log.quiet()
         self._launcher.poll()
         frozen_ourselves = now - self._turned > BEAT_SECONDS + _STALL_SECONDS
         self._turned = now
@@ -185,13 +181,11 @@ class Supervisor:
         return self._ranks.nodes() if started else set()
 
     def _read_output(self) -> None:
-        if (data := self._launcher.read()) is None:
-            return
-        self._grew_at = time.monotonic()
+        data = self._launcher.read()
         if data:
             self._log.output(data)
             self._watch.output(data)
-        else:
+        elif data is not None:
             self._close_output()
 
     def _close_output(self) -> None:
@@ -395,5 +389,5 @@ class Supervisor:
         """What the launcher had still to say: its processes are gone, so the pipe ends."""
         deadline = time.monotonic() + DRAIN_SECONDS
         while self._launcher.output_open and time.monotonic() < deadline:
-            self._turn(_QUIET_SECONDS)
+            self._turn(QUIET_SECONDS)
         self._close_output()
