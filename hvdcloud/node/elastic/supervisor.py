@@ -1,7 +1,7 @@
 """The supervisor of an elastic run: nodes leave and join while it trains.
 
-Horovod's driver gets its hosts from a file that only this module writes, by the rules of membership.py. Where a loss
-ends the driver all the same, which some orders of events do, it is started again from the newest checkpoint.
+Horovod's driver gets its hosts from a list (host_list.py) that follows the rules of membership.py. Where a loss ends
+the driver all the same, which some orders of events do, it is started again from the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.node import paths
 from hvdcloud.node.channel import Mailbox, accept, listen
 from hvdcloud.node.elastic import control_socket
 from hvdcloud.node.elastic.admission import Admission
 from hvdcloud.node.elastic.control_socket import Caller
+from hvdcloud.node.elastic.host_list import HostList, discovery_script
 from hvdcloud.node.elastic.membership import Member, Membership, Place
 from hvdcloud.node.elastic.provision import RunBundle, UnreachableError, provision
 from hvdcloud.node.elastic.rejoin import Rejoins
 from hvdcloud.node.elastic.rendezvous import Rendezvous
 from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
 from hvdcloud.node.elastic.workers import Process, Workers
-from hvdcloud.node.files import replace
 from hvdcloud.node.machine import outward_interface
-from hvdcloud.node.mesh import hosts, ssh
+from hvdcloud.node.mesh import ssh
 from hvdcloud.node.records import state
 from hvdcloud.node.records.secrets_file import write_private
 from hvdcloud.node.run.lease import Lease
@@ -54,12 +53,10 @@ class ElasticSupervisor(Supervisor):
 
     def __init__(self, request: Request, current: RunState) -> None:
         assert request.elastic is not None
-        script = paths.run_dir(request.run) / "discover"
-        self._hosts_file = paths.run_dir(request.run) / "hosts"
+        script = str(discovery_script(request.run))
         # A node that begins alone is given the loopback interface, and others may join it.
         command = [outward_interface() if word == "lo" else word for word in request.horovodrun]
-        super().__init__(request._replace(horovodrun=(*command, "--host-discovery-script", str(script))), current)
-        self._script = script
+        super().__init__(request._replace(horovodrun=(*command, "--host-discovery-script", script)), current)
         driving = sum(1 for host in request.elastic.hosts if not host.slots)
         self._silence = SILENCE_SECONDS
         self._membership = Membership(
@@ -69,6 +66,7 @@ class ElasticSupervisor(Supervisor):
             gloo_timeout=request.gloo_timeout,
             wall=time.time,
         )
+        self._hosts = HostList(request.run, self._membership)
         self._bundle: RunBundle | None = None
         self._workers = Workers()
         self._longest_step = request.elastic.longest_step
@@ -86,7 +84,6 @@ class ElasticSupervisor(Supervisor):
             replaced=self._forget_predecessor,
         )
         self._retired: list[Lease] = []
-        self._opened = False
         self._restart: Restart | None = None
         self._launched_at = 0.0
         self._disturbed_at = float("-inf")
@@ -104,10 +101,7 @@ class ElasticSupervisor(Supervisor):
         interface = words[words.index(option) + 1] if option in words else None
         self._bundle = RunBundle.of(self._request.run, interface=interface, data=self._request.data)
         ssh.forget_connections()
-        hosts.write_aliases({})
-        self._write_hosts({})
-        self._script.write_text(f"#!/bin/sh\nexec cat {self._hosts_file}\n")
-        self._script.chmod(0o755)
+        self._hosts.create()
         self._register(self._mailbox.fileno(), self._mailbox.deliver)
         self._listener = listen(control_socket.socket_file(self._request.run))
         self._register(self._listener.fileno(), self._accept)
@@ -127,10 +121,6 @@ class ElasticSupervisor(Supervisor):
     def _start_launcher(self) -> None:
         super()._start_launcher()
         self._launched_at = time.monotonic()
-
-    def _write_hosts(self, slots: dict[str, int]) -> None:
-        """What the discovery script prints, in one move."""
-        replace(self._hosts_file, "".join(f"{alias}:{number}\n" for alias, number in slots.items()))
 
     # -- every round ---------------------------------------------------------------------------------------------------
 
@@ -163,24 +153,12 @@ class ElasticSupervisor(Supervisor):
 
     def _list(self, now: float) -> None:
         """Change the list that Horovod sees, if that is due."""
-        if not self._opened:
-            waiting = any(member.place is Place.JOINING for member in self._membership.members.values())
-            few = len(self._membership.usable()) < self._membership.least
-            if waiting and (few or now < self._launched_at + START_SECONDS):
-                return
-            self._opened = True
-        if self._membership.worth_waiting(now=time.time()):
+        joining = self._hosts.update(now=now, patient_until=self._launched_at + START_SECONDS)
+        if joining is None:
             return
-        before = {member.name: member.place for member in self._membership.members.values()}
-        slots = self._membership.change(now=now)
-        if slots is None:
-            return
-        in_use = self._membership.in_use()
-        hosts.write_aliases({member.alias: member.name for member in in_use if member.alias != member.name})
-        self._write_hosts(slots)
         self._workers.disturbed(now=now)
-        for member in in_use:
-            if before[member.name] is not Place.LISTED and (member.listings > 1 or self._state.world):
+        for member in joining:
+            if member.listings > 1 or self._state.world:
                 self._disturbed_at = now
                 self._recorder.event("node joins", member.name, f"as {member.alias}", note=f"node {member.name} joins")
 
@@ -429,7 +407,7 @@ class ElasticSupervisor(Supervisor):
         self._log.note(f"{what}; it is started again from the newest checkpoint")
         self._launcher.signal(signal.SIGKILL, rest=True)
         self._close_output()
-        self._write_hosts({})
+        self._hosts.write({})
         self._hurry_at = float("inf")
         self._restart = Restart(self._leases, now=time.monotonic())
 
