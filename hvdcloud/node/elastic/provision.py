@@ -17,11 +17,12 @@ from typing import IO, Any, NamedTuple
 from hvdcloud.errors import NodeError
 from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
-from hvdcloud.node.data.sets import DataRequest
+from hvdcloud.node.elastic.membership import Member
 from hvdcloud.node.files import read_json
 from hvdcloud.node.mesh import ssh
-from hvdcloud.node.records.secrets_file import read_credentials, read_environment, read_notify
+from hvdcloud.node.records.secrets_file import read_credentials, read_environment, read_notify, write_private
 from hvdcloud.node.records.spec import Spec
+from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.sync import check_wanted
 
 _AS_ON_THE_HEAD = ("run", "cluster", "bucket", "bucket_endpoint", "keep_every", "command", "user", "stuck")
@@ -36,20 +37,15 @@ class UnreachableError(NodeError):
 class RunBundle(NamedTuple):
     """All that a node gets; collected when the run begins, since the files are deleted when it ends on the head."""
 
+    request: Request
     header: dict[str, Any]
     workspace: Path
 
     @classmethod
-    def of(cls, run: str, *, interface: str | None, data: DataRequest | None = None) -> RunBundle:
-        """The bundle of a run that was prepared on this node.
-
-        Args:
-            interface: the network interface that Horovod uses.
-            data: the data sets, with as many shares as nodes with ranks began.
-
-        Raises:
-            UsageError: the run was not prepared here.
-        """
+    def of(cls, request: Request) -> RunBundle:
+        """The bundle of a run that was prepared on this node. Raises UsageError: it was not."""
+        words, option = request.horovodrun, "--network-interfaces"
+        run = request.run
         spec = Spec.load(run)._asdict()
         header = {
             **{key: spec[key] for key in _AS_ON_THE_HEAD},
@@ -59,11 +55,18 @@ class RunBundle(NamedTuple):
             "credentials": read_credentials(run),
             **({"notify": notify.to_json()} if (notify := read_notify(run)) is not None else {}),
             "elastic": True,
-            "interface": interface,
-            "data": None if data is None else data.to_json(),
+            "interface": words[words.index(option) + 1] if option in words else None,
+            # With as many shares as nodes with ranks began.
+            "data": None if request.data is None else request.data.to_json(),
             "files": _files(),
         }
-        return cls(header, paths.workspace())
+        return cls(request, header, paths.workspace())
+
+    def share_of(self, member: Member) -> int:
+        """Which share of a data set a node gets: that of its predecessor, or a share that another node has too."""
+        assert self.request.elastic is not None
+        began = [host.name for host in self.request.elastic.hosts if host.slots]
+        return began.index(member.name) if member.name in began else member.index % max(1, len(began))
 
 
 def _files() -> list[dict[str, Any]]:
@@ -73,21 +76,24 @@ def _files() -> list[dict[str, Any]]:
     return [{"path": path, **{key: known[path][key] for key in wanted if key in known[path]}} for path in sorted(known)]
 
 
-def provision(bundle: RunBundle, *, node: str, index: int, slots: int, share: int = 0) -> None:
+def provision(bundle: RunBundle, member: Member) -> None:
     """Prepare a node; blocks until it is ready for its agent, which waits for its data.
-
-    Args:
-        share: which of the shares of a data set it gets.
 
     Raises:
         UnreachableError: it cannot be reached.
         NodeError: it refuses, or takes too long.
+        OSError: what the head has for its own ranks cannot be written again.
     """
+    node = member.name
+    if node == bundle.request.hosts[0]:
+        environment, credentials = bundle.header["env"], bundle.header["credentials"]
+        write_private(bundle.request.run, environment=environment, credentials=credentials)
+        return
     # A storage token that has been renewed since the run began.
     credentials = read_credentials(bundle.header["run"]) or bundle.header["credentials"]
-    header = {**bundle.header, "credentials": credentials, "node": index, "slots": slots}
+    header = {**bundle.header, "credentials": credentials, "node": member.index, "slots": member.slots}
     if header["data"] is not None:
-        header["data"] = {**header["data"], "index": share}
+        header["data"] = {**header["data"], "index": bundle.share_of(member)}
     with subprocess.Popen(
         ssh.node_command(node, "prepare", seconds=PREPARE_SECONDS),
         stdin=subprocess.PIPE,
@@ -114,6 +120,7 @@ def provision(bundle: RunBundle, *, node: str, index: int, slots: int, share: in
         why = str(error or said.rpartition("\n")[2] or f"exit code {process.returncode}")
         kind = UnreachableError if process.returncode == ssh.FAILED else NodeError
         raise kind(f"node {node} could not be made ready: {why}", hint="hvdcloud ssh shows the node")
+    ssh.forget_connection(node)
 
 
 def _send(pipe: IO[bytes], bundle: RunBundle, wanted: Sequence[int]) -> None:

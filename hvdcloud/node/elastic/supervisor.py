@@ -28,7 +28,6 @@ from hvdcloud.node.elastic.workers import Process, Workers
 from hvdcloud.node.machine import outward_interface
 from hvdcloud.node.mesh import ssh
 from hvdcloud.node.records import state
-from hvdcloud.node.records.secrets_file import write_private
 from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Loss, Outcome, judge_elastic
 from hvdcloud.node.run.request import Request
@@ -67,13 +66,16 @@ class ElasticSupervisor(Supervisor):
             wall=time.time,
         )
         self._hosts = HostList(request.run, self._membership)
-        self._bundle: RunBundle | None = None
+        self._bundle = RunBundle.of(self._request)
         self._workers = Workers()
         self._longest_step = request.elastic.longest_step
         self._rendezvous = Rendezvous(self._workers, self._disconnect, longest_step=self._longest_step)
         self._mailbox = Mailbox()
         self._rejoins = Rejoins(
-            prepare=self._prepare, post=self._mailbox.post, prepared=self._prepared, refused=self._refused
+            prepare=lambda node: provision(self._bundle, self._membership.members[node]),
+            post=self._mailbox.post,
+            prepared=self._prepared,
+            refused=self._refused,
         )
         self._admission = Admission(
             head=self._head,
@@ -97,9 +99,6 @@ class ElasticSupervisor(Supervisor):
     # -- the start -----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        words, option = self._request.horovodrun, "--network-interfaces"
-        interface = words[words.index(option) + 1] if option in words else None
-        self._bundle = RunBundle.of(self._request.run, interface=interface, data=self._request.data)
         ssh.forget_connections()
         self._hosts.create()
         self._register(self._mailbox.fileno(), self._mailbox.deliver)
@@ -167,25 +166,6 @@ class ElasticSupervisor(Supervisor):
         making = self._replacer.making if self._replacer else ()
         away = [each.name for each in self._membership.members.values() if each.place in (Place.LOST, Place.PREPARING)]
         self._rejoins.try_due([name for name in away if name not in self._leases and name not in making], now=now)
-
-    def _prepare(self, node: str) -> None:
-        """In a thread: get a node ready for its agent. Raises HvdcloudError, OSError: it cannot be reached, or
-        refuses."""
-        assert self._bundle is not None
-        if node == self._head:
-            header = self._bundle.header
-            write_private(self._request.run, environment=header["env"], credentials=header["credentials"])
-            return
-        member = self._membership.members[node]
-        share = self._share_of(node, member.index)
-        provision(self._bundle, node=node, index=member.index, slots=member.slots, share=share)
-        ssh.forget_connection(node)
-
-    def _share_of(self, node: str, index: int) -> int:
-        """Which share of the data sets a node gets: that of its predecessor, or a share that another node has too."""
-        assert self._request.elastic is not None
-        began = [host.name for host in self._request.elastic.hosts if host.slots]
-        return began.index(node) if node in began else index % max(1, len(began))
 
     def _prepared(self, node: str) -> None:
         member = self._membership.members[node]
