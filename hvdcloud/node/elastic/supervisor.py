@@ -11,13 +11,11 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.node.channel import Mailbox, accept, listen
-from hvdcloud.node.elastic import control_socket
+from hvdcloud.node.channel import Mailbox
 from hvdcloud.node.elastic.admission import Admission
-from hvdcloud.node.elastic.control_socket import Caller
+from hvdcloud.node.elastic.control_socket import ControlSocket
 from hvdcloud.node.elastic.host_list import HostList, discovery_script
 from hvdcloud.node.elastic.membership import Member, Membership, Place
 from hvdcloud.node.elastic.provision import RunBundle, UnreachableError, provision
@@ -101,9 +99,8 @@ class ElasticSupervisor(Supervisor):
     def _begin(self) -> None:
         ssh.forget_connections()
         self._hosts.create()
-        self._register(self._mailbox.fileno(), self._mailbox.deliver)
-        self._listener = listen(control_socket.socket_file(self._request.run))
-        self._register(self._listener.fileno(), self._accept)
+        self._selector.register(self._mailbox, selectors.EVENT_READ, self._mailbox.deliver)
+        self._control = ControlSocket(self._request.run, self._selector, self._admission.answer)
         for name in self._membership.members:
             self._hold(name, self._agent_command(name))
         self._launch()
@@ -326,20 +323,6 @@ class ElasticSupervisor(Supervisor):
             what = f"node {node} may not break its workers' connections ({error})"
             self._log.note(f"{what}: after a loss, they notice it {self._request.gloo_timeout:.0f} s later")
 
-    # -- nodes that join and leave on request --------------------------------------------------------------------------
-
-    def _accept(self) -> None:
-        if (connection := accept(self._listener)) is not None:
-            caller = Caller(connection)
-            self._register(connection.fileno(), lambda: self._hear_caller(caller))
-
-    def _hear_caller(self, caller: Caller) -> None:
-        """Hand a request of `admit` or `dismiss` on."""
-        messages = caller.channel.receive()
-        if messages or caller.channel.closed:
-            self._selector.unregister(caller.connection.fileno())
-            self._admission.answer(messages[0] if messages else {}, caller)
-
     def _forget_predecessor(self, node: str) -> None:
         """Before a new node is admitted under a name, end the lease on an earlier one, and the attempts to reach it."""
         if (lease := self._leases.get(node)) is not None:
@@ -408,9 +391,7 @@ class ElasticSupervisor(Supervisor):
             self._replacer.abandon()
         self._state.making = ()
         self._admission.end()
-        self._selector.unregister(self._listener.fileno())
-        self._listener.close()
-        control_socket.socket_file(self._request.run).unlink(missing_ok=True)
+        self._control.close()
         self._state.world = 0
         self._recorder.members(self._membership.shown())
         super()._finish()
@@ -433,6 +414,3 @@ class ElasticSupervisor(Supervisor):
 
     def _lost_now(self) -> list[Member]:
         return [member for member in self._membership.members.values() if member.place is Place.LOST]
-
-    def _register(self, descriptor: int, call: Callable[[], None]) -> None:
-        self._selector.register(descriptor, selectors.EVENT_READ, call)
