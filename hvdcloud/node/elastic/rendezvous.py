@@ -1,14 +1,18 @@
 """How the workers of an elastic run find each other again after a loss, and when they will not.
 
 A worker notices that another is gone only when their connection breaks, which after a crash, a freeze or a cut cable it
-does not do by itself. So every agent breaks its workers' connections (mesh/tcp.py). Pure but for that.
+does not do by itself. So every agent breaks its workers' connections (mesh/tcp.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import socket
+from collections.abc import Callable, Mapping
 
 from hvdcloud.node.elastic.workers import Workers
+from hvdcloud.node.run.lease import Lease
+from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS
 
 WAKE_SECONDS = 3.0
@@ -25,8 +29,39 @@ _SLACK_SECONDS = 0.5
 _NEVER, _LONG_AGO = float("inf"), float("-inf")
 
 
+class Connections:
+    """What the agents are told of their workers' connections. `leases`: on the agents, by their nodes."""
+
+    def __init__(self, world: Workers, leases: Mapping[str, Lease], log: RunLog, *, gloo_timeout: float) -> None:
+        self._world = world
+        self._leases = leases
+        self._log = log
+        self._gloo_timeout = gloo_timeout
+        self._warned = False
+
+    def share_address(self, node: str) -> None:
+        """Let every agent know which addresses are nodes of this run, with that of another node."""
+        with contextlib.suppress(OSError):
+            self._world.addresses[node] = socket.gethostbyname(node)
+        for lease in self._leases.values():
+            lease.channel.send({"type": "mesh", "addresses": sorted(self._world.addresses.values())})
+
+    def disconnect(self, older_than: float) -> None:
+        """Have all agents break connections that are at least so many seconds old."""
+        for lease in self._leases.values():
+            if lease.ready:
+                lease.channel.send({"type": "disconnect", "older_than": older_than})
+
+    def disconnected(self, node: str, error: str) -> None:
+        """An agent has broken them; the log says, once, where it may not."""
+        if error and not self._warned:
+            self._warned = True
+            what = f"node {node} may not break its workers' connections ({error})"
+            self._log.note(f"{what}: after a loss, they notice it {self._gloo_timeout:.0f} s later")
+
+
 class Rendezvous:
-    """Decides when connections are broken, and when Horovod is restarted. All times are monotonic seconds.
+    """Decides when connections are broken, and when Horovod is restarted. Pure; all times are monotonic seconds.
 
     Args:
         disconnect: breaks those connections between workers that are at least that many seconds old.

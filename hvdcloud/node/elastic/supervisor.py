@@ -6,10 +6,8 @@ the driver all the same, which some orders of events do, it is started again fro
 
 from __future__ import annotations
 
-import contextlib
 import selectors
 import signal
-import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +18,7 @@ from hvdcloud.node.elastic.host_list import HostList, discovery_script
 from hvdcloud.node.elastic.membership import Member, Membership, Place
 from hvdcloud.node.elastic.provision import RunBundle, UnreachableError, provision
 from hvdcloud.node.elastic.rejoin import Rejoins
-from hvdcloud.node.elastic.rendezvous import Rendezvous
+from hvdcloud.node.elastic.rendezvous import Connections, Rendezvous
 from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
 from hvdcloud.node.elastic.workers import Process, Workers
 from hvdcloud.node.machine import outward_interface
@@ -64,13 +62,14 @@ class ElasticSupervisor(Supervisor):
             wall=time.time,
         )
         self._hosts = HostList(request.run, self._membership)
-        self._bundle = RunBundle.of(self._request)
         self._workers = Workers()
+        self._connections = Connections(self._workers, self._leases, self._log, gloo_timeout=request.gloo_timeout)
         self._longest_step = request.elastic.longest_step
-        self._rendezvous = Rendezvous(self._workers, self._disconnect, longest_step=self._longest_step)
+        self._rendezvous = Rendezvous(self._workers, self._connections.disconnect, longest_step=self._longest_step)
         self._mailbox = Mailbox()
+        bundle = RunBundle.of(self._request)
         self._rejoins = Rejoins(
-            prepare=lambda node: provision(self._bundle, self._membership.members[node]),
+            prepare=lambda node: provision(bundle, self._membership.members[node]),
             post=self._mailbox.post,
             prepared=self._prepared,
             refused=self._refused,
@@ -87,7 +86,6 @@ class ElasticSupervisor(Supervisor):
         self._restart: Restart | None = None
         self._launched_at = 0.0
         self._disturbed_at = float("-inf")
-        self._cannot_disconnect = False
         self._head_leaves = False
         self._replacer: Replacer | None = None
         self._state.elastic = ElasticLimits(min=request.elastic.least, max=request.elastic.most)
@@ -202,7 +200,7 @@ class ElasticSupervisor(Supervisor):
         if kind == "ready":
             lease.ready = True
             self._rejoins.forget(node)
-            self._share_address(lease)
+            self._connections.share_address(node)
             if member.place is Place.JOINING:
                 self._membership.move(node, Place.READY)
         elif kind == "rank":
@@ -217,7 +215,7 @@ class ElasticSupervisor(Supervisor):
         elif kind == "connected":
             self._workers.connected(node, message["workers"], listening=message["listening"], now=time.monotonic())
         elif kind == "disconnected":
-            self._warn_of_late_notice(node, str(message["error"]))
+            self._connections.disconnected(node, str(message["error"]))
         elif kind in (RESET, GATHER):
             if error := message.get("error"):
                 what = "upload" if kind == RESET else "fetch"
@@ -299,29 +297,9 @@ class ElasticSupervisor(Supervisor):
         elif why != known_why and lease.refusal:
             self._log.note(f"node {node} cannot take part: {why}")
 
-    # -- how workers are connected -------------------------------------------------------------------------------------
-
-    def _share_address(self, lease: Lease) -> None:
-        """Let every agent know which addresses are nodes of this run."""
-        with contextlib.suppress(OSError):
-            self._workers.addresses[lease.node] = socket.gethostbyname(lease.node)
-        for each in self._leases.values():
-            each.channel.send({"type": "mesh", "addresses": sorted(self._workers.addresses.values())})
-
     def _note_loss(self, now: float) -> None:
         if self._restart is None:
             self._rendezvous.lost(now=now)
-
-    def _disconnect(self, older_than: float) -> None:
-        for lease in self._leases.values():
-            if lease.ready:
-                lease.channel.send({"type": "disconnect", "older_than": older_than})
-
-    def _warn_of_late_notice(self, node: str, error: str) -> None:
-        if error and not self._cannot_disconnect:
-            self._cannot_disconnect = True
-            what = f"node {node} may not break its workers' connections ({error})"
-            self._log.note(f"{what}: after a loss, they notice it {self._request.gloo_timeout:.0f} s later")
 
     def _forget_predecessor(self, node: str) -> None:
         """Before a new node is admitted under a name, end the lease on an earlier one, and the attempts to reach it."""
