@@ -16,7 +16,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
@@ -92,25 +92,72 @@ class Channel:
             del self._outgoing[:sent]
 
 
-def listen(path: Path) -> socket.socket:
-    """A Unix socket that listens, for this user alone; it does not block."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    old = os.umask(0o177)
-    try:
-        listener.bind(str(path))
-    finally:
-        os.umask(old)
-    listener.listen(256)
-    return listener
+class Caller:
+    """One connection to a socket of this process."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.channel = Channel(connection.fileno())
+
+    def answer(self, message: dict[str, Any]) -> None:
+        """Send the one answer and close the connection; whether the caller still waits does not matter."""
+        self.channel.send(message)
+        self.connection.close()
 
 
-def accept(listener: socket.socket) -> socket.socket | None:
-    """The connection that waits; None: the caller has closed it again."""
-    with contextlib.suppress(BlockingIOError):
-        return listener.accept()[0]
-    return None
+AnyCaller = TypeVar("AnyCaller", bound=Caller)
+
+
+class Listener(Generic[AnyCaller]):
+    """A Unix socket that listens, for this user alone.
+
+    Args:
+        kind: what a connection becomes.
+        hear: called whenever a caller has said something, or has hung up.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        selector: selectors.BaseSelector,
+        *,
+        kind: type[AnyCaller],
+        hear: Callable[[AnyCaller], None],
+    ) -> None:
+        self.callers: set[AnyCaller] = set()
+        self._path = path
+        self._selector = selector
+        self._kind = kind
+        self._hear = hear
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        old = os.umask(0o177)
+        try:
+            self._socket.bind(str(path))
+        finally:
+            os.umask(old)
+        self._socket.listen(256)
+        selector.register(self._socket, selectors.EVENT_READ, self._accept)
+
+    def _accept(self) -> None:
+        # The caller may have hung up again.
+        with contextlib.suppress(BlockingIOError):
+            caller = self._kind(self._socket.accept()[0])
+            self.callers.add(caller)
+            self._selector.register(caller.connection, selectors.EVENT_READ, lambda: self._hear(caller))
+
+    def forget(self, caller: AnyCaller) -> None:
+        """Hear a caller no longer."""
+        if caller in self.callers:
+            self.callers.discard(caller)
+            self._selector.unregister(caller.connection)
+
+    def close(self) -> None:
+        """Take no more callers."""
+        self._selector.unregister(self._socket)
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
 
 
 def turn(selector: selectors.BaseSelector, seconds: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hvdcloud.node.elastic.control_socket import Caller
+from hvdcloud.node.channel import Caller
 from hvdcloud.node.elastic.membership import Membership, Place
 from hvdcloud.node.elastic.workers import Workers
 from hvdcloud.node.run.lease import Lease

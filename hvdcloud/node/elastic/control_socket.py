@@ -6,10 +6,7 @@ A Unix socket on the head, one JSON line each way; the answer to `dismiss` comes
 from __future__ import annotations
 
 import json
-import selectors
-import socket
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,49 +21,6 @@ SECONDS = 600.0
 def socket_file(run: str) -> Path:
     """The socket of the supervisor of an elastic run."""
     return paths.secret_dir(run) / "supervisor.sock"
-
-
-class Caller:
-    """One accepted connection, which waits for one answer."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.channel = channel.Channel(connection.fileno())
-
-    def answer(self, message: dict[str, Any]) -> None:
-        """Send the answer and close the connection; whether the caller still waits does not matter."""
-        self.channel.send(message)
-        self.connection.close()
-
-
-class ControlSocket:
-    """Listens until it is closed. `answer`: called with a request, empty where the caller has none, and the caller."""
-
-    def __init__(
-        self, run: str, selector: selectors.BaseSelector, answer: Callable[[Mapping[str, Any], Caller], None]
-    ) -> None:
-        self._file = socket_file(run)
-        self._selector = selector
-        self._answer = answer
-        self._listener = channel.listen(self._file)
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
-
-    def close(self) -> None:
-        """Take no more callers."""
-        self._selector.unregister(self._listener)
-        self._listener.close()
-        self._file.unlink(missing_ok=True)
-
-    def _accept(self) -> None:
-        if (connection := channel.accept(self._listener)) is not None:
-            caller = Caller(connection)
-            self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(caller))
-
-    def _hear(self, caller: Caller) -> None:
-        messages = caller.channel.receive()
-        if messages or caller.channel.closed:
-            self._selector.unregister(caller.connection)
-            self._answer(messages[0] if messages else {}, caller)
 
 
 def ask(run: str, request: dict[str, Any]) -> dict[str, Any]:

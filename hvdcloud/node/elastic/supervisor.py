@@ -11,9 +11,9 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.node.channel import Mailbox
+from hvdcloud.node.channel import Caller, Listener, Mailbox
 from hvdcloud.node.elastic.admission import Admission
-from hvdcloud.node.elastic.control_socket import ControlSocket
+from hvdcloud.node.elastic.control_socket import socket_file
 from hvdcloud.node.elastic.host_list import HostList, discovery_script
 from hvdcloud.node.elastic.membership import Member, Membership, Place
 from hvdcloud.node.elastic.provision import RunBundle, UnreachableError, provision
@@ -98,7 +98,8 @@ class ElasticSupervisor(Supervisor):
         ssh.forget_connections()
         self._hosts.create()
         self._selector.register(self._mailbox, selectors.EVENT_READ, self._mailbox.deliver)
-        self._control = ControlSocket(self._request.run, self._selector, self._admission.answer)
+        file = socket_file(self._request.run)
+        self._control = Listener(file, self._selector, kind=Caller, hear=self._hear_caller)
         for name in self._membership.members:
             self._hold(name, self._agent_command(name))
         self._launch()
@@ -300,6 +301,13 @@ class ElasticSupervisor(Supervisor):
     def _note_loss(self, now: float) -> None:
         if self._restart is None:
             self._rendezvous.lost(now=now)
+
+    def _hear_caller(self, caller: Caller) -> None:
+        """Hand a request of `admit` or `dismiss` on."""
+        messages = caller.channel.receive()
+        if messages or caller.channel.closed:
+            self._control.forget(caller)
+            self._admission.answer(messages[0] if messages else {}, caller)
 
     def _forget_predecessor(self, node: str) -> None:
         """Before a new node is admitted under a name, end the lease on an earlier one, and the attempts to reach it."""

@@ -31,7 +31,7 @@ from typing import Any
 
 from hvdcloud.errors import NodeError
 from hvdcloud.node import paths, processes
-from hvdcloud.node.channel import BEAT_SECONDS, Channel, Mailbox, accept, listen, turn
+from hvdcloud.node.channel import BEAT_SECONDS, Caller, Channel, Listener, Mailbox, turn
 from hvdcloud.node.files import Lock, lock_holder
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.monitor.sampler import Sampler
@@ -52,12 +52,11 @@ _POLL_SECONDS = 0.02
 _LAST_WORDS_SECONDS = 2.0
 
 
-class _Peer:
+class _Peer(Caller):
     """One connection on the agent's socket: a rank, `flush` or `leave`."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.channel = Channel(connection.fileno())
+        super().__init__(connection)
         self.rank: int | None = None
         self.pid: int | None = None
         self.child: int | None = None
@@ -74,8 +73,7 @@ class Agent:
         self._sampler = Sampler(spec, self._upload_loop, say_waits=self._say_waits)
         self._looker = Looker(spec)
         self._selector = selectors.DefaultSelector()
-        self._listener = listen(paths.agent_socket(spec.run))
-        self._peers: set[_Peer] = set()
+        self._socket = Listener(paths.agent_socket(spec.run), self._selector, kind=_Peer, hear=self._hear_peer)
         self._records: dict[int, RankRecord] = {}
         self._silence = SILENCE_SECONDS
         self._heard = time.monotonic()
@@ -98,7 +96,6 @@ class Agent:
     def run(self) -> None:
         """Work until the run has ended on this node and everything is said."""
         self._selector.register(self._lease.read_fd, selectors.EVENT_READ, self._hear)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._mailbox, selectors.EVENT_READ, self._mailbox.deliver)
         signal.signal(signal.SIGTERM, lambda *_: self._mailbox.post(lambda: self._end("the agent was asked to end")))
         self._upload_loop.start()
@@ -186,7 +183,7 @@ class Agent:
 
     def _ranks(self) -> dict[int, int]:
         """The process that each rank of this node has started and that has not ended."""
-        there = (peer for peer in self._peers if not peer.ended)
+        there = (peer for peer in self._socket.callers if not peer.ended)
         return {peer.rank: peer.child for peer in there if peer.rank is not None and peer.child is not None}
 
     def _look(self, *, of: object, fresh: bool) -> None:
@@ -195,12 +192,6 @@ class Agent:
     def _say(self, said: dict[str, Any], kind: str) -> None:
         """From any thread, to the supervisor."""
         self._mailbox.post(lambda: self._lease.send({"type": kind, **said}))
-
-    def _accept(self) -> None:
-        if (connection := accept(self._listener)) is not None:
-            peer = _Peer(connection)
-            self._peers.add(peer)
-            self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear_peer(peer))
 
     def _hear_peer(self, peer: _Peer) -> None:
         for message in peer.channel.receive():
@@ -223,7 +214,8 @@ class Agent:
                 self.leave(str(message["why"]), ending=bool(message["ending"]))
         if not peer.channel.closed and not (self._ending and peer.rank is None):
             return
-        self._drop(peer)
+        self._socket.forget(peer)
+        peer.connection.close()
         if peer.rank is not None and not peer.ended:
             # The rank itself was killed; what it started is not left behind.
             killed = int(signal.SIGKILL)
@@ -232,12 +224,6 @@ class Agent:
             if peer.child is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(peer.child, signal.SIGKILL)
-
-    def _drop(self, peer: _Peer) -> None:
-        if peer in self._peers:
-            self._peers.discard(peer)
-            self._selector.unregister(peer.connection)
-            peer.connection.close()
 
     def _record(self, peer: _Peer, record: RankRecord) -> None:
         record = replace(record, node=self._spec.name)
@@ -272,7 +258,11 @@ class Agent:
     def _look_at_connections(self) -> dict[int | None, tcp.OpenSockets]:
         """What each rank has open; notes when each of its connections to other nodes was first seen."""
         now = time.monotonic()
-        workers = {peer.pid: tcp.open_sockets(peer.child, self._mesh) for peer in self._peers if peer.child is not None}
+        workers = {
+            peer.pid: tcp.open_sockets(peer.child, self._mesh)
+            for peer in self._socket.callers
+            if peer.child is not None
+        }
         there = {inode for found in workers.values() for inode in found.connections}
         self._connections = {inode: self._connections.get(inode, now) for inode in there}
         return workers
@@ -284,7 +274,7 @@ class Agent:
         since = time.monotonic() - older_than
         old = {inode for inode, first in self._connections.items() if first <= since}
         broken, error = 0, ""
-        for peer in self._peers:
+        for peer in self._socket.callers:
             if peer.child is not None:
                 try:
                     broken += tcp.disconnect(peer.child, self._mesh, inodes=old)
@@ -340,18 +330,18 @@ class Agent:
 
     def _answer_askers(self, saved: drain.Saved) -> None:
         for peer in self._askers:
-            if peer in self._peers:
+            if peer in self._socket.callers:
                 peer.channel.send({"type": "left", **saved.to_json()})
         self._askers.clear()
 
     def _has_ranks(self) -> bool:
-        return any(peer.rank is not None and not peer.ended for peer in self._peers)
+        return any(peer.rank is not None and not peer.ended for peer in self._socket.callers)
 
     def _end(self, orphaned: str) -> None:
         """End the run on this node; once. `orphaned`: why, if it is not the supervisor that wants it."""
         if self._ending:
             return
-        for peer in [peer for peer in self._peers if peer.rank is not None]:
+        for peer in [peer for peer in self._socket.callers if peer.rank is not None]:
             # What a rank has reported before this is not our doing, however late we read it.
             self._hear_peer(peer)
         self._ending = True
