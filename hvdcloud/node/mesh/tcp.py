@@ -15,7 +15,8 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Collection, Iterable, Iterator
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,6 +109,37 @@ def disconnect(worker: int, addresses: Collection[str], *, inodes: Collection[st
                 connection.shutdown(socket.SHUT_RDWR)
                 broken += 1
     return broken
+
+
+class Connections:
+    """The connections of this node's workers to the addresses of other nodes, from one look to the next."""
+
+    def __init__(self) -> None:
+        self.addresses: frozenset[str] = frozenset()
+        self._since: dict[str, float] = {}
+        """When each was first seen, by inode."""
+
+    def look(self, workers: Mapping[int, int]) -> dict[int, OpenSockets]:
+        """What each worker has open. `workers`: the process id of each, by any key."""
+        now = time.monotonic()
+        seen = {key: open_sockets(worker, self.addresses) for key, worker in workers.items()}
+        there = {inode for found in seen.values() for inode in found.connections}
+        self._since = {inode: self._since.get(inode, now) for inode in there}
+        return seen
+
+    def disconnect(self, workers: Mapping[int, int], *, older_than: float) -> tuple[int, str]:
+        """Break connections, so that workers notice a loss at once. Younger ones (in seconds) stay: workers may have
+        noticed the loss by themselves, and be connecting again already. Returns how many, and why it may not."""
+        self.look(workers)
+        since = time.monotonic() - older_than
+        old = {inode for inode, first in self._since.items() if first <= since}
+        broken, error = 0, ""
+        for worker in workers.values():
+            try:
+                broken += disconnect(worker, self.addresses, inodes=old)
+            except OSError as refused:
+                error = refused.strerror or str(refused)
+        return broken, error
 
 
 def _sockets(worker: int) -> Iterator[tuple[int, int, Socket]]:

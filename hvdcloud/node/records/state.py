@@ -11,6 +11,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ from hvdcloud.node.paths import run_dir, runs_dir
 from hvdcloud.node.records.active import supervised
 
 if TYPE_CHECKING:
+    from hvdcloud.runs.reports import RankRecord, UploadReport
     from hvdcloud.runs.state import Event, RunState
 
 _BALLAST_BYTES = 1 << 18
@@ -89,6 +92,23 @@ def read(run: str) -> RunState:
     if state is None:
         raise UsageError(f"run {run} is not known on this node", hint="`hvdcloud status` shows the runs")
     return state
+
+
+def record_orphaned_end(run: str, *, ranks: Mapping[int, RankRecord], report: UploadReport) -> bool:
+    """Write down how a run ended whose supervisor is dead, as far as the head's agent knows; False: it is not dead."""
+    if supervised(run) is not None:
+        return False
+    current = read(run)
+    if not current.supervisor_dead:
+        return False
+    known = {record.rank: record for record in current.ranks} | dict(ranks)
+    current.supervisor_dead = False
+    current.ended = time.time()
+    current.ranks = [known[rank] for rank in sorted(known)]
+    # The other nodes' agents finish by themselves and were not heard.
+    current.checkpoints = replace(report, complete=report.complete and len(current.nodes) == 1)
+    write(current)
+    return True
 
 
 def _stored(run: str) -> RunState | None:

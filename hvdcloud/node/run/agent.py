@@ -36,7 +36,7 @@ from hvdcloud.node.files import Lock, lock_holder
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.monitor.sampler import Sampler
 from hvdcloud.node.notify import tell
-from hvdcloud.node.records import active, state
+from hvdcloud.node.records import state
 from hvdcloud.node.records.secrets_file import forget, forget_notify
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.look import Looker
@@ -78,9 +78,7 @@ class Agent:
         self._silence = SILENCE_SECONDS
         self._heard = time.monotonic()
         self._probe = probe
-        self._mesh: frozenset[str] = frozenset()
-        self._connections: dict[str, float] = {}
-        """When each of the workers' connections to other nodes was first seen, by inode."""
+        self._connections = tcp.Connections()
         self._resetting = False
         self._needs_token = False
         self._ending = False
@@ -160,9 +158,11 @@ class Agent:
             if kind == "hello":
                 self._silence = float(message["silence"])
             elif kind == "mesh":
-                self._mesh = frozenset(str(address) for address in message["addresses"])
+                self._connections.addresses = frozenset(str(address) for address in message["addresses"])
             elif kind == "disconnect":
-                self._disconnect(older_than=float(message["older_than"]))
+                older_than = float(message["older_than"])
+                broken, error = self._connections.disconnect(self._workers(), older_than=older_than)
+                self._lease.send({"type": "disconnected", "broken": broken, "error": error})
             elif kind == "reset" and not self._ending:
                 self._resetting = True
                 threading.Thread(target=self._reset, name="reset", daemon=True).start()
@@ -185,6 +185,10 @@ class Agent:
         """The process that each rank of this node has started and that has not ended."""
         there = (peer for peer in self._socket.callers if not peer.ended)
         return {peer.rank: peer.child for peer in there if peer.rank is not None and peer.child is not None}
+
+    def _workers(self) -> dict[int, int]:
+        """The process that each rank of this node has started, by the process that it is itself."""
+        return {peer.pid: peer.child for peer in self._socket.callers if peer.pid and peer.child is not None}
 
     def _look(self, *, of: object, fresh: bool) -> None:
         self._looker.look(self._ranks(), fresh=fresh, tell=lambda said: self._say({**said, "of": of}, "looked"))
@@ -242,9 +246,9 @@ class Agent:
 
     def _say_connected(self) -> None:
         """To which nodes the workers here are connected: by that the supervisor sees whether a world has formed."""
-        if not self._mesh or self._lease.blocked:
+        if not self._connections.addresses or self._lease.blocked:
             return
-        if workers := self._look_at_connections():
+        if workers := self._connections.look(self._workers()):
             seen = {str(pid): dict(collections.Counter(found.connections.values())) for pid, found in workers.items()}
             listening = [str(pid) for pid, found in workers.items() if found.listens]
             self._lease.send({"type": "connected", "workers": seen, "listening": listening})
@@ -254,33 +258,6 @@ class Agent:
         if self._needs_token != self._upload_loop.needs_token:
             self._needs_token = not self._needs_token
             self._lease.send({"type": "token", "missing": self._needs_token})
-
-    def _look_at_connections(self) -> dict[int | None, tcp.OpenSockets]:
-        """What each rank has open; notes when each of its connections to other nodes was first seen."""
-        now = time.monotonic()
-        workers = {
-            peer.pid: tcp.open_sockets(peer.child, self._mesh)
-            for peer in self._socket.callers
-            if peer.child is not None
-        }
-        there = {inode for found in workers.values() for inode in found.connections}
-        self._connections = {inode: self._connections.get(inode, now) for inode in there}
-        return workers
-
-    def _disconnect(self, *, older_than: float) -> None:
-        """Break what connects the workers here to other nodes, so that they notice a loss at once. Younger connections
-        (in seconds) stay: workers may have noticed the loss by themselves, and be connecting again already."""
-        self._look_at_connections()
-        since = time.monotonic() - older_than
-        old = {inode for inode, first in self._connections.items() if first <= since}
-        broken, error = 0, ""
-        for peer in self._socket.callers:
-            if peer.child is not None:
-                try:
-                    broken += tcp.disconnect(peer.child, self._mesh, inodes=old)
-                except OSError as refused:
-                    error = refused.strerror or str(refused)
-        self._lease.send({"type": "disconnected", "broken": broken, "error": error})
 
     def _reset(self) -> None:
         """End the ranks of this node, and upload: Horovod will be started again (restart.py)."""
@@ -385,30 +362,14 @@ class Agent:
             self._lease.flush()
         if self._spec.node:
             self._tell_of_lost_head()
-        elif self._orphaned:
-            self._record_orphaned_end(report)
+        elif self._orphaned and state.record_orphaned_end(self._spec.run, ranks=self._records, report=report):
+            tell.start(self._spec.run, tell.END)
 
     def _tell_of_lost_head(self) -> None:
         if self._lost_head:
             tell.start(self._spec.run, tell.HEAD_LOST)
         else:
             forget_notify(self._spec.run)
-
-    def _record_orphaned_end(self, report: UploadReport) -> None:
-        """Write down how the run ended, as far as this node knows: it is the head, and the supervisor is dead."""
-        if active.supervised(self._spec.run) is not None:
-            return
-        current = state.read(self._spec.run)
-        if not current.supervisor_dead:
-            return
-        known = {record.rank: record for record in current.ranks} | self._records
-        current.supervisor_dead = False
-        current.ended = time.time()
-        current.ranks = [known[rank] for rank in sorted(known)]
-        # The other nodes' agents finish by themselves and were not heard.
-        current.checkpoints = replace(report, complete=report.complete and len(current.nodes) == 1)
-        state.write(current)
-        tell.start(self._spec.run, tell.END)
 
 
 def main(run: str, *, probe: bool = False) -> int:
