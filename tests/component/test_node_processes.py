@@ -14,8 +14,8 @@ import pytest
 from hvdcloud.errors import NodeError
 from hvdcloud.node import paths, processes
 from hvdcloud.node.files import Lock
-from hvdcloud.node.records import state
-from hvdcloud.node.run import agent, control
+from hvdcloud.node.records import active, state
+from hvdcloud.node.run import control
 from hvdcloud.runs.state import RunState
 from tests.support.nodes import RUN
 
@@ -57,7 +57,7 @@ def test_an_agent_does_not_kill_what_has_its_predecessors_id(
     lock = held(paths.agent_lock(RUN), pid=stranger.pid)
 
     with pytest.raises(NodeError, match="does not end"):
-        agent._take_over(RUN)
+        active.take_over(RUN)
 
     assert stranger.poll() is None
     lock.release()

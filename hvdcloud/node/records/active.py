@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from typing import Any
 
-from hvdcloud.errors import UsageError
-from hvdcloud.node.files import lock_holder
-from hvdcloud.node.paths import supervisor_lock, volatile_dir
+from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.node import processes
+from hvdcloud.node.files import Lock, lock_holder
+from hvdcloud.node.paths import agent_lock, supervisor_lock, volatile_dir
+
+_POLL_SECONDS = 0.02
 
 
 class ActiveRunError(UsageError):
@@ -34,3 +39,22 @@ def live_agents() -> dict[str, dict[str, Any]]:
     """What the agents that run on this node wrote of themselves (processes.described), by run."""
     locks = {lock.stem: lock_holder(lock) for lock in sorted(volatile_dir().glob("*.agent"))}
     return {run: holder for run, holder in locks.items() if holder is not None}
+
+
+def take_over(run: str) -> Lock:
+    """Become the run's one agent on this node. An earlier one has lost its supervisor and is ended.
+
+    Raises:
+        NodeError: it does not end.
+    """
+    lock = Lock(agent_lock(run))
+    deadline = time.monotonic() + processes.KILL_SECONDS
+    while not lock.acquire(processes.describe_self()):
+        if earlier := processes.described(lock_holder(lock.path) or {}):
+            processes.send([earlier], signal.SIGKILL)
+            processes.wait_gone([earlier], seconds=deadline - time.monotonic())
+        else:
+            time.sleep(_POLL_SECONDS)
+        if time.monotonic() >= deadline:
+            raise NodeError(f"another agent of run {run} does not end", hint="hvdcloud down --force")
+    return lock

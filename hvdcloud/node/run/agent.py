@@ -29,14 +29,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hvdcloud.errors import NodeError
 from hvdcloud.node import paths, processes
 from hvdcloud.node.channel import BEAT_SECONDS, Caller, Channel, Listener, Mailbox, turn
-from hvdcloud.node.files import Lock, lock_holder
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.monitor.sampler import Sampler
 from hvdcloud.node.notify import tell
-from hvdcloud.node.records import state
+from hvdcloud.node.records import active, state
 from hvdcloud.node.records.secrets_file import forget, forget_notify
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.look import Looker
@@ -48,7 +46,6 @@ SILENCE_SECONDS = 30.0
 """How long the supervisor may be silent, until it says itself how long."""
 _STALL_SECONDS = 3.0
 """A pause of our own loop that means that we were frozen ourselves."""
-_POLL_SECONDS = 0.02
 _LAST_WORDS_SECONDS = 2.0
 
 
@@ -388,7 +385,7 @@ def main(run: str, *, probe: bool = False) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec = Spec.load(run)
-    lock = _take_over(run)
+    lock = active.take_over(run)
     _redirect_errors(run)
     try:
         Agent(spec, Channel(sys.stdin.fileno(), sys.stdout.fileno()), probe=probe).run()
@@ -403,18 +400,3 @@ def _redirect_errors(run: str) -> None:
     # Not on a full disk; the lease still carries what matters.
     with contextlib.suppress(OSError), (paths.run_dir(run) / "agent.err").open("ab") as file:
         os.dup2(file.fileno(), 2)
-
-
-def _take_over(run: str) -> Lock:
-    """The run's one agent on this node: us. An earlier one has lost its supervisor and is ended."""
-    lock = Lock(paths.agent_lock(run))
-    deadline = time.monotonic() + processes.KILL_SECONDS
-    while not lock.acquire(processes.describe_self()):
-        if earlier := processes.described(lock_holder(lock.path) or {}):
-            processes.send([earlier], signal.SIGKILL)
-            processes.wait_gone([earlier], seconds=deadline - time.monotonic())
-        else:
-            time.sleep(_POLL_SECONDS)
-        if time.monotonic() >= deadline:
-            raise NodeError(f"another agent of run {run} does not end", hint="hvdcloud down --force")
-    return lock
