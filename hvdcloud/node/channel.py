@@ -117,12 +117,7 @@ class Listener(Generic[AnyCaller]):
     """
 
     def __init__(
-        self,
-        path: Path,
-        selector: selectors.BaseSelector,
-        *,
-        kind: type[AnyCaller],
-        hear: Callable[[AnyCaller], None],
+        self, path: Path, selector: selectors.BaseSelector, *, kind: type[AnyCaller], hear: Callable[[AnyCaller], None]
     ) -> None:
         self.callers: set[AnyCaller] = set()
         self._path = path

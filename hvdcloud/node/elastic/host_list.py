@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from hvdcloud.node import paths
 from hvdcloud.node.elastic.membership import Member, Membership, Place
@@ -12,16 +11,11 @@ from hvdcloud.node.files import replace
 from hvdcloud.node.mesh import hosts
 
 
-def discovery_script(run: str) -> Path:
-    """The script of a run."""
-    return paths.run_dir(run) / "discover"
-
-
 class HostList:
-    """Keeps the list as the membership has it."""
+    """The list of one run, as its membership has it."""
 
     def __init__(self, run: str, membership: Membership) -> None:
-        self._script = discovery_script(run)
+        self.script = paths.run_dir(run) / "discover"
         self._file = paths.run_dir(run) / "hosts"
         self._membership = membership
         self._opened = False
@@ -30,8 +24,8 @@ class HostList:
         """Write the script, and a list without hosts."""
         hosts.write_aliases({})
         self.write({})
-        self._script.write_text(f"#!/bin/sh\nexec cat {self._file}\n")
-        self._script.chmod(0o755)
+        self.script.write_text(f"#!/bin/sh\nexec cat {self._file}\n")
+        self.script.chmod(0o755)
 
     def write(self, slots: Mapping[str, int]) -> None:
         """Make these aliases the list, in one move."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.node.channel import Caller, Listener, Mailbox
 from hvdcloud.node.elastic.admission import Admission
 from hvdcloud.node.elastic.control_socket import socket_file
-from hvdcloud.node.elastic.host_list import HostList, discovery_script
+from hvdcloud.node.elastic.host_list import HostList
 from hvdcloud.node.elastic.membership import Member, Membership, Place
 from hvdcloud.node.elastic.provision import RunBundle, UnreachableError, provision
 from hvdcloud.node.elastic.rejoin import Rejoins
@@ -48,12 +48,7 @@ class ElasticSupervisor(Supervisor):
 
     def __init__(self, request: Request, current: RunState) -> None:
         assert request.elastic is not None
-        script = str(discovery_script(request.run))
-        # A node that begins alone is given the loopback interface, and others may join it.
-        command = [outward_interface() if word == "lo" else word for word in request.horovodrun]
-        super().__init__(request._replace(horovodrun=(*command, "--host-discovery-script", script)), current)
         driving = sum(1 for host in request.elastic.hosts if not host.slots)
-        self._silence = SILENCE_SECONDS
         self._membership = Membership(
             [Member(name=host.name, index=host.number, slots=host.slots) for host in request.elastic.hosts],
             least=max(1, request.elastic.least - driving),
@@ -62,6 +57,11 @@ class ElasticSupervisor(Supervisor):
             wall=time.time,
         )
         self._hosts = HostList(request.run, self._membership)
+        # A node that begins alone is given the loopback interface, and others may join it.
+        command = [outward_interface() if word == "lo" else word for word in request.horovodrun]
+        command += ["--host-discovery-script", str(self._hosts.script)]
+        super().__init__(request._replace(horovodrun=tuple(command)), current)
+        self._silence = SILENCE_SECONDS
         self._workers = Workers()
         self._connections = Connections(self._workers, self._leases, self._log, gloo_timeout=request.gloo_timeout)
         self._longest_step = request.elastic.longest_step
@@ -98,8 +98,7 @@ class ElasticSupervisor(Supervisor):
         ssh.forget_connections()
         self._hosts.create()
         self._selector.register(self._mailbox, selectors.EVENT_READ, self._mailbox.deliver)
-        file = socket_file(self._request.run)
-        self._control = Listener(file, self._selector, kind=Caller, hear=self._hear_caller)
+        self._control = Listener(socket_file(self._request.run), self._selector, kind=Caller, hear=self._hear_caller)
         for name in self._membership.members:
             self._hold(name, self._agent_command(name))
         self._launch()

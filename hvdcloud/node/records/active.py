@@ -42,11 +42,8 @@ def live_agents() -> dict[str, dict[str, Any]]:
 
 
 def take_over(run: str) -> Lock:
-    """Become the run's one agent on this node. An earlier one has lost its supervisor and is ended.
-
-    Raises:
-        NodeError: it does not end.
-    """
+    """Become the run's one agent on this node. An earlier one has lost its supervisor and is ended. Raises NodeError:
+    it does not end."""
     lock = Lock(agent_lock(run))
     deadline = time.monotonic() + processes.KILL_SECONDS
     while not lock.acquire(processes.describe_self()):

@@ -40,7 +40,7 @@ from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.look import Looker
 from hvdcloud.node.uploads import drain
 from hvdcloud.node.uploads.loop import UploadLoop
-from hvdcloud.runs.reports import NodeData, RankRecord, RankWaits, UploadReport
+from hvdcloud.runs.reports import RankRecord, RankWaits, UploadReport
 
 SILENCE_SECONDS = 30.0
 """How long the supervisor may be silent, until it says itself how long."""
@@ -128,7 +128,9 @@ class Agent:
         if self._spec.data is not None:
             from hvdcloud.node.run.data import wait_for_data
 
-            problem = wait_for_data(self._spec, say=self._say_data, ending=self._told_to_end)
+            problem = wait_for_data(
+                self._spec, say=lambda data: self._say(data.to_json(), "data"), ending=self._told_to_end
+            )
         if self._probe and not problem and not self._told_to_end.is_set():
             from hvdcloud.node.run.probe import worker_problem
 
@@ -141,12 +143,8 @@ class Agent:
         else:
             self._mailbox.post(self._say_ready)
 
-    def _say_data(self, data: NodeData) -> None:
-        self._mailbox.post(lambda: self._lease.send({"type": "data", **data.to_json()}))
-
     def _say_waits(self, waits: Sequence[RankWaits]) -> None:
-        message = {"type": "waits", "ranks": [each.to_json() for each in waits]}
-        self._mailbox.post(lambda: self._lease.send(message))
+        self._say({"ranks": [each.to_json() for each in waits]}, "waits")
 
     def _hear(self) -> None:
         for message in self._lease.receive():
@@ -157,8 +155,7 @@ class Agent:
             elif kind == "mesh":
                 self._connections.addresses = frozenset(str(address) for address in message["addresses"])
             elif kind == "disconnect":
-                older_than = float(message["older_than"])
-                broken, error = self._connections.disconnect(self._workers(), older_than=older_than)
+                broken, error = self._connections.disconnect(self._workers(), older_than=float(message["older_than"]))
                 self._lease.send({"type": "disconnected", "broken": broken, "error": error})
             elif kind == "reset" and not self._ending:
                 self._resetting = True
