@@ -105,7 +105,7 @@ def _fit(config: Config, platform: Platform) -> Finding:
         return warning(mismatch.message, hint=mismatch.hint)
     gpu, image = platform.gpu(1), config.image
     if gpu is None and image.device == "cuda":
-        return unknown("the compute capability of this machine's GPUs is not known")
+        return unknown(f"the compute capability of the GPUs {platform.place} is not known")
     if gpu is None:
         return fine(f"no GPU, and image.device is {image.device}")
     if image.base is not None:

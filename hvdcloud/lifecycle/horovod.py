@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import UsageError
 from hvdcloud.runs import horovod_args
 from hvdcloud.runs.horovod_args import Host
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.record import ClusterRecord
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 CHECKPOINTS = "/var/lib/hvdcloud/checkpoints"
 """On every node; below it is the checkpoint directory of each run."""
+ONE_RANK_A_GPU = "a node has a rank for each of its GPUs, and NCCL takes no second one"
 
 
 def hosts_of(config: Config, record: ClusterRecord) -> list[Host]:
@@ -27,6 +30,17 @@ def hosts_of(config: Config, record: ClusterRecord) -> list[Host]:
         Host(name=head.name, slots=0 if drives else head.slots(slots)),
         *(Host(name=node.name, slots=node.slots(slots)) for node in others),
     ]
+
+
+def crowded(config: Config, record: ClusterRecord, hosts: Sequence[Host]) -> str:
+    """Which nodes have fewer GPUs than ranks, in words; empty: none has."""
+    gpus = {node.name: node.gpus for node in record.nodes}
+    full = [
+        f"{counted(host.slots, 'rank')} on {counted(gpus[host.name], 'GPU')} of {host.name}"
+        for host in hosts
+        if config.image.device == "cuda" and 0 < gpus[host.name] < host.slots
+    ]
+    return f"{', '.join(full)}; without run.slots_per_node, {ONE_RANK_A_GPU}" if full else ""
 
 
 def check_interfaces(record: ClusterRecord) -> None:

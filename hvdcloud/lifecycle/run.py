@@ -21,6 +21,7 @@ from hvdcloud.lifecycle.horovod import (
     CHECKPOINTS,
     check_interfaces,
     check_tools,
+    crowded,
     elastic_limits,
     gloo_timeout,
     hosts_of,
@@ -126,6 +127,8 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             hint="hvdcloud resize N gives it more or fewer nodes; run.slots_per_node sets the ranks of each",
         )
     ranks = options.ranks or horovod_args.default_ranks(hosts)
+    if few_gpus := crowded(config, record, hosts if elastic else horovod_args.taken(hosts, ranks)):
+        context.console.warn(few_gpus)
     timeout = gloo_timeout(config)
     interface = record.nodes[0].interface
     ssh_port = None if any(node.host for node in cluster.nodes) else horovod_args.SSH_PORT

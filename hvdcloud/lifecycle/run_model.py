@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.cluster.spending import RunTimes, run_times
 from hvdcloud.errors import CheckpointError, JobFailedError
 from hvdcloud.lifecycle.data import failure as data_failure
+from hvdcloud.lifecycle.horovod import ONE_RANK_A_GPU
 from hvdcloud.lifecycle.logs import Followed
 from hvdcloud.runs.data import RunData
 from hvdcloud.runs.failure import told
@@ -46,6 +47,8 @@ class RunResult:
     """The last lines of the first rank to fail, if the run failed."""
     missing_module: str = ""
     """The Python module that its image does not have, if that made the run fail; else empty."""
+    shares_gpu: bool = False
+    """Whether it failed because there were more ranks than GPUs."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The newest of each number that it printed: `loss`, `accuracy`, `images/s`."""
     progress: Progress | None = None
@@ -125,6 +128,8 @@ class RunResult:
         if self.missing_module:
             made_again = again or "hvdcloud down and hvdcloud up make the nodes again"
             return f"add the package of {self.missing_module} to requirements.txt; then {made_again}"
+        if self.shares_gpu:
+            return f"leave run.slots_per_node out: {ONE_RANK_A_GPU}" + (f"; then {again}" if again else "")
         return f"{again}, once it is fixed" if again else ""
 
 
@@ -162,5 +167,10 @@ def result_of_followed(cluster: str, followed: Followed) -> RunResult:
         return result
     said = failure.last_line or log.last_line
     return replace(
-        result, reason=failure.reason, last_lines=failure.lines, last_line=said, missing_module=failure.missing_module
+        result,
+        reason=failure.reason,
+        last_lines=failure.lines,
+        last_line=said,
+        missing_module=failure.missing_module,
+        shares_gpu=failure.shares_gpu,
     )

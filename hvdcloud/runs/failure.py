@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hvdcloud.runs.reports import RankRecord
 from hvdcloud.runs.stacks import WORKSPACE
-from hvdcloud.runs.state import RunState
+from hvdcloud.runs.state import About, RunState
 from hvdcloud.visible import says, words
 
 KEPT_LINES = 400
@@ -31,6 +31,8 @@ _MEMBER = re.compile(r" *\+(?:-\+)?-+ \S+ -+$")
 _END_OF_GROUP = re.compile(r" *\+-+$")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python[\d.]+/|^<")
 _MISSING_MODULE = re.compile(r"No module named '(\w+)(?:\.\w+)*'$")
+_SHARED_GPU = re.compile(r"ncclCommInitRank failed: invalid usage|invalid device ordinal")
+"""What NCCL says of two ranks on one GPU, and CUDA of a rank that asks for a second one where there is none."""
 _CONSEQUENCE = re.compile(
     r"Horovod has been shut down|ncclRemoteError|gloo.{0,200}(?:closed|reset|broken pipe|timed out)", re.IGNORECASE
 )
@@ -76,6 +78,8 @@ class Failure:
     """The one of them that says most: the exception."""
     missing_module: str = ""
     """The Python module that the image does not have: `pandas`; empty: none is missing."""
+    shares_gpu: bool = False
+    """There were more ranks than GPUs, and CUDA or NCCL refused that."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -184,7 +188,9 @@ def explain(
     # The head has judged by the ends alone: what ends first, or with a code of its own, counts. What was printed tells
     # which of the ranks that ended alike only followed the others.
     first = min(candidates, key=lambda each: (each.follows, each.record.exit_code != state.exit_code, each.began))
-    return first.failure()
+    crowded = 0 < About.from_json(state.about).gpus < state.np
+    refused = crowded and first.raised is not None and bool(_SHARED_GPU.search(first.raised.text))
+    return replace(first.failure(), shares_gpu=refused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

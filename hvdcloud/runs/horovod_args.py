@@ -100,14 +100,14 @@ def _reach(ssh_port: int | None, interface: str) -> list[str]:
     return [*port, "-i", MESH_KEY, "--network-interfaces", interface, "--disable-cache"]
 
 
-def _taken(hosts: Sequence[Host], ranks: int) -> list[Host]:
+def taken(hosts: Sequence[Host], ranks: int) -> list[Host]:
     """The slots that this many ranks take, in the hosts' order."""
-    taken = []
+    found = []
     for host in hosts:
         if ranks > 0 and host.slots:
-            taken.append(Host(name=host.name, slots=min(host.slots, ranks)))
+            found.append(Host(name=host.name, slots=min(host.slots, ranks)))
         ranks -= host.slots
-    return taken
+    return found
 
 
 def horovodrun_argv(
@@ -144,12 +144,12 @@ def horovodrun_argv(
             f"{ranks} ranks do not fit: {counted(len(hosts), 'node')} with {counted(slots, 'slot')}",
             hint=f"-np 1 to {slots}, more nodes, or a larger run.slots_per_node",
         )
-    taken = _taken(hosts, ranks)
-    if taken == _taken(hosts[:1], ranks):
+    filled = taken(hosts, ranks)
+    if filled == taken(hosts[:1], ranks):
         # Where every host is its own, the launcher accepts no other interface (get_local_interfaces).
         interface = "lo"
     argv = ["horovodrun", f"--{controller}", "-np", str(ranks)]
-    argv += ["-H", ",".join(f"{host.name}:{host.slots}" for host in taken)]
+    argv += ["-H", ",".join(f"{host.name}:{host.slots}" for host in filled)]
     argv += _reach(ssh_port, interface)
     argv += ["--timeline-filename", timeline] if timeline else []
     argv += ["--autotune", "--autotune-log-file", autotune] if autotune else []

@@ -9,9 +9,9 @@ import pytest
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
-from hvdcloud.lifecycle.horovod import CHECKPOINTS, elastic_limits, gloo_timeout, hosts_of
+from hvdcloud.lifecycle.horovod import CHECKPOINTS, crowded, elastic_limits, gloo_timeout, hosts_of
 from hvdcloud.node.paths import checkpoints_dir
-from hvdcloud.runs.horovod_args import Host, default_ranks, elastic_argv, horovodrun_argv
+from hvdcloud.runs.horovod_args import Host, default_ranks, elastic_argv, horovodrun_argv, taken
 
 HOSTS = (Host(name="digits-0", slots=2), Host(name="digits-1", slots=2))
 
@@ -66,6 +66,25 @@ def test_mpi_arguments_need_mpi() -> None:
 
 def test_every_slot_gets_a_rank_by_default() -> None:
     assert default_ranks(HOSTS) == 4
+
+
+@pytest.mark.parametrize(
+    ("device", "slots", "ranks", "said"),
+    [
+        ("cuda", None, 6, ""),
+        ("cuda", 3, 3, "3 ranks on 2 GPUs of d-1"),
+        ("cuda", 3, 6, "3 ranks on 2 GPUs of d-1, 3 ranks on 1 GPU of d-2"),
+        ("cuda", 3, 1, ""),
+        ("cpu", 3, 6, ""),
+    ],
+)
+def test_more_ranks_on_a_node_than_it_has_gpus_are_named(device: str, slots: int | None, ranks: int, said: str) -> None:
+    config = Config.model_validate({"name": "d", "image": {"device": device}, "run": {"slots_per_node": slots}})
+    nodes = (MemberRecord(name="d-1", gpus=2), MemberRecord(name="d-2", gpus=1), MemberRecord(name="d-3"))
+    found = crowded(
+        config, ClusterRecord(id="d", nodes=nodes), taken(hosts_of(config, ClusterRecord(id="d", nodes=nodes)), ranks)
+    )
+    assert found.partition(";")[0] == said
 
 
 @pytest.mark.parametrize("controller", ["gloo", "mpi"])

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.node.monitor.stillness import NodeSample, ProcessSample, Signs, ThreadSample, compare
+from hvdcloud.node.monitor.sample import parse_gpus
+from hvdcloud.node.monitor.stacks import gpu_sample
+from hvdcloud.node.monitor.stillness import GpuSample, NodeSample, ProcessSample, Signs, ThreadSample, compare
 from hvdcloud.node.run.rank import stall_check_seconds
 from hvdcloud.node.run.stuck import ANSWER_SECONDS, ROUNDS, SPIN_FACTOR, StallReader, StuckWatch
 from hvdcloud.runs.stacks import Frame, ProcessStacks, RankStacks, Thread
@@ -19,6 +21,7 @@ REDUCE = (
     Frame(name="synchronize", file="/opt/venv/lib/python3.11/site-packages/horovod/torch/mpi_ops.py", line=9),
     *STEP,
 )
+CUDA = "/usr/local/nvidia/lib64/libcuda.so.580.159.04"
 SLEEP, LOCK, SOCKET, POLL = "hrtimer_nanosleep", "futex_do_wait", "sk_wait_data", "do_epoll_wait"
 SECONDS = 10.0
 
@@ -65,8 +68,8 @@ CASES: Mapping[str, tuple[NodeSample, NodeSample, Signs | str]] = {
         STILL,
     ),
     "waits for a GPU that waits for others": (
-        node(thread(), gpus=((100.0, 9e9),)),
-        node(thread(cpu=9.9, waits="", inside=("/usr/local/nvidia/lib64/libcuda.so.1",)), gpus=((100.0, 9e9),)),
+        node(thread(), gpus=(GpuSample(100.0, 9e9, power=0.17),)),
+        node(thread(cpu=9.9, waits="", inside=(CUDA,)), gpus=(GpuSample(100.0, 9e9, power=0.17),)),
         STILL,
     ),
     "exchanges a few hundred bytes a millisecond, as idle ranks of Horovod do": (
@@ -123,8 +126,8 @@ CASES: Mapping[str, tuple[NodeSample, NodeSample, Signs | str]] = {
     "writes checkpoints": (node(thread()), node(thread(), checkpoints=(0, 1)), "checkpoints are written"),
     "exchanges tensors": (node(thread()), node(thread(), network=2_000_000.0), "the network is busy"),
     "uses its GPU": (
-        node(thread(), gpus=((0.0, 9e9),)),
-        node(thread(), gpus=((10.0, 9e9),)),
+        node(thread(), gpus=(GpuSample(0.0, 9e9),)),
+        node(thread(), gpus=(GpuSample(10.0, 9e9),)),
         "a GPU's load changes",
     ),
     "ends": (node(thread()), NodeSample(0.0, {}), "ranks begin or end"),
@@ -136,6 +139,66 @@ def test_what_a_rank_does_is_told_from_waiting(case: str) -> None:
     before, after, expected = CASES[case]
     found = compare(before._replace(at=100.0), after._replace(at=100.0 + SECONDS))
     assert found == (Signs((expected,), spins=False) if isinstance(expected, str) else expected)
+
+
+# What an H200 with driver 580.159.04 said to sample.QUERY while the main thread of a rank stayed at one place, in its
+# driver; twice, a second apart.
+GPU_CASES = {
+    "waits for a rank that does not come, in NCCL": (
+        "0, 100, 2019, 143771, 36, 118.98, 0, 700.00",
+        "0, 100, 2019, 143771, 36, 118.94, 0, 700.00",
+        (),
+    ),
+    "waits for a kernel that never ends": (
+        "0, 100, 529, 143771, 36, 118.26, 0, 700.00",
+        "0, 100, 529, 143771, 36, 118.22, 0, 700.00",
+        (),
+    ),
+    "has a GPU, and does nothing": (
+        "0, 0, 621, 143771, 36, 118.81, 0, 700.00",
+        "0, 0, 621, 143771, 36, 118.80, 0, 700.00",
+        (),
+    ),
+    "waits for one large product": (
+        "0, 100, 3699, 143771, 55, 597.76, 24, 700.00",
+        "0, 100, 3699, 143771, 55, 596.16, 20, 700.00",
+        ("a GPU computes",),
+    ),
+    "waits for products that stay in the GPU's cache": (
+        "0, 100, 841, 143771, 58, 669.16, 0, 700.00",
+        "0, 100, 841, 143771, 58, 669.33, 0, 700.00",
+        ("a GPU computes",),
+    ),
+    "waits for many small products": (
+        "0, 90, 823, 143771, 36, 121.79, 0, 700.00",
+        "0, 92, 823, 143771, 36, 121.72, 0, 700.00",
+        ("a GPU computes",),
+    ),
+    "waits for each of its small products": (
+        "0, 43, 719, 143771, 37, 125.28, 0, 700.00",
+        "0, 47, 719, 143771, 37, 127.66, 0, 700.00",
+        ("a GPU computes",),
+    ),
+    "copies within the GPU": (
+        "0, 100, 2575, 143771, 42, 334.27, 100, 700.00",
+        "0, 100, 2575, 143771, 42, 364.67, 100, 700.00",
+        ("a GPU computes",),
+    ),
+    "has a GPU that says nothing of itself": (
+        "0, [N/A], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A]",
+        "0, [N/A], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A]",
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GPU_CASES)
+def test_a_gpu_that_computes_is_told_from_one_whose_kernel_waits(case: str) -> None:
+    earlier, later, expected = GPU_CASES[case]
+    before, after = (tuple(map(gpu_sample, parse_gpus(said))) for said in (earlier, later))
+    spins = thread(cpu=9.9, waits="", inside=(CUDA,))
+    found = compare(node(thread(), gpus=before), node(spins, at=SECONDS, gpus=after))
+    assert found == Signs(expected, spins=False)
 
 
 # --- the clock ----------------------------------------------------------------------------------------------------

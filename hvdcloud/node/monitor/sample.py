@@ -23,7 +23,7 @@ GPU_SECONDS = 4.0
 """How long nvidia-smi may take; it hangs when a GPU has fallen off its bus."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 300.0
 QUERY = (
-    "--query-gpu=index,utilization.gpu,memory.used,memory.total,temperature.gpu,power.draw",
+    "--query-gpu=index,utilization.gpu,memory.used,memory.total,temperature.gpu,power.draw,utilization.memory,power.limit",
     "--format=csv,noheader,nounits",
 )
 _MIB = 1 << 20
@@ -84,14 +84,14 @@ def parse_gpus(output: str) -> list[dict[str, Any]]:
     gpus = []
     for line in output.splitlines():
         fields = [field.strip() for field in line.split(",")]
-        if len(fields) != 6 or not fields[0].isdigit():
+        if len(fields) != 8 or not fields[0].isdigit():
             continue
         gpu: dict[str, Any] = {"index": int(fields[0])}
-        names = ("utilization", "memory", "memory_total", "temperature", "power")
+        names = ("utilization", "memory", "memory_total", "temperature", "power", "memory_load", "power_limit")
         for name, text in zip(names, fields[1:], strict=True):
             with contextlib.suppress(ValueError):
                 value = float(text)
-                gpu[name] = int(value) * _MIB if name.startswith("memory") else round(value, 1)
+                gpu[name] = int(value) * _MIB if name in ("memory", "memory_total") else round(value, 1)
         gpus.append(gpu)
     return gpus
 

@@ -21,7 +21,7 @@ from hvdcloud.json_values import mappings, text
 from hvdcloud.node import processes
 from hvdcloud.node.monitor.owners import owner_of
 from hvdcloud.node.monitor.sample import Sensors
-from hvdcloud.node.monitor.stillness import BUSY, NodeSample, ProcessSample, ThreadSample
+from hvdcloud.node.monitor.stillness import BUSY, GpuSample, NodeSample, ProcessSample, ThreadSample
 from hvdcloud.runs.stacks import MOST_FRAMES, MOST_PROCESSES, MOST_THREADS, Frame, ProcessStacks, RankStacks, Thread
 
 SECONDS = 10.0
@@ -68,7 +68,7 @@ class Taker:
             seconds = now - before.at if before is not None else 0.0
             tree = _tree(pid)[:MOST_PROCESSES]
             found[rank] = {each: self._process(each, earlier.get(each), seconds=seconds) for each in tree}
-        gpus = tuple((float(gpu.get("utilization", 0)), float(gpu.get("memory", 0))) for gpu in machine.get("gpus", ()))
+        gpus = tuple(map(gpu_sample, machine.get("gpus", ())))
         network = float(machine.get("received", 0)) + float(machine.get("sent", 0)) if self._sensors.sees_mesh else 0.0
         files, size, self.written_at = _written(self._checkpoints)
         return NodeSample(now, found, network=network, gpus=gpus, checkpoints=(files, size))
@@ -125,6 +125,17 @@ class Taker:
         command = _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
         problem = "py-spy is not in this image" if spied is None else spied.problem
         return ProcessStacks(pid=pid, command=command, threads=threads, problem=problem)
+
+
+def gpu_sample(said: Mapping[str, float]) -> GpuSample:
+    """What `parse_gpus` has read of a GPU, without what it does not say."""
+    limit = said.get("power_limit", 0.0)
+    return GpuSample(
+        load=said.get("utilization", 0.0),
+        memory=said.get("memory", 0.0),
+        memory_load=said.get("memory_load", 0.0),
+        power=said.get("power", 0.0) / limit if limit > 0 else 0.0,
+    )
 
 
 def bounded(stacks: Sequence[RankStacks], *, most: int = MOST_BYTES) -> list[RankStacks]:

@@ -12,10 +12,12 @@ What a rank does while it says nothing, and what is seen of it:
 | is in one long call of native code          | a thread computes, and memory is touched                 | works   |
 | reads or writes files                       | bytes from and to disks                                  | works   |
 | downloads                                   | its main thread is woken by a socket, again and again    | works   |
-| exchanges large tensors, uses its GPU       | the network or the GPUs' load says so                    | works   |
+| exchanges large tensors                     | the network is busy                                      | works   |
+| has given its GPU much to do, and waits     | the GPU's load changes, or kernels end, memory is read   | works   |
 | sleeps, waits for a lock, a data loader     | no thread runs, or wakes at the same place only          | still   |
 | waits in a collective of Gloo               | Horovod's threads and its call run; the rest is still    | still   |
 | waits in a collective of Open MPI or NCCL   | the same, and these threads take a whole core            | still   |
+| waits for a kernel that never ends          | the same, and the GPU is 100 % busy and draws little     | still   |
 | spins in native code                        | a thread computes at the same place and touches nothing  | spins   |
 | cannot be looked at, and runs               | the main thread runs, and no stack is known              | works   |
 
@@ -44,6 +46,17 @@ NETWORK_PER_RANK = 2_000_000.0
 """Bytes per second. Horovod's ranks ask each other a thousand times a second whether there is work: some 100 kB."""
 GPU_LOAD, GPU_MEMORY = 10.0, 64 << 20
 """Differences of the utilization in per cent, of the memory in use in bytes."""
+GPU_BETWEEN = (10.0, 99.0)
+"""Per cent of the time in which a kernel runs. Below, it may be a screen; one that waits takes all of it."""
+GPU_MEMORY_LOAD, GPU_POWER = 2.0, 0.6
+"""Per cent of the time in which the memory is read or written, and part of the power limit. What an H200 says of both
+percentages and of its watts, of 700:
+
+- NCCL's kernel that waits for another rank, and one that never ends: 100, 0, 119; without a kernel: 0, 0, 76 to 119
+- matrix products, large: 100, 23, 690; 1,024 wide, from a CUDA graph: 100, 0, 669; 64 wide: 86 to 100, 0, 122
+- small ones for whose result the host waits: 38 to 47, 0, 124 to 137
+- a convolutional network in training: 97, 43, 268 to 488; copies: 100, 100, 306 to 466
+"""
 _COLLECTIVE = re.compile(
     r"/horovod/.*\.so|/(?:libmpi|libopen-(?:pal|rte)|libpmix|mca_|libnccl|libcuda\.|libgloo|libuc[mpst]\.|libpsm)"
 )
@@ -87,6 +100,25 @@ class ProcessSample(NamedTuple):
     """Its main thread's calls in Python; None: not known, or it runs none."""
 
 
+class GpuSample(NamedTuple):
+    """A GPU at one moment; 0: it does not say."""
+
+    load: float = 0.0
+    """Per cent of the time in which a kernel runs."""
+    memory: float = 0.0
+    """Bytes in use."""
+    memory_load: float = 0.0
+    """Per cent of the time in which its memory is read or written."""
+    power: float = 0.0
+    """Part of its limit."""
+
+    @property
+    def computes(self) -> bool:
+        """Whether what runs on it is more than a kernel that waits."""
+        some, most = GPU_BETWEEN
+        return some <= self.load < most or self.memory_load >= GPU_MEMORY_LOAD or self.power >= GPU_POWER
+
+
 class NodeSample(NamedTuple):
     """All ranks of a node at one moment."""
 
@@ -96,8 +128,7 @@ class NodeSample(NamedTuple):
     """By rank, then by process id."""
     network: float = 0.0
     """Bytes per second to and from other nodes."""
-    gpus: tuple[tuple[float, float], ...] = ()
-    """Utilization in per cent and memory in bytes of each."""
+    gpus: tuple[GpuSample, ...] = ()
     checkpoints: tuple[int, int] = (0, 0)
     """How many files, and how many bytes."""
 
@@ -135,9 +166,11 @@ def _of_node(before: NodeSample, after: NodeSample) -> Iterator[str]:
         yield "checkpoints are written"
     if after.network >= NETWORK_PER_RANK * max(1, len(after.ranks)):
         yield "the network is busy"
-    for (load, memory), (later_load, later_memory) in zip(before.gpus, after.gpus, strict=False):
-        if abs(later_load - load) >= GPU_LOAD or abs(later_memory - memory) >= GPU_MEMORY:
+    for gpu, later in zip(before.gpus, after.gpus, strict=False):
+        if abs(later.load - gpu.load) >= GPU_LOAD or abs(later.memory - gpu.memory) >= GPU_MEMORY:
             yield "a GPU's load changes"
+        elif later.computes:
+            yield "a GPU computes"
 
 
 def _of_rank(
