@@ -201,7 +201,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "orders": _vm_templates(context, cluster) if elastic else None,
         "down_when_done": options.down_when_done,
         "detached": options.detach,
-        "about": _about(about_cluster(context.platform, cluster, command), record, data),
+        "about": _about(about_cluster(context.platform, cluster, command), record),
         **({"data": data.to_json()} if data else {}),
     }
     shares = {name: share for share, name in enumerate(host.name for host in hosts if host.slots)}
@@ -295,10 +295,9 @@ def _data_of(data: DataRequest | None, share: int | None) -> Mapping[str, Any]:
     return {} if data is None or share is None else {"data": replace(data, index=share).to_json()}
 
 
-def _about(about: About, record: ClusterRecord, data: DataRequest | None) -> Mapping[str, Any]:
-    """What the run's state says of its cluster, with the GPUs if they wait for data."""
-    gpus = sum(node.gpus for node in record.nodes) if data else 0
-    found = asdict(replace(about, gpus=gpus))
+def _about(about: About, record: ClusterRecord) -> Mapping[str, Any]:
+    """What the run's state says of its cluster."""
+    found = asdict(replace(about, gpus=sum(node.gpus for node in record.nodes)))
     return {key: value for key, value in found.items() if value or key not in ("gpus", "spot_nodes")}
 
 

@@ -129,7 +129,7 @@ class RunResult:
             made_again = again or "hvdcloud down and hvdcloud up make the nodes again"
             return f"add the package of {self.missing_module} to requirements.txt; then {made_again}"
         if self.shares_gpu:
-            return f"leave run.slots_per_node out: {ONE_RANK_A_GPU}" + (f"; then {again}" if again else "")
+            return f"leave run.slots_per_node out: {ONE_RANK_A_GPU}; then {again or 'hvdcloud run'}"
         return f"{again}, once it is fixed" if again else ""
 
 

@@ -210,7 +210,10 @@ class Session:
         place = f"at {where(self.node)}:{self.node.port}"
         if self._state.load():
             hint = f"hvdcloud status --name {self._state.name} shows the nodes"
-        else:  # `up` is not over, and deletes nodes that it cannot reach.
+        # `up` is not over, and deletes nodes that it cannot reach.
+        elif (self.node.address or "").startswith("127."):
+            hint = "look whether Docker publishes ports to this machine (docker run --rm -p …), then hvdcloud up again"
+        else:
             hint = "let this machine reach that port (gce.ssh.source says who may), then hvdcloud up again"
         details = ""
         if self._proxy is not None:
