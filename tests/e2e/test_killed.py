@@ -164,16 +164,22 @@ def test_up_after_a_killed_up_clears_its_remains_and_succeeds(project: Project, 
 
 
 def test_a_network_that_a_killed_up_had_just_asked_for_is_not_in_the_way(engine: Any) -> None:
-    labels = {"managed-by": "hvdcloud", "hvdcloud-cluster": "t-killed-twice"}
-    # The engine checks for another one of the name, but not for one that it is about to make.
-    body = {"name": "t-killed-twice", "driver": "bridge", "check_duplicate": False, "labels": labels}
-    engine.api.create_network(**body)
+    def body(cluster_id: str) -> dict[str, Any]:
+        labels = {"managed-by": "hvdcloud", "hvdcloud-cluster": "t-killed-twice", "hvdcloud-id": cluster_id}
+        # The engine checks for another one of the name, but not for one that it is about to make.
+        return {"name": "t-killed-twice", "driver": "bridge", "check_duplicate": False, "labels": labels}
+
+    engine.api.create_network(**body("ours"))
+    elsewhere = engine.api.create_network(**body("theirs"))["Id"]
     maker = Maker(engine.api, on_progress=ignore_progress)
     try:
-        maker.network(Request(object="network t-killed-twice", method="POST /networks/create", body=body))
-        assert labelled(engine, "t-killed-twice") == ["network t-killed-twice"]
+        request = Request(object="network t-killed-twice", method="POST /networks/create", body=body("now"))
+        maker.network(request, begun_here=lambda cluster_id: cluster_id in ("ours", "now"))
+        left = {each["Labels"]["hvdcloud-id"] for each in engine.api.networks(names=["t-killed-twice"])}
+        assert left == {"theirs", "now"}
     finally:
         assert maker.undo() == []
+        engine.api.remove_network(elsewhere)
     assert labelled(engine, "t-killed-twice") == []
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hvdcloud.cluster.model import LABEL_CLUSTER, SSH_PORT, Request
+from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_ID, SSH_PORT, Request
 from hvdcloud.errors import CapacityError, ImageError, NameTakenError, NodeError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress
@@ -30,11 +30,14 @@ class Maker:
         self._on_progress = on_progress
         self._made: list[tuple[str, str]] = []
 
-    def network(self, request: Request) -> None:
-        """Make a network. Raises NameTakenError; CapacityError: no subnet is free; NodeError: refused."""
+    def network(self, request: Request, *, begun_here: Callable[[str], bool]) -> None:
+        """Make a network. Raises NameTakenError; CapacityError: no subnet is free; NodeError: refused.
+
+        `begun_here`: whether a command of this machine has begun the cluster of this id.
+        """
         network_id = self._create_network(request.body)
         self._made.append(("network", network_id))
-        self._delete_older(request.body, network_id)
+        self._delete_left(request.body, network_id, begun_here=begun_here)
 
     def container(self, request: Request) -> str:
         """Make a container and start it; returns its id. Raises as `create` and `start`."""
@@ -118,21 +121,20 @@ class Maker:
             raise view.engine_refused(f"network {body['name']}", error) from error
         return str(created["Id"])
 
-    def _delete_older(self, body: Mapping[str, Any], network_id: str) -> None:
-        """Delete the network that an `up` asked for in the moment in which it was killed.
+    def _delete_left(self, body: Mapping[str, Any], network_id: str, *, begun_here: Callable[[str], bool]) -> None:
+        """Delete the network that a command of this machine asked for in the moment in which it was killed.
 
         The engine lets two networks of one name pass if both are asked for at once, and then starts no container in
-        either. Of two living `up`s, the one whose network is younger goes on.
+        either. One of a cluster that was begun elsewhere may be another `up`'s, and stays.
         """
         from docker.errors import APIError, NotFound
 
         ours = {"label": f"{LABEL_CLUSTER}={body['labels'][LABEL_CLUSTER]}"}
-        found = [each for each in self._api.networks(filters=ours) if each["Name"] == body["name"]]
-        made = {each["Id"]: each["Created"] for each in found}
-        for other in made.keys() - {network_id}:
-            if network_id in made and made[other] < made[network_id]:
+        for found in self._api.networks(filters=ours):
+            other = found["Name"] == body["name"] and found["Id"] != network_id
+            if other and begun_here(found["Labels"].get(LABEL_ID, "")):
                 try:
-                    self._api.remove_network(other)
+                    self._api.remove_network(found["Id"])
                 except NotFound:
                     continue
                 except APIError as error:
