@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from hvdcloud.cli import check, cluster, data, forward, image, money, project, runs, setup, stacks, top
+from hvdcloud.cli import check, cluster, data, forward, image, money, project, runs, setup, stacks, status, top
 from hvdcloud.cli.app import Invocation, app
 from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError, UsageError
@@ -28,7 +28,7 @@ _COMMANDS = {
     "Start": (project.init, project.doctor, runs.launch, project.config_app),
     "Run": (cluster.up, runs.run, cluster.resize, image.build, image.push, data.data_app),
     "Look": (
-        *(cluster.status, top.top, check.check, runs.logs, stacks.stacks, runs.report, money.history),
+        *(status.status, top.top, check.check, runs.logs, stacks.stacks, runs.report, money.history),
         *(cluster.list_clusters, cluster.ssh, forward.forward),
     ),
     "Clean up": (runs.stop, runs.pull, cluster.down),

@@ -15,7 +15,8 @@ from tests.support.terminal import COLOUR, printed_on_a_terminal
 PRINTS = """
 from datetime import datetime, timezone
 from hvdcloud.checkpoints.verified_files import Unverified
-from hvdcloud.cli.cluster import show_clusters, show_status
+from hvdcloud.cli.cluster import show_clusters
+from hvdcloud.cli.status import show_status
 from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.console import Console
 from hvdcloud.errors import UsageError

@@ -97,7 +97,7 @@ def test_a_run_whose_name_is_a_command_is_none(run: str) -> None:
 
 
 def test_a_status_of_a_run_reaches_no_terminal_raw(laptop: Laptop, new_vm: NewVm) -> None:
-    from hvdcloud.cli.cluster import show_status
+    from hvdcloud.cli.status import show_status
 
     member = {"name": f"n{EVIL}", "state": EVIL, "why": f"[/foo] [link=x] {EVIL}"}
     state = {"run": RUN, "state": "running", "elastic": {"min": 1, "max": 2}, "np": 2, "world": 1, "members": [member]}

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from hvdcloud.cli.cluster import show_status
+from hvdcloud.cli.status import show_status
 from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.console import Console, plain
 from hvdcloud.errors import UsageError

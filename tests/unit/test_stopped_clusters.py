@@ -7,7 +7,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from hvdcloud.cli.cluster import show_clusters, show_status
+from hvdcloud.cli.cluster import show_clusters
+from hvdcloud.cli.status import show_status
 from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.console import Console
 from hvdcloud.lifecycle.status import StatusResult
