@@ -17,9 +17,9 @@ from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
 from hvdcloud.image.build.builder import BuildResult, build, find_plan
 from hvdcloud.image.engine_stream import BuildEvent, ignore
-from hvdcloud.image.plan.context import tags_of
 from hvdcloud.image.plan.sources import find_sources
 from hvdcloud.image.plan.versions import GLIBC_VERSION, PYTHON_VERSION
+from hvdcloud.image.plan.wheels import tags_of
 from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.engine

@@ -16,6 +16,7 @@ from hvdcloud.errors import ImageError, UsageError
 from hvdcloud.image.engine_stream import BuildEvent, Progress, inspected, other_architecture
 from hvdcloud.image.plan import context, versions
 from hvdcloud.image.plan.sources import Sources
+from hvdcloud.image.plan.wheels import Wheel, local_wheels
 from hvdcloud.image.publish import registry
 
 BUILDER_DOCKERFILE = "own-builder.Dockerfile"
@@ -207,10 +208,10 @@ def horovod_patches(framework: str) -> str:
     return " ".join(sorted({f"{row.version}:{','.join(row.patches)}" for row in rows}))
 
 
-def _wheels(sources: Sources, *, wanted: bool) -> list[context.Wheel]:
+def _wheels(sources: Sources, *, wanted: bool) -> list[Wheel]:
     """Local wheels: those of the locks' projects, or all others but the frameworks', which the image brings."""
     folder = context.dockerfiles()
     pinned = {name for lock in LOCKS for name, _ in context.locked(folder / "locks" / lock)}
     frameworks = {row.project for row in versions.ROWS}
-    wheels = [wheel for wheel in context.local_wheels(sources, python=None) if wheel.project not in frameworks]
+    wheels = [wheel for wheel in local_wheels(sources, python=None) if wheel.project not in frameworks]
     return [wheel for wheel in wheels if (wheel.project in pinned) is wanted]
