@@ -12,7 +12,8 @@ from typing import Any
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.credentials import login_hint
-from hvdcloud.google.error_catalogue import CATALOGUE, OTHER_CONSUMER, Action, Rule
+from hvdcloud.google.error_catalogue import CATALOGUE, OTHER_CONSUMER
+from hvdcloud.google.error_rule import Action, Rule
 from hvdcloud.json_values import mapping, mappings, parse_object, text
 
 __all__ = ["CATALOGUE", "Action", "ApiError", "answer_error", "operation_errors"]

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode
 
 from hvdcloud.errors import CredentialsError
 from hvdcloud.google.credentials import login_hint
-from hvdcloud.google.error_catalogue import Action
+from hvdcloud.google.error_rule import Action
 from hvdcloud.google.errors import ApiError, answer_error
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from hvdcloud.errors import CapacityError, CredentialsError, ImageError, UsageError
-from hvdcloud.google.error_catalogue import PROJECT_WIDE, Action, Rule
+from hvdcloud.google.error_catalogue import PROJECT_WIDE
+from hvdcloud.google.error_rule import Action, Rule
 
 _IAM = "https://console.cloud.google.com/iam-admin/iam?project={project}"
 _AGAIN = "run hvdcloud build --remote again; https://status.cloud.google.com shows outages"
