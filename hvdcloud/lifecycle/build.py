@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.errors import CredentialsError, ImageError, UsageError
+from hvdcloud.errors import ImageError, UsageError
+from hvdcloud.lifecycle.sbom import SbomOutcome, check_writable, contents_of, keep_sbom, scan_sbom
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import size
 
@@ -20,31 +20,9 @@ if TYPE_CHECKING:
     from hvdcloud.console import Console
     from hvdcloud.image.engine_stream import BuildEvent, Progress
     from hvdcloud.image.plan.steps import ImagePlan
-    from hvdcloud.image.publish.sbom import Contents
     from hvdcloud.image.publish.scan import Vulnerabilities
-    from hvdcloud.image.publish.scanned import Scanned
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.steps import Steps
-
-_SBOM_TITLE = "sbom.cdx.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SbomOutcome:
-    """The SBOM of an image."""
-
-    path: Path | None
-    """The file; None if none was asked for."""
-    digest: str | None
-    """The digest of the artifact beside the image at the registry; None if there is none."""
-    packages: int
-    scanner: str | None = None
-    """What listed them; None: no scanner did, and they are the Python packages."""
-
-    @property
-    def kind(self) -> str:
-        """What is listed, for people."""
-        return "packages" if self.scanner else "Python packages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +68,17 @@ def build(
         NodeError: no Docker engine answers.
     """
     if sbom is not None:
-        _check_writable(sbom)
+        check_writable(sbom)
     built = _build(context, push=push, cache_from=cache_from, cache_to=cache_to)
     if not push and sbom is None:
         return built
-    found = _contents(context, built.reference, wanted=sbom is not None)
+    found = contents_of(context, built.reference, wanted=sbom is not None)
     if push:
         built = _push(context, built, _repository(context.config))
-    return built if found is None else _with_sbom(context, built, found, path=sbom)
+    if found is None:
+        return built
+    outcome = keep_sbom(context, found, reference=built.reference, tag=built.tag, digest=built.digest, path=sbom)
+    return replace(built, sbom=outcome, vulnerabilities=scan_sbom(context, outcome))
 
 
 def warn_of_private_files(context: Context) -> None:
@@ -342,96 +323,3 @@ def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcom
         )
         steps.finish("push")
     return replace(built, digest=digest, tag=target_of(built.reference, repository))
-
-
-def _check_writable(path: Path) -> None:
-    """Before a build that may take long."""
-    folder = path.parent
-    if path.is_dir():
-        why = "that is a folder"
-    elif not folder.is_dir():
-        why = f"there is no folder {folder}"
-    elif not os.access(path if path.exists() else folder, os.W_OK):
-        why = "permission denied"
-    else:
-        return
-    hint = f"--sbom {_SBOM_TITLE} writes it into the current folder"
-    raise UsageError(f"the SBOM can't be written to {path}: {why}", hint=hint)
-
-
-def _contents(context: Context, reference: str, *, wanted: bool) -> Contents | Scanned | None:
-    """What is in the image: all of it where a scanner is on this machine, else its Python packages; None if that cannot
-    be found out and was not asked for."""
-    from hvdcloud.image.publish import sbom, scan, scanned
-
-    unseen = "sshd, libc, Open MPI and what else is in its system are not looked at"
-    if (scanner := scan.available()) is None:
-        context.console.say(f"{unseen}: there is no scanner here; {scan.HOW_TO_GET_ONE}")
-    else:
-        try:
-            with context.console.steps() as steps:
-                steps.update("sbom", f"{scanner} looks at the image")
-                found = scanned.contents(reference)
-                steps.finish("sbom", "ready")
-            return found
-        except ImageError as error:
-            context.console.warn(f"{unseen}: {error.message}; {error.hint} shows why")
-    try:
-        return sbom.contents(reference)
-    except ImageError as error:
-        if wanted:
-            raise
-        context.console.warn(f"there will be no SBOM: {error.message}")
-        return None
-
-
-def _with_sbom(context: Context, built: BuildOutcome, found: Contents | Scanned, *, path: Path | None) -> BuildOutcome:
-    """Write the SBOM to a file if one is wanted, and to the registry if the image was pushed."""
-    from docker.utils import parse_repository_tag
-
-    from hvdcloud.image.publish import sbom, scanned
-
-    name = parse_repository_tag(built.tag or built.reference)[0]
-    if isinstance(found, scanned.Scanned):
-        scanner, content = found.inventory.scanner, scanned.document(found, name=name, digest=built.digest)
-    else:
-        scanner, content = None, sbom.document(found, name=name, digest=built.digest)
-    if path is not None:
-        try:
-            path.write_bytes(content)
-        except OSError as error:
-            message = f"the SBOM was not written to {path}: {error.strerror}"
-            raise ImageError(message, hint="free space there, then build again") from error
-    attached = _attach(context, built, content)
-    outcome = SbomOutcome(path=path, digest=attached, packages=len(found.packages), scanner=scanner)
-    vulnerabilities = None if path is None else _scan(context, outcome, path)
-    return replace(built, sbom=outcome, vulnerabilities=vulnerabilities)
-
-
-def _attach(context: Context, built: BuildOutcome, content: bytes) -> str | None:
-    """Puts the SBOM beside the image; a registry that takes none does not undo the push."""
-    if built.tag is None or built.digest is None:
-        return None
-    from hvdcloud.image.publish import referrers, sbom
-
-    try:
-        return referrers.attach(built.tag, built.digest, content, media_type=sbom.MEDIA_TYPE, title=_SBOM_TITLE)
-    except (ImageError, CredentialsError) as error:
-        context.console.warn(f"the image is pushed, but its SBOM is not beside it: {error.message}; {error.hint}")
-        return None
-
-
-def _scan(context: Context, sbom: SbomOutcome, path: Path) -> Vulnerabilities | None:
-    """What a scanner on this machine knows of the packages. It says; it fails nothing."""
-    from hvdcloud.image.publish import scan
-
-    try:
-        found = scan.scan(path, report=path.with_suffix(".vulnerabilities.json"))
-    except (ImageError, OSError) as error:
-        said = f"{error.message}; {error.hint} shows why" if isinstance(error, ImageError) else str(error)
-        context.console.warn(f"there is no report on vulnerabilities: {said}")
-        return None
-    if found is not None:
-        known = f"known vulnerabilities of its {sbom.kind} ({found.scanner})"
-        context.console.say(f"{known}: {found.summary}; {found.report}")
-    return found

@@ -15,7 +15,8 @@ import yaml
 
 from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode, ImageError
-from hvdcloud.lifecycle.build import BuildOutcome, SbomOutcome
+from hvdcloud.lifecycle.build import BuildOutcome
+from hvdcloud.lifecycle.sbom import SbomOutcome
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 TAG = "us-central1-docker.pkg.dev/lab/hvdcloud/digits:40a7624386cd"
