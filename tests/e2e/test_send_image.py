@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import CapacityError, ExitCode, ImageError, NodeError
-from hvdcloud.image.publish.host import PORTION_BYTES, SendProgress, Sent, discard_parts
+from hvdcloud.image.publish.host import SendProgress, Sent, discard_parts
 from hvdcloud.image.publish.layer_archive import LABEL_PART_OF
 from hvdcloud.image.publish.layer_export import image_of_lowest_layers
 from hvdcloud.image.publish.over_ssh import send_image
+from hvdcloud.image.publish.portion import PORTION_BYTES
 from tests.support.engines import second_engine
 from tests.support.harness import until
 from tests.support.layered_image import Line, layer, line, load_layers, tar_of

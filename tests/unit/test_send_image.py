@@ -24,11 +24,11 @@ from hvdcloud.image.publish.layer_archive import (
     archive,
     blob_of,
     layout,
-    portions,
     same_image,
     wanted_from,
 )
 from hvdcloud.image.publish.layer_export import Export
+from hvdcloud.image.publish.portion import portions
 from tests.support.layered_image import config_of, digest, layer, tar_of
 
 BASE, TOP = layer("base", random.Random(1).randbytes(9 << 20)), layer("top", b"top")

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,14 +21,12 @@ from hvdcloud.image.publish.layer_archive import (
     Wanted,
     archive,
     layout,
-    portions,
     same_image,
 )
 from hvdcloud.image.publish.layer_export import Export
+from hvdcloud.image.publish.portion import PORTION_BYTES, Portion, has_failed, portions
 from hvdcloud.units import size
 
-PORTION_BYTES = 16 << 20
-"""Layers up to this size together go as one: each portion costs the engine a moment."""
 _TELL_BYTES = 1 << 20
 _IN_FLIGHT = 2
 """Portions at most that an engine has not unpacked: each takes space twice on its disk."""
@@ -77,54 +75,6 @@ def discard_parts(target: Any, *, of: str = "") -> int:
     """
     found = target.images(filters={"label": f"{LABEL_PART_OF}={of}" if of else LABEL_PART_OF}, quiet=True)
     return sum(_deleted(target, image_id) for image_id in found)
-
-
-class _PortionBeforeError(Exception):
-    """The engine did not take the portion before, whose error says why."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Portion:
-    """Layers that go to a host's engine as one. It unpacks them after the portion before, whose layers they lie on.
-
-    Attributes:
-        start: how many layers are below.
-        config: the image's configuration, if these are its highest layers; else empty.
-        before: the portion before.
-        sent: set when the next one may follow.
-        turn: when the engine could begin to unpack it, by the monotonic clock.
-    """
-
-    start: int
-    contents: Sequence[Content]
-    config: bytes
-    before: Future[None] | None
-    sent: threading.Event = field(default_factory=threading.Event)
-    turn: float = 0.0
-
-    def check(self) -> None:
-        """Raise _PortionBeforeError if there is nothing to lie on."""
-        if self.before is not None and _failed(self.before):
-            raise _PortionBeforeError
-
-    def ended(self, _: Future[None]) -> None:
-        """Called when the engine has taken it, or has not, which is known by then."""
-        self.sent.set()
-
-    def wait_for_turn(self) -> None:
-        """Called when all but the archive's end has been sent; an engine unpacks nothing before it has that.
-
-        Raises _PortionBeforeError as `check` does.
-        """
-        self.sent.set()
-        if self.before is not None:
-            wait([self.before])
-        self.check()
-        self.turn = time.monotonic()
-
-
-def _failed(load: Future[None]) -> bool:
-    return load.done() and load.exception() is not None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,9 +159,9 @@ class Host:
         loads: list[Future[None]] = []
         with ThreadPoolExecutor(max_workers=_IN_FLIGHT) as pool:
             # Of an image that has its layers already a host takes the configuration.
-            while not loads or (start < len(layers) and not any(map(_failed, loads))):
+            while not loads or (start < len(layers) and not any(map(has_failed, loads))):
                 contents = self._next(export, start)
-                portion = _Portion(
+                portion = Portion(
                     start=start,
                     contents=contents,
                     config=export.config() if start + len(contents) == len(layers) else b"",
@@ -224,7 +174,7 @@ class Host:
         for load in loads:
             load.result()
 
-    def _bring(self, portion: _Portion, export: Export) -> None:
+    def _bring(self, portion: Portion, export: Export) -> None:
         """Have the engine take a portion, after the one before."""
         layers, upto = self.wanted.layers, portion.start + len(portion.contents)
         present: dict[str, Content] = {}
@@ -256,7 +206,7 @@ class Host:
                 break
         return contents
 
-    def _counted(self, present: Mapping[str, Content], portion: _Portion, export: Export) -> dict[str, Content]:
+    def _counted(self, present: Mapping[str, Content], portion: Portion, export: Export) -> dict[str, Content]:
         """The same contents, of which is told how far they are; the last ends when it is the portion's turn."""
 
         def tell(step: str) -> None:

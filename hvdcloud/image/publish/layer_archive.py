@@ -105,20 +105,6 @@ def same_image(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
     return all(here[key] == there[key] for key in ("RootFS", "Created", "Architecture"))
 
 
-def portions(sizes: Sequence[int], *, enough: int) -> list[int]:
-    """How many layers go together, portion by portion: small ones up to `enough` bytes, a larger one alone."""
-    found: list[int] = []
-    room = 0
-    for size in sizes:
-        if found and size <= room:
-            found[-1] += 1
-        else:
-            found.append(1)
-            room = enough
-        room -= size
-    return found
-
-
 def archive(config: bytes, layers: Sequence[str], present: Mapping[str, Content], *, tag: str = "") -> Iterator[bytes]:
     """A tar file for `load`.
 
