@@ -127,15 +127,14 @@ class Host:
         """Send what it lacks."""
         try:
             with _explained(self):
+                self.say(SendProgress(host=self.name, step="reading the image"))
                 if self.keeps_files:
-                    self.say(SendProgress(host=self.name, step="reading the image"))
                     self._blobs = export.blobs()
                 self._search()
                 self._lacked = len(self.lacks())
                 export.done_with(self._has_all_of(0))
                 if not self.first and not self.keeps_files:
                     export.read_lowest()
-                self.say(SendProgress(host=self.name, step="reading the image"))
                 self._take(export)
                 if not self._has(here):
                     raise ImageError(
