@@ -8,7 +8,6 @@ because the library does not verify a download that it had to resume.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.errors import CheckpointError, CredentialsError, HvdcloudError, UsageError
+from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.storage.base import (
     PIECE,
     BucketUnreachableError,
@@ -27,12 +26,12 @@ from hvdcloud.storage.base import (
     ObjectMissingError,
     PreconditionError,
     check_name,
-    disk_error,
     partial_path,
     settle,
 )
 from hvdcloud.storage.checksum import KEPT, Sha256, crc32c_of_bytes, crc32c_of_file, open_plain
-from hvdcloud.storage.token_file import RENEW_HINT, WAITING, TokenMissingError, token_expiry
+from hvdcloud.storage.gcs_client import holds_token, make_client
+from hvdcloud.storage.gcs_errors import explain, http_status
 
 # The library holds one chunk of an upload in memory; its default of 100 MiB, times our threads, is too much for a node.
 UPLOAD_CHUNK = 32 << 20
@@ -57,8 +56,8 @@ class GcsBucket:
 
         self._name = bucket
         self._prefix = f"{prefix}/" if prefix else ""
-        self._client = _client(endpoint=endpoint, credentials_file=credentials_file)
-        self._by_token = credentials_file is not None and _holds_token(credentials_file)
+        self._client = make_client(endpoint=endpoint, credentials_file=credentials_file)
+        self._by_token = credentials_file is not None and holds_token(credentials_file)
         self._bucket = self._client.bucket(bucket)
         self._kwargs: dict[str, Any] = {
             "timeout": TIMEOUT,
@@ -123,7 +122,7 @@ class GcsBucket:
                 # The object's checksum says nothing about a part of it.
                 data: bytes = blob.download_as_bytes(start=start, checksum=None, **self._kwargs)
             except Exception as error:
-                if _code(error) in (404, 416):
+                if http_status(error) in (404, 416):
                     return b""
                 raise
             return data
@@ -304,7 +303,7 @@ class GcsBucket:
             except Exception as error:
                 # A retry after a lost answer meets the object that the first attempt made. It is ours if it carries
                 # our token: its bytes alone don't tell, two writers may write the same.
-                if _code(error) != 412:
+                if http_status(error) != 412:
                     raise
                 there = self._bucket.get_blob(self._full(name), **self._kwargs)
                 if there is None or (there.metadata or {}).get(_TOKEN) != token:
@@ -340,7 +339,7 @@ class GcsBucket:
             # Some of what Google's library says of credentials is a ValueError, too.
             if isinstance(error, ValueError | FileNotFoundError) and not isinstance(error, GoogleAuthError):
                 raise
-            if missing_is_bucket and _code(error) == 404:
+            if missing_is_bucket and http_status(error) == 404:
                 raise UsageError(
                     f"the bucket gs://{self._name} does not exist",
                     hint="make it, or correct checkpoints.bucket in hvdcloud.yaml",
@@ -348,49 +347,7 @@ class GcsBucket:
             raise self._explain(error, doing) from error
 
     def _explain(self, error: BaseException, doing: str) -> Exception:
-        """What an error of the library means to the user."""
-        import requests
-        import urllib3
-        from google.api_core.exceptions import RetryError
-        from google.auth.exceptions import GoogleAuthError, TransportError
-        from google.cloud.storage.exceptions import DataCorruption
-
-        if isinstance(error, HvdcloudError):
-            return error
-        if isinstance(error, RetryError) and error.cause is not None:
-            error = error.cause
-        what = f"{doing} in {self.url}"
-        code = _code(error)
-        if isinstance(error, DataCorruption):
-            return CorruptObjectError(
-                f"{what} failed: the bytes don't match the object's own checksum",
-                hint="the object is damaged in the bucket; take an earlier checkpoint",
-            )
-        if code == 404:
-            return ObjectMissingError(f"{what} failed: there is no such object", hint="hvdcloud pull")
-        if code == 412:
-            return PreconditionError(
-                f"{what} failed: another process wrote it", hint="hvdcloud status shows the cluster"
-            )
-        network = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TransportError)
-        # A metadata server that does not answer looks like wrong credentials; its answers come as a second argument.
-        away = isinstance(error.__cause__, TransportError) and len(error.__cause__.args) == 1
-        if away or code in (408, 429) or (code is not None and code >= 500) or isinstance(error, network):
-            return BucketUnreachableError(
-                f"{what} failed, also when tried again: {_short(error)}",
-                hint="check the network and type the command again: what was sent is not sent again",
-            )
-        if self._by_token and (code == 401 or isinstance(error, GoogleAuthError)):
-            return TokenMissingError(f"{WAITING} ({doing})", hint=RENEW_HINT)
-        if code in (401, 403) or isinstance(error, GoogleAuthError):
-            return CredentialsError(
-                f"{what} was refused: {_short(error)}",
-                hint="gcloud auth application-default login, and the role roles/storage.objectUser on the bucket; "
-                "hvdcloud setup gives nodes theirs",
-            )
-        if isinstance(error, OSError):
-            return disk_error(error, path=Path(error.filename or "."), doing="writing")
-        return CheckpointError(f"{what} failed: {_short(error)}", hint="type the command again with --verbose")
+        return explain(error, doing=doing, url=self.url, by_token=self._by_token)
 
 
 class _WatchedFile:
@@ -411,63 +368,5 @@ class _WatchedFile:
         return data
 
 
-def _client(*, endpoint: str | None, credentials_file: Path | None) -> Any:
-    from google.auth.credentials import AnonymousCredentials
-    from google.auth.exceptions import GoogleAuthError
-    from google.cloud.storage import Client
-
-    # For its traces, which nothing collects here, the library asks for the bucket itself in the background: requests of
-    # their own, and the permission for them (storage.buckets.get) is more than roles/storage.objectUser has.
-    os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-    options = {"api_endpoint": endpoint.rstrip("/")} if endpoint else None
-    try:
-        if credentials_file is not None:
-            credentials, project = _credentials(credentials_file)
-            return Client(project=project or "none", credentials=credentials, client_options=options)
-        if endpoint:
-            return Client(project="none", credentials=AnonymousCredentials(), client_options=options)
-        return Client(client_options=options)
-    except (GoogleAuthError, OSError, ValueError) as error:
-        why = _short(error).partition(". ")[0].rstrip(".")
-        hint = "gcloud auth application-default login"
-        raise CredentialsError(f"no usable Google credentials: {why}", hint=hint) from error
-
-
-def _credentials(file: Path) -> tuple[Any, str | None]:
-    """The credentials in a file, and their project if the file names one."""
-    import google.auth
-    from google.auth import compute_engine
-    from google.auth.credentials import DEFAULT_UNIVERSE_DOMAIN
-
-    if _holds_token(file):
-        from hvdcloud.storage.token_credentials import TokenCredentials
-
-        return TokenCredentials(file), None
-    if json.loads(file.read_bytes()) == {"type": "metadata"}:
-        # Named, the universe is not asked for: nothing should be asked before the first request.
-        return compute_engine.Credentials(universe_domain=DEFAULT_UNIVERSE_DOMAIN), None
-    scope = "https://www.googleapis.com/auth/devstorage.read_write"
-    found: tuple[Any, str | None] = google.auth.load_credentials_from_file(str(file), scopes=[scope])
-    return found
-
-
-def _holds_token(file: Path) -> bool:
-    """Whether these credentials are a token that ends, and is followed by another."""
-    return token_expiry(json.loads(file.read_bytes())) is not None
-
-
 def _changed(path: Path) -> ChangedWhileUploadingError:
     return ChangedWhileUploadingError(f"{path} changed while it was read", hint="it is uploaded once it stops changing")
-
-
-def _code(error: BaseException) -> int | None:
-    """The HTTP status, for all of the library's exceptions."""
-    code = getattr(error, "code", None)
-    if isinstance(code, int):
-        return int(code)
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return status if isinstance(status, int) else None
-
-
-def _short(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
