@@ -27,7 +27,7 @@ HOSTS = ("ssh", "hosts")
 """Machines on which nodes are made: a file may name them, and the user is asked once (cluster/confirm_hosts.py)."""
 BUCKET = ("checkpoints", "bucket")
 BUCKET_MARKS = (".hvdcloud-tmp", ".hvdcloud")
-"""Folders that only a bucket of ours has: in it (storage/folder.py), and in each run's folder."""
+"""Folders that only a bucket of ours has: in it (storage/folder_tree.py), and in each run's folder."""
 _GOOGLE = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/?")
 _LOOKED_AT = 1000
 """Clusters and runs in which a bucket's mark is looked for."""

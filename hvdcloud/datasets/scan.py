@@ -12,7 +12,7 @@ from hvdcloud.checkpoints.names import refusals
 from hvdcloud.datasets.names import NameProblem, Problem, is_safe
 from hvdcloud.private_files import private_part
 from hvdcloud.storage.base import PARTIAL_SUFFIX
-from hvdcloud.storage.folder import TEMPORARY
+from hvdcloud.storage.folder_tree import TEMPORARY
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,22 +5,18 @@ sidecar files: the generation is the file's modification time in nanoseconds, wh
 replacement, and the CRC32C is computed where it is asked for. Writers in several processes and containers exclude each
 other by a lock on the folder itself, held only for the moment of the rename.
 
-A job can put anything into the folder while we work in it. So every folder is opened below the one above it, by its
-descriptor and without following links, and what is done with a name is done below such a descriptor: nothing outside
-the bucket is read, written or deleted, whatever is replaced by a link meanwhile.
+A job can put anything into the folder while we work in it: folder_tree.py opens and makes what is below it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import itertools
 import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -39,20 +35,11 @@ from hvdcloud.storage.base import (
     settle,
 )
 from hvdcloud.storage.checksum import CHUNK, KEPT, Crc32c, Sha256, crc32c_of_descriptor, open_plain
+from hvdcloud.storage.folder_tree import LEADS_NOWHERE, TEMPORARY, FolderTree, Place, Temporary
 from hvdcloud.storage.threads import parallel
-
-# Where objects are while they are written; on the same file system as the objects, and never listed.
-TEMPORARY = ".hvdcloud-tmp"
 
 # A file system that keeps coarser times than nanoseconds rounds a generation down; try steps that it can tell apart.
 _GENERATION_STEPS_NS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
-# Neither follows a link nor waits for the other end of a FIFO.
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-# What opening a name means that leads nowhere, or is a link, a socket or a device without a driver.
-_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO, errno.ENODEV)
-
-_numbers = itertools.count()
 
 
 class FolderBucket:
@@ -61,8 +48,8 @@ class FolderBucket:
     write_once = False
 
     def __init__(self, root: Path) -> None:
-        self._root = Path(os.path.realpath(root))
-        self._swept = False
+        self._tree = FolderTree(root)
+        self._root = self._tree.root
 
     @property
     def url(self) -> str:
@@ -98,7 +85,7 @@ class FolderBucket:
         ends in "/", and it has no status. Nothing where there is no such folder."""
         found: dict[str, os.stat_result | None] = {}
         try:
-            with self._folder(base.split("/")[:-1]) as folder, os.scandir(folder) as entries:
+            with self._tree.folder(base.split("/")[:-1]) as folder, os.scandir(folder) as entries:
                 for entry in entries:
                     # A folder sorts as if its name ended in "/": that is the order of the full names of what is in it.
                     is_folder = entry.is_dir(follow_symlinks=False)
@@ -111,7 +98,7 @@ class FolderBucket:
                         with contextlib.suppress(FileNotFoundError):
                             found[name] = entry.stat(follow_symlinks=False)
         except OSError as error:
-            if error.errno in _NOTHING:
+            if error.errno in LEADS_NOWHERE:
                 return []
             raise disk_error(error, path=self._root / base, doing="listing") from error
         return sorted(found.items(), key=lambda item: item[0])
@@ -186,42 +173,15 @@ class FolderBucket:
             with contextlib.suppress(OSError):
                 partial.unlink()
 
-    @contextlib.contextmanager
-    def _folder(self, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
-        """The descriptor of a folder below the root, each part of whose path is one.
-
-        Raises OSError: there is none; something else, such as a link, has the name of a part.
-        """
-        if make:
-            self._root.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            for part in parts:
-                made = make and _make_folder(part, descriptor)
-                above, descriptor = descriptor, os.open(part, _FOLDER, dir_fd=descriptor)
-                os.close(above)
-                if made:
-                    self._give(descriptor)
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
     def _open(self, name: str) -> int | None:
         """A descriptor of the object's file; None: there is no such object."""
-        *folders, last = check_name(name)
-        if [*folders, last][0] == TEMPORARY:
+        parts = check_name(name)
+        if parts[0] == TEMPORARY:
             return None
         try:
-            with self._folder(folders) as folder:
-                descriptor = os.open(last, _FILE, dir_fd=folder)
+            return self._tree.open_file(parts)
         except OSError as error:
-            if error.errno in _NOTHING:
-                return None
             raise disk_error(error, path=self._root / name, doing="reading") from error
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            return None
-        return descriptor
 
     def _missing(self, name: str, generation: int | None) -> ObjectMissingError:
         which = name if generation is None else f"{name} at generation {generation}"
@@ -276,14 +236,14 @@ class FolderBucket:
         if parts[0] == TEMPORARY:
             raise CheckpointError(f"{self.url} can't hold an object named {name}", hint="rename the file")
         try:
-            with self._temporary() as temporary:
+            with self._tree.temporary() as temporary:
                 crc = copy(temporary.file)
                 temporary.file.flush()
                 os.fchmod(temporary.file.fileno(), 0o644)
-                self._give(temporary.file.fileno())
+                self._tree.give(temporary.file.fileno())
                 os.fsync(temporary.file.fileno())
-                with self._folder(folders, make=True) as folder:
-                    target = _Place(name=last, folder=folder)
+                with self._tree.folder(folders, make=True) as folder:
+                    target = Place(name=last, folder=folder)
                     status = self._commit(temporary, target, name=name, if_generation=if_generation)
                     os.fsync(folder)
         except OSError as error:
@@ -311,12 +271,12 @@ class FolderBucket:
         try:
             with file.open("rb") as opened:
                 os.fchmod(opened.fileno(), 0o644)
-                self._give(opened.fileno())
+                self._tree.give(opened.fileno())
                 os.utime(opened.fileno(), ns=(generation, generation))
                 if os.fstat(opened.fileno()).st_mtime_ns != generation:
                     raise self._coarse_times()
                 os.fsync(opened.fileno())
-            with self._folder(folders, make=True) as folder, locked(self._root):
+            with self._tree.folder(folders, make=True) as folder, locked(self._root):
                 os.replace(file, last, dst_dir_fd=folder)
                 os.fsync(folder)
         except OSError as error:
@@ -337,7 +297,7 @@ class FolderBucket:
             hint="put the folder on a local disk, or use a gs:// bucket",
         )
 
-    def _commit(self, temporary: _Temporary, target: _Place, *, name: str, if_generation: int | None) -> os.stat_result:
+    def _commit(self, temporary: Temporary, target: Place, *, name: str, if_generation: int | None) -> os.stat_result:
         """Make the object visible: check the generation, give the new one, rename."""
         with locked(self._root):
             try:
@@ -365,19 +325,13 @@ class FolderBucket:
             if if_generation == 0:
                 self._create(temporary, target, name=name)
             else:
-                _rename(temporary, target)
+                temporary.rename(target)
             return status
 
-    def _create(self, temporary: _Temporary, target: _Place, *, name: str) -> None:
+    def _create(self, temporary: Temporary, target: Place, *, name: str) -> None:
         """Give the file its name unless that is taken: exclusive even where a shared disk doesn't pass on our lock."""
         try:
-            os.link(
-                temporary.name,
-                target.name,
-                src_dir_fd=temporary.folder,
-                dst_dir_fd=target.folder,
-                follow_symlinks=False,
-            )
+            temporary.link(target)
         except FileExistsError as error:
             raise PreconditionError(
                 f"{name} in {self.url} exists already", hint="hvdcloud status shows the cluster"
@@ -385,75 +339,7 @@ class FolderBucket:
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
                 raise
-            _rename(temporary, target)  # no hard links here: the lock alone has to do
-
-    @contextlib.contextmanager
-    def _temporary(self) -> Iterator[_Temporary]:
-        """A new file that is removed unless it was renamed, now or, after a kill -9, by the next writer."""
-        with self._folder([TEMPORARY], make=True) as folder:
-            self._check_owner(folder)
-            if not self._swept:
-                self._swept = True
-                _sweep(folder)
-            while True:
-                name = f"{os.getpid()}-{time.time_ns():x}-{next(_numbers)}"
-                try:
-                    descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
-                except FileExistsError:
-                    continue
-                # The lock tells a file that is being written from one that a killed process left. It is taken after
-                # the file appeared, so another writer's sweep may have been quicker: then make another one.
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                if os.fstat(descriptor).st_nlink:
-                    break
-                os.close(descriptor)
-            with os.fdopen(descriptor, "wb") as file:
-                try:
-                    yield _Temporary(name=name, folder=folder, file=file)
-                finally:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(name, dir_fd=folder)
-
-    def _check_owner(self, folder: int) -> None:
-        """Raise CheckpointError: another user could put something else in the place of what we write there."""
-        owner = os.fstat(folder).st_uid
-        if owner not in (os.geteuid(), self._root.stat().st_uid):
-            path = self._root / TEMPORARY
-            raise CheckpointError(f"{path} belongs to another user, with the id {owner}", hint=f"rm -r {path}")
-
-    def _give(self, descriptor: int) -> None:
-        """Give it to the folder's owner: the laptop's user must be able to delete what root in a container wrote."""
-        if os.geteuid() == 0:
-            owner = self._root.stat()
-            os.fchown(descriptor, owner.st_uid, owner.st_gid)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """A name in a folder."""
-
-    name: str
-    folder: int  # Its descriptor.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Temporary(_Place):
-    """What is not yet an object."""
-
-    file: IO[bytes]
-
-
-def _rename(temporary: _Temporary, target: _Place) -> None:
-    os.replace(temporary.name, target.name, src_dir_fd=temporary.folder, dst_dir_fd=target.folder)
-
-
-def _make_folder(name: str, above: int) -> bool:
-    """Make a folder unless there is one; whether it was made. Raises OSError: it can't be."""
-    try:
-        os.mkdir(name, 0o755, dir_fd=above)
-    except FileExistsError:
-        return False
-    return True
+            temporary.rename(target)  # no hard links here: the lock alone has to do
 
 
 def _is_name(name: str) -> bool:
@@ -463,24 +349,6 @@ def _is_name(name: str) -> bool:
     except CheckpointError:
         return False
     return True
-
-
-def _sweep(folder: int) -> None:
-    """Remove what writers that were killed left behind: files only, whatever else is there."""
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
-    for name in names:
-        try:
-            descriptor = os.open(name, _FILE, dir_fd=folder)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(name, dir_fd=folder)
-        except OSError:
-            continue  # it is being written, or another process was quicker
-        finally:
-            os.close(descriptor)
 
 
 def _info(name: str, status: os.stat_result, *, crc32c: str, size: int | None = None) -> ObjectInfo:

@@ -16,7 +16,8 @@ from typing import IO, Any
 from hvdcloud.errors import CapacityError
 from hvdcloud.storage.base import CorruptObjectError, check_name, disk_error, free_bytes
 from hvdcloud.storage.checksum import Checksums, checksums_of_file, crc32c_of_file
-from hvdcloud.storage.folder import TEMPORARY, FolderBucket
+from hvdcloud.storage.folder import FolderBucket
+from hvdcloud.storage.folder_tree import TEMPORARY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

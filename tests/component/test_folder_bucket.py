@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.errors import CapacityError
-from hvdcloud.storage.folder import TEMPORARY
+from hvdcloud.storage.folder_tree import TEMPORARY
 from hvdcloud.storage.open import open_bucket
 from tests.support.harness import until
 

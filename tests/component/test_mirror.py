@@ -32,7 +32,8 @@ from hvdcloud.remote.mirror import Brought, Mirror
 from hvdcloud.remote.ssh import Session
 from hvdcloud.storage.base import CorruptObjectError
 from hvdcloud.storage.checksum import crc32c_of_bytes
-from hvdcloud.storage.folder import TEMPORARY, FolderBucket
+from hvdcloud.storage.folder import FolderBucket
+from hvdcloud.storage.folder_tree import TEMPORARY
 from tests.support.node_buckets import BucketNode, NewNode
 from tests.support.vanishing import RUN, Laptop, Vm
 

@@ -15,7 +15,7 @@ import pytest
 from hvdcloud.errors import CheckpointError, UsageError
 from hvdcloud.storage.base import ChangedWhileUploadingError, Download, ObjectMissingError, PreconditionError
 from hvdcloud.storage.checksum import crc32c_of_bytes
-from hvdcloud.storage.folder import TEMPORARY
+from hvdcloud.storage.folder_tree import TEMPORARY
 from hvdcloud.storage.open import open_bucket
 
 
