@@ -1,56 +1,41 @@
-"""SSH to the nodes' containers through Fabric, with pinned host keys only.
-
-Fabric's own defaults accept any host key and read the user's ssh configuration; both are switched off here: a key that
-is not the pinned one ends the connection before anything is sent.
-"""
+"""Commands and verbs of the node program, which run on the nodes over SSH; what they say, and how they end."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import select
 import shlex
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import HvdcloudError, NodeError, first_of
 from hvdcloud.json_values import parse_object
 from hvdcloud.modules import load
 from hvdcloud.parallel import side_by_side
-from hvdcloud.remote.keys import no_key, where
+from hvdcloud.remote.connection import CONNECT_SECONDS, NodeConnection, hanging_up_after
 from hvdcloud.units import size
 from hvdcloud.visible import log_of, says, words
 
 if TYPE_CHECKING:
-    from fabric import Connection
     from paramiko import Channel, Transport
 
     from hvdcloud.cluster.model import Node
     from hvdcloud.cluster.state import ClusterState
-    from hvdcloud.remote.proxy import Proxy
 
 R = TypeVar("R")
 
 NODE_PROGRAM = "hvdcloud-node"
-CONNECT_SECONDS = 15.0
 START_SECONDS = 60.0  # How long the node program may take to start, beside whatever else starts then.
-PROXY_SECONDS = 45.0  # How long a proxy program may take to start and to get through.
-KEEPALIVE_SECONDS = 15
 CHECK_SECONDS = 10.0  # How often a node that is waited for is asked whether it is still there.
 ANSWER_SECONDS = 30.0  # How long its sshd may take to say so, also behind a few MB that a slow line is still sending.
 SEND_SECONDS = 60.0  # After which a node that takes nothing of what is sent to it counts as lost.
 CHUNK = 1 << 16
 MOST_ANSWER = 64 << 20  # Bytes that a command may answer; a node that sends more is not believed.
 MOST_ERRORS = 4 << 20  # Bytes that are kept of the end of what a command says beside its answer.
-
-# Without a handler, Python shows the tracebacks that paramiko logs for errors which are raised here as well.
-logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,62 +64,18 @@ def has_ended(channel: Channel) -> bool:
     return bool(over) and not channel.recv_ready() and not channel.recv_stderr_ready()
 
 
-@contextlib.contextmanager
-def _hanging_up_after(seconds: float, transport: Transport) -> Iterator[None]:
-    """Close the connection if the block takes longer: paramiko itself would wait for an hour, or without limit."""
-    overdue = threading.Timer(seconds, transport.close)
-    overdue.daemon = True
-    overdue.start()
-    try:
-        yield
-    finally:
-        overdue.cancel()
-
-
-def _answers(transport: Transport | None, *, within: float) -> bool:
-    """Whether sshd answers a keepalive request, as with OpenSSH's ServerAliveInterval (ssh_config(5)).
-
-    A VM that is deleted, a machine that freezes and a network that fails end no connection, so that a command on it
-    would wait until its deadline. Here the connection is closed if there is no answer within this many seconds.
-    """
-    if transport is None:
-        return False
-    # What goes wrong in it ends the connection, and that is the answer.
-    failures = (load("paramiko").SSHException, OSError, EOFError)
-    with _hanging_up_after(within, transport), contextlib.suppress(*failures):
-        # sshd knows no such request, and says so.
-        transport.global_request("keepalive@openssh.com", wait=True)
-    return bool(transport.is_active())
-
-
-def _prompt_transport(connected: Any, **settings: Any) -> Transport:
-    """paramiko's transport over a socket that is connected, or a proxy program's streams.
-
-    A socket sends at once what is small: else, in the handshake and later, what follows a message waits until the node
-    has acknowledged that, which takes 40 ms.
-    """
-    if isinstance(connected, socket.socket):
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    transport: Transport = load("paramiko").Transport(connected, **settings)
-    return transport
-
-
 class Session:
-    """One node's SSH connection, with the cluster's key and pinned host keys; opened on first use.
-
-    Safe to use from several threads.
-    """
+    """Runs commands on one node, over a connection that is opened on first use. Safe to use from several threads."""
 
     def __init__(self, node: Node, state: ClusterState) -> None:
         self.node = node
         self._state = state
-        self._connection: Connection | None = None
-        self._proxy: Proxy | None = None
+        self._connection = NodeConnection(node, state)
         self._served: Channel | None = None
         """A process of the node program that waits for its next verb."""
         self._serves: frozenset[str] = frozenset()
         """The verbs that it knows."""
-        self._opening = threading.Lock()
+        self._serving = threading.Lock()
         self._heard = 0.0  # When sshd last answered, by `time.monotonic()`.
 
     def open(self) -> Transport:
@@ -142,107 +83,12 @@ class Session:
 
         Raises NodeError: the node does not answer, or it is not the one whose host key was pinned.
         """
-        with self._opening:
-            if self._connection is None or not self._connection.is_connected:
-                self._connection = self._connect()
-            transport: Transport = self._connection.transport
-            return transport
-
-    def _connect(self) -> Connection:
-        paramiko = load("paramiko")
-        load("fabric")
-        from fabric import Config, Connection
-
-        name, host = self.node.name, where(self.node)
-        if host is None or self.node.state is not NodeState.RUNNING:
-            hint = f"hvdcloud status --name {self._state.name}"
-            raise NodeError(f"node {name} is {self.node.state.value}", hint=hint)
-        self._state.check()
-        if not self._state.key_file.exists():
-            raise no_key(self._state.name)
-        seconds = PROXY_SECONDS if self.node.proxy_command else CONNECT_SECONDS
-        connection = Connection(
-            host,
-            user="root",
-            port=self.node.port,
-            config=Config(lazy=True, overrides={"load_ssh_configs": False}),
-            connect_timeout=seconds,
-            connect_kwargs={
-                "pkey": paramiko.Ed25519Key.from_private_key_file(str(self._state.key_file)),
-                "sock": self._socket(),
-                "transport_factory": _prompt_transport,
-                "look_for_keys": False,
-                "allow_agent": False,
-                "banner_timeout": seconds,
-                "auth_timeout": seconds,
-            },
-        )
-        # Fabric has set a policy that trusts any host key; only the pinned keys count here.
-        connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
-        connection.client.load_host_keys(str(self._state.known_hosts))
-        try:
-            connection.open()
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self._explain(error) from error
-        connection.transport.set_keepalive(KEEPALIVE_SECONDS)
-        return connection
-
-    def _socket(self) -> Any:
-        """The proxy program's streams, which paramiko takes for a socket; None: there is no such program."""
-        from hvdcloud.remote.proxy import Proxy
-
-        self._close_proxy()
-        if self.node.proxy_command is None:
-            return None
-        try:
-            self._proxy = Proxy(self.node.proxy_command)
-        except OSError as error:
-            program = self.node.proxy_command.split()[0]
-            raise NodeError(
-                f"node {self.node.name} is only reached through {program}, which cannot be run: {error.strerror}",
-                hint=f"install {program} and put it on the PATH",
-            ) from error
-        return self._proxy
-
-    def _explain(self, error: Exception) -> NodeError:
-        paramiko = load("paramiko")
-        name = self.node.name
-        place = f"at {where(self.node)}:{self.node.port}"
-        if self._state.load():
-            hint = f"hvdcloud status --name {self._state.name} shows the nodes"
-        # `up` is not over, and deletes nodes that it cannot reach.
-        elif (self.node.address or "").startswith("127."):
-            hint = "look whether Docker publishes ports to this machine (docker run --rm -p …), then hvdcloud up again"
-        else:
-            hint = "let this machine reach that port (gce.ssh.source says who may), then hvdcloud up again"
-        details = ""
-        if self._proxy is not None:
-            self._proxy.close()
-            place = f"on {self.node.host}" if self.node.host else f"through `{self._proxy.command}`"
-            hint = self._proxy.hint() or hint
-            details = self._proxy.said
-        if isinstance(error, paramiko.BadHostKeyException):
-            return NodeError(
-                f"node {name}: the host key {place} is not the pinned one; nothing was sent",
-                hint=f"if the node was replaced, hvdcloud down --name {self._state.name} and up again",
-            )
-        if isinstance(error, paramiko.AuthenticationException):
-            return NodeError(f"node {name} refused this cluster's key: {words(error)}", hint=hint)
-        why = words(error) or type(error).__name__
-        return NodeError(f"node {name} does not answer {place}: {why}", hint=hint, details=details)
+        return self._connection.open()
 
     def close(self) -> None:
         """Close the connection; a program started on the node continues only if it has detached itself."""
         self._served = None
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        self._close_proxy()
-
-    def _close_proxy(self) -> None:
-        if self._proxy is not None:
-            self._proxy.close()
-            self._proxy = None
+        self._connection.close()
 
     @contextlib.contextmanager
     def channel(self, command: str, *, within: float = CONNECT_SECONDS) -> Iterator[Channel]:
@@ -259,7 +105,7 @@ class Session:
 
     def _start(self, command: str, *, within: float) -> Channel:
         transport = self.open()
-        with _hanging_up_after(within, transport):
+        with hanging_up_after(within, transport):
             channel = transport.open_session()
             channel.exec_command(command)
         self._heard = time.monotonic()
@@ -296,7 +142,7 @@ class Session:
     def verb(self, verb: str, *, within: float = CONNECT_SECONDS) -> Iterator[Verb]:
         """A verb of the node program while it runs: as the next one of the process that `serve` has started, else in a
         process of its own. Arguments and errors are those of `channel`."""
-        with self._opening:
+        with self._serving:
             channel, self._served = self._served, None
         if channel is None or verb.split()[0] not in self._serves or has_ended(channel):
             with self.channel(f"{NODE_PROGRAM} {verb}", within=within) as own:
@@ -321,7 +167,7 @@ class Session:
         """
         paramiko, transport = load("paramiko"), self.open()
         try:
-            with _hanging_up_after(within, transport):
+            with hanging_up_after(within, transport):
                 return transport.open_channel("direct-tcpip", ("localhost", port), ("127.0.0.1", 0))
         except paramiko.ChannelException as error:
             raise NothingListensError(
@@ -417,8 +263,7 @@ class Session:
 
     def check(self, *, within: float) -> None:
         """See whether the node still answers. Raises NodeError: it does not, for `within` seconds."""
-        connection = self._connection
-        if connection is not None and _answers(connection.transport, within=within):
+        if self._connection.answers(within=within):
             self._heard = time.monotonic()
             return
         raise self._lost("it does not answer any more")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.lifecycle import logs
-from hvdcloud.remote import ssh
+from hvdcloud.remote import connection, ssh
 from tests.support.vanishing import Laptop, NewVm, Program, Vm
 
 
@@ -16,7 +16,8 @@ from tests.support.vanishing import Laptop, NewVm, Program, Vm
 def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laptop:
     """It is quick to ask who is silent."""
     monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setattr(ssh, "CONNECT_SECONDS", 6.0)
+    for module in (connection, ssh):
+        monkeypatch.setattr(module, "CONNECT_SECONDS", 6.0)
     monkeypatch.setattr(ssh, "CHECK_SECONDS", 0.2)
     monkeypatch.setattr(ssh, "ANSWER_SECONDS", 3.0)  # A busy machine takes its time too.
     monkeypatch.setattr(logs, "QUIET_SECONDS", 0.2)

@@ -27,7 +27,7 @@ from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.replace import Replacer
 from hvdcloud.lifecycle.resize import plan_change, resize
 from hvdcloud.providers.base import NodeBucket
-from hvdcloud.remote import ssh
+from hvdcloud.remote import connection, ssh
 from hvdcloud.remote.keys import new_key_pair, pinned, read_key_pair, write_key_pair
 from hvdcloud.remote.unsaved import Unsaved, unsaved
 from hvdcloud.runs.replacement import Pace
@@ -151,7 +151,8 @@ class Scene:
 @pytest.fixture
 def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     # Everything here answers; a busy machine takes its time.
-    monkeypatch.setattr(ssh, "CONNECT_SECONDS", 30.0)
+    for module in (connection, ssh):
+        monkeypatch.setattr(module, "CONNECT_SECONDS", 30.0)
     monkeypatch.setattr(ssh, "ANSWER_SECONDS", 30.0)
     state: dict[str, Any] = {
         "run": RUN,

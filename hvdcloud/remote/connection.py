@@ -1,0 +1,193 @@
+"""A node's SSH connection through Fabric, with pinned host keys only.
+
+Fabric's own defaults accept any host key and read the user's ssh configuration; both are switched off here: a key that
+is not the pinned one ends the connection before anything is sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from hvdcloud.cluster.model import NodeState
+from hvdcloud.errors import NodeError
+from hvdcloud.modules import load
+from hvdcloud.remote.keys import no_key, where
+from hvdcloud.visible import words
+
+if TYPE_CHECKING:
+    from fabric import Connection
+    from paramiko import Transport
+
+    from hvdcloud.cluster.model import Node
+    from hvdcloud.cluster.state import ClusterState
+    from hvdcloud.remote.proxy import Proxy
+
+CONNECT_SECONDS = 15.0
+PROXY_SECONDS = 45.0  # How long a proxy program may take to start and to get through.
+KEEPALIVE_SECONDS = 15
+
+# Without a handler, Python shows the tracebacks that paramiko logs for errors which are raised here as well.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+@contextlib.contextmanager
+def hanging_up_after(seconds: float, transport: Transport) -> Iterator[None]:
+    """Close the connection if the block takes longer: paramiko itself would wait for an hour, or without limit."""
+    overdue = threading.Timer(seconds, transport.close)
+    overdue.daemon = True
+    overdue.start()
+    try:
+        yield
+    finally:
+        overdue.cancel()
+
+
+def _prompt_transport(connected: Any, **settings: Any) -> Transport:
+    """paramiko's transport over a socket that is connected, or a proxy program's streams.
+
+    A socket sends at once what is small: else, in the handshake and later, what follows a message waits until the node
+    has acknowledged that, which takes 40 ms.
+    """
+    if isinstance(connected, socket.socket):
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    transport: Transport = load("paramiko").Transport(connected, **settings)
+    return transport
+
+
+class NodeConnection:
+    """The connection to one node, with the cluster's key; opened on first use. Safe to use from several threads."""
+
+    def __init__(self, node: Node, state: ClusterState) -> None:
+        self._node = node
+        self._state = state
+        self._connection: Connection | None = None
+        self._proxy: Proxy | None = None
+        self._opening = threading.Lock()
+
+    def open(self) -> Transport:
+        """Connect now, unless that is done.
+
+        Raises NodeError: the node does not answer, or it is not the one whose host key was pinned.
+        """
+        with self._opening:
+            if self._connection is None or not self._connection.is_connected:
+                self._connection = self._connect()
+            transport: Transport = self._connection.transport
+            return transport
+
+    def _connect(self) -> Connection:
+        paramiko = load("paramiko")
+        load("fabric")
+        from fabric import Config, Connection
+
+        name, host = self._node.name, where(self._node)
+        if host is None or self._node.state is not NodeState.RUNNING:
+            hint = f"hvdcloud status --name {self._state.name}"
+            raise NodeError(f"node {name} is {self._node.state.value}", hint=hint)
+        self._state.check()
+        if not self._state.key_file.exists():
+            raise no_key(self._state.name)
+        seconds = PROXY_SECONDS if self._node.proxy_command else CONNECT_SECONDS
+        connection = Connection(
+            host,
+            user="root",
+            port=self._node.port,
+            config=Config(lazy=True, overrides={"load_ssh_configs": False}),
+            connect_timeout=seconds,
+            connect_kwargs={
+                "pkey": paramiko.Ed25519Key.from_private_key_file(str(self._state.key_file)),
+                "sock": self._socket(),
+                "transport_factory": _prompt_transport,
+                "look_for_keys": False,
+                "allow_agent": False,
+                "banner_timeout": seconds,
+                "auth_timeout": seconds,
+            },
+        )
+        # Fabric has set a policy that trusts any host key; only the pinned keys count here.
+        connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        connection.client.load_host_keys(str(self._state.known_hosts))
+        try:
+            connection.open()
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise self._explain(error) from error
+        connection.transport.set_keepalive(KEEPALIVE_SECONDS)
+        return connection
+
+    def _socket(self) -> Any:
+        """The proxy program's streams, which paramiko takes for a socket; None: there is no such program."""
+        from hvdcloud.remote.proxy import Proxy
+
+        self._close_proxy()
+        if self._node.proxy_command is None:
+            return None
+        try:
+            self._proxy = Proxy(self._node.proxy_command)
+        except OSError as error:
+            program = self._node.proxy_command.split()[0]
+            raise NodeError(
+                f"node {self._node.name} is only reached through {program}, which cannot be run: {error.strerror}",
+                hint=f"install {program} and put it on the PATH",
+            ) from error
+        return self._proxy
+
+    def _explain(self, error: Exception) -> NodeError:
+        paramiko = load("paramiko")
+        name = self._node.name
+        place = f"at {where(self._node)}:{self._node.port}"
+        if self._state.load():
+            hint = f"hvdcloud status --name {self._state.name} shows the nodes"
+        # `up` is not over, and deletes nodes that it cannot reach.
+        elif (self._node.address or "").startswith("127."):
+            hint = "look whether Docker publishes ports to this machine (docker run --rm -p …), then hvdcloud up again"
+        else:
+            hint = "let this machine reach that port (gce.ssh.source says who may), then hvdcloud up again"
+        details = ""
+        if self._proxy is not None:
+            self._proxy.close()
+            place = f"on {self._node.host}" if self._node.host else f"through `{self._proxy.command}`"
+            hint = self._proxy.hint() or hint
+            details = self._proxy.said
+        if isinstance(error, paramiko.BadHostKeyException):
+            return NodeError(
+                f"node {name}: the host key {place} is not the pinned one; nothing was sent",
+                hint=f"if the node was replaced, hvdcloud down --name {self._state.name} and up again",
+            )
+        if isinstance(error, paramiko.AuthenticationException):
+            return NodeError(f"node {name} refused this cluster's key: {words(error)}", hint=hint)
+        why = words(error) or type(error).__name__
+        return NodeError(f"node {name} does not answer {place}: {why}", hint=hint, details=details)
+
+    def answers(self, *, within: float) -> bool:
+        """Whether sshd answers a keepalive request, as with OpenSSH's ServerAliveInterval (ssh_config(5)).
+
+        A VM that is deleted, a machine that freezes and a network that fails end no connection, so that a command on it
+        would wait until its deadline. Here the connection is closed if there is no answer within this many seconds.
+        """
+        connection = self._connection
+        transport: Transport | None = connection.transport if connection is not None else None
+        if transport is None:
+            return False
+        # What goes wrong in it ends the connection, and that is the answer.
+        failures = (load("paramiko").SSHException, OSError, EOFError)
+        with hanging_up_after(within, transport), contextlib.suppress(*failures):
+            # sshd knows no such request, and says so.
+            transport.global_request("keepalive@openssh.com", wait=True)
+        return bool(transport.is_active())
+
+    def close(self) -> None:
+        """Close it, and the proxy program that it goes through."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._close_proxy()
+
+    def _close_proxy(self) -> None:
+        if self._proxy is not None:
+            self._proxy.close()
+            self._proxy = None
