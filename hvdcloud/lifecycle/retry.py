@@ -8,9 +8,7 @@ there, and `down` deletes what exists, which it finds by its labels as ever.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -20,12 +18,11 @@ from hvdcloud.cluster.cost import Meter
 from hvdcloud.cluster.model import Within
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError
 from hvdcloud.interrupts import uninterrupted
-from hvdcloud.lifecycle.monthly import close_bill
-from hvdcloud.lifecycle.silent_hosts import silent_error, silent_hosts, wait_for_hosts
+from hvdcloud.lifecycle.lost_cluster import LostCluster
+from hvdcloud.lifecycle.silent_hosts import wait_for_hosts
 from hvdcloud.lifecycle.up import UpResult, up
 from hvdcloud.runs import retry as policy
 from hvdcloud.runs.retry import Attempt, Cause, Left, Pending
-from hvdcloud.units import dollars, seconds
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -53,7 +50,7 @@ class _Loss:
         if self.result is not None:
             return replace(self.result, attempts=attempts)
         assert self.error is not None
-        self.error.add_details(*(_line(number, attempt) for number, attempt in enumerate(attempts, 1)))
+        self.error.add_details(*(attempt.ended(number) for number, attempt in enumerate(attempts, 1)))
         raise self.error
 
 
@@ -77,6 +74,7 @@ class Retries:
         self._context = context
         self._command = command
         self._meter = meter or Meter()
+        self._lost = LostCluster(context, command=command, meter=self._meter)
         self._config = context.config.run.retry
         self._dollars_per_hour = 0.0
         """Of the cluster that was lost last."""
@@ -170,7 +168,7 @@ class Retries:
             started = [run_id for run_id in self._known_runs() if run_id not in known]
             # What a cluster lacked before this command began is the user's to bring back.
             ours = started or self._prepared is not None or self._command == "launch"
-            if not ours or not self._lacks_nodes():
+            if not ours or not self._lost.lacks_nodes():
                 if started and isinstance(error, HeadGoneError):
                     self._tell(_Loss(cause=Cause.LOST, reason=error.message, run=started[-1], began=began))
                 raise
@@ -187,7 +185,7 @@ class Retries:
             nodes_lost=result.nodes_lost,
             nodes_preempted=result.nodes_preempted,
         )
-        if cause is None or self._was_deleted(cause):
+        if cause is None or self._lost.was_deleted(cause):
             if result.state == "lost":
                 self._tell(_Loss(cause=Cause.LOST, reason=result.reason, run=result.run, began=began, result=result))
             last = self._ended(_Loss(cause=Cause.LOST, reason=result.reason, run=result.run, began=began))
@@ -214,27 +212,6 @@ class Retries:
             fresh=source is None and options.fresh,
         )
 
-    def _lacks_nodes(self) -> bool:
-        """Whether nodes of the cluster are gone or do not run, and no command has deleted it meanwhile."""
-        try:
-            now = self._context.query()
-            return not (now is not None and now.whole) and not self._was_deleted(Cause.LOST)
-        except HvdcloudError:
-            # What the provider does not say is not acted upon; the present error is raised.
-            return False
-
-    def _was_deleted(self, cause: Cause) -> bool:
-        """Whether `down` has deleted the cluster: what a user has deleted is not made again.
-
-        From another machine it leaves nothing at all, while nodes that are lost leave the cluster's firewall rules or
-        its network.
-        """
-        seen = self._meter.cluster
-        if seen is None or self._context.state.journal.begun_down(seen.id):
-            return True
-        now = self._context.provider.cluster(self._context.name)
-        return (now is None or now.id != seen.id) and cause is Cause.LOST
-
     # -- between two attempts ------------------------------------------------------------------------------------------
 
     def _try_again(self, options: RunOptions, loss: _Loss) -> bool:
@@ -254,7 +231,7 @@ class Retries:
             dollars_per_hour=self._dollars_per_hour,
         )
         if why_not is not None:
-            self._context.console.say(f"{_line(len(attempts), attempts[-1])}; it is not tried again: {why_not}")
+            self._context.console.say(f"{attempts[-1].ended(len(attempts))}; it is not tried again: {why_not}")
             self._tell(loss)
             return False
         earlier = self._prepared
@@ -266,7 +243,7 @@ class Retries:
             resume=earlier.resume if earlier else options.resume,
         )
         self._prepared = None
-        self._note(self._pending)
+        self._context.state.journal.record(policy.BEGUN, cluster_id=attempts[-1].cluster_id, **self._pending.to_json())
         if seen is not None and loss.run:
             from hvdcloud.lifecycle.notify import keep_quiet
 
@@ -321,7 +298,7 @@ class Retries:
         try:
             left = self._left(pending.attempts, pending.ends)
             wait_for_hosts(self._context, pending.clusters, seconds=left.seconds - policy.LEAST_SECONDS)
-            pending = self._pending = self._clear(pending)
+            pending = self._pending = self._lost.clear(pending)
             left = self._left(pending.attempts, pending.ends)
             self._say_next(pending, left)
             made = self._make(pending, left, wait=wait)
@@ -351,73 +328,10 @@ class Retries:
         except NodeError as error:
             raise _NotReadyError(error) from error
 
-    def _clear(self, pending: Pending) -> Pending:
-        """Delete what is left of the lost cluster, once the bucket has all that its nodes hold.
-
-        Returns the attempts with what the last one has cost until nothing of it was left.
-
-        Raises:
-            CheckpointError: a node holds what the bucket has not; nothing is deleted.
-            TeardownError: something could not be deleted, or a host does not answer.
-            KeyboardInterrupt: Ctrl-C meanwhile, now that it is deleted.
-        """
-        context, interrupted = self._context, threading.Event()
-        lost, began = pending.lost, time.time()
-
-        def tell() -> None:
-            interrupted.set()
-            context.console.say("interrupted; first its checkpoints are saved and its nodes are deleted")
-
-        with uninterrupted(tell):
-            at_least = max(lost.dollars or 0.0, self._delete_lost(pending, on_interrupt=interrupted.set))
-        spent = self._close_bill(at_least)
-        lost = replace(lost, dollars=spent, seconds=lost.seconds + time.time() - began)
-        pending = replace(pending, attempts=(*pending.attempts[:-1], lost))
-        self._note(pending)
-        if interrupted.is_set():
-            raise KeyboardInterrupt
-        return pending
-
-    def _close_bill(self, at_least: float) -> float | None:
-        """Count no more for the lost cluster, and write down what it has cost; returns that."""
-        cluster, cost = self._meter.cluster, self._meter.read()
-        spent = self._meter.close(at_least=at_least)
-        if cluster is not None and cost is not None:
-            close_bill(self._context, cluster, dollars=spent, spent=cost.spent)
-        return spent
-
-    def _delete_lost(self, pending: Pending, *, on_interrupt: Callable[[], object] = lambda: None) -> float:
-        """Delete the lost cluster, if it exists; what its existing nodes have cost, in dollars. Raises as `_clear`."""
-        from hvdcloud.lifecycle.down import delete_cluster
-        from hvdcloud.lifecycle.save import save_checkpoints
-        from hvdcloud.lifecycle.storage_tokens import end as end_renewals
-
-        context = self._context
-        with context.state.lock(f"{self._command}, which tries a run again"):
-            cluster = context.query()
-            if cluster is None or cluster.id not in pending.clusters:
-                return 0.0
-            if silent := silent_hosts(context, cluster):
-                raise silent_error(context, silent)
-            if self._meter.cluster is None:
-                self._meter.observe(cluster, context.state.record_of(cluster.id))
-            if rest := save_checkpoints(context, cluster, run=pending.lost.run):
-                delete_cluster(context, rest, on_interrupt=on_interrupt)
-            end_renewals(context.state)
-            context.state.forget()
-            return cluster.dollars_so_far
-
     def _leave_nothing(self, pending: Pending) -> None:
         """After Ctrl-C: delete what exists of the lost cluster, and of the next one, whose run has not begun."""
         with uninterrupted():
-            from hvdcloud.lifecycle.down import delete_cluster
-
-            self._delete_lost(pending)
-            cluster = self._context.query()
-            if cluster is not None and cluster.id not in pending.clusters:
-                delete_cluster(self._context, cluster)
-                self._context.state.forget()
-                close_bill(self._context, cluster, dollars=cluster.dollars_so_far)
+            self._lost.delete_all(pending)
             self._give_up()
 
     def _interrupted(self, pending: Pending) -> InterruptedByUserError:
@@ -435,10 +349,6 @@ class Retries:
         """Nothing is tried again; the journal says so."""
         self._pending = None
         self._context.state.journal.record(policy.ENDED)
-
-    def _note(self, pending: Pending) -> None:
-        lost = pending.lost
-        self._context.state.journal.record(policy.BEGUN, cluster_id=lost.cluster_id, **pending.to_json())
 
     def _left(self, attempts: tuple[Attempt, ...], ends: float) -> Left:
         return policy.left(attempts, ends=ends, max_cost=self._context.config.limits.max_cost, now=time.time())
@@ -469,7 +379,7 @@ class Retries:
         source = self._source(pending)
         what = f"resumes from {self._newest(source)}" if source else "begins at the start: the bucket has no checkpoint"
         self._context.console.say(
-            f"{_line(number, pending.lost)}; attempt {number + 1} of at most {self._config.max + 1} {what}; {left.text}"
+            f"{pending.lost.ended(number)}; attempt {number + 1} of at most {self._config.max + 1} {what}; {left.text}"
         )
 
     def _newest(self, run_id: str) -> str:
@@ -482,10 +392,3 @@ class Retries:
             return f"run {run_id}"
         newest = max(files, key=lambda entry: entry.modified)
         return f"{file_name(newest.name)} of run {run_id}"
-
-
-def _line(number: int, attempt: Attempt) -> str:
-    """`attempt 1 was preempted after 12 min 03 s, $0.31 (node digits-1 …)`."""
-    how = "was preempted" if attempt.cause == Cause.PREEMPTED.value else "was lost"
-    money = f", {dollars(attempt.dollars)}" if attempt.dollars is not None else ""
-    return f"attempt {number} {how} after {seconds(attempt.seconds)}{money} ({attempt.reason})"

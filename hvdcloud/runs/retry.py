@@ -49,6 +49,12 @@ class Attempt:
     resumed_from: str | None = None
     """The run whose checkpoints it began with."""
 
+    def ended(self, number: int) -> str:
+        """`attempt 1 was preempted after 12 min 03 s, $0.31 (node digits-1 …)`."""
+        how = "was preempted" if self.cause == Cause.PREEMPTED.value else "was lost"
+        money = f", {dollars(self.dollars)}" if self.dollars is not None else ""
+        return f"attempt {number} {how} after {seconds(self.seconds)}{money} ({self.reason})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
