@@ -46,6 +46,12 @@ class LocalWriteError(Exception):
         self.error = error
 
 
+def gone(name: str, url: str) -> ObjectMissingError:
+    """For an object that was listed, and is not there at that generation any more."""
+    why = f"{name} in {url} was deleted or replaced while the data set was fetched"
+    return ObjectMissingError(why, hint="hvdcloud run lists it again, once nothing writes there")
+
+
 BYTES_AS_STORED = {"Accept-Encoding": "gzip"}
 """Header of a request for an object's bytes: one that is stored compressed is not unpacked on the way."""
 
@@ -135,7 +141,7 @@ class GcsReader:
             headers = dict(BYTES_AS_STORED)
             if done or not whole:
                 headers["Range"] = f"bytes={start + done}-{start + size - 1}"
-            self._ask(target, headers, what=name, missing=partial(self._gone, name), expected=size - done)
+            self._ask(target, headers, what=name, missing=partial(gone, name, self.url), expected=size - done)
             for piece in self._connection.body():
                 if len(piece) > size - done:
                     self._connection.close()
@@ -232,10 +238,6 @@ class GcsReader:
                     ) from error
                 time.sleep(random.uniform(delay / 2, delay))
                 delay = min(_LONGEST_DELAY, delay * 2)
-
-    def _gone(self, name: str) -> ObjectMissingError:
-        why = f"{name} in {self.url} was deleted or replaced while the data set was fetched"
-        return ObjectMissingError(why, hint="hvdcloud run lists it again, once nothing writes there")
 
     def _info(self, item: dict[str, Any]) -> ObjectInfo:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import google_crc32c
 
@@ -13,34 +12,12 @@ from hvdcloud.storage.access_token import AccessToken
 from hvdcloud.storage.base import RETRY_SECONDS, CorruptObjectError, ObjectInfo, ObjectMissingError
 from hvdcloud.storage.checksum import CHUNK
 from hvdcloud.storage.folder import FolderBucket
-from hvdcloud.storage.gcs_reader import PAGE, GcsReader, LocalWriteError
+from hvdcloud.storage.gcs_reader import PAGE, GcsReader, LocalWriteError, gone
 from hvdcloud.storage.open import open_bucket
 
 
-class Reader(Protocol):
-    """See GcsReader, whose methods say what they raise. Not for several threads."""
-
-    @property
-    def url(self) -> str: ...
-
-    def pages(self, *, start: str = "", end: str = "") -> Iterator[list[ObjectInfo]]: ...
-
-    def read(
-        self,
-        name: str,
-        *,
-        generation: int,
-        size: int,
-        write: Callable[[bytes, int], object],
-        start: int = 0,
-        whole: bool = True,
-    ) -> int: ...
-
-    def close(self) -> None: ...
-
-
 class FolderReader:
-    """See Reader. A folder promises no checksum: what is read has to be of one generation from first to last byte."""
+    """See GcsReader. A folder promises no checksum: what is read is of one generation from first to last byte."""
 
     def __init__(self, bucket: FolderBucket) -> None:
         self._bucket = bucket
@@ -87,12 +64,15 @@ class FolderReader:
             finally:
                 os.close(descriptor)
         except ObjectMissingError as error:
-            why = f"{name} in {self.url} was deleted or replaced while the data set was fetched"
-            raise ObjectMissingError(why, hint="hvdcloud run lists it again, once nothing writes there") from error
+            raise gone(name, self.url) from error
         if done != size or (whole and status.st_size != size) or status.st_mtime_ns != generation:
             why = f"{name} in {self.url} changed while the data set was fetched"
             raise CorruptObjectError(why, hint="hvdcloud run lists it again, once nothing writes there")
         return crc
+
+
+Reader = FolderReader | GcsReader
+"""Not for several threads."""
 
 
 def is_bucket(url: str) -> bool:
