@@ -161,8 +161,13 @@ def _notes(found: TrainingScript, script: str, *, framework: str, has_requiremen
 def _template(name: str) -> dict[str, str]:
     if name not in TEMPLATES:
         raise UsageError(f"there is no template {name!r}", hint=f"one of: {', '.join(TEMPLATES)}")
-    source = files("hvdcloud") / "templates" / name
-    return {entry.name: entry.read_text(encoding="utf-8") for entry in source.iterdir() if entry.is_file()}
+    templates = files("hvdcloud") / "templates"
+    shared = [templates / _MAKE_DATA] if name.endswith("-data") else []
+    return {
+        entry.name: entry.read_text(encoding="utf-8")
+        for entry in (*(templates / name).iterdir(), *shared)
+        if entry.is_file()
+    }
 
 
 def _refuse_beside(folder: Path, taken: Sequence[str]) -> None:

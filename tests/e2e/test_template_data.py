@@ -48,7 +48,7 @@ WATCH_NUMPY = WATCH.replace("image.contiguous().numpy()", "image.copy()")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     folder.chmod(0o755)
-    script = str(TEMPLATES / "torch-data" / "make_data.py")
+    script = str(TEMPLATES / "make_data.py")
     subprocess.run([sys.executable, script, str(folder), "--shards", "29"], check=True, timeout=60)
     return folder
 

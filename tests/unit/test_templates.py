@@ -74,8 +74,9 @@ def uncommented(text: str) -> str:
     return re.sub(r"^(\s+)# (\w+: )", r"\1\2", text, flags=re.MULTILINE)
 
 
-def test_the_template_has_all_that_a_project_needs(template: Path) -> None:
-    assert {path.name for path in template.iterdir() if path.is_file()} == {
+def test_the_template_has_all_that_a_project_needs(template: Path, tmp_path: Path) -> None:
+    init(tmp_path / "digits", template=template.name, name=None)
+    assert {path.name for path in (tmp_path / "digits").iterdir()} == {
         ".gitignore",
         "hvdcloud.yaml",
         "requirements.txt",
@@ -255,15 +256,16 @@ def test_a_template_with_data_names_its_own_folder_whatever_that_is_called(name:
     assert not (tmp_path / "other").exists()
 
 
-def test_both_templates_with_data_write_the_same_data() -> None:
-    folder = Path(hvdcloud.__file__).parent / "templates"
-    torch, keras = (folder / name / "make_data.py" for name in WITH_DATA)
+def test_both_templates_with_data_write_the_same_data(tmp_path: Path) -> None:
+    for name in WITH_DATA:
+        init(tmp_path / name, template=name, name=None)
+    torch, keras = (tmp_path / name / "make_data.py" for name in WITH_DATA)
     assert torch.read_bytes() == keras.read_bytes()
 
 
 def test_the_data_are_the_same_each_time_and_stay_on_this_machine(tmp_path: Path) -> None:
-    source = Path(hvdcloud.__file__).parent / "templates" / "torch-data"
-    spec_of = importlib.util.spec_from_file_location("make_data", source / "make_data.py")
+    templates = Path(hvdcloud.__file__).parent / "templates"
+    spec_of = importlib.util.spec_from_file_location("make_data", templates / "make_data.py")
     assert spec_of is not None
     assert spec_of.loader is not None
     made = importlib.util.module_from_spec(spec_of)
@@ -276,7 +278,7 @@ def test_the_data_are_the_same_each_time_and_stay_on_this_machine(tmp_path: Path
     assert len(set(one)) == 3
     assert {shard[record] for shard in one for record in range(0, len(shard), 257)} == set(range(10))
     (tmp_path / "project").mkdir()
-    shutil.copy(source / ".gitignore", tmp_path / "project")
+    shutil.copy(templates / "torch-data" / ".gitignore", tmp_path / "project")
     (tmp_path / "project" / "data").mkdir()
     (tmp_path / "project" / "data" / "shard-0000.bin").write_bytes(one[0])
     assert {file.path for file in list_code(tmp_path / "project")} == {".gitignore"}
