@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     silence_libraries()
     # Else pydantic looks in every installed package for plugins of its own.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    code = _run(hoist_globals(list(sys.argv[1:] if argv is None else argv)))
+    code = _run(hoist_globals(sys.argv[1:] if argv is None else argv))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -107,15 +107,27 @@ def silence_libraries() -> None:
     warnings.filterwarnings("ignore", message="SOCKS support in urllib3")
 
 
-def hoist_globals(argv: list[str]) -> list[str]:
+def hoist_globals(argv: Sequence[str]) -> list[str]:
     """Move global options to the front; the user's command stays, behind a `--` of its own."""
+    front, rest = _split(argv)
+    return [*front, *rest]
+
+
+def command_in(argv: Sequence[str]) -> str:
+    """The command's name, after the global options; empty: there is none."""
+    _, rest = _split(argv)
+    return rest[0] if rest and not rest[0].startswith("-") else ""
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The global options; the other words, with a `--` of its own before the user's command."""
     front: list[str] = []
     rest: list[str] = []
     words = iter(argv)
     command, own = "", 0  # Whose next word that is no option is the user's, after `own` others.
     for word in words:
         if word == "--":
-            return [*front, *(["ssh", "0"] if rest == ["ssh"] else rest), word, *words]
+            return front, [*(["ssh", "0"] if rest == ["ssh"] else rest), word, *words]
         if word in _GLOBAL_FLAGS or ("=" in word and word.partition("=")[0] in _GLOBAL_VALUES):
             front.append(word)
         elif word in _GLOBAL_VALUES:
@@ -123,14 +135,14 @@ def hoist_globals(argv: list[str]) -> list[str]:
         elif command and word.startswith("-"):
             rest += [word, *(_next(words) if word in _options_with_values(command) else [])]
         elif command and not own:
-            return [*front, *rest, "--", word, *words]
+            return front, [*rest, "--", word, *words]
         else:
             if not rest and word in _TAKE_A_COMMAND:
                 command, own = word, _TAKE_A_COMMAND[word]
             elif command:
                 own -= 1
             rest.append(word)
-    return [*front, *rest]
+    return front, rest
 
 
 def _next(words: Iterator[str]) -> list[str]:
@@ -150,19 +162,6 @@ def command_line(name: str = "") -> Any:
 
 def _name_of(command: Any) -> str:
     return command.name or typer.main.get_command_name(command.callback.__name__)
-
-
-def command_in(argv: Sequence[str]) -> str:
-    """The command's name, after the global options; empty: there is none."""
-    words = iter(argv)
-    for word in words:
-        if not word.startswith("-"):
-            return word
-        if word in _GLOBAL_VALUES:
-            next(words, None)
-        elif word not in _GLOBAL_FLAGS and word.partition("=")[0] not in _GLOBAL_VALUES:
-            break
-    return ""
 
 
 @cache
