@@ -163,6 +163,16 @@ def check_name(name: str) -> tuple[str, ...]:
     return parts
 
 
+def vanished(path: Path) -> ChangedWhileUploadingError:
+    """What an upload raises whose file is gone."""
+    return ChangedWhileUploadingError(f"{path} is gone", hint="it is uploaded if it comes back")
+
+
+def changed(path: Path) -> ChangedWhileUploadingError:
+    """What an upload raises whose file has other bytes by now."""
+    return ChangedWhileUploadingError(f"{path} changed while it was read", hint="it is uploaded once it stops changing")
+
+
 _partial_numbers = itertools.count()
 
 

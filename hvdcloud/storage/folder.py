@@ -23,16 +23,17 @@ from typing import IO
 from hvdcloud.errors import CheckpointError, HvdcloudError
 from hvdcloud.storage.base import (
     PIECE,
-    ChangedWhileUploadingError,
     Download,
     ObjectInfo,
     ObjectMissingError,
     PreconditionError,
+    changed,
     check_name,
     disk_error,
     locked,
     partial_path,
     settle,
+    vanished,
 )
 from hvdcloud.storage.checksum import CHUNK, KEPT, Crc32c, Sha256, crc32c_of_descriptor, open_plain
 from hvdcloud.storage.folder_tree import LEADS_NOWHERE, TEMPORARY, FolderTree, Place, Temporary
@@ -211,11 +212,9 @@ class FolderBucket:
                 except OSError as error:
                     if error.errno not in (errno.ENOENT, errno.ELOOP):
                         raise
-                    hint = "it is uploaded if it comes back"
-                    raise ChangedWhileUploadingError(f"{path} is gone", hint=hint) from error
+                    raise vanished(path) from error
                 if crc32c not in (None, crc.text()):
-                    hint = "it is uploaded once it stops changing"
-                    raise ChangedWhileUploadingError(f"{path} changed while it was read", hint=hint)
+                    raise changed(path)
                 return crc
 
             info = self._store(name, copy, if_generation=if_generation)

@@ -19,15 +19,16 @@ from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.storage.base import (
     PIECE,
     BucketUnreachableError,
-    ChangedWhileUploadingError,
     CorruptObjectError,
     Download,
     ObjectInfo,
     ObjectMissingError,
     PreconditionError,
+    changed,
     check_name,
     partial_path,
     settle,
+    vanished,
 )
 from hvdcloud.storage.checksum import KEPT, Sha256, crc32c_of_bytes, crc32c_of_file, open_plain
 from hvdcloud.storage.gcs_client import holds_token, make_client
@@ -260,11 +261,10 @@ class GcsBucket:
                     # Also where only the answer was lost, and the object exists.
                     sha256 = sha.text() if source.seen == size and on_read is None else ""
 
-        vanished = ChangedWhileUploadingError(f"{path} is gone", hint="it is uploaded if it comes back")
         try:
             promised = crc32c or crc32c_of_file(path)[1]
         except FileNotFoundError as error:
-            raise vanished from error
+            raise vanished(path) from error
         try:
             info = self._send(name, send, crc32c=promised, if_generation=if_generation)
         except (PreconditionError, BucketUnreachableError):
@@ -273,14 +273,14 @@ class GcsBucket:
             # The library raises ValueError for a file that became shorter, the server 400 for other bytes: whether
             # the file changed is asked of the file.
             try:
-                changed = crc32c_of_file(path)[1] != promised
+                is_other = crc32c_of_file(path)[1] != promised
             except FileNotFoundError:
-                raise vanished from error
-            if changed:
-                raise _changed(path) from error
+                raise vanished(path) from error
+            if is_other:
+                raise changed(path) from error
             raise
         if info.crc32c != promised:
-            raise _changed(path)
+            raise changed(path)
         return replace(info, sha256=sha256)
 
     def write(self, name: str, data: bytes, *, if_generation: int | None = None) -> ObjectInfo:
@@ -366,7 +366,3 @@ class _WatchedFile:
             self._see(data)
             self.seen += len(data)
         return data
-
-
-def _changed(path: Path) -> ChangedWhileUploadingError:
-    return ChangedWhileUploadingError(f"{path} changed while it was read", hint="it is uploaded once it stops changing")
