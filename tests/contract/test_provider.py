@@ -165,18 +165,20 @@ def test_create_never_touches_a_cluster_that_another_user_made_under_the_name(
 
 
 def test_of_two_creates_at_once_one_wins_and_stays_whole(
-    provider: Provider, spec: ClusterSpec, journal: Journal
+    provider: Provider, spec: ClusterSpec, journal: Journal, tmp_path: Path
 ) -> None:
     outcomes: dict[str, object] = {}
 
-    def create(mine: ClusterSpec) -> None:
+    def create(mine: ClusterSpec, journal: Journal) -> None:
         try:
             outcomes[mine.id] = provider.create(provider.plan(mine), journal=journal)
         except HvdcloudError as error:
             outcomes[mine.id] = error
 
     specs = [spec, dataclasses.replace(spec, id=secrets.token_hex(3))]
-    threads = [threading.Thread(target=create, args=(mine,)) for mine in specs]
+    # As from two machines: on one, the second waits for the lock of the cluster's state.
+    journals = [journal, Journal(tmp_path / "journal-elsewhere.jsonl")]
+    threads = [threading.Thread(target=create, args=each) for each in zip(specs, journals, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -97,6 +97,8 @@ class Admission:
             if dismissal.nodes.isdisjoint(self._leases):
                 self._dismissals.remove(dismissal)
                 self._recorder.left(dismissal.nodes)
+                # Whoever asked looks at the state next.
+                self._recorder.members(self._membership.shown())
                 reports = {node: self._uploads.get(node) for node in dismissal.nodes}
                 checkpoints = {node: report.to_json() if report else {} for node, report in reports.items()}
                 dismissal.caller.answer({"checkpoints": checkpoints})
