@@ -76,10 +76,15 @@ class LostCluster:
         spent = self._close_bill(at_least)
         lost = replace(lost, dollars=spent, seconds=lost.seconds + time.time() - began)
         pending = replace(pending, attempts=(*pending.attempts[:-1], lost))
-        context.state.journal.record(policy.BEGUN, cluster_id=lost.cluster_id, **pending.to_json())
+        self.note(pending)
         if interrupted.is_set():
             raise KeyboardInterrupt
         return pending
+
+    def note(self, pending: Pending) -> None:
+        """Write down that another attempt follows: a command that is killed from now on is continued."""
+        cluster_id = pending.lost.cluster_id
+        self._context.state.journal.record(policy.BEGUN, cluster_id=cluster_id, **pending.to_json())
 
     def delete_all(self, pending: Pending) -> None:
         """Delete what exists of the lost cluster, and of the next one, whose run has not begun. Raises as `clear`."""

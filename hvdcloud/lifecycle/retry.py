@@ -243,7 +243,7 @@ class Retries:
             resume=earlier.resume if earlier else options.resume,
         )
         self._prepared = None
-        self._context.state.journal.record(policy.BEGUN, cluster_id=attempts[-1].cluster_id, **self._pending.to_json())
+        self._lost.note(self._pending)
         if seen is not None and loss.run:
             from hvdcloud.lifecycle.notify import keep_quiet
 
