@@ -12,6 +12,7 @@ from hvdcloud.cluster.model import Cluster, NodeState, ObjectKind, leftover_tabl
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError, first_of
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
+from hvdcloud.lifecycle.late_arrival import LateArrival
 from hvdcloud.lifecycle.mirror import mirror_of, unsaved_on_nodes
 from hvdcloud.lifecycle.monthly import close_bill, close_bills_of_gone
 from hvdcloud.lifecycle.spending import runs_of
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from hvdcloud.remote.unsaved import Unsaved
     from hvdcloud.runs.state import RunState
 
-CUT_OFF_SECONDS = 60.0
-"""After this long the last request of an `up` that was killed has no further effect."""
-LATE_SECONDS, LATE_PAUSE_SECONDS = 3.0, 0.2
 NAMED_FILES, NAMED_LINES = 5, 10
 
 
@@ -72,10 +70,10 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = (), 
     """
     started = time.monotonic()
     with context.state.lock("down", required=False):
-        cut_off = context.state.journal.cut_off_create(seconds=CUT_OFF_SECONDS)
-        late = time.monotonic() + LATE_SECONDS
+        late_arrival = LateArrival(context)
         with context.console.waiting(context.name, "looking for the cluster"):
-            cluster = found = context.query() or _late_arrival(context, cut_off, until=late)
+            found = context.query()
+        cluster = found = found or late_arrival.wait()
         if cluster is not None and not force:
             with context.console.waiting(context.name, "checking that every checkpoint is on this disk"):
                 _refuse_if_unsafe(context, cluster, checked)
@@ -85,7 +83,7 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = (), 
         deleted = []
         while found is not None:
             deleted += delete_cluster(context, found)
-            found = _late_arrival(context, cut_off, until=late)
+            found = late_arrival.wait()
         end_renewals(context.state)
         context.state.forget()
         if retry.pending(context.state.journal.entries(), now=time.time()) is not None:
@@ -179,19 +177,6 @@ def delete_cluster(
 
 def _cost(context: Context) -> str:
     return " and may STILL COST MONEY" if context.platform.costs_money else ""
-
-
-def _late_arrival(context: Context, cut_off: str | None, *, until: float) -> Cluster | None:
-    """The cluster with the id `cut_off`, if what its killed `up` had asked for appears a moment later."""
-    if cut_off is None:
-        return None
-    while time.monotonic() < until:
-        found = context.provider.cluster(context.name)
-        if found is not None and found.id == cut_off:
-            return found
-        time.sleep(LATE_PAUSE_SECONDS)
-    _note(context, "down-done", cut_off)
-    return None
 
 
 def _note(context: Context, event: str, cluster_id: str) -> None:

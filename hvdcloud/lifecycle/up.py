@@ -18,6 +18,7 @@ from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.changes import changes_since_up, settings_of
 from hvdcloud.lifecycle.context import node_progress, owner_label
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
+from hvdcloud.lifecycle.late_arrival import LateArrival
 from hvdcloud.lifecycle.monthly import check_month, close_bill, open_bill
 from hvdcloud.lifecycle.room import RoomWait
 from hvdcloud.modules import load_beside
@@ -147,9 +148,12 @@ def up(
         check_project(context, (), only_warn=True)
         early = EarlyChecks(context, make_spec(context))
     with context.state.lock("up"):
-        existing = context.find()
-        if existing is not None and not _clear_unfinished(context, existing):
-            return _reuse(context, existing, started=started)
+        late_arrival = LateArrival(context)
+        existing = context.find() or late_arrival.wait()
+        while existing is not None:
+            if not _clear_unfinished(context, existing):
+                return _reuse(context, existing, started=started)
+            existing = late_arrival.wait()
         from hvdcloud.lifecycle.build import ensure_image, image_is_missing, image_of_nodes
         from hvdcloud.remote.keys import new_key_pair
 

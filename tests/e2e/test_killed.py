@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +14,6 @@ from typing import Any
 import psutil
 import pytest
 
-from hvdcloud.cluster.model import Request
-from hvdcloud.providers.base import ignore_progress
-from hvdcloud.providers.engine.containers import Maker
 from tests.support.harness import Project, Screen, labelled, looking, processes_in, project_in, receives_files, until
 from tests.support.terminal import terminal
 
@@ -163,24 +162,31 @@ def test_up_after_a_killed_up_clears_its_remains_and_succeeds(project: Project, 
     project.hvdcloud("down")
 
 
-def test_a_network_that_a_killed_up_had_just_asked_for_is_not_in_the_way(engine: Any) -> None:
-    def body(cluster_id: str) -> dict[str, Any]:
-        labels = {"managed-by": "hvdcloud", "hvdcloud-cluster": "t-killed-twice", "hvdcloud-id": cluster_id}
-        # The engine checks for another one of the name, but not for one that it is about to make.
-        return {"name": "t-killed-twice", "driver": "bridge", "check_duplicate": False, "labels": labels}
+@pytest.mark.parametrize("command", ["up", "down"])
+def test_what_a_killed_up_had_asked_for_is_deleted_when_it_appears_late(
+    project: Project, engine: Any, command: str
+) -> None:
+    interrupt_when(project, engine, begun, "up")
+    journal = (project.state / project.name / "journal.jsonl").read_text().splitlines()
+    killed = json.loads(journal[-1])["cluster_id"]
+    labels = {"managed-by": "hvdcloud", "hvdcloud-cluster": project.name, "hvdcloud-id": killed}
 
-    engine.api.create_network(**body("ours"))
-    elsewhere = engine.api.create_network(**body("theirs"))["Id"]
-    maker = Maker(engine.api, on_progress=ignore_progress)
+    def arrive() -> None:
+        engine.api.create_network(project.name, driver="bridge", check_duplicate=False, labels=labels)
+
+    late = threading.Timer(0.7, arrive)
+    late.start()
     try:
-        request = Request(object="network t-killed-twice", method="POST /networks/create", body=body("now"))
-        maker.network(request, begun_here=lambda cluster_id: cluster_id in ("ours", "now"))
-        left = {each["Labels"]["hvdcloud-id"] for each in engine.api.networks(names=["t-killed-twice"])}
-        assert left == {"theirs", "now"}
+        done = project.hvdcloud(command, "--json")
     finally:
-        assert maker.undo() == []
-        engine.api.remove_network(elsewhere)
-    assert labelled(engine, "t-killed-twice") == []
+        late.join()
+    networks = engine.api.networks(filters={"label": f"hvdcloud-cluster={project.name}"})
+    assert killed not in {each["Labels"]["hvdcloud-id"] for each in networks}
+    if command == "up":
+        assert "an earlier `up` of t-killed was interrupted" in done.err
+        assert len(labelled(engine, project.name)) == 3
+        project.hvdcloud("down")
+    assert labelled(engine, project.name) == []
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_ID, SSH_PORT, Request
+from hvdcloud.cluster.model import LABEL_CLUSTER, SSH_PORT, Request
 from hvdcloud.errors import CapacityError, ImageError, NameTakenError, NodeError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress
@@ -30,14 +30,9 @@ class Maker:
         self._on_progress = on_progress
         self._made: list[tuple[str, str]] = []
 
-    def network(self, request: Request, *, begun_here: Callable[[str], bool]) -> None:
-        """Make a network. Raises NameTakenError; CapacityError: no subnet is free; NodeError: refused.
-
-        `begun_here`: whether a command of this machine has begun the cluster of this id.
-        """
-        network_id = self._create_network(request.body)
-        self._made.append(("network", network_id))
-        self._delete_left(request.body, network_id, begun_here=begun_here)
+    def network(self, request: Request) -> None:
+        """Make a network. Raises NameTakenError; CapacityError: no subnet is free; NodeError: refused."""
+        self._made.append(("network", self._create_network(request.body)))
 
     def container(self, request: Request) -> str:
         """Make a container and start it; returns its id. Raises as `create` and `start`."""
@@ -120,25 +115,6 @@ class Maker:
                 raise CapacityError(message, hint=hint) from None
             raise view.engine_refused(f"network {body['name']}", error) from error
         return str(created["Id"])
-
-    def _delete_left(self, body: Mapping[str, Any], network_id: str, *, begun_here: Callable[[str], bool]) -> None:
-        """Delete the network that a command of this machine asked for in the moment in which it was killed.
-
-        The engine lets two networks of one name pass if both are asked for at once, and then starts no container in
-        either. One of a cluster that was begun elsewhere may be another `up`'s, and stays.
-        """
-        from docker.errors import APIError, NotFound
-
-        ours = {"label": f"{LABEL_CLUSTER}={body['labels'][LABEL_CLUSTER]}"}
-        for found in self._api.networks(filters=ours):
-            other = found["Name"] == body["name"] and found["Id"] != network_id
-            if other and begun_here(found["Labels"].get(LABEL_ID, "")):
-                try:
-                    self._api.remove_network(found["Id"])
-                except NotFound:
-                    continue
-                except APIError as error:
-                    raise view.engine_refused(f"network {body['name']}", error) from error
 
     def _create_volume(self, name: str, labels: Mapping[str, str]) -> None:
         """One that exists holds what the node of this number wrote earlier in this cluster, and is kept."""

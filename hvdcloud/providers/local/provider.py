@@ -127,7 +127,7 @@ class LocalProvider(EngineProvider):
             objects = [request.object for request in plan.requests]
             journal.record("create", cluster_id=spec.id, cluster=spec.name, objects=objects)
             # In a thread: Ctrl-C must not leave us without the answer to a request that the engine carries out.
-            side_by_side(lambda request: maker.network(request, begun_here=journal.knows), networks)
+            side_by_side(maker.network, networks)
             made = maker.containers(containers, share=self._gpus is not None and self._gpus.share)
         except BaseException as error:
             # Only what this call made: a cluster of the same name that another user made meanwhile stays.
