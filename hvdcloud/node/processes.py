@@ -121,8 +121,8 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def end_descendants(*, grace: float = GRACE_SECONDS) -> None:
-    """End all that the caller's children have left behind: SIGTERM, `grace` seconds, SIGKILL."""
+def end_descendants() -> None:
+    """End all that the caller's children have left behind."""
 
     def remaining() -> list[Process]:
         try:
@@ -133,7 +133,7 @@ def end_descendants(*, grace: float = GRACE_SECONDS) -> None:
             return []
         return [each for each in descendants(os.getpid()) if _is_live(each)]
 
-    _end_all(remaining, grace=grace)
+    _end_all(remaining)
 
 
 def send(processes: Iterable[Process], signal_number: int) -> None:
@@ -155,14 +155,15 @@ def wait_gone(processes: Iterable[Process], *, seconds: float) -> bool:
     return not left
 
 
-def reap(run: str, *, grace: float = GRACE_SECONDS) -> list[int]:
-    """End every process of a run on this node: SIGTERM, `grace` seconds, SIGKILL, until none is found. Returns the
-    ids of those that are still there, which only a process stuck inside the kernel can bring about."""
-    return [each.pid for each in _end_all(lambda: find(run), grace=grace)]
+def reap(run: str) -> list[int]:
+    """End every process of a run on this node. Returns the ids of those that are still there, which only a process
+    stuck inside the kernel can bring about."""
+    return [each.pid for each in _end_all(lambda: find(run))]
 
 
-def _end_all(remaining: Callable[[], list[Process]], *, grace: float) -> list[Process]:
-    grace_ends = time.monotonic() + grace
+def _end_all(remaining: Callable[[], list[Process]]) -> list[Process]:
+    """SIGTERM, GRACE_SECONDS, SIGKILL, until none is left. Returns those that do not end."""
+    grace_ends = time.monotonic() + GRACE_SECONDS
     deadline = grace_ends + KILL_SECONDS
     told: set[Process] = set()
     while found := remaining():

@@ -40,13 +40,11 @@ class Crc32c:
         self.size += len(data)
 
     def text(self) -> str:
-        return base64.b64encode(self._value.to_bytes(4, "big")).decode("ascii")
+        return crc32c_text(self._value)
 
 
 def crc32c_of_bytes(data: bytes) -> str:
-    crc = Crc32c()
-    crc.update(data)
-    return crc.text()
+    return crc32c_text(google_crc32c.value(data))
 
 
 def crc32c_text(value: int) -> str:
@@ -69,14 +67,12 @@ def _zeros(count: int) -> Sequence[int]:
     total: list[int] = [1 << bit for bit in range(32)]
     # The map of one zero bit.
     power = [0x82F63B78, *(1 << bit for bit in range(31))]
-    for _ in range(3):
-        power = _squared(power)
-    while count:
-        if count & 1:
+    bits = 8 * count
+    while bits:
+        if bits & 1:
             total = [_applied(power, column) for column in total]
-        count >>= 1
-        if count:
-            power = _squared(power)
+        bits >>= 1
+        power = [_applied(power, column) for column in power]
     return total
 
 
@@ -89,10 +85,6 @@ def _applied(columns: Sequence[int], value: int) -> int:
             total ^= column
         value >>= 1
     return total
-
-
-def _squared(columns: list[int]) -> list[int]:
-    return [_applied(columns, column) for column in columns]
 
 
 class Sha256:

@@ -36,7 +36,7 @@ from hvdcloud.storage.base import (
     vanished,
 )
 from hvdcloud.storage.checksum import CHUNK, KEPT, Crc32c, Sha256, crc32c_of_descriptor, open_plain
-from hvdcloud.storage.folder_tree import LEADS_NOWHERE, TEMPORARY, FolderTree, Place, Temporary
+from hvdcloud.storage.folder_tree import LEADS_NOWHERE, TEMPORARY, FolderTree, Temporary
 from hvdcloud.storage.threads import parallel
 
 # A file system that keeps coarser times than nanoseconds rounds a generation down; try steps that it can tell apart.
@@ -116,31 +116,25 @@ class FolderBucket:
         return _info(name, status, crc32c=crc32c, size=size)
 
     def read(self, name: str, *, generation: int | None = None) -> bytes:
-        descriptor = self._open(name)
-        if descriptor is None:
-            raise self._missing(name, generation)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if generation not in (None, status.st_mtime_ns):
-                raise self._missing(name, generation)
+        with os.fdopen(self.descriptor(name, generation=generation), "rb") as file:
             # Not to its end, which a writer may move on and on.
-            return file.read(status.st_size)
+            return file.read(os.fstat(file.fileno()).st_size)
 
-    def descriptor(self, name: str, *, generation: int) -> int:
-        """Of the object's file, for reading; to be closed. Raises ObjectMissingError: not at that generation."""
+    def descriptor(self, name: str, *, generation: int | None = None) -> int:
+        """Of the object's file, for reading; to be closed.
+
+        Raises ObjectMissingError: no such object, or not at that generation.
+        """
         found = self._open(name)
-        if found is None:
-            raise self._missing(name, generation)
-        if os.fstat(found).st_mtime_ns != generation:
+        if found is not None:
+            if generation in (None, os.fstat(found).st_mtime_ns):
+                return found
             os.close(found)
-            raise self._missing(name, generation)
-        return found
+        which = name if generation is None else f"{name} at generation {generation}"
+        raise ObjectMissingError(f"{self.url} has no object {which}", hint="hvdcloud pull")
 
     def pieces(self, name: str, *, start: int = 0) -> Iterator[bytes]:
-        descriptor = self._open(name)
-        if descriptor is None:
-            raise self._missing(name, None)
-        with os.fdopen(descriptor, "rb") as file:
+        with os.fdopen(self.descriptor(name), "rb") as file:
             file.seek(start)
             while piece := file.read(PIECE):
                 yield piece
@@ -152,14 +146,10 @@ class FolderBucket:
             on_done(outcome.item, outcome.error)
 
     def _download(self, item: Download) -> None:
-        descriptor = self._open(item.name)
-        if descriptor is None:
-            raise self._missing(item.name, item.generation)
+        descriptor = self.descriptor(item.name, generation=item.generation)
         partial = partial_path(item.target)
         try:
             with os.fdopen(descriptor, "rb", buffering=0) as source:
-                if item.generation not in (None, os.fstat(descriptor).st_mtime_ns):
-                    raise self._missing(item.name, item.generation)
                 item.target.parent.mkdir(parents=True, exist_ok=True)
                 with partial.open("xb") as file:
                     # One byte more shows that it is another file; all of it could fill this disk.
@@ -183,10 +173,6 @@ class FolderBucket:
             return self._tree.open_file(parts)
         except OSError as error:
             raise disk_error(error, path=self._root / name, doing="reading") from error
-
-    def _missing(self, name: str, generation: int | None) -> ObjectMissingError:
-        which = name if generation is None else f"{name} at generation {generation}"
-        return ObjectMissingError(f"{self.url} has no object {which}", hint="hvdcloud pull")
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -242,8 +228,7 @@ class FolderBucket:
                 self._tree.give(temporary.file.fileno())
                 os.fsync(temporary.file.fileno())
                 with self._tree.folder(folders, make=True) as folder:
-                    target = Place(name=last, folder=folder)
-                    status = self._commit(temporary, target, name=name, if_generation=if_generation)
+                    status = self._commit(temporary, last=last, folder=folder, name=name, if_generation=if_generation)
                     os.fsync(folder)
         except OSError as error:
             raise self._not_stored(name, error) from error
@@ -296,11 +281,13 @@ class FolderBucket:
             hint="put the folder on a local disk, or use a gs:// bucket",
         )
 
-    def _commit(self, temporary: Temporary, target: Place, *, name: str, if_generation: int | None) -> os.stat_result:
-        """Make the object visible: check the generation, give the new one, rename."""
+    def _commit(
+        self, temporary: Temporary, *, last: str, folder: int, name: str, if_generation: int | None
+    ) -> os.stat_result:
+        """Make the object visible as `last` in its folder: check the generation, give the new one, rename."""
         with locked(self._root):
             try:
-                present = os.stat(target.name, dir_fd=target.folder, follow_symlinks=False)
+                present = os.stat(last, dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:
                 current = 0
             else:
@@ -322,15 +309,15 @@ class FolderBucket:
             else:
                 raise self._coarse_times()
             if if_generation == 0:
-                self._create(temporary, target, name=name)
+                self._create(temporary, last=last, folder=folder, name=name)
             else:
-                temporary.rename(target)
+                temporary.rename(last, folder)
             return status
 
-    def _create(self, temporary: Temporary, target: Place, *, name: str) -> None:
+    def _create(self, temporary: Temporary, *, last: str, folder: int, name: str) -> None:
         """Give the file its name unless that is taken: exclusive even where a shared disk doesn't pass on our lock."""
         try:
-            temporary.link(target)
+            temporary.link(last, folder)
         except FileExistsError as error:
             raise PreconditionError(
                 f"{name} in {self.url} exists already", hint="hvdcloud status shows the cluster"
@@ -338,7 +325,7 @@ class FolderBucket:
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
                 raise
-            temporary.rename(target)  # no hard links here: the lock alone has to do
+            temporary.rename(last, folder)  # no hard links here: the lock alone has to do
 
 
 def _is_name(name: str) -> bool:

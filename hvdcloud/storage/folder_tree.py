@@ -33,26 +33,20 @@ _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A name in a folder."""
+class Temporary:
+    """A file that is written, and not yet where it belongs. Folders are given by their descriptors."""
 
     name: str
-    folder: int  # Its descriptor.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Temporary(Place):
-    """A file that is written, and not yet where it belongs."""
-
+    folder: int
     file: IO[bytes]
 
-    def rename(self, target: Place) -> None:
-        """Give it the target's name, in place of what has that."""
-        os.replace(self.name, target.name, src_dir_fd=self.folder, dst_dir_fd=target.folder)
+    def rename(self, name: str, folder: int) -> None:
+        """Give it another name, in place of what has that."""
+        os.replace(self.name, name, src_dir_fd=self.folder, dst_dir_fd=folder)
 
-    def link(self, target: Place) -> None:
-        """Give it the target's name as well. Raises FileExistsError: something has that."""
-        os.link(self.name, target.name, src_dir_fd=self.folder, dst_dir_fd=target.folder, follow_symlinks=False)
+    def link(self, name: str, folder: int) -> None:
+        """Give it another name as well. Raises FileExistsError: something has that."""
+        os.link(self.name, name, src_dir_fd=self.folder, dst_dir_fd=folder, follow_symlinks=False)
 
 
 class FolderTree:

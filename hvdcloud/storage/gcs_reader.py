@@ -19,7 +19,13 @@ import google_crc32c
 from hvdcloud.errors import CheckpointError, CredentialsError, UsageError
 from hvdcloud.json_values import mappings, parse_object
 from hvdcloud.storage.access_token import AccessToken
-from hvdcloud.storage.base import BucketUnreachableError, CorruptObjectError, ObjectInfo, ObjectMissingError
+from hvdcloud.storage.base import (
+    RETRY_SECONDS,
+    BucketUnreachableError,
+    CorruptObjectError,
+    ObjectInfo,
+    ObjectMissingError,
+)
 from hvdcloud.storage.http_connection import PIECE, Connection
 from hvdcloud.storage.token_file import TokenMissingError
 
@@ -72,17 +78,13 @@ class GcsReader:
 
     Args:
         prefix: "" or ending in "/"; names are relative to it.
-        retry_seconds: how long a request is repeated while nothing arrives.
     """
 
-    def __init__(
-        self, *, bucket: str, prefix: str, endpoint: str | None, token: AccessToken, retry_seconds: float
-    ) -> None:
+    def __init__(self, *, bucket: str, prefix: str, endpoint: str | None, token: AccessToken) -> None:
         self._name = bucket
         self._prefix = prefix
         self._targets = ObjectTargets(bucket, prefix)
         self._token = token
-        self._retry_seconds = retry_seconds
         self._connection = Connection(endpoint or ENDPOINT, timeouts=TIMEOUTS)
 
     @property
@@ -220,7 +222,8 @@ class GcsReader:
         raise CheckpointError(f"{self.url}: {what} was answered with HTTP {status}", hint="hvdcloud run again")
 
     def _retried(self, doing: str, attempt: Callable[[], _T], *, progress: Callable[[], int] = lambda: 0) -> _T:
-        deadline = time.monotonic() + self._retry_seconds
+        """Make an attempt, and others for as long as nothing arrives for RETRY_SECONDS at most."""
+        deadline = time.monotonic() + RETRY_SECONDS
         delay, seen = _FIRST_DELAY, progress()
         while True:
             try:
@@ -228,7 +231,7 @@ class GcsReader:
             except (_TransientError, TokenMissingError, OSError) as error:
                 self._connection.close()
                 if progress() > seen:
-                    deadline, delay, seen = time.monotonic() + self._retry_seconds, _FIRST_DELAY, progress()
+                    deadline, delay, seen = time.monotonic() + RETRY_SECONDS, _FIRST_DELAY, progress()
                 if time.monotonic() + delay >= deadline:
                     if isinstance(error, TokenMissingError):
                         raise

@@ -9,7 +9,7 @@ import google_crc32c
 
 from hvdcloud.errors import UsageError
 from hvdcloud.storage.access_token import AccessToken
-from hvdcloud.storage.base import RETRY_SECONDS, CorruptObjectError, ObjectInfo, ObjectMissingError
+from hvdcloud.storage.base import CorruptObjectError, ObjectInfo, ObjectMissingError
 from hvdcloud.storage.checksum import CHUNK
 from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.gcs_reader import PAGE, GcsReader, LocalWriteError, gone
@@ -89,12 +89,12 @@ def bucket_and_prefix(url: str) -> tuple[str, str]:
     return bucket, f"{prefix}/" if prefix else ""
 
 
-def open_reader(url: str, *, endpoint: str | None, token: AccessToken, retry_seconds: float = RETRY_SECONDS) -> Reader:
+def open_reader(url: str, *, endpoint: str | None, token: AccessToken) -> Reader:
     """For what `file:///DIR` or `gs://BUCKET[/PREFIX]` names; no request is made yet. Raises UsageError: other URLs."""
     if is_bucket(url):
         bucket, prefix = bucket_and_prefix(url)
         endpoint = endpoint.rstrip("/") if endpoint else None
-        return GcsReader(bucket=bucket, prefix=prefix, endpoint=endpoint, token=token, retry_seconds=retry_seconds)
+        return GcsReader(bucket=bucket, prefix=prefix, endpoint=endpoint, token=token)
     found = open_bucket(url)
     assert isinstance(found, FolderBucket)
     return FolderReader(found)

@@ -68,7 +68,7 @@ def _meminfo() -> str:
         return ""
 
 
-def processor(cores: int, *, seconds: float = CPU_SECONDS) -> dict[str, Any]:
+def processor(cores: int) -> dict[str, Any]:
     """What the processor does while a thread for each core hashes; Python does that outside its lock.
 
     Returns:
@@ -83,7 +83,7 @@ def processor(cores: int, *, seconds: float = CPU_SECONDS) -> dict[str, Any]:
 
     def work(index: int) -> None:
         count, own = 0, time.thread_time()
-        while time.monotonic() < began + seconds:
+        while time.monotonic() < began + CPU_SECONDS:
             hashlib.sha256(block).digest()
             count += 1
         done[index] = (count, time.thread_time() - own)
@@ -109,12 +109,11 @@ def _stolen() -> tuple[float, float]:
     try:
         fields = [float(field) for field in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
     except OSError:
-        # As with /proc/meminfo: nothing is known of it.
-        fields = []
+        fields = []  # A container without it.
     return (fields[7], sum(fields)) if len(fields) > 7 else (0.0, 0.0)
 
 
-def disk_speed(folder: Path, *, most: int = DISK_BYTES, seconds: float = DISK_SECONDS) -> dict[str, Any]:
+def disk_speed(folder: Path, *, most: int = DISK_BYTES) -> dict[str, Any]:
     """`write`: bytes a second that reach the disk, from a file without a name, which no end of this process leaves."""
     status = os.statvfs(folder)
     if status.f_bavail * status.f_frsize < most + DISK_SPARE:
@@ -123,7 +122,7 @@ def disk_speed(folder: Path, *, most: int = DISK_BYTES, seconds: float = DISK_SE
     written, began = 0, time.monotonic()
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-            while written < most and time.monotonic() - began < seconds:
+            while written < most and time.monotonic() - began < DISK_SECONDS:
                 written += file.write(block)
             os.fsync(file.fileno())
     except OSError as error:
@@ -149,9 +148,7 @@ def _bucket_speed(url: str, *, endpoint: str | None, name: str, credentials: str
     return {key: value for key, value in found.items() if key != "error" or value}
 
 
-def bucket_speed(
-    url: str, *, endpoint: str | None, name: str, credentials: str | None, size: int = BUCKET_BYTES
-) -> dict[str, Any]:
+def bucket_speed(url: str, *, endpoint: str | None, name: str, credentials: str | None) -> dict[str, Any]:
     """`up` and `down`: bytes a second of one object, which is left empty: nothing of ours deletes in a bucket.
 
     Raises HvdcloudError: the bucket cannot be used.
@@ -166,7 +163,7 @@ def bucket_speed(
             file.touch(mode=0o600)
             file.write_text(as_json(credentials))
         bucket = open_bucket(url, endpoint=endpoint, credentials_file=file, retry_seconds=BUCKET_SECONDS / 3)
-        data = os.urandom(size)
+        data = os.urandom(BUCKET_BYTES)
         up, down = [], []
         for _ in range(BUCKET_TIMES):
             began = time.monotonic()
@@ -174,7 +171,7 @@ def bucket_speed(
             sent = time.monotonic()
             if bucket.read(name) != data:
                 raise UsageError(f"{name} came back as other bytes than were sent", hint="hvdcloud doctor")
-            up.append(size / (sent - began))
-            down.append(size / (time.monotonic() - sent))
+            up.append(BUCKET_BYTES / (sent - began))
+            down.append(BUCKET_BYTES / (time.monotonic() - sent))
         bucket.write(name, b"")
     return {"up": round(max(up)), "down": round(max(down))}

@@ -50,7 +50,7 @@ _PR_SET_PDEATHSIG = 1
 class Workers:
     """All of them; made before this process has threads."""
 
-    def __init__(self, request: DataRequest, *, processes: int | None = None) -> None:
+    def __init__(self, request: DataRequest) -> None:
         self._tasks, tasks = _socket_pair()
         self._small_tasks, small_tasks = _socket_pair()
         self._results, results = _socket_pair()
@@ -60,7 +60,7 @@ class Workers:
         self._skipped = mmap.mmap(-1, max(1, len(request.sets)))
         self._pids: list[int] = []
         parent = os.getpid()
-        for _ in range(processes or max(LEAST_PROCESSES, min(MOST_PROCESSES, len(os.sched_getaffinity(0))))):
+        for _ in range(max(LEAST_PROCESSES, min(MOST_PROCESSES, len(os.sched_getaffinity(0))))):
             pid = os.fork()
             if pid == 0:
                 code = 1

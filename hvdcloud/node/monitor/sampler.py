@@ -75,7 +75,6 @@ class Sampler:
         self,
         spec: Spec,
         upload_loop: UploadLoop,
-        sensors: Callable[[], Sensors] = Sensors,
         *,
         say_waits: Callable[[Sequence[RankWaits]], object] = lambda _: None,
     ) -> None:
@@ -83,7 +82,6 @@ class Sampler:
         self._waits = WaitsReader(spec.run, spec.name)
         self._say_waits = say_waits
         self._upload_loop = upload_loop
-        self._make_sensors = sensors
         self._ending = threading.Event()
         self._closed = threading.Event()
         self._look_at = 0.0
@@ -111,7 +109,7 @@ class Sampler:
             uploading.join(LAST_UPLOAD_SECONDS)
 
     def _sample(self) -> None:
-        sensors = self._make_sensors()
+        sensors = Sensors()
         series = Series(samples_file(self._spec.run))
         sensors.read()
         at = time.monotonic() + FIRST_SECONDS

@@ -12,10 +12,11 @@ from pathlib import Path
 FileId = tuple[int, int]
 """Device and inode."""
 
+_PROC = Path("/proc")
 _OWNER_MAY_WRITE = 0o200
 
 
-def being_written(files: Iterable[tuple[FileId, str]], *, proc: Path = Path("/proc")) -> set[FileId]:
+def being_written(files: Iterable[tuple[FileId, str]]) -> set[FileId]:
     """Those of `files` that any process has open for writing or mapped shared and writable. A file is known by device
     and inode, and by its real path (without symbolic links): a mapping on an overlay file system has another device."""
     by_path = {path: file_id for file_id, path in files}
@@ -23,10 +24,10 @@ def being_written(files: Iterable[tuple[FileId, str]], *, proc: Path = Path("/pr
     found: set[FileId] = set()
     if not wanted:
         return found
-    for pid in _numbered(proc):
+    for pid in _numbered(_PROC):
         if found == wanted:
             break
-        process = proc / pid
+        process = _PROC / pid
         try:
             found |= _open_for_writing(process / "fd") & wanted
             found |= _mapped(process / "maps", wanted=wanted, by_path=by_path)
