@@ -1,8 +1,8 @@
 """`gs://BUCKET[/PREFIX]`: Cloud Storage, through google-cloud-storage.
 
 What the library leaves to its caller is done here: retries with a deadline of our own (its default is 120 s of
-silence); transfer_manager's results looked at one by one; and a checksum of what is on the disk after a download,
-because the library does not verify a download that it had to resume.
+silence); and a checksum of what is on the disk after a download, because the library does not verify a download that it
+had to resume.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from hvdcloud.storage.base import (
 from hvdcloud.storage.checksum import KEPT, Sha256, crc32c_of_bytes, crc32c_of_file, open_plain
 from hvdcloud.storage.gcs_client import holds_token, make_client
 from hvdcloud.storage.gcs_errors import explain, http_status
+from hvdcloud.storage.threads import Outcome, attempt, parallel
 
 # The library holds one chunk of an upload in memory; its default of 100 MiB, times our threads, is too much for a node.
 UPLOAD_CHUNK = 32 << 20
@@ -133,19 +134,20 @@ class GcsBucket:
     ) -> None:
         remaining = list(items)
         last_round = 3
-        for attempt in range(1, last_round + 1):
+        for number in range(1, last_round + 1):
             failed: list[tuple[Download, Exception]] = []
-            for item, error in self._download_round(remaining, workers=workers):
+            for outcome in self._download_round(remaining, workers=workers):
+                item, error = outcome.item, outcome.error
                 # A network that failed under one object may be back for the next; damage may have been in transit.
                 again = isinstance(error, BucketUnreachableError) or (
-                    isinstance(error, CorruptObjectError) and attempt == 1
+                    isinstance(error, CorruptObjectError) and number == 1
                 )
                 if error is not None and again:
                     failed.append((item, error))
                 else:
                     on_done(item, error)
             stuck = len(failed) == len(remaining) and not any(isinstance(e, CorruptObjectError) for _, e in failed)
-            if attempt == last_round or stuck:
+            if number == last_round or stuck:
                 for item, error in failed:
                     on_done(item, error)
                 return
@@ -153,89 +155,49 @@ class GcsBucket:
             if not remaining:
                 return
 
-    def _download_round(
-        self, items: Sequence[Download], *, workers: int
-    ) -> Iterator[tuple[Download, Exception | None]]:
-        small = [item for item in items if item.size <= 2 * SLICE]
-        # transfer_manager answers for a whole call at once: groups, so that progress shows and little is lost.
-        step = workers * 4
-        for start in range(0, len(small), step):
-            yield from self._download_group(small[start : start + step], workers=workers)
+    def _download_round(self, items: Sequence[Download], *, workers: int) -> Iterator[Outcome[Download, None]]:
+        yield from parallel([item for item in items if item.size <= 2 * SLICE], self._download, workers=workers)
         for item in items:
             if item.size > 2 * SLICE:
-                yield item, self._download_sliced(item, workers=workers)
+                yield attempt(item, lambda item: self._download(item, workers=workers))
 
-    def _download_group(
-        self, items: Sequence[Download], *, workers: int
-    ) -> Iterator[tuple[Download, Exception | None]]:
-        from google.cloud.storage import transfer_manager
-
-        ready: list[tuple[Download, Path]] = []
-        for item in items:
-            try:
-                check_name(item.name)
-                item.target.parent.mkdir(parents=True, exist_ok=True)
-            except (OSError, HvdcloudError) as error:
-                yield item, self._explain(error, f"fetching {item.name}")
-            else:
-                ready.append((item, partial_path(item.target)))
-        blobs = [self._bucket.blob(self._full(item.name), generation=item.generation) for item, _ in ready]
-        try:
-            results = transfer_manager.download_many(
-                [(blob, str(partial)) for blob, (_, partial) in zip(blobs, ready, strict=True)],
-                worker_type=transfer_manager.THREAD,
-                max_workers=workers,
-                raise_exception=False,
-                download_kwargs={"checksum": "crc32c", **self._kwargs},
-            )
-            # One result per item: None, or the exception or warning that ended it.
-            for (item, partial), result in zip(ready, results, strict=True):
-                yield item, self._finish(item, partial, result)
-        finally:
-            for _, partial in ready:
-                # One whose name is too long for this disk was never made.
-                with contextlib.suppress(OSError):
-                    partial.unlink()
-
-    def _download_sliced(self, item: Download, *, workers: int) -> Exception | None:
-        from google.cloud.storage import transfer_manager
-
+    def _download(self, item: Download, *, workers: int | None = None) -> None:
+        """Bring one object to its target; with `workers`, in slices that so many of them fetch."""
         partial = partial_path(item.target)
         try:
             item.target.parent.mkdir(parents=True, exist_ok=True)
             blob = self._bucket.blob(self._full(item.name), generation=item.generation)
-            blob.reload(**self._kwargs)
-            if (blob.size, blob.crc32c) != (item.size, item.crc32c):
-                # Not worth gigabytes: the bucket itself says that these are other bytes.
-                raise CorruptObjectError(
-                    f"{item.name} in {self.url} is not what the manifest promises",
-                    hint="the object was replaced in the bucket; restore it there, or take an earlier checkpoint",
-                )
-            transfer_manager.download_chunks_concurrently(
-                blob,
-                str(partial),
-                chunk_size=SLICE,
-                worker_type=transfer_manager.THREAD,
-                max_workers=workers,
-                crc32c_checksum=False,  # _finish does it, over what is on the disk
-                download_kwargs=dict(self._kwargs),
-            )
-        except Exception as error:  # noqa: BLE001 - one item's failure is that item's result
-            return self._explain(error, f"fetching {item.name}")
-        else:
-            return self._finish(item, partial, None)
+            if workers is None:
+                blob.download_to_filename(str(partial), checksum="crc32c", **self._kwargs)
+            else:
+                self._download_slices(blob, item, partial, workers=workers)
+            settle(partial, item)
+        except Exception as error:
+            raise self._explain(error, f"fetching {item.name}") from error
         finally:
+            # One whose name is too long for this disk was never made.
             with contextlib.suppress(OSError):
                 partial.unlink()
 
-    def _finish(self, item: Download, partial: Path, result: object) -> Exception | None:
-        if isinstance(result, BaseException):
-            return self._explain(result, f"fetching {item.name}")
-        try:
-            settle(partial, item)
-        except (OSError, OverflowError, HvdcloudError) as error:
-            return self._explain(error, f"fetching {item.name}")
-        return None
+    def _download_slices(self, blob: Any, item: Download, partial: Path, *, workers: int) -> None:
+        from google.cloud.storage import transfer_manager
+
+        blob.reload(**self._kwargs)
+        if (blob.size, blob.crc32c) != (item.size, item.crc32c):
+            # Not worth gigabytes: the bucket itself says that these are other bytes.
+            raise CorruptObjectError(
+                f"{item.name} in {self.url} is not what the manifest promises",
+                hint="the object was replaced in the bucket; restore it there, or take an earlier checkpoint",
+            )
+        transfer_manager.download_chunks_concurrently(
+            blob,
+            str(partial),
+            chunk_size=SLICE,
+            worker_type=transfer_manager.THREAD,
+            max_workers=workers,
+            crc32c_checksum=False,  # `settle` takes it, of what is on the disk
+            download_kwargs=dict(self._kwargs),
+        )
 
     # -- writing ---------------------------------------------------------------------------------------------------
 

@@ -105,6 +105,20 @@ def test_a_download_that_breaks_off_continues_where_it_was(
     assert ranges[1].startswith("bytes="), "the second request asks for the rest only"
 
 
+def test_a_file_that_has_come_does_not_wait_for_slower_ones(
+    server: StorageServer, bucket: Bucket, tmp_path: Path
+) -> None:
+    names = ("a-slow", "b", "c")
+    for name in names:
+        bucket.write(name, b"1")
+    server.fault(path="a-slow", action={"delay": 2})
+    ended: dict[str, float] = {}
+    items = [item_of(name, tmp_path / name, b"1") for name in names]
+    bucket.download_many(items, workers=4, on_done=lambda item, _: ended.update({item.name: time.monotonic()}))
+    assert [*ended][-1] == "a-slow"
+    assert ended["a-slow"] - ended["c"] > 1, "a kill at this moment loses one file, not all of a group"
+
+
 def test_damage_in_a_download_that_was_resumed_is_noticed(
     server: StorageServer, bucket: Bucket, tmp_path: Path
 ) -> None:
