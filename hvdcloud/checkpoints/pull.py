@@ -18,35 +18,24 @@ from pathlib import Path
 from hvdcloud.checkpoints.fetch import fetch, local_paths, remove_partials
 from hvdcloud.checkpoints.manifest import RUN_ID, BadManifest, Entry, Manifest, load_each, run_prefix
 from hvdcloud.checkpoints.names import clashes, refusals
-from hvdcloud.checkpoints.verified_files import Verified, VerifiedFiles
+from hvdcloud.checkpoints.verified_files import Verified, VerifiedFiles, has_bytes_of
 from hvdcloud.errors import CapacityError, CheckpointError
 from hvdcloud.storage.base import (
-    PARTIAL_SUFFIX,
     Bucket,
     BucketUnreachableError,
     CorruptObjectError,
     ObjectMissingError,
     disk_error,
     free_bytes,
+    ignores_case,
     locked,
 )
-from hvdcloud.storage.checksum import Checksums, checksums_of_file
 
 WORKERS = 8
 # A running node replaces objects while we fetch: its manifest is read again this many times.
 _ROUNDS = 4
 # Seconds between two writes of the ledger; what a kill -9 loses is only verified again.
 _LEDGER_EVERY = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far a pull is; bytes include those that needed no fetching."""
-
-    files_done: int
-    files_total: int
-    bytes_done: int
-    bytes_total: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +86,13 @@ def pull(
     run: str,
     target: Path,
     verified_files: VerifiedFiles,
-    on_progress: Callable[[Progress], object] = lambda progress: None,
+    on_progress: Callable[[int, int], object] = lambda done, total: None,
     workers: int = WORKERS,
 ) -> PullResult:
     """Bring a run's checkpoints to `target/run/`.
+
+    Args:
+        on_progress: takes how many bytes are here, also those that needed no fetching, and how many there will be.
 
     Raises:
         CheckpointError: no such run; a link leads out of the target; another pull writes there.
@@ -151,7 +143,7 @@ def _pull(
     *,
     root: Path,
     verified_files: VerifiedFiles,
-    on_progress: Callable[[Progress], object],
+    on_progress: Callable[[int, int], object],
     workers: int,
 ) -> PullResult:
     cluster, run = manifests[0].cluster, manifests[0].run
@@ -164,7 +156,7 @@ def _pull(
         tally = _Tally()
         names = [*wanted, *(entry.name for entry in announced)]
         tally.refused = refusals(names, present=functools.partial(_names_in, root))
-        left_out = {**tally.refused, **clashes(names, ignores_case=_ignores_case(root))}
+        left_out = {**tally.refused, **clashes(names, ignores_case=ignores_case(root))}
         tally.failed |= {
             name: CheckpointError(f"{name} is not fetched: {why}", hint="rename one of the two")
             for name, why in left_out.items()
@@ -175,15 +167,8 @@ def _pull(
         places = local_paths(root, [*wanted, *(entry.name for entry in announced)])
         total = sum(entry.size for entry in wanted.values())
 
-        def report(tally: _Tally = tally, files: int = len(wanted), total: int = total) -> None:
-            on_progress(
-                Progress(
-                    files_done=tally.files,
-                    files_total=files,
-                    bytes_done=tally.bytes_fetched + tally.bytes_skipped,
-                    bytes_total=total,
-                )
-            )
+        def report(tally: _Tally = tally, total: int = total) -> None:
+            on_progress(tally.bytes_fetched + tally.bytes_skipped, total)
 
         report()
         missing: list[Entry] = []
@@ -267,19 +252,6 @@ def _names_in(root: Path, folder: str) -> Sequence[str]:
         return ()
 
 
-def _ignores_case(root: Path) -> bool:
-    """Whether names that differ in case only are one file below `root`, as usual on macOS."""
-    probe = root / f".Case-{os.getpid()}{PARTIAL_SUFFIX}"
-    try:
-        probe.touch()
-        return probe.with_name(probe.name.swapcase()).exists()
-    except OSError:
-        return False
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink()
-
-
 def _is_right(path: Path, entry: Entry, *, verified_files: VerifiedFiles, cluster: str, run: str) -> bool:
     """Whether this file is the one promised: by the ledger if nothing touched it since, else by its bytes."""
     try:
@@ -292,16 +264,12 @@ def _is_right(path: Path, entry: Entry, *, verified_files: VerifiedFiles, cluste
     if known is not None and known.holds(entry) and (known.path, known.mtime_ns) == (str(path), status.st_mtime_ns):
         return True
     try:
-        if checksums_of_file(path, with_sha256=entry.sha256 is not None) != _checksums(entry):
+        if not has_bytes_of(path, entry):
             return False
     except OSError:
         return False
     _remember(verified_files, path, entry, cluster=cluster, run=run)
     return True
-
-
-def _checksums(entry: Entry) -> Checksums:
-    return Checksums(size=entry.size, crc32c=entry.crc32c, sha256=entry.sha256)
 
 
 def _remember(verified_files: VerifiedFiles, path: Path, entry: Entry, *, cluster: str, run: str) -> None:

@@ -43,6 +43,12 @@ class Verified:
         return (self.size, self.crc32c) == (entry.size, entry.crc32c) and entry.sha256 in (None, self.sha256)
 
 
+def has_bytes_of(path: Path, entry: Entry) -> bool:
+    """Whether the file has the bytes that a manifest promises. Raises OSError: it can't be read."""
+    promised = Checksums(size=entry.size, crc32c=entry.crc32c, sha256=entry.sha256)
+    return checksums_of_file(path, with_sha256=entry.sha256 is not None) == promised
+
+
 class VerifiedFiles:
     """The file at `path`, which need not exist. Several processes may use it at once: what they add is merged.
 
@@ -169,8 +175,7 @@ def _reason(entry: Entry, known: Verified | None) -> str | None:
             return f"{path} is not a file any more"
         if (status.st_size, status.st_mtime_ns) == (known.size, known.mtime_ns):
             return None
-        promised = Checksums(size=entry.size, crc32c=entry.crc32c, sha256=entry.sha256)
-        if checksums_of_file(path, with_sha256=entry.sha256 is not None) == promised:
+        if has_bytes_of(path, entry):
             return None
     except (FileNotFoundError, NotADirectoryError):
         return f"{path} was deleted"

@@ -14,7 +14,6 @@ from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, Usage
 from hvdcloud.steps import NOTICEABLE_SECONDS
 
 if TYPE_CHECKING:
-    from hvdcloud.checkpoints.pull import Progress
     from hvdcloud.checkpoints.verified_files import VerifiedFiles
     from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
@@ -116,12 +115,12 @@ def _pull_run(
     from hvdcloud.checkpoints.pull import PullError
     from hvdcloud.checkpoints.pull import pull as fetch
 
-    def on_progress(progress: Progress) -> None:
+    def on_progress(done: int, total: int) -> None:
         steps.update(
             f"pull {run}",
             "fetching",
-            done=lambda: progress.bytes_done + _unfinished_bytes(folder / run),
-            total=progress.bytes_total,
+            done=lambda: done + _unfinished_bytes(folder / run),
+            total=total,
             in_bytes=True,
         )
 

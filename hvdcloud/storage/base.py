@@ -181,6 +181,19 @@ def partial_path(target: Path) -> Path:
     return target.with_name(f".{os.getpid()}-{next(_partial_numbers)}{PARTIAL_SUFFIX}")
 
 
+def ignores_case(folder: Path) -> bool:
+    """Whether names that differ in case only are one file in it, as usual on macOS."""
+    probe = folder / f".case{PARTIAL_SUFFIX}"
+    try:
+        probe.touch()
+        return probe.with_name(probe.name.swapcase()).exists()
+    except OSError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+
+
 def settle(partial: Path, item: Download) -> None:
     """Make a finished download the file it was meant to be: verified, flushed to disk, renamed in one move.
 

@@ -353,8 +353,8 @@ def test_hostile_names_write_nothing(server: StorageServer, node: DataNode, name
 
 def test_names_that_differ_in_case_are_refused_where_the_disk_ignores_it(server: StorageServer, node: DataNode) -> None:
     put(server, {"a/Cat.png": b"one", "a/cat.png": b"another", "dog.png": b"x"})
-    # As if the file `.case`, by which the fetcher finds out, were seen under this name as well.
-    probe = node.data / ".hvdcloud/train/.CASE"
+    # As if the file `.case.hvdcloud-part`, by which the fetcher finds out, were seen under this name as well.
+    probe = node.data / ".hvdcloud/train/.CASE.HVDCLOUD-PART"
     probe.parent.mkdir(parents=True)
     probe.touch()
     state = node.fetch(train=PREFIX)

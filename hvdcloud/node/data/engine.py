@@ -15,7 +15,7 @@ from hvdcloud.node.data import listing, tree
 from hvdcloud.node.data.board import Board
 from hvdcloud.node.data.plan import RANGE, Plan, is_ranged, make_plan, range_line
 from hvdcloud.node.data.sets import FAILED, FETCHING, LISTING, READY, VERIFYING, DataRequest, DataState
-from hvdcloud.node.data.tasks import Done, Failure, Task
+from hvdcloud.node.data.tasks import Done, Failure, Task, failure_of
 from hvdcloud.node.data.workers import Workers, corrupt, token_of
 from hvdcloud.storage.checksum import combined_crc32c, crc32c_text
 from hvdcloud.storage.reader import open_reader
@@ -181,8 +181,7 @@ class _Fetch:
         if each.crc32c and crc32c_text(crc) != each.crc32c:
             self._bytes -= each.size
             if each.name in self._repeated:
-                error = corrupt(each.name, self._url)
-                self._fail(Failure(message=error.message, hint=error.hint, exit_code=int(error.code)))
+                self._fail(failure_of(corrupt(each.name, self._url)))
                 return
             self._repeated.add(each.name)
             self._sent_again += _count(each.size)

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Iterator
@@ -81,7 +80,7 @@ def start(request: DataRequest, credentials: str | None) -> None:
 def states() -> tuple[DataState, ...]:
     """Of each data set of the newest request. Those that a fetcher left unfinished when it died are failed."""
     # In this order: a fetcher that ends meanwhile has written its last states before.
-    alive = lock_holder(paths.data_fetcher_lock()) is not None
+    alive = is_at_work()
     found = states_from_json(read_json(paths.data_states_file()))
     if alive:
         return found
@@ -95,7 +94,7 @@ def states() -> tuple[DataState, ...]:
 
 def has_died() -> bool:
     """Whether the fetcher of the newest request ended before its work was done; `start` makes it continue."""
-    if lock_holder(paths.data_fetcher_lock()) is not None:
+    if is_at_work():
         return False
     found = states_from_json(read_json(paths.data_states_file()))
     return not found or any(each.phase not in (READY, FAILED) for each in found)
@@ -176,12 +175,11 @@ def _end_other() -> None:
 
 
 def _spawn() -> None:
-    isolated = ["-I"] if sys.flags.isolated else []
     errors = paths.volatile_dir() / "data.err"
     # Not a fork: who starts it may have threads, and memory that the fetcher has no use for.
     with errors.open("ab") as stderr:
         process = subprocess.Popen(
-            [sys.executable, *isolated, "-m", "hvdcloud.node", "data-fetcher"],
+            processes.own_program("data-fetcher"),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,

@@ -35,14 +35,6 @@ class Object:
     generation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
-    """Of a listing."""
-
-    files: int
-    bytes: int
-
-
 def source_line(wanted: DataSet, endpoint: str | None) -> bytes:
     """The first line: objects of another source have nothing to do with these, even under the same name."""
     return json.dumps({"format": 1, "source": wanted.source, "endpoint": endpoint}).encode() + b"\n"
@@ -50,8 +42,8 @@ def source_line(wanted: DataSet, endpoint: str | None) -> bytes:
 
 def write_listing(
     path: Path, wanted: DataSet, request: DataRequest, open_: Callable[[], Reader], *, earlier: Path | None
-) -> Totals:
-    """List the source into `path`, with this node's share where it gets one.
+) -> tuple[int, int]:
+    """List the source into `path`, with this node's share where it gets one. Returns how many files, and their bytes.
 
     Args:
         earlier: an earlier listing of the source: where its names divide it, parts are listed side by side.
@@ -66,19 +58,16 @@ def write_listing(
         _list_parts(parts, ["", *bounds, ""], open_)
         with path.open("wb") as out:
             out.write(source_line(wanted, request.endpoint))
-            found = Totals(files=0, bytes=0)
-            every, mine = 0, (request.index, request.count) if wanted.per_node == "shard" else (0, 1)
-            size = 0
-            files = 0
+            index, count = (request.index, request.count) if wanted.per_node == "shard" else (0, 1)
+            every = files = size = 0
             for part in parts:
                 with part.open("rb") as lines:
                     for line in lines:
-                        if every % mine[1] == mine[0]:
+                        if every % count == index:
                             out.write(line)
                             files += 1
                             size += int(line.partition(b" ")[0])
                         every += 1
-            found = Totals(files=files, bytes=size)
     finally:
         for part in parts:
             part.unlink(missing_ok=True)
@@ -86,9 +75,9 @@ def write_listing(
         why = f"data set {wanted.name}: {wanted.source} has no objects"
         raise UsageError(why, hint=f"gcloud storage ls {wanted.source} shows whether the prefix is spelled so")
     if files == 0:
-        why = f"data set {wanted.name} has {every} files for {mine[1]} nodes, of which each gets its share"
+        why = f"data set {wanted.name} has {every} files for {count} nodes, of which each gets its share"
         raise UsageError(why, hint=f"set per_node: all below data.{wanted.name} in hvdcloud.yaml, or use fewer nodes")
-    return found
+    return files, size
 
 
 def objects(path: Path) -> Iterator[Object]:

@@ -12,6 +12,7 @@ from hvdcloud.json_values import parse_object
 from hvdcloud.node.data import listing, tree
 from hvdcloud.node.data.names import check_names
 from hvdcloud.node.data.sets import DataRequest, DataSet
+from hvdcloud.storage.base import ignores_case
 from hvdcloud.storage.checksum import crc32c_of_file
 from hvdcloud.storage.reader import Reader
 
@@ -25,8 +26,7 @@ class Plan:
     """Of one set.
 
     Attributes:
-        files, bytes: of the set.
-        present_files, present_bytes: of those, what is here and verified.
+        present_files, present_bytes: what of the set is here and verified.
         needed: bytes of disk.
         needed_files: of those that are not here.
         ranges: CRC32C of each range that is here, by name and generation, then by its first byte.
@@ -34,8 +34,6 @@ class Plan:
 
     number: int
     wanted: DataSet
-    files: int
-    bytes: int
     present_files: int = 0
     present_bytes: int = 0
     needed: int = 0
@@ -62,7 +60,7 @@ def make_plan(
     number: int, request: DataRequest, open_: Callable[[], Reader], counted: Callable[[int, int], None]
 ) -> Plan:
     """List a set and make its tree, with all in it that need not be fetched. A set with nothing to change is left as it
-    is: then `files` equals `present_files`, and there is no tree.
+    is: then there is no tree.
 
     Args:
         counted: takes the set's files and bytes as soon as they are known.
@@ -75,14 +73,14 @@ def make_plan(
     work.parent.chmod(0o700)
     fresh, current = work / "listing.new", work / "listing"
     index = tree.index_file(name)
-    totals = listing.write_listing(fresh, wanted, request, open_, earlier=index)
-    counted(totals.files, totals.bytes)
-    plan = Plan(number=number, wanted=wanted, files=totals.files, bytes=totals.bytes)
+    files, size = listing.write_listing(fresh, wanted, request, open_, earlier=index)
+    counted(files, size)
+    plan = Plan(number=number, wanted=wanted)
     if index is not None and listing.same(fresh, index):
         tree.clean(name)
-        plan.present_files, plan.present_bytes = totals.files, totals.bytes
+        plan.present_files, plan.present_bytes = files, size
         return plan
-    check_names(lambda: listing.names(fresh), ignores_case=_ignores_case(work))
+    check_names(lambda: listing.names(fresh), ignores_case=ignores_case(work))
     resumed = _resume(plan, fresh)
     fresh.replace(current)
     others = [each for each in (work / "previous",) if each.is_dir()]
@@ -203,12 +201,3 @@ def _read_ranges(path: Path) -> dict[tuple[str, int], dict[int, int]]:
         if value := parse_object(line):
             found.setdefault((value["name"], value["generation"]), {})[value["start"]] = value["crc"]
     return found
-
-
-def _ignores_case(folder: Path) -> bool:
-    probe = folder / ".case"
-    probe.touch()
-    try:
-        return (folder / ".CASE").exists()
-    finally:
-        probe.unlink()

@@ -34,9 +34,6 @@ class DataSet:
     per_node: str = "all"
     mounted: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_json(cls, value: object) -> DataSet:
         """Raises UsageError: the value is no data set, or its name could leave the folder of data sets."""
@@ -69,12 +66,7 @@ class DataRequest:
     endpoint: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "sets": [each.to_json() for each in self.sets],
-            "index": self.index,
-            "count": self.count,
-            "endpoint": self.endpoint,
-        }
+        return {**asdict(self), "sets": [asdict(each) for each in self.sets]}
 
     @classmethod
     def from_json(cls, value: object) -> DataRequest:

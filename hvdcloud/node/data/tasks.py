@@ -1,23 +1,21 @@
-"""What the fetcher's processes are told and what they answer, and how an object becomes a file."""
+"""What the fetcher's processes are told and what they answer, as JSON lists, and how an object becomes a file."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from hvdcloud.errors import ExitCode
+from hvdcloud.errors import ExitCode, HvdcloudError
 from hvdcloud.node.data.tree import FILE_MODE
 
 MESSAGE = 128 << 10
 """Bytes of a message at most: a batch of the longest names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(NamedTuple):
     """One object, or bytes of one; `data_set` is its number in the request."""
 
     data_set: int
@@ -29,8 +27,7 @@ class Task:
     whole: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(NamedTuple):
     """Why a task failed; `errno` where it is this node's disk."""
 
     message: str
@@ -39,8 +36,7 @@ class Failure:
     errno: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(NamedTuple):
     """A task that is done; `crc` is the CRC32C of its bytes."""
 
     task: Task
@@ -48,8 +44,7 @@ class Done:
     failure: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Results:
+class Results(NamedTuple):
     """What processes have done.
 
     Attributes:
@@ -67,24 +62,23 @@ class Results:
         return self.files + len(self.others)
 
     def to_message(self) -> bytes:
-        others = [(_plain(each.task), each.crc, _fields(each.failure)) for each in self.others]
-        return json.dumps([self.files, self.size, others]).encode()
+        return json.dumps(self).encode()
 
     @classmethod
     def from_message(cls, message: bytes) -> Results:
-        files, size, others = json.loads(message)
-        done = [Done(task=_task(t), crc=crc, failure=Failure(**why) if why else None) for t, crc, why in others]
-        return cls(files=files, size=size, others=done)
+        others, files, size = json.loads(message)
+        done = [Done(Task(*task), crc, None if why is None else Failure(*why)) for task, crc, why in others]
+        return cls(done, files, size)
 
 
 def tasks_message(tasks: list[Task]) -> bytes:
     """For `tasks_of`."""
-    return json.dumps([_plain(each) for each in tasks]).encode()
+    return json.dumps(tasks).encode()
 
 
 def tasks_of(message: bytes) -> list[Task]:
     """Tasks that were sent together."""
-    return [_task(each) for each in json.loads(message)]
+    return [Task(*each) for each in json.loads(message)]
 
 
 def failure_of_skipped() -> Failure:
@@ -92,6 +86,11 @@ def failure_of_skipped() -> Failure:
     return Failure(
         message="another file of the data set failed", hint="hvdcloud run again", exit_code=int(ExitCode.NODE)
     )
+
+
+def failure_of(error: HvdcloudError) -> Failure:
+    """Of a task that ended with this error."""
+    return Failure(message=error.message, hint=error.hint, exit_code=int(error.code))
 
 
 def failure_of_disk(error: OSError, tree: str | Path) -> Failure:
@@ -113,18 +112,3 @@ def write_at(descriptor: int, piece: bytes, offset: int) -> None:
     written = os.pwrite(descriptor, piece, offset)
     while written < len(piece):
         written += os.pwrite(descriptor, piece[written:], offset + written)
-
-
-def _plain(task: Task) -> list[Any]:
-    return [task.data_set, task.name, task.size, task.crc32c, task.generation, task.start, task.whole]
-
-
-def _task(plain: list[Any]) -> Task:
-    data_set, name, size, crc32c, generation, start, whole = plain
-    return Task(data_set=data_set, name=name, size=size, crc32c=crc32c, generation=generation, start=start, whole=whole)
-
-
-def _fields(failure: Failure | None) -> dict[str, Any] | None:
-    if failure is None:
-        return None
-    return {name: getattr(failure, name) for name in ("message", "hint", "exit_code", "errno")}

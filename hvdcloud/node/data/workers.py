@@ -27,6 +27,7 @@ from hvdcloud.node.data.tasks import (
     Failure,
     Results,
     Task,
+    failure_of,
     failure_of_disk,
     failure_of_skipped,
     new_file,
@@ -96,7 +97,7 @@ class Workers:
         try:
             data = self._results.recv(4 * MESSAGE)
         except TimeoutError:
-            data = b"[0, 0, []]"
+            data = b"[[], 0, 0]"
         if not data or any(_ended(pid) for pid in self._pids):
             raise ChildProcessError("a process of the fetcher ended; was it killed for its memory?")
         return Results.from_message(data)
@@ -155,7 +156,7 @@ class _Worker:
                 except OSError as error:
                     failure = failure_of_disk(error, trees[task.data_set])
                 except HvdcloudError as error:
-                    failure = Failure(message=error.message, hint=error.hint, exit_code=int(error.code))
+                    failure = failure_of(error)
                 except Exception as error:  # noqa: BLE001 - one task's failure is its result
                     what = f"{task.name}: {type(error).__name__}: {error}"
                     failure = Failure(message=what, hint="hvdcloud run again", exit_code=int(ExitCode.BUG))
