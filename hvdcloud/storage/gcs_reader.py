@@ -26,7 +26,7 @@ from hvdcloud.storage.base import (
     ObjectInfo,
     ObjectMissingError,
 )
-from hvdcloud.storage.http_connection import PIECE, Connection
+from hvdcloud.storage.http_connection import Connection
 from hvdcloud.storage.token_file import TokenMissingError
 
 ENDPOINT = "https://storage.googleapis.com"
@@ -143,7 +143,7 @@ class GcsReader:
             headers = dict(BYTES_AS_STORED)
             if done or not whole:
                 headers["Range"] = f"bytes={start + done}-{start + size - 1}"
-            self._ask(target, headers, what=name, missing=partial(gone, name, self.url), expected=size - done)
+            self._ask(target, headers, what=name, missing=partial(gone, name, self.url))
             for piece in self._connection.body():
                 if len(piece) > size - done:
                     self._connection.close()
@@ -182,27 +182,19 @@ class GcsReader:
             raise _TransientError("the list is not JSON")
         return page
 
-    def _ask(
-        self,
-        target: str,
-        headers: dict[str, str],
-        *,
-        what: str,
-        missing: Callable[[], Exception],
-        expected: int = PIECE,
-    ) -> None:
+    def _ask(self, target: str, headers: dict[str, str], *, what: str, missing: Callable[[], Exception]) -> None:
         """Send a request; returns if it is answered with the bytes that were asked for."""
         again = self._connection.is_open
         authorization = self._token.header()
         headers = {**headers, **authorization}
         try:
-            status = self._connection.get(target, headers, expected=expected)
+            status = self._connection.get(target, headers)
         except OSError:
             if not again:
                 raise
             # The server has closed a connection that was not used for a while.
             self._connection.close()
-            status = self._connection.get(target, headers, expected=expected)
+            status = self._connection.get(target, headers)
         if status == (206 if "Range" in headers else 200):
             return
         self._connection.close()

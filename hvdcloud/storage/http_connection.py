@@ -1,13 +1,16 @@
-"""One kept-alive HTTP/1.1 connection for GET requests, with little work for each: where a hundred thousand small
-objects are read, http.client's parser of headers takes longer than the bytes."""
+"""GET requests over HTTP/1.1 connections that are kept alive.
+
+`Connection` is http.client's. Where a hundred thousand small objects are read, its parser of headers takes longer than
+the bytes: for those (node/data/small_objects.py) there are a request and an answer's head with little work for each.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.client
 import os
 import re
-import socket
 import ssl
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -16,13 +19,10 @@ from urllib.parse import urlsplit
 
 PIECE = 256 << 10
 """Bytes that are handed on at a time, at most; each connection has one piece in memory."""
-_HEAD = 64 << 10
-"""Bytes of an answer's head at most."""
-_USUAL_HEAD = 2 << 10
+_CUT = "the connection was cut in the middle of an answer"
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)
-_HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,15}")
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
 
 
@@ -65,7 +65,7 @@ def request_bytes(target: str, authority: str, headers: Mapping[str, str]) -> by
     return f"{text}\r\n\r\n".encode("ascii")
 
 
-def connected(url: str, *, seconds: float) -> socket.socket:
+def opened(url: str, *, seconds: float) -> http.client.HTTPConnection:
     """A connection to the server of an `http://` or `https://` URL, through a proxy where the environment names one.
 
     Args:
@@ -80,21 +80,21 @@ def connected(url: str, *, seconds: float) -> socket.socket:
     if proxy and not urllib.request.proxy_bypass(own_host):
         parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
         host, port, tunnel = parts.hostname or "", parts.port or 3128, True
-    # Connecting is http.client's: with TLS, and through a proxy.
-    opener: http.client.HTTPConnection
+    connection: http.client.HTTPConnection
     if tls:
-        opener = http.client.HTTPSConnection(host, port, timeout=seconds, context=_tls_context())
+        connection = http.client.HTTPSConnection(host, port, timeout=seconds, context=_tls_context())
     else:
-        opener = http.client.HTTPConnection(host, port, timeout=seconds)
+        connection = http.client.HTTPConnection(host, port, timeout=seconds)
     if tunnel:
-        opener.set_tunnel(own_host, own_port)
-    opener.connect()
-    found: socket.socket = opener.sock
-    return found
+        connection.set_tunnel(own_host, own_port)
+    with _http_errors():
+        connection.connect()
+    return connection
 
 
 class Connection:
-    """A connection to one server; not for several threads. It connects when it is needed, also again after a failure.
+    """A kept-alive connection to one server; not for several threads. It connects when it is needed, also again after a
+    failure.
 
     Args:
         url: `https://HOST[:PORT]`, or `http://…`.
@@ -103,90 +103,56 @@ class Connection:
 
     def __init__(self, url: str, *, timeouts: tuple[float, float]) -> None:
         self._url = url
-        self._authority = urlsplit(url).netloc
         self._timeouts = timeouts
-        self._socket: socket.socket | None = None
-        self._buffer = b""
-        self._left = 0
-        self._chunked = self._close_after = False
+        self._connection: http.client.HTTPConnection | None = None
+        self._answer: http.client.HTTPResponse | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether a request would use a connection that was used before, which the server may have closed meanwhile."""
-        return self._socket is not None
+        return self._connection is not None
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-        self._socket, self._buffer = None, b""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._answer = None
 
-    def get(self, target: str, headers: Mapping[str, str], *, expected: int = PIECE) -> int:
+    def get(self, target: str, headers: Mapping[str, str]) -> int:
         """Ask; returns the status. `body` has to be read to its end, or the connection closed.
-
-        Args:
-            expected: bytes of the body. Memory for them is asked for, and a large piece of it for each small object
-                takes more time than the object's bytes.
 
         Raises OSError: as the network says, or the answer is not HTTP.
         """
-        request = request_bytes(target, self._authority, headers)
-        if self._socket is None:
+        if self._connection is None:
             connect, read = self._timeouts
-            self._buffer = b""
-            self._socket = connected(self._url, seconds=connect)
-            self._socket.settimeout(read)
-        wire = self._socket
-        wire.sendall(request)
-        data = self._buffer
-        while (end := data.find(b"\r\n\r\n")) < 0:
-            more = wire.recv(min(PIECE, _USUAL_HEAD + expected))
-            if not more or len(data) > _HEAD:
-                raise ConnectionError("the server closed the connection" if not more else "the answer is not HTTP")
-            data += more
-        head = parsed_head(data[: end + 2])
-        self._buffer = data[end + 4 :]
-        self._chunked, self._left, self._close_after = head.length is None, head.length or 0, head.closes
-        return head.status
+            self._connection = opened(self._url, seconds=connect)
+            self._connection.sock.settimeout(read)
+        with _http_errors():
+            self._connection.request("GET", target, headers=dict(headers))
+            self._answer = self._connection.getresponse()
+        return self._answer.status
 
     def body(self) -> Iterator[bytes]:
         """The answer's bytes, at most PIECE at a time. Raises OSError: it was cut."""
-        if self._chunked:
-            while size := self._line().partition(b";")[0].strip().lstrip(b"0"):
-                if not _HEXADECIMAL.fullmatch(size):
-                    raise ConnectionError("the answer is not HTTP")
-                self._left = int(size, 16)
-                yield from self._bytes()
-                self._line()
-            while self._line():
-                continue
-        else:
-            yield from self._bytes()
-        if self._close_after:
+        answer = self._answer
+        assert answer is not None
+        with _http_errors():
+            while piece := answer.read(PIECE):
+                yield piece
+        if answer.length:
+            raise ConnectionError(_CUT)
+        if answer.will_close:
             self.close()
 
-    def _bytes(self) -> Iterator[bytes]:
-        while self._left:
-            if self._buffer:
-                piece, self._buffer = self._buffer[: self._left], self._buffer[self._left :]
-            else:
-                piece = self._receive(min(PIECE, self._left))
-            self._left -= len(piece)
-            yield piece
 
-    def _line(self) -> bytes:
-        while b"\r\n" not in self._buffer:
-            if len(self._buffer) > _HEAD:
-                raise ConnectionError("the answer is not HTTP")
-            self._buffer += self._receive(PIECE)
-        line, _, self._buffer = self._buffer.partition(b"\r\n")
-        return line
-
-    def _receive(self, size: int) -> bytes:
-        assert self._socket is not None
-        data = self._socket.recv(size)
-        if not data:
-            raise ConnectionError("the connection was cut in the middle of an answer")
-        return data
+@contextlib.contextmanager
+def _http_errors() -> Iterator[None]:
+    try:
+        yield
+    except http.client.RemoteDisconnected:
+        raise
+    except http.client.HTTPException as error:
+        why = _CUT if isinstance(error, http.client.IncompleteRead) else "the answer is not HTTP"
+        raise ConnectionError(why) from error
 
 
 @functools.cache

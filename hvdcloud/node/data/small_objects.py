@@ -41,7 +41,7 @@ from hvdcloud.node.data.tree import mark, tree_dir
 from hvdcloud.storage.access_token import AccessToken
 from hvdcloud.storage.checksum import crc32c_text
 from hvdcloud.storage.gcs_reader import BYTES_AS_STORED, ENDPOINT, TIMEOUTS, ObjectTargets
-from hvdcloud.storage.http_connection import connected, parsed_head, request_bytes
+from hvdcloud.storage.http_connection import opened, parsed_head, request_bytes
 from hvdcloud.storage.reader import bucket_and_prefix, is_bucket
 
 LARGEST = 128 << 10
@@ -97,7 +97,7 @@ class _Opener:
             self._asked.get()
             wire = None
             with contextlib.suppress(OSError):
-                wire = connected(self._url, seconds=TIMEOUTS[0])
+                wire = opened(self._url, seconds=TIMEOUTS[0]).sock
                 wire.settimeout(0)
             self.found.put(wire)
             self._tell.sendall(b"1")
