@@ -13,6 +13,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +59,8 @@ def main(request: Mapping[str, Any]) -> dict[str, Any]:
     forget_connections()
     limit = 2 * seconds + START_SECONDS
     spec = json.dumps({"seconds": seconds, "size": size, "user": user, "limit": limit})
-    results: list[dict[str, Any]] = [{} for _ in jobs]
-
-    def work(index: int) -> None:
-        results[index] = _run_job(jobs[index], run=run, spec=spec, limit=limit)
-
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(jobs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(max_workers=max(1, len(jobs))) as pool:
+        results = list(pool.map(lambda job: _run_job(job, run=run, spec=spec, limit=limit), jobs))
     end(run)
     return {"results": results}
 

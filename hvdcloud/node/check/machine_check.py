@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,10 @@ def main(request: Mapping[str, Any]) -> dict[str, Any]:
     except (KeyError, TypeError) as error:
         raise UsageError(f"check: {type(error).__name__}: {error}", hint="hvdcloud check again") from error
     refuse_while_active()
-    memory = parse_memory(_meminfo())
+    try:
+        memory = parse_memory(Path("/proc/meminfo").read_text())
+    except OSError:
+        memory = None  # A container without it: its memory is not compared.
     return {
         "cores": machine.cores(),
         "memory": memory[1] if memory else None,
@@ -58,14 +62,6 @@ def main(request: Mapping[str, Any]) -> dict[str, Any]:
         "disk": disk_speed(paths.state_dir()),
         "bucket": _bucket_speed(url, endpoint=endpoint, name=name, credentials=credentials),
     }
-
-
-def _meminfo() -> str:
-    try:
-        return Path("/proc/meminfo").read_text()
-    except OSError:
-        # A container without it: its memory is not compared.
-        return ""
 
 
 def processor(cores: int) -> dict[str, Any]:
@@ -78,21 +74,17 @@ def processor(cores: int) -> dict[str, Any]:
         machine under the VM took for others (`steal` in proc_stat(5)).
     """
     block = bytes(_BLOCK)
-    done = [(0, 0.0)] * cores
     began, before = time.monotonic(), _stolen()
 
-    def work(index: int) -> None:
+    def work(_: int) -> tuple[int, float]:
         count, own = 0, time.thread_time()
         while time.monotonic() < began + CPU_SECONDS:
             hashlib.sha256(block).digest()
             count += 1
-        done[index] = (count, time.thread_time() - own)
+        return count, time.thread_time() - own
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(cores)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(max_workers=cores) as pool:
+        done = list(pool.map(work, range(cores)))
     hashed, worked = sum(count for count, _ in done) * _BLOCK, sum(own for _, own in done)
     after, limit = _stolen(), machine.core_limit()
     ticks = after[1] - before[1]

@@ -8,26 +8,31 @@ Containers of one machine all see the whole machine.
 from __future__ import annotations
 
 import contextlib
-import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdcloud.node import machine, paths
-from hvdcloud.node.mesh.nodes import node_names
+from hvdcloud.node import paths
+from hvdcloud.node.mesh.nodes import mesh_interface
+from hvdcloud.node.monitor.nvidia_smi import NoAnswerError, NvidiaSmi
 
 Sample = dict[str, Any]
 
 GPU_SECONDS = 4.0
-"""How long nvidia-smi may take; it hangs when a GPU has fallen off its bus."""
+"""How long nvidia-smi may take."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 300.0
-QUERY = (
-    "--query-gpu=index,utilization.gpu,memory.used,memory.total,temperature.gpu,power.draw,utilization.memory,power.limit",
-    "--format=csv,noheader,nounits",
-)
+_GPU_FIELDS = {
+    "index": "index",
+    "utilization": "utilization.gpu",
+    "memory": "memory.used",
+    "memory_total": "memory.total",
+    "temperature": "temperature.gpu",
+    "power": "power.draw",
+    "memory_load": "utilization.memory",
+    "power_limit": "power.limit",
+}
+"""Our names, and nvidia-smi's."""
 _MIB = 1 << 20
-_PROGRAM_PATH = "/usr/local/nvidia/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Counters(NamedTuple):
@@ -79,16 +84,15 @@ def parse_network(dev: str, interface: str) -> tuple[int, int]:
 
 
 def parse_gpus(output: str) -> list[dict[str, Any]]:
-    """nvidia-smi's answer to QUERY: a line per GPU, numbers without units, memory in MiB. What a GPU does not measure
-    is `[N/A]` or `[Not Supported]`, and may be `[Unknown Error]`: that is left out."""
+    """nvidia-smi's answer: a line per GPU, numbers without units, memory in MiB. What a GPU does not measure is
+    `[N/A]` or `[Not Supported]`, and may be `[Unknown Error]`: that is left out."""
     gpus = []
     for line in output.splitlines():
         fields = [field.strip() for field in line.split(",")]
-        if len(fields) != 8 or not fields[0].isdigit():
+        if len(fields) != len(_GPU_FIELDS) or not fields[0].isdigit():
             continue
         gpu: dict[str, Any] = {"index": int(fields[0])}
-        names = ("utilization", "memory", "memory_total", "temperature", "power", "memory_load", "power_limit")
-        for name, text in zip(names, fields[1:], strict=True):
+        for name, text in list(zip(_GPU_FIELDS, fields, strict=True))[1:]:
             with contextlib.suppress(ValueError):
                 value = float(text)
                 gpu[name] = int(value) * _MIB if name in ("memory", "memory_total") else round(value, 1)
@@ -105,15 +109,8 @@ class GpuReader:
     """
 
     def __init__(self, program: str | None = None, *, seconds: float = GPU_SECONDS) -> None:
-        image = machine.image_environment()
-        path = ":".join(filter(None, [image.get("PATH"), _PROGRAM_PATH]))
-        self._program = program or shutil.which("nvidia-smi", path=path)
+        self._nvidia_smi = NvidiaSmi(program)
         self._seconds = seconds
-        # Without the mark of the run, by which its processes are found and ended.
-        self._environment = {"PATH": _PROGRAM_PATH, "LANG": "C"}
-        if libraries := image.get("LD_LIBRARY_PATH"):
-            self._environment["LD_LIBRARY_PATH"] = libraries
-        self._stuck: subprocess.Popen[str] | None = None
         self._again_at = 0.0
         self._pause = _FIRST_PAUSE
         self.trouble = ""
@@ -121,38 +118,17 @@ class GpuReader:
 
     def read(self) -> list[dict[str, Any]]:
         """One object a GPU; none where nvidia-smi is missing or does not answer."""
-        if self._program is None or time.monotonic() < self._again_at or self._hangs():
+        if self._nvidia_smi.program is None or time.monotonic() < self._again_at:
             return []
         try:
-            process = subprocess.Popen(
-                [self._program, *QUERY],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                errors="replace",
-                env=self._environment,
-                start_new_session=True,
-            )
-        except OSError as error:
-            return self._give_up(f"nvidia-smi cannot be started: {error.strerror}")
-        try:
-            output, _ = process.communicate(timeout=self._seconds)
-        except subprocess.TimeoutExpired:
-            # Stuck in the driver it does not even end when it is killed; nothing waits for that.
-            process.kill()
-            if process.stdout is not None:
-                process.stdout.close()
-            self._stuck = process
-            return self._give_up(f"nvidia-smi did not answer within {self._seconds:g} s")
-        gpus = parse_gpus(output)
+            answer = self._nvidia_smi.ask([*_GPU_FIELDS.values()], seconds=self._seconds)
+        except NoAnswerError as error:
+            return self._give_up(str(error))
+        gpus = parse_gpus(answer.stdout)
         if not gpus:
-            return self._give_up(f"nvidia-smi said nothing of any GPU (exit code {process.returncode})")
+            return self._give_up(f"nvidia-smi said nothing of any GPU (exit code {answer.returncode})")
         self._pause, self.trouble = _FIRST_PAUSE, ""
         return gpus
-
-    def _hangs(self) -> bool:
-        return self._stuck is not None and self._stuck.poll() is None
 
     def _give_up(self, why: str) -> list[dict[str, Any]]:
         self.trouble = why
@@ -203,7 +179,7 @@ class Sensors:
 
     def _counters(self) -> Counters:
         if self._interface is None:
-            self._interface = _mesh_interface()
+            self._interface = mesh_interface()
         busy, ticks = parse_cpu(self._text("stat"))
         received, sent = parse_network(self._text("net/dev"), self._interface)
         return Counters(time.monotonic(), busy, ticks, received, sent)
@@ -214,14 +190,6 @@ class Sensors:
         except OSError:
             # Some container without it: what it would have said is missing.
             return ""
-
-
-def _mesh_interface() -> str:
-    own = machine.name()
-    try:
-        return machine.mesh_interface([name for name in node_names() if name != own])
-    except OSError:
-        return "lo"
 
 
 def samples_file(run: str) -> Path:
