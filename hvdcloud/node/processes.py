@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -25,6 +26,12 @@ GRACE_SECONDS = 2.0
 """How long a process may take to end after SIGTERM."""
 KILL_SECONDS = 5.0
 """How long the kernel may take to end a killed process before it is reported as left behind."""
+
+
+def own_program(*words: str) -> list[str]:
+    """The command line that starts the node program with these words, as this process was started."""
+    isolated = ["-I"] if sys.flags.isolated else []
+    return [sys.executable, *isolated, "-m", "hvdcloud.node", *words]
 
 
 def describe_self() -> dict[str, Any]:

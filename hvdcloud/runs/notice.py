@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -81,7 +81,6 @@ class Settings:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         return asdict(self)
 
 
@@ -172,10 +171,6 @@ class Notice:
             last_lines=shown(failure.lines) if failure is not None and failure.lines else last_lines(log),
             bucket=settings.bucket,
         )
-
-    def without_checkpoints(self) -> Notice:
-        """The same where nothing is known of them."""
-        return replace(self, checkpoint_files=None)
 
     @property
     def id(self) -> str:

@@ -136,7 +136,6 @@ class UploadReport:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object."""
         found = asdict(self)
         return found if self.needs_token else {key: found[key] for key in found if key != "needs_token"}
 
@@ -173,7 +172,6 @@ class RankRecord:
         return read_fields(cls, value, terminated=bool(value["terminated"]) if "terminated" in value else None)
 
     def to_json(self) -> dict[str, Any]:
-        """The record as a JSON object."""
         found: dict[str, Any] = {"rank": self.rank, "exit_code": self.exit_code, "signal": self.signal}
         if self.terminated is not None:
             found["terminated"] = self.terminated
@@ -212,7 +210,6 @@ class NodeData:
         return read_fields(cls, mapping(value), bytes=_size(value, "bytes"), total_bytes=_size(value, "total_bytes"))
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         found = asdict(self)
         return {key: found[key] for key in found if key not in ("error", "hint", "exit_code") or found[key]}
 
@@ -247,7 +244,6 @@ class RankWaits:
         return [cls.from_json(each) for each in mappings(values) if whole(each.get("rank")) is not None]
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         return asdict(self)
 
 

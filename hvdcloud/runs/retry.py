@@ -7,12 +7,12 @@ command to continue with the next one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
 from hvdcloud.json_values import mappings
-from hvdcloud.runs.reports import instant, number, plain_name, whole
+from hvdcloud.runs.reports import Name, instant, number, plain_name, read_fields, whole
 from hvdcloud.units import counted, dollars, seconds
 
 BEGUN, ENDED = "retry", "retry-end"
@@ -34,9 +34,9 @@ class Cause(str, Enum):
 class Attempt:
     """One run of several that continue each other, each on a cluster of its own."""
 
-    run: str
+    run: Name
     """Empty: its nodes were lost before it could start."""
-    cluster_id: str
+    cluster_id: Name
     result: str
     """succeeded | failed | stopped | lost"""
     cause: str | None = None
@@ -171,7 +171,17 @@ def pending(entries: Sequence[Mapping[str, Any]], *, now: float) -> Pending | No
 
 def _read(entry: Mapping[str, Any]) -> Pending | None:
     """Tolerant of entries of other versions; None: nothing that can be continued."""
-    attempts = tuple(_read_attempt(each) for each in mappings(entry.get("attempts")))
+    attempts = tuple(
+        read_fields(
+            Attempt,
+            each,
+            result=str(each.get("result") or "lost"),
+            cause=str(each["cause"]) if each.get("cause") else None,
+            seconds=number(each.get("seconds")) or 0.0,
+            resumed_from=plain_name(each.get("resumed_from")) or None,
+        )
+        for each in mappings(entry.get("attempts"))
+    )
     ends, command = instant(entry.get("ends")), entry.get("command")
     if not attempts or ends is None:
         return None
@@ -181,19 +191,4 @@ def _read(entry: Mapping[str, Any]) -> Pending | None:
         command=tuple(map(str, command)) if isinstance(command, list) else (),
         ranks=whole(entry.get("ranks")),
         resume=plain_name(entry.get("resume")) or None,
-    )
-
-
-def _read_attempt(value: Mapping[str, Any]) -> Attempt:
-    known = {field.name: value[field.name] for field in fields(Attempt) if field.name in value}
-    return Attempt(
-        **{
-            **known,
-            "run": plain_name(value.get("run")),
-            "cluster_id": plain_name(value.get("cluster_id")),
-            "result": str(value.get("result") or "lost"),
-            "reason": str(value.get("reason") or ""),
-            "seconds": number(value.get("seconds")) or 0.0,
-            "dollars": number(value.get("dollars")),
-        }
     )

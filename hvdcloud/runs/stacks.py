@@ -73,7 +73,6 @@ class Frame:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         found = asdict(self)
         return {key: found[key] for key in found if key == "name" or found[key]}
 
@@ -105,7 +104,6 @@ class Thread:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         found = {"name": self.name, "main": self.main, "owner": self.owner}
         frames = [frame.to_json() for frame in self.frames[:MOST_FRAMES]]
         return {**{key: value for key, value in found.items() if value}, "frames": frames}
@@ -137,7 +135,6 @@ class ProcessStacks:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         found: dict[str, Any] = {"pid": self.pid, "command": self.command}
         found |= {"problem": self.problem} if self.problem else {}
         return {**found, "threads": [thread.to_json() for thread in self.threads[:MOST_THREADS]]}
@@ -172,7 +169,6 @@ class RankStacks:
         return sorted((cls.from_json(each) for each in mappings(values)), key=lambda each: each.rank)
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         processes = [process.to_json() for process in self.processes[:MOST_PROCESSES]]
         return {"rank": self.rank, "node": self.node, "processes": processes}
 
@@ -332,5 +328,4 @@ class Stuck:
         return cls(seconds=known, groups=[group for group in groups if group.ranks])
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         return {"seconds": self.seconds, "groups": [asdict(group) for group in self.groups[:MOST_GROUPS]]}

@@ -31,7 +31,11 @@ from hvdcloud.runs.reports import (
 if TYPE_CHECKING:
     from hvdcloud.runs.stacks import Stuck
 
-_ABSENT_IF_EMPTY = ("making", "nodes_preempted", "not_deleted", "supervisor_dead", "needs_token")
+_ABSENT_IF_EMPTY = (
+    *("making", "nodes_preempted", "not_deleted", "supervisor_dead", "needs_token"),
+    *("data", "metrics", "waits"),
+)
+_ABSENT_IF_NONE = ("stuck", "left_behind", "launched", "training_since", "training_until")
 
 
 def read_sample(value: object) -> dict[str, Any]:
@@ -79,7 +83,6 @@ class Member:
         return read_fields(cls, value, name=name, alias=alias, state=state, since=instant(value.get("since")) or None)
 
     def to_json(self) -> dict[str, Any]:
-        """The member as a JSON object."""
         return asdict(self)
 
 
@@ -115,7 +118,6 @@ class Event:
         return cls.all_from_json(json_lines(data))
 
     def to_json(self) -> dict[str, Any]:
-        """The event as a JSON object."""
         counts = {key: str(count) for key, count in (("ranks", self.ranks), ("nodes", self.nodes)) if count is not None}
         texts = {key: text for key, text in (("node", self.node), ("detail", self.detail)) if text}
         return {"t": self.at, "event": self.name, **texts, **counts}
@@ -279,18 +281,13 @@ class RunState:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The state as a JSON object."""
         found = asdict(self) | {"result": self.result or None, "ranks": [record.to_json() for record in self.ranks]}
         found["checkpoints"] = self.checkpoints.to_json()
         found["data"] = [each.to_json() for each in self.data]
-        absent = {"elastic", "world", "restarts", "members"} if self.elastic is None else set()
-        absent |= {key for key in _ABSENT_IF_EMPTY if not found[key]}
-        absent |= {"data", "data_seconds"} if not self.data else set()
-        absent |= {"waits"} if not self.waits else set()
-        absent |= {"stuck"} if self.stuck is None else set()
-        absent |= {"left_behind"} if self.left_behind is None else set()
-        moments = ("launched", "training_since", "training_until")
-        absent |= {key for key in moments if found[key] is None} | ({"metrics"} if not self.metrics else set())
+        absent = {key for key in _ABSENT_IF_EMPTY if not found[key]}
+        absent |= {key for key in _ABSENT_IF_NONE if found[key] is None}
+        absent |= {"elastic", "world", "restarts", "members"} if self.elastic is None else set()
+        absent |= {"data_seconds"} if not self.data else set()
         return {key: value for key, value in found.items() if key not in absent}
 
 

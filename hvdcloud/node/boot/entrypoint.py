@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.node import paths
 from hvdcloud.node.files import write_json
+from hvdcloud.node.processes import own_program
 
 if TYPE_CHECKING:
     from hvdcloud.node.boot.limit import NodeLimit
@@ -318,10 +319,9 @@ def _fetch_data() -> None:
     credentials = json.dumps({"type": "metadata"}) if os.environ.get(METADATA_VARIABLE) else None
     asked, answer = (paths.volatile_dir() / f"data-at-boot.{name}" for name in ("json", "log"))
     write_json(asked, {"data": json.loads(request), "credentials": credentials}, mode=0o600)
-    isolated = ["-I"] if sys.flags.isolated else []
     os.posix_spawn(
         sys.executable,
-        [sys.executable, *isolated, "-m", "hvdcloud.node", "data"],
+        own_program("data"),
         os.environ,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, str(asked), os.O_RDONLY, 0),

@@ -7,6 +7,8 @@ import sys
 from abc import ABC, abstractmethod
 from typing import ClassVar, TypeVar
 
+from hvdcloud.node.processes import own_program
+
 L = TypeVar("L", bound="NodeLimit")
 
 
@@ -67,6 +69,4 @@ class NodeLimit(ABC):
     def _act(self, *words: str) -> None:
         """Start the node program with these words, unless an earlier one is still running."""
         if not self.acting:
-            isolated = ["-I"] if sys.flags.isolated else []
-            program = [sys.executable, *isolated, "-m", "hvdcloud.node", *words]
-            self._actor = os.posix_spawn(sys.executable, program, os.environ, setsigmask=())
+            self._actor = os.posix_spawn(sys.executable, own_program(*words), os.environ, setsigmask=())

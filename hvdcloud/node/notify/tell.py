@@ -18,11 +18,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.node import machine, paths
 from hvdcloud.node.files import lock_holder
+from hvdcloud.node.processes import own_program
 from hvdcloud.node.records import state
 from hvdcloud.node.records.secrets_file import forget_notify, read_notify
 from hvdcloud.node.records.spec import Spec
@@ -49,8 +51,6 @@ _LIMIT_SECONDS = 600
 """After which the process ends, whatever it does then."""
 _POLL_SECONDS = 0.05
 _LOOK_SECONDS = 1.0
-_LOG_BYTES = 1 << 20
-"""Of the log's end: more than a traceback has."""
 
 
 class _Claim(NamedTuple):
@@ -69,11 +69,12 @@ def start(run: str, why: str) -> None:
     """
     if not paths.notify_file(run).exists():
         return
-    program = [sys.executable, *(["-I"] if sys.flags.isolated else []), "-m", "hvdcloud.node", "notify", run, why]
     null = subprocess.DEVNULL
     # Where no process can be started, there are worse things to do than to tell.
     with contextlib.suppress(OSError), (paths.run_dir(run) / "notify.err").open("ab") as errors:
-        subprocess.Popen(program, stdin=null, stdout=null, stderr=errors, start_new_session=True)
+        subprocess.Popen(
+            own_program("notify", run, why), stdin=null, stdout=null, stderr=errors, start_new_session=True
+        )
 
 
 def cost_at(current: RunState) -> float:
@@ -137,7 +138,7 @@ def _tell(spec: Spec, why: str) -> None:
         return
     claim = _claim(spec, COST if why == COST else END)
     if claim.ours or claim.bucket is None:
-        notice = Notice.of(current, event=event, settings=settings, log=_end_of_log(spec.run), now=time.time())
+        notice = Notice.of(current, event=event, settings=settings, log=state.end_of_log(spec.run), now=time.time())
         outcome = send(notice, settings.addresses, within=SEND_SECONDS)
         _record(spec, claim.bucket, event, outcome)
 
@@ -160,7 +161,7 @@ def _tell_of_lost_head(spec: Spec) -> None:
 
         lost = RunState(run=spec.run, cluster=spec.cluster, state="done", result="lost", reason=reason)
         notice = Notice.of(lost, event="lost", settings=settings, log=b"", now=time.time())
-        send(notice.without_checkpoints(), settings.addresses, within=SEND_SECONDS)
+        send(replace(notice, checkpoint_files=None), settings.addresses, within=SEND_SECONDS)
 
 
 def _client_tells(spec: Spec, *, seconds: float) -> bool:
@@ -218,12 +219,3 @@ def _record(spec: Spec, bucket: Bucket | None, event: str, outcome: dict[str, st
         # The log and the events may be there already.
         with contextlib.suppress(HvdcloudError, OSError):
             bucket.write(events_name(spec.cluster, spec.run), state.events_file(spec.run).read_bytes())
-
-
-def _end_of_log(run: str) -> bytes:
-    try:
-        with state.log_file(run).open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
-            return file.read()
-    except OSError:
-        return b""

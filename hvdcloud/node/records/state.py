@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _BALLAST_BYTES = 1 << 18
 _MOST_EVENT_BYTES = 1 << 17
+_END_OF_LOG_BYTES = 1 << 20
 SUPERVISOR_GONE = "the run's supervisor on the head ended unexpectedly"
 
 
@@ -48,6 +49,16 @@ def stacks_file(run: str) -> Path:
 def log_file(run: str) -> Path:
     """Of one run, on the head."""
     return run_dir(run) / "log"
+
+
+def end_of_log(run: str) -> bytes:
+    """The last MiB of a run's log, which is more than a traceback has; empty where there is no log."""
+    try:
+        with log_file(run).open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _END_OF_LOG_BYTES))
+            return file.read(_END_OF_LOG_BYTES)
+    except OSError:
+        return b""
 
 
 def _ballast(run: str) -> Path:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 
 from hvdcloud.node.channel import Channel
 from hvdcloud.node.mesh import ssh
+from hvdcloud.node.processes import own_program
 from hvdcloud.runs.reports import UploadReport
 
 _ERROR_TAIL = 2000
@@ -92,8 +92,7 @@ class Lease:
 
 def local_agent(run: str, *, probe: bool = False) -> list[str]:
     """The command that starts the head's own agent. `probe`: it is to try first what a worker needs."""
-    isolated = ["-I"] if sys.flags.isolated else []
-    return [sys.executable, *isolated, "-m", "hvdcloud.node", "agent", run, *(["--probe"] if probe else [])]
+    return own_program("agent", run, *(["--probe"] if probe else []))
 
 
 def remote_agent(run: str, node: str, *, again: bool = False, probe: bool = False) -> list[str]:

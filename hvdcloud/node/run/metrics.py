@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from hvdcloud.runs.log_lines import Lines, Speaker, counted, numbers_in, rank_and_text
 
-LAST_BYTES = 1 << 20
-"""Of the log's end. A run that prints more after its last number has none."""
 
-
-def newest_numbers(log: Path, *, elastic: bool) -> dict[str, float]:
+def newest_numbers(log: bytes, *, elastic: bool) -> dict[str, float]:
     """The newest of each number (`loss`, `accuracy`, `images/s`) in the end of a log; empty where it names none."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
-            data = file.read(LAST_BYTES)
-    except OSError:
-        return {}
     speaker, lines, found = Speaker(elastic=elastic), Lines(), dict[str, float]()
-    for line in [*lines.feed(data), lines.rest()]:
+    for line in [*lines.feed(log), lines.rest()]:
         tagged = rank_and_text(line)
         if tagged is None or not speaker.may(tagged[0]):
             continue

@@ -351,7 +351,8 @@ class Supervisor:
         for note in dict.fromkeys([*notes, *announcements(self._state)]):
             self._log.note(note)
         self._log.close()
-        self._state.metrics = newest_numbers(state.log_file(self._request.run), elastic=self._state.elastic is not None)
+        end_of_log = state.end_of_log(self._request.run)
+        self._state.metrics = newest_numbers(end_of_log, elastic=self._state.elastic is not None)
         self._state.state, self._state.ended = "done", time.time()
         self._state.result, self._state.exit_code, self._state.reason = outcome
         self._state.ranks = self._ranks.records()
