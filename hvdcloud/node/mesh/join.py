@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from hvdcloud.node.mesh import ssh
 from hvdcloud.node.mesh.host_key import check_host_key, is_host
 from hvdcloud.node.mesh.nodes import remember_nodes
 from hvdcloud.node.paths import SSH_PORT, peers_file
+from hvdcloud.storage.threads import parallel
 
 CONNECT_SECONDS = 10.0
 JOIN_SECONDS = 60.0
@@ -88,22 +88,16 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 
 def _unreached(peers: Sequence[Peer]) -> dict[str, str]:
     """Why, by name, those whose sshd does not answer this node do not."""
-    found: dict[str, str] = {}
 
-    def reach(peer: Peer) -> None:
+    def problem(peer: Peer) -> str:
         try:
             with socket.create_connection((peer.address, peer.port), timeout=CONNECT_SECONDS) as connection:
-                if not connection.recv(4).startswith(b"SSH-"):
-                    found[peer.name] = "another program answers"
+                return "" if connection.recv(4).startswith(b"SSH-") else "another program answers"
         except OSError as error:
-            found[peer.name] = error.strerror or str(error)
+            return error.strerror or str(error)
 
-    threads = [threading.Thread(target=reach, args=(peer,), daemon=True) for peer in peers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+    outcomes = parallel(peers, problem, workers=len(peers))
+    return {outcome.item.name: outcome.result for outcome in outcomes if outcome.result}
 
 
 def join_replacement(name: str, address: str, host_key: str) -> None:
@@ -122,17 +116,9 @@ def join_replacement(name: str, address: str, host_key: str) -> None:
         ssh.forget_connection(name)
         _call_join(name, request)
         others = known.keys() - {name, machine.name()}
-        threads = [threading.Thread(target=_join_if_reached, args=(other, request), daemon=True) for other in others]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-
-def _join_if_reached(name: str, request: Mapping[str, Any]) -> None:
-    # A node that is lost itself joins when it is replaced; ranks find each other without its answer.
-    with contextlib.suppress(NodeError):
-        _call_join(name, request)
+        # One that is lost itself joins when it is replaced; ranks find each other without its answer.
+        for _ in parallel(sorted(others), lambda other: _call_join(other, request), workers=len(others)):
+            continue
 
 
 def _call_join(name: str, request: Mapping[str, Any]) -> None:

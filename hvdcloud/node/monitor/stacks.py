@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -146,22 +147,10 @@ def bounded(stacks: Sequence[RankStacks], *, most: int = MOST_BYTES) -> list[Ran
 
     if size(stacks) <= most:
         return list(stacks)
-    smaller = [
-        RankStacks(
-            rank=each.rank,
-            node=each.node,
-            processes=[
-                ProcessStacks(
-                    pid=process.pid,
-                    command=process.command,
-                    threads=[thread for thread in process.threads if thread.main],
-                    problem=process.problem,
-                )
-                for process in (each.trains,)
-            ],
-        )
-        for each in stacks
-    ]
+    smaller = []
+    for each in stacks:
+        threads = [thread for thread in each.trains.threads if thread.main]
+        smaller.append(replace(each, processes=[replace(each.trains, threads=threads)]))
     while smaller and size(smaller) > most:
         smaller.pop()
     return smaller

@@ -233,7 +233,7 @@ class Agent:
 
     def _flush_for(self, peer: _Peer) -> None:
         report = self._upload_loop.flush_now()
-        self._mailbox.post(lambda: peer.channel.send({"type": "flushed", "checkpoints": report.to_json()}))
+        self._answer(peer, {"type": "flushed", "checkpoints": report.to_json()})
 
     def _answer(self, peer: _Peer, said: dict[str, Any]) -> None:
         self._mailbox.post(lambda: peer.channel.send(said))
@@ -257,7 +257,7 @@ class Agent:
         """End the ranks of this node, and upload: Horovod will be started again (restart.py)."""
         processes.reap(self._spec.run)
         error = "; ".join(self._upload_loop.flush_now().errors)
-        self._mailbox.post(lambda: self._lease.send({"type": "reset", "error": error}))
+        self._say({"error": error}, "reset")
 
     def _gather(self) -> None:
         """Get the newest checkpoints of all nodes; then ranks may start again."""
@@ -277,14 +277,15 @@ class Agent:
             ending: its processes go too: the run ends here when the checkpoints that are being written have arrived.
         """
         if self._drain is None and not self._ending:
-            self._drain = drain.Drain(why, flush=self._upload_loop.flush_now, looked=self._looked)
+            self._drain = drain.Drain(
+                why,
+                flush=self._upload_loop.flush_now,
+                looked=lambda saved: self._mailbox.post(lambda: self._look_around(saved)),
+            )
             self._lease.send({"type": "leaving", "why": why})
             self._drain.start()
         if self._drain is not None:
             self._drain.ending |= ending
-
-    def _looked(self, saved: drain.Saved) -> None:
-        self._mailbox.post(lambda: self._look_around(saved))
 
     def _look_around(self, saved: drain.Saved) -> None:
         """So far are the uploads of this node, which leaves."""
@@ -329,7 +330,7 @@ class Agent:
             # The supervisor ends the run as soon as it knows that we will; what other ranks do then is not a failure.
             self._told_to_finish.wait(_LAST_WORDS_SECONDS)
         left = processes.reap(self._spec.run)
-        self._mailbox.post(lambda: self._lease.send({"type": "reaped", "left": left}))
+        self._say({"left": left}, "reaped")
         # No rank that the launcher still starts gets past this.
         forget(self._spec.run, keep_credentials=True)
         report = self._upload_loop.finish()

@@ -11,7 +11,6 @@ import shlex
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from hvdcloud.node.rank_user import RankUser
 
@@ -21,11 +20,6 @@ _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 # https://github.com/tensorflow/tensorflow/blob/v2.16.1/tensorflow/python/util/lazy_loader.py
 _LEGACY = "TF_USE_LEGACY_KERAS"
 _TRUE = ("true", "True", "1")
-
-
-class _Package(NamedTuple):
-    version: str
-    folder: Path
 
 
 def ask(
@@ -62,11 +56,11 @@ def problem(asked: subprocess.Popen[str] | None) -> str | None:
     folders = _import_folders(asked) if asked is not None else []
     if not any(any(folder.glob("horovod/tensorflow/mpi_lib*.so")) for folder in folders):
         return None
-    keras = _installed("keras", folders)
-    if keras is None or int(keras.version.partition(".")[0]) < 3:
+    version, folder = _installed("keras", folders)
+    if int(version.partition(".")[0]) < 3:
         return None
     return (
-        f"Keras {keras.version} (in {keras.folder}) does not work with Horovod: gradients would not be averaged, "
+        f"Keras {version} (in {folder}) does not work with Horovod: gradients would not be averaged, "
         "without any error, and each rank would end with weights of its own. Set image.version to 2.15.1 and leave "
         f'keras out of requirements.txt; or have tf-keras in the image and {_LEGACY}: "1" in run.env'
     )
@@ -94,11 +88,12 @@ def _import_folders(asked: subprocess.Popen[str]) -> list[Path]:
     return [folder for folder in map(Path, filter(None, answer.splitlines())) if folder.is_dir()]
 
 
-def _installed(name: str, folders: Iterable[Path]) -> _Package | None:
-    """The package that an import finds: the first one on sys.path. Versions are in the names of metadata folders
+def _installed(name: str, folders: Iterable[Path]) -> tuple[str, Path]:
+    """Version and folder of the package that an import finds, the first one on sys.path; version 0: there is none.
+    Versions are in the names of metadata folders
     (https://packaging.python.org/en/latest/specifications/recording-installed-packages/)."""
     for folder in folders:
         for entry in folder.glob(f"{name}-*-info"):
             if found := re.fullmatch(rf"{name}-(\d[^-]*)(-py[\d.]+)?\.(dist|egg)-info", entry.name):
-                return _Package(found[1], folder)
-    return None
+                return found[1], folder
+    return "0", Path()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,18 +24,15 @@ class Looker:
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
-        self._made: Taker | None = None
         self._before: NodeSample | None = None
         self._working = threading.Lock()
 
-    @property
+    @functools.cached_property
     def _taker(self) -> Taker:
-        if self._made is None:
-            # Ranks wait for the agent that imports us, and few runs are ever looked at.
-            from hvdcloud.node.monitor.stacks import Taker
+        # Ranks wait for the agent that imports us, and few runs are ever looked at.
+        from hvdcloud.node.monitor.stacks import Taker
 
-            self._made = Taker(self._spec.name, paths.checkpoints_dir(self._spec.run))
-        return self._made
+        return Taker(self._spec.name, paths.checkpoints_dir(self._spec.run))
 
     def look(self, ranks: Ranks, *, fresh: bool, tell: Callable[[dict[str, Any]], None]) -> None:
         """Compare what the ranks do with the look before.

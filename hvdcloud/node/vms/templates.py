@@ -22,10 +22,8 @@ class VmTemplates(NamedTuple):
     """One such, whose parts show for which cluster it is."""
 
     @classmethod
-    def of(cls, value: Mapping[str, Any] | None) -> VmTemplates | None:
-        """As `launch` gets them; None: it gets none. Raises KeyError, TypeError, ValueError: they cannot be used."""
-        if value is None:
-            return None
+    def of(cls, value: Mapping[str, Any]) -> VmTemplates:
+        """As `launch` gets them. Raises KeyError, TypeError, ValueError: they cannot be used."""
         bodies = tuple(dict(body) for body in value["bodies"])
         return cls(bodies, float(value["ends"]), str(uuid.UUID(str(value["request_id"]))))
 
