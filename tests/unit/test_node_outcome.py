@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.node.run.outcome import (
-    ElasticEvidence,
     Ended,
-    Evidence,
     Loss,
     Outcome,
     Worker,
@@ -25,7 +23,7 @@ def ended(rank: int, exit_code: int, *, at: float = 10.0, signal: int | None = N
     return Ended(record, at)
 
 
-def evidence(**seen: Any) -> Evidence:
+def evidence(**seen: Any) -> dict[str, Any]:
     nothing: dict[str, Any] = {
         "np": 2,
         "ended": [],
@@ -35,7 +33,7 @@ def evidence(**seen: Any) -> Evidence:
         "trouble_is_loss": False,
         "launcher": None,
     }
-    return Evidence(**{**nothing, **seen})
+    return {**nothing, **seen}
 
 
 @pytest.mark.parametrize(
@@ -99,21 +97,21 @@ def evidence(**seen: Any) -> Evidence:
     ],
 )
 def test_the_first_cause_counts(seen: dict[str, Any], outcome: Outcome) -> None:
-    assert judge(evidence(**seen)) == outcome
+    assert judge(**evidence(**seen)) == outcome
 
 
 def test_a_rank_that_fails_because_its_peers_node_is_gone_is_not_the_cause() -> None:
     loss = Loss("n1", "the connection broke", at=11.0)
 
-    assert judge(evidence(ended=[ended(0, 1, at=10.9)], lost=[loss])).result == "lost"
-    assert judge(evidence(ended=[ended(0, 1, at=2.0)], lost=[loss])).result == "failed"
+    assert judge(**evidence(ended=[ended(0, 1, at=10.9)], lost=[loss])).result == "lost"
+    assert judge(**evidence(ended=[ended(0, 1, at=2.0)], lost=[loss])).result == "failed"
 
 
 def test_a_code_of_ones_own_beats_the_python_errors_of_the_peers() -> None:
-    assert judge(evidence(ended=[ended(0, 1, at=10.0), ended(1, 3, at=10.5)])).exit_code == 3
-    assert judge(evidence(ended=[ended(0, 1, at=10.0), ended(1, 3, at=19.0)])).exit_code == 1
+    assert judge(**evidence(ended=[ended(0, 1, at=10.0), ended(1, 3, at=10.5)])).exit_code == 3
+    assert judge(**evidence(ended=[ended(0, 1, at=10.0), ended(1, 3, at=19.0)])).exit_code == 1
     # A signal that follows is what the launcher does to the others.
-    assert judge(evidence(ended=[ended(0, 1, at=10.0), ended(1, 143, at=10.1, signal=15)])).exit_code == 1
+    assert judge(**evidence(ended=[ended(0, 1, at=10.0), ended(1, 143, at=10.1, signal=15)])).exit_code == 1
 
 
 def test_the_question_stays_open_only_for_a_moment_and_only_for_python_errors() -> None:
@@ -127,7 +125,7 @@ def test_the_question_stays_open_only_for_a_moment_and_only_for_python_errors() 
 def test_what_an_agent_ended_on_its_own_account_is_not_the_launchers_fault() -> None:
     trouble = "node n0 ended its part of the run: no heartbeat from the head for 26 s"
 
-    outcome = judge(evidence(launcher=-15, trouble=trouble, trouble_is_loss=True))
+    outcome = judge(**evidence(launcher=-15, trouble=trouble, trouble_is_loss=True))
 
     assert outcome == Outcome("lost", None, trouble)
 
@@ -139,9 +137,9 @@ def worker(
     return Worker(rank, f"n{rank}", ended=end, lost=lost, got_over=got_over)
 
 
-def elastic_evidence(*workers: Worker, **seen: Any) -> ElasticEvidence:
+def elastic_evidence(*workers: Worker, **seen: Any) -> dict[str, Any]:
     nothing: dict[str, Any] = {"least": 1, "lost": [], "stopped": False, "trouble": "", "launcher": None}
-    return ElasticEvidence(workers=workers, **{**nothing, **seen})
+    return {"workers": workers, **nothing, **seen}
 
 
 REMOVED = worker(2, 1, got_over=True, at=5.0)
@@ -203,4 +201,4 @@ EARLY = "the worker on n0 that began as rank 0 exited with 0 while 1 more were t
 def test_of_an_elastic_run_counts_what_happened_to_those_that_trained_last(
     workers: list[Worker], seen: dict[str, Any], outcome: Outcome
 ) -> None:
-    assert judge_elastic(elastic_evidence(*workers, **seen)) == outcome
+    assert judge_elastic(**elastic_evidence(*workers, **seen)) == outcome

@@ -25,7 +25,7 @@ from hvdcloud.node.machine import outward_interface
 from hvdcloud.node.mesh import ssh
 from hvdcloud.node.records import state
 from hvdcloud.node.run.lease import Lease
-from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, ElasticEvidence, Loss, Outcome, judge_elastic
+from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, judge_elastic
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, START_SECONDS, Supervisor
 from hvdcloud.runs.state import ElasticLimits, RunState
@@ -384,7 +384,7 @@ class ElasticSupervisor(Supervisor):
             self._replacer.close()
 
     def _judge(self) -> Outcome:
-        evidence = ElasticEvidence(
+        return judge_elastic(
             workers=list(self._workers.processes.values()),
             least=self._membership.least,
             lost=self._missing(),
@@ -392,7 +392,6 @@ class ElasticSupervisor(Supervisor):
             trouble=self._trouble,
             launcher=self._launcher_end,
         )
-        return judge_elastic(evidence)
 
     def _missing(self) -> list[Loss]:
         return [*self._lost, *(Loss(member.name, member.why, 0.0) for member in self._lost_now())]

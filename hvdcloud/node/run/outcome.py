@@ -70,22 +70,6 @@ class Ranks:
         return [records[rank] for rank in sorted(records)]
 
 
-class Evidence(NamedTuple):
-    """All that was seen of a run."""
-
-    np: int
-    ended: Sequence[Ended]
-    """Only those that the supervisor and the agents did not bring about."""
-    lost: Sequence[Loss]
-    stopped: bool
-    """Whether a user asked for the end, before the ranks had ended."""
-    trouble: str
-    """What else made us end the run: a full disk, a killed agent."""
-    trouble_is_loss: bool
-    launcher: int | None
-    """horovodrun's exit code, if it ended by itself."""
-
-
 class Outcome(NamedTuple):
     """How a run ended."""
 
@@ -96,36 +80,52 @@ class Outcome(NamedTuple):
     reason: str
 
 
-def judge(evidence: Evidence) -> Outcome:
+def judge(
+    *,
+    np: int,
+    ended: Sequence[Ended],
+    lost: Sequence[Loss],
+    stopped: bool,
+    trouble: str,
+    trouble_is_loss: bool,
+    launcher: int | None,
+) -> Outcome:
     """How the run ended, and what ended it: what came first counts, since a rank's failure or a lost node makes others
-    fail."""
-    codes = {ended.record.rank: ended.record.exit_code for ended in evidence.ended}
+    fail.
+
+    Args:
+        ended: only those ends that the supervisor and the agents did not bring about.
+        stopped: a user asked for the end, before the ranks had ended.
+        trouble: what else made us end the run: a full disk, a killed agent.
+        launcher: horovodrun's exit code, if it ended by itself.
+    """
+    codes = {each.record.rank: each.record.exit_code for each in ended}
     # The launcher ends ranks when one has failed, or when it is itself told to end; then their 0 says nothing.
-    terminated = any(ended.record.terminated for ended in evidence.ended)
-    if len(codes) >= evidence.np and not any(codes.values()) and not terminated:
+    terminated = any(each.record.terminated for each in ended)
+    if len(codes) >= np and not any(codes.values()) and not terminated:
         return Outcome("succeeded", 0, "")
-    failure = _first_failure(evidence.ended)
-    loss = min(evidence.lost, key=lambda each: each.at, default=None)
+    failure = _first_failure(ended)
+    loss = min(lost, key=lambda each: each.at, default=None)
     if loss is not None and (failure is None or loss.at - failure.at < NODE_LOST_SECONDS):
         return Outcome("lost", None, f"node {loss.node} was lost: {loss.why}")
-    if evidence.launcher is not None and evidence.launcher < 0 and not evidence.trouble:
+    if launcher is not None and launcher < 0 and not trouble:
         # A launcher that ends because of a rank exits; one that is killed takes its ranks with it.
-        number = -evidence.launcher
+        number = -launcher
         return Outcome("failed", 128 + number, f"horovodrun was killed by {signal_name(number)}")
     if failure is not None:
         return Outcome("failed", failure.record.exit_code, failure.record.text)
-    if evidence.stopped:
+    if stopped:
         return Outcome("stopped", None, "stopped on request")
-    if evidence.trouble:
-        return Outcome("lost" if evidence.trouble_is_loss else "failed", None, evidence.trouble)
-    if evidence.launcher is None:
+    if trouble:
+        return Outcome("lost" if trouble_is_loss else "failed", None, trouble)
+    if launcher is None:
         return Outcome("lost", None, "the run was ended for no known reason")
-    if evidence.launcher == 0 and terminated:
+    if launcher == 0 and terminated:
         return Outcome("failed", None, "horovodrun ended its ranks although none had failed")
-    if evidence.launcher == 0:
-        return Outcome("failed", None, f"horovodrun ended, but only {len(codes)} of {evidence.np} ranks did")
-    why = f"horovodrun exited with {evidence.launcher} before its ranks had; the last lines of the log say why"
-    return Outcome("failed", evidence.launcher, why)
+    if launcher == 0:
+        return Outcome("failed", None, f"horovodrun ended, but only {len(codes)} of {np} ranks did")
+    why = f"horovodrun exited with {launcher} before its ranks had; the last lines of the log say why"
+    return Outcome("failed", launcher, why)
 
 
 def _first_failure(ended: Sequence[Ended]) -> Ended | None:
@@ -174,60 +174,61 @@ class Worker:
         return record is not None and bool(record.exit_code) and not self.got_over and not record.terminated
 
 
-class ElasticEvidence(NamedTuple):
-    """All that was seen of an elastic run since Horovod was last started."""
-
-    workers: Sequence[Worker]
-    least: int
-    """Nodes below which it waited."""
-    lost: Sequence[Loss]
-    """Nodes that are missing now."""
-    stopped: bool
-    trouble: str
-    launcher: int | None
-
-
-def judge_elastic(evidence: ElasticEvidence) -> Outcome:
+def judge_elastic(
+    *,
+    workers: Sequence[Worker],
+    least: int,
+    lost: Sequence[Loss],
+    stopped: bool,
+    trouble: str,
+    launcher: int | None,
+) -> Outcome:
     """How an elastic run ended, and what ended it.
 
     horovodrun exits with 0 as soon as one worker has, regardless of the others (registration.py): only where all that
     were training with it ended well too, or were lost with their nodes, has the training ended well.
+
+    Args:
+        workers: since Horovod was last started.
+        least: nodes below which it waited.
+        lost: nodes that are missing now.
+        stopped, trouble, launcher: as `judge` takes them.
     """
-    done = [each for each in evidence.workers if each.succeeded and each.ended and not each.ended.record.terminated]
+    done = [each for each in workers if each.succeeded and each.ended and not each.ended.record.terminated]
     if done:
         first = min(worker.ended.at for worker in done if worker.ended)
         unfinished = [
             worker
-            for worker in evidence.workers
+            for worker in workers
             if not worker.succeeded and not worker.lost and (worker.ended is None or worker.ended.at >= first)
         ]
         if not unfinished:
             return Outcome("succeeded", 0, "")
-        if not evidence.stopped:
+        if not stopped:
             one = next(worker for worker in done if worker.ended and worker.ended.at == first)
             failures = [worker.ended for worker in unfinished if worker.failed and worker.ended]
             code = failures[0].record.exit_code if failures else None
             ended = f"the worker on {one.node} that began as rank {one.rank} exited with 0"
             others = f"while {len(unfinished)} more were training, which ends an elastic job"
             return Outcome("failed", code, f"{ended} {others}")
-    if evidence.stopped:
+    if stopped:
         return Outcome("stopped", None, "stopped on request")
-    if evidence.trouble:
-        return Outcome("lost", None, evidence.trouble)
-    failures = [worker.ended for worker in evidence.workers if worker.failed and worker.ended]
+    if trouble:
+        return Outcome("lost", None, trouble)
+    failures = [worker.ended for worker in workers if worker.failed and worker.ended]
     if failures:
         first_failure = _first_failure(failures)
         assert first_failure is not None
         return Outcome("failed", first_failure.record.exit_code, first_failure.record.text)
-    if evidence.lost:
-        names = ", ".join(sorted({loss.node for loss in evidence.lost}))
-        nodes = f"{evidence.least} node{'s' if evidence.least != 1 else ''}"
+    if lost:
+        names = ", ".join(sorted({loss.node for loss in lost}))
+        nodes = f"{least} node{'s' if least != 1 else ''}"
         return Outcome("lost", None, f"nothing was heard from {names}, and fewer than {nodes} were left")
-    if evidence.launcher is not None and evidence.launcher < 0:
-        number = -evidence.launcher
+    if launcher is not None and launcher < 0:
+        number = -launcher
         return Outcome("failed", 128 + number, f"horovodrun was killed by {signal_name(number)}")
-    why = f"horovodrun exited with {evidence.launcher}, but no worker ended its training; the log's last lines say why"
-    return Outcome("failed", evidence.launcher or None, why)
+    why = f"horovodrun exited with {launcher}, but no worker ended its training; the log's last lines say why"
+    return Outcome("failed", launcher or None, why)
 
 
 def may_be_a_consequence(ended: Sequence[Ended], *, np: int, now: float) -> bool:

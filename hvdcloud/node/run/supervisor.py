@@ -25,7 +25,7 @@ from hvdcloud.node.run.launcher import Launcher
 from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
 from hvdcloud.node.run.log import QUIET_SECONDS, RunLog
 from hvdcloud.node.run.metrics import newest_numbers
-from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Evidence, Loss, Outcome, Ranks, judge, may_be_a_consequence
+from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, Ranks, judge, may_be_a_consequence
 from hvdcloud.node.run.recorder import Recorder
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.watch import RankWatch
@@ -370,8 +370,7 @@ class Supervisor:
         return Outcome("failed", None, stuck.text) if stuck is not None else None
 
     def _judge(self) -> Outcome:
-        """How the run ended."""
-        evidence = Evidence(
+        return judge(
             np=self._request.np,
             ended=self._ranks.ended,
             lost=self._lost,
@@ -380,7 +379,6 @@ class Supervisor:
             trouble_is_loss=self._trouble_is_loss,
             launcher=self._launcher_end,
         )
-        return judge(evidence)
 
     def _missing(self) -> Sequence[Loss]:
         """The nodes that were lost and are not back."""
