@@ -123,108 +123,111 @@ def pull(
     with _only_one(root, run=run):
         remove_partials(root)
         try:
-            return _pull(
-                bucket,
-                manifests,
-                bad,
-                root=root,
-                verified_files=verified_files,
-                on_progress=on_progress,
-                workers=workers,
-            )
+            for round_number in range(1, _ROUNDS + 1):
+                tally = _bring(
+                    bucket,
+                    manifests,
+                    cluster=cluster,
+                    run=run,
+                    root=root,
+                    verified_files=verified_files,
+                    on_progress=on_progress,
+                    workers=workers,
+                )
+                replaced = any(isinstance(error, ObjectMissingError) for error in tally.failed.values())
+                if not replaced or round_number == _ROUNDS:
+                    break
+                # So there is a newer manifest, if the node lives.
+                again, bad_again = load_each(bucket, cluster=cluster, run=run)
+                if again == manifests:
+                    break
+                manifests, bad = again, bad_again
         finally:
             verified_files.save()
-
-
-def _pull(
-    bucket: Bucket,
-    manifests: Sequence[Manifest],
-    bad: Sequence[BadManifest],
-    *,
-    root: Path,
-    verified_files: VerifiedFiles,
-    on_progress: Callable[[int, int], object],
-    workers: int,
-) -> PullResult:
-    cluster, run = manifests[0].cluster, manifests[0].run
-    is_right = functools.partial(_is_right, verified_files=verified_files, cluster=cluster, run=run)
-    bring = functools.partial(fetch, bucket, prefix=run_prefix(cluster, run), workers=workers)
-    for round_number in range(1, _ROUNDS + 1):
-        last = round_number == _ROUNDS
-        wanted = {entry.name: entry for manifest in manifests for entry in manifest.files}
-        announced = [entry for manifest in manifests for entry in manifest.uploading]
-        tally = _Tally()
-        names = [*wanted, *(entry.name for entry in announced)]
-        tally.refused = refusals(names, present=functools.partial(_names_in, root))
-        left_out = {**tally.refused, **clashes(names, ignores_case=ignores_case(root))}
-        tally.failed |= {
-            name: CheckpointError(f"{name} is not fetched: {why}", hint="rename one of the two")
-            for name, why in left_out.items()
-            if name not in tally.refused and name in wanted
-        }
-        wanted = {name: entry for name, entry in wanted.items() if name not in left_out}
-        announced = [entry for entry in announced if entry.name not in left_out]
-        places = local_paths(root, [*wanted, *(entry.name for entry in announced)])
-        total = sum(entry.size for entry in wanted.values())
-
-        def report(tally: _Tally = tally, total: int = total) -> None:
-            on_progress(tally.bytes_fetched + tally.bytes_skipped, total)
-
-        report()
-        missing: list[Entry] = []
-        for entry in wanted.values():
-            if is_right(places[entry.name], entry):
-                tally.files += 1
-                tally.bytes_skipped += entry.size
-            else:
-                missing.append(entry)
-        report()
-        missing = _that_fit(bucket, missing, root=root, prefix=run_prefix(cluster, run), failed=tally.failed)
-        saved = time.monotonic()
-
-        def done(entry: Entry, path: Path, error: Exception | None, tally: _Tally = tally) -> None:
-            nonlocal saved
-            if error is not None:
-                tally.failed[entry.name] = error
-                return
-            _remember(verified_files, path, entry, cluster=cluster, run=run)
-            tally.files += 1
-            tally.fetched += 1
-            tally.bytes_fetched += entry.size
-            if time.monotonic() - saved >= _LEDGER_EVERY:
-                verified_files.save()
-                saved = time.monotonic()
-            report()
-
-        def announced_done(entry: Entry, path: Path, error: Exception | None, tally: _Tally = tally) -> None:
-            # What does not have the announced bytes is still being uploaded, or was lost with its node: no failure.
-            if error is None:
-                tally.failed.pop(entry.name, None)
-                done(entry, path, None)
-
-        bring([(entry, places[entry.name]) for entry in missing], on_done=done)
-        if announced:
-            # A node replaced or made these and has not listed them yet; if it died, it never will.
-            unlisted = [entry for entry in announced if entry.name not in wanted or entry.name in tally.failed]
-            right = [entry for entry in unlisted if is_right(places[entry.name], entry)]
-            for entry in right:
-                tally.failed.pop(entry.name, None)
-                tally.files += 1
-                tally.bytes_skipped += entry.size
-            rest = [(entry, places[entry.name]) for entry in unlisted if entry not in right]
-            bring(rest, on_done=announced_done)
-        if not any(isinstance(error, ObjectMissingError) for error in tally.failed.values()):
-            break
-        # Replaced since the manifest was written, so there is a newer manifest, if the node lives.
-        again, bad_again = load_each(bucket, cluster=cluster, run=run)
-        if last or not tally.failed or again == manifests:
-            break
-        manifests, bad = again, bad_again
     complete = not bad and all(manifest.complete for manifest in manifests)
     result = _result(run, root, tally, bad=bad, complete=complete)
     if result.failed:
         raise _failure(bucket, result, bad)
     return result
+
+
+def _bring(
+    bucket: Bucket,
+    manifests: Sequence[Manifest],
+    *,
+    cluster: str,
+    run: str,
+    root: Path,
+    verified_files: VerifiedFiles,
+    on_progress: Callable[[int, int], object],
+    workers: int,
+) -> _Tally:
+    """Fetch what these manifests list or announce, and is not here."""
+    is_right = functools.partial(_is_right, verified_files=verified_files, cluster=cluster, run=run)
+    fetch_all = functools.partial(fetch, bucket, prefix=run_prefix(cluster, run), workers=workers)
+    wanted = {entry.name: entry for manifest in manifests for entry in manifest.files}
+    announced = [entry for manifest in manifests for entry in manifest.uploading]
+    tally = _Tally()
+    names = [*wanted, *(entry.name for entry in announced)]
+    tally.refused = refusals(names, present=functools.partial(_names_in, root))
+    left_out = {**tally.refused, **clashes(names, ignores_case=ignores_case(root))}
+    tally.failed |= {
+        name: CheckpointError(f"{name} is not fetched: {why}", hint="rename one of the two")
+        for name, why in left_out.items()
+        if name not in tally.refused and name in wanted
+    }
+    wanted = {name: entry for name, entry in wanted.items() if name not in left_out}
+    announced = [entry for entry in announced if entry.name not in left_out]
+    places = local_paths(root, [*wanted, *(entry.name for entry in announced)])
+    total = sum(entry.size for entry in wanted.values())
+
+    def report() -> None:
+        on_progress(tally.bytes_fetched + tally.bytes_skipped, total)
+
+    report()
+    missing: list[Entry] = []
+    for entry in wanted.values():
+        if is_right(places[entry.name], entry):
+            tally.files += 1
+            tally.bytes_skipped += entry.size
+        else:
+            missing.append(entry)
+    report()
+    missing = _that_fit(bucket, missing, root=root, prefix=run_prefix(cluster, run), failed=tally.failed)
+    saved = time.monotonic()
+
+    def done(entry: Entry, path: Path, error: Exception | None) -> None:
+        nonlocal saved
+        if error is not None:
+            tally.failed[entry.name] = error
+            return
+        _remember(verified_files, path, entry, cluster=cluster, run=run)
+        tally.files += 1
+        tally.fetched += 1
+        tally.bytes_fetched += entry.size
+        if time.monotonic() - saved >= _LEDGER_EVERY:
+            verified_files.save()
+            saved = time.monotonic()
+        report()
+
+    def announced_done(entry: Entry, path: Path, error: Exception | None) -> None:
+        # What does not have the announced bytes is still being uploaded, or was lost with its node: no failure.
+        if error is None:
+            tally.failed.pop(entry.name, None)
+            done(entry, path, None)
+
+    fetch_all([(entry, places[entry.name]) for entry in missing], on_done=done)
+    if announced:
+        # A node replaced or made these and has not listed them yet; if it died, it never will.
+        unlisted = [entry for entry in announced if entry.name not in wanted or entry.name in tally.failed]
+        right = [entry for entry in unlisted if is_right(places[entry.name], entry)]
+        for entry in right:
+            tally.failed.pop(entry.name, None)
+            tally.files += 1
+            tally.bytes_skipped += entry.size
+        rest = [(entry, places[entry.name]) for entry in unlisted if entry not in right]
+        fetch_all(rest, on_done=announced_done)
+    return tally
 
 
 def _result(run: str, root: Path, tally: _Tally, *, bad: Sequence[BadManifest], complete: bool) -> PullResult:
