@@ -50,7 +50,6 @@ class Progress:
         self.on_phase(phase, total_bytes)
 
     def add(self, count: int) -> None:
-        """More bytes are done."""
         with self._lock:
             self.bytes += count
 

@@ -120,7 +120,6 @@ class UploadReport:
 
     @classmethod
     def from_json(cls, value: object) -> UploadReport:
-        """A report as a node sent it."""
         return read_fields(cls, value) if isinstance(value, dict) else cls()
 
     @classmethod
@@ -206,7 +205,6 @@ class NodeData:
 
     @classmethod
     def from_json(cls, value: object) -> NodeData:
-        """As a node or the head wrote it."""
         return read_fields(cls, mapping(value), bytes=_size(value, "bytes"), total_bytes=_size(value, "total_bytes"))
 
     def to_json(self) -> dict[str, Any]:
@@ -235,7 +233,6 @@ class RankWaits:
 
     @classmethod
     def from_json(cls, value: object) -> RankWaits:
-        """As a node or the head wrote it."""
         return read_fields(cls, mapping(value))
 
     @classmethod

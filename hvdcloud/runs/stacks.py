@@ -62,7 +62,6 @@ class Frame:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Frame:
-        """As a node sent it."""
         file = text(value.get("file"))
         file = f"…{file[-_LONGEST:]}" if len(file) > _LONGEST else file
         return cls(
@@ -95,7 +94,6 @@ class Thread:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Thread:
-        """As a node sent it."""
         return cls(
             name=_short(value.get("name")),
             main=bool(value.get("main")),
@@ -126,7 +124,6 @@ class ProcessStacks:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ProcessStacks:
-        """As a node sent it."""
         return cls(
             pid=_count(value.get("pid")),
             command=_short(value.get("command")),
@@ -156,7 +153,6 @@ class RankStacks:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RankStacks:
-        """As a node sent it."""
         return cls(
             rank=_count(value.get("rank")),
             node=_short(value.get("node")),

@@ -77,7 +77,6 @@ class Member:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Member:
-        """A member as the head wrote it."""
         name = words_of(value.get("name"))
         alias, state = words_of(value.get("alias")) or name, words_of(value.get("state")) or "?"
         return read_fields(cls, value, name=name, alias=alias, state=state, since=instant(value.get("since")) or None)
@@ -124,7 +123,6 @@ class Event:
 
     @property
     def text(self) -> str:
-        """The event in words."""
         if self.name == "world" and self.ranks is not None:
             on = f" on {self.nodes} node{'s' if self.nodes != 1 else ''}" if self.nodes is not None else ""
             return f"world: {self.ranks} rank{'s' if self.ranks != 1 else ''}{on}"
@@ -154,7 +152,6 @@ class About:
 
     @classmethod
     def from_json(cls, value: object) -> About:
-        """What a laptop sent."""
         return read_fields(cls, value, machine=words_of(value.get("machine"))) if isinstance(value, dict) else cls()
 
 
@@ -239,7 +236,6 @@ class RunState:
 
     @property
     def done(self) -> bool:
-        """Whether the run has ended."""
         return self.state == "done"
 
     @property
@@ -258,7 +254,6 @@ class RunState:
 
     @classmethod
     def from_json(cls, value: object) -> RunState:
-        """A state as a head wrote it."""
         if not isinstance(value, dict):
             return cls()
         limits = value.get("elastic")

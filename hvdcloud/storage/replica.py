@@ -42,7 +42,6 @@ class Original:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For a message."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from hvdcloud.node import paths
 from hvdcloud.node.boot import activity, idle
-from hvdcloud.node.boot.idle import Answer, Verdict, Watch, verdict
+from hvdcloud.node.boot.idle import Answer, Watch, may_end
 from hvdcloud.node.files import Lock, write_json
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.mesh.nodes import remember_nodes
@@ -64,23 +64,23 @@ def test_callers_are_those_with_an_established_connection_to_our_sshd() -> None:
 @pytest.mark.parametrize(
     ("own", "head", "peers", "expected"),
     [
-        pytest.param(BUSY, True, {}, Verdict.WAIT, id="it is in use"),
-        pytest.param(Answer(idle=None, complete=True), True, {}, Verdict.WAIT, id="nobody has looked yet"),
-        pytest.param(HOLDS_FILES, True, {}, Verdict.FLUSH, id="its checkpoints are nowhere else"),
-        pytest.param(IDLE, True, {}, Verdict.END, id="a node alone, or not yet in a cluster"),
-        pytest.param(IDLE, True, {"n1": IDLE, "n2": IDLE}, Verdict.END, id="all are idle"),
-        pytest.param(IDLE, True, {"n1": IDLE, "n2": BUSY}, Verdict.WAIT, id="another node is in use"),
-        pytest.param(IDLE, True, {"n1": HOLDS_FILES}, Verdict.WAIT, id="another node holds checkpoints"),
-        pytest.param(IDLE, True, {"n1": None, "n2": IDLE}, Verdict.END, id="another node does not answer"),
-        pytest.param(IDLE, True, {"n1": Answer(idle=None, complete=True)}, Verdict.END, id="nobody looks there"),
-        pytest.param(IDLE, False, {"n0": IDLE}, Verdict.WAIT, id="it is for the head to decide"),
-        pytest.param(IDLE, False, {"n0": BUSY}, Verdict.WAIT, id="the head is in use"),
-        pytest.param(IDLE, False, {"n0": None}, Verdict.END, id="the head is dead"),
-        pytest.param(HOLDS_FILES, False, {"n0": None}, Verdict.FLUSH, id="the head is dead, but there are checkpoints"),
+        pytest.param(BUSY, True, {}, False, id="it is in use"),
+        pytest.param(Answer(idle=None, complete=True), True, {}, False, id="nobody has looked yet"),
+        pytest.param(HOLDS_FILES, True, {}, False, id="its checkpoints are nowhere else"),
+        pytest.param(IDLE, True, {}, True, id="a node alone, or not yet in a cluster"),
+        pytest.param(IDLE, True, {"n1": IDLE, "n2": IDLE}, True, id="all are idle"),
+        pytest.param(IDLE, True, {"n1": IDLE, "n2": BUSY}, False, id="another node is in use"),
+        pytest.param(IDLE, True, {"n1": HOLDS_FILES}, False, id="another node holds checkpoints"),
+        pytest.param(IDLE, True, {"n1": None, "n2": IDLE}, True, id="another node does not answer"),
+        pytest.param(IDLE, True, {"n1": Answer(idle=None, complete=True)}, True, id="nobody looks there"),
+        pytest.param(IDLE, False, {"n0": IDLE}, False, id="it is for the head to decide"),
+        pytest.param(IDLE, False, {"n0": BUSY}, False, id="the head is in use"),
+        pytest.param(IDLE, False, {"n0": None}, True, id="the head is dead"),
+        pytest.param(HOLDS_FILES, False, {"n0": None}, False, id="the head is dead, but there are checkpoints"),
     ],
 )
-def test_what_a_node_decides(own: Answer, head: bool, peers: dict[str, Answer | None], expected: Verdict) -> None:
-    assert verdict(own, limit=LIMIT, head=head, peers=peers) is expected
+def test_what_a_node_decides(own: Answer, head: bool, peers: dict[str, Answer | None], expected: bool) -> None:
+    assert may_end(own, limit=LIMIT, head=head, peers=peers) is expected
 
 
 def test_a_run_and_its_agent_are_activity(node_root: Path) -> None:

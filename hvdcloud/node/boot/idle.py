@@ -11,7 +11,6 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from typing import Any, NamedTuple
 
 from hvdcloud.node import machine
@@ -50,7 +49,6 @@ class Watch(NodeLimit):
         activity.mark()
 
     def seconds(self) -> float:
-        """Seconds until the next check."""
         return max(0.0, self._checked_at + self._every - time.monotonic())
 
     def _check(self) -> None:
@@ -80,16 +78,8 @@ class Answer(NamedTuple):
     """Every checkpoint is in the bucket."""
 
 
-class Verdict(Enum):
-    """What a node without activity does next."""
-
-    WAIT = "wait"
-    FLUSH = "flush"
-    END = "end"
-
-
-def verdict(own: Answer, *, limit: float, head: bool, peers: Mapping[str, Answer | None]) -> Verdict:
-    """What this node does next. Pure.
+def may_end(own: Answer, *, limit: float, head: bool, peers: Mapping[str, Answer | None]) -> bool:
+    """Whether this node ends now, as the head its cluster too. Pure.
 
     Args:
         own: this node's answer.
@@ -97,14 +87,11 @@ def verdict(own: Answer, *, limit: float, head: bool, peers: Mapping[str, Answer
         head: this node is the head, or alone.
         peers: for the head, every other node's answer; for another node, the head's. None: it does not answer.
     """
-    if own.idle is None or own.idle < limit:
-        return Verdict.WAIT
-    if not own.complete:
-        return Verdict.FLUSH
+    if own.idle is None or own.idle < limit or not own.complete:
+        return False
     if not head:
-        return Verdict.WAIT if any(peers.values()) else Verdict.END
-    busy = any(peer and not (peer.complete and (peer.idle is None or peer.idle >= limit)) for peer in peers.values())
-    return Verdict.WAIT if busy else Verdict.END
+        return not any(peers.values())
+    return all(peer.complete and (peer.idle is None or peer.idle >= limit) for peer in peers.values() if peer)
 
 
 def answer() -> dict[str, Any]:
@@ -124,10 +111,10 @@ def end_if_idle() -> int:
     if left := incomplete_runs():
         _flush(for_how_long, left)
     peers: dict[str, Answer | None] = {}
-    if verdict(_own(), limit=limit, head=True, peers={}) is Verdict.END:
+    if may_end(_own(), limit=limit, head=True, peers={}):
         peers = _answers_of([name for name in names if name != me]) if head else _answer_of_head(names[0], limit)
     # Checked again: there may be activity by now.
-    if verdict(_own(), limit=limit, head=head, peers=peers) is not Verdict.END:
+    if not may_end(_own(), limit=limit, head=head, peers=peers):
         return 0
     poweroff.write_line(f"{for_how_long}; {poweroff.way()}")
     # A node that did not answer may hold what is nowhere else; it ends itself when the head is gone.

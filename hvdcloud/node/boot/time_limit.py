@@ -32,7 +32,6 @@ class TimeLimit(NodeLimit):
         self._ends = self._act_at = _now() + limit
 
     def seconds(self) -> float:
-        """Seconds until the next check."""
         return max(0.0, self._act_at - _now())
 
     def _check(self) -> None:

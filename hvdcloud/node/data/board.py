@@ -48,7 +48,6 @@ class Board:
             self._states[name] = changed
 
     def state(self, name: str) -> DataState:
-        """As it is now."""
         with self._lock:
             return self._states[name]
 

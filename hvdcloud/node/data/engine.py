@@ -148,7 +148,7 @@ class _Fetch:
         with self._plan.ranges_file.open("ab", buffering=0) as ranges:
             while not (self._fed.is_set() and self._received == self._sent + self._sent_again):
                 results = self._workers.receive()
-                self._received += results.count
+                self._received += results.tasks
                 self._files += results.files
                 self._bytes += results.size
                 for done in results.others:

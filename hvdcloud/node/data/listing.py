@@ -95,7 +95,6 @@ def objects(path: Path) -> Iterator[Object]:
 
 
 def names(path: Path) -> Iterator[str]:
-    """The names of a listing's objects."""
     with path.open("rb") as lines:
         next(lines, None)
         for line in lines:

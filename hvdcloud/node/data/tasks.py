@@ -57,8 +57,7 @@ class Results(NamedTuple):
     size: int = 0
 
     @property
-    def count(self) -> int:
-        """Of tasks."""
+    def tasks(self) -> int:
         return self.files + len(self.others)
 
     def to_message(self) -> bytes:

@@ -107,7 +107,6 @@ class Workers:
         self._skipped[data_set] = 1
 
     def close(self) -> None:
-        """End all."""
         self._tasks.close()
         self._small_tasks.close()
         self._results.close()

@@ -127,7 +127,6 @@ class Membership:
     # -- what happens ------------------------------------------------------------------------------------------------
 
     def move(self, name: str, place: Place, why: str = "") -> None:
-        """Note a node's place."""
         member = self.members[name]
         member.place, member.why, member.since = place, why, self._wall()
 

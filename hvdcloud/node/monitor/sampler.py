@@ -94,7 +94,6 @@ class Sampler:
         ]
 
     def start(self) -> None:
-        """Begin."""
         for thread in self._threads:
             thread.start()
 

@@ -64,8 +64,8 @@ class WaitsReader:
         found, changed = [], False
         for path in sorted(self._folder.glob("*.json")):
             counted = _read(path)
-            rank, waited, seconds = whole(counted.get("rank")), number(counted.get("waited")), counted.get("seconds")
-            seconds = number(seconds)
+            rank, waited = whole(counted.get("rank")), number(counted.get("waited"))
+            seconds = number(counted.get("seconds"))
             if rank is None or waited is None or not seconds:
                 continue
             points = self._known.setdefault(path.name, deque([(0.0, 0.0)]))

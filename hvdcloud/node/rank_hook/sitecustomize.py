@@ -78,7 +78,6 @@ class Waits:
             return
 
     def close(self) -> None:
-        """At the rank's end."""
         if self.rank >= 0:
             self.write()
 

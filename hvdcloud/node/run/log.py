@@ -141,7 +141,6 @@ class RunLog:
         self._write(self._normaliser.close() + lines)
 
     def close(self) -> None:
-        """Write what is left."""
         self._write(self._normaliser.close())
         os.close(self._descriptor)
 

@@ -31,7 +31,6 @@ class Recorder:
         """As they were last written."""
 
     def write(self) -> None:
-        """Write the state."""
         self._changed = False
         self._state.data = [self.data[node] for node in sorted(self.data, key=lambda name: (len(name), name))]
         state.write(self._state)

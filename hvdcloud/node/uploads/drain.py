@@ -69,7 +69,6 @@ class Watch:
         self._connection: HTTPConnection | None = None
 
     def start(self) -> None:
-        """Begin to watch."""
         threading.Thread(target=self._work, name="preemption", daemon=True).start()
 
     def _work(self) -> None:
@@ -170,11 +169,9 @@ class Saved(NamedTuple):
 
     @classmethod
     def from_json(cls, message: Mapping[str, Any]) -> Saved:
-        """What an agent said."""
         return cls(UploadReport.from_json(message), float(message["seconds"]), bool(message.get("patient")))
 
     def to_json(self) -> dict[str, Any]:
-        """What an agent says."""
         report = self.report.to_json()
         said = {key: report[key] for key in ("files", "pending", "errors")}
         return {**said, "seconds": self.seconds, "patient": self.patient}
@@ -201,7 +198,6 @@ class Drain:
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Begin to upload."""
         threading.Thread(target=self._work, name="drain", daemon=True).start()
 
     def stop(self) -> None:

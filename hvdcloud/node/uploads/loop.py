@@ -73,7 +73,6 @@ class UploadLoop:
         return paths.checkpoints_dir(self._spec.run)
 
     def start(self) -> None:
-        """Begin to scan for checkpoints."""
         self._thread.start()
 
     def waiting(self) -> int | None:

@@ -154,6 +154,5 @@ class Launcher:
             return None
 
     def close_output(self) -> None:
-        """Read no more."""
         os.close(self.output_fd)
         self.output_open = False
