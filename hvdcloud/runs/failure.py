@@ -127,9 +127,9 @@ def raised_in(lines: Sequence[str]) -> Raised | None:
                 found = raised
             elif found is group and not raised.kind.endswith("ExceptionGroup"):
                 message = f"{group.message}; the first is {raised.text}"
-                lines = (*group.lines, *raised.lines)[-SHOWN_LINES:]
+                shown = (*group.lines, *raised.lines)[-SHOWN_LINES:]
                 found = replace(
-                    raised, kind=group.kind, message=message, place=raised.place or group.place, lines=lines
+                    raised, kind=group.kind, message=message, place=raised.place or group.place, lines=shown
                 )
             earlier, frames = frames, None
     return found

@@ -8,6 +8,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from datetime import timezone
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,8 @@ class AccessToken:
             raise CredentialsError(f"no usable Google credentials: {why}", hint=hint) from error
         ends = self._google.expiry
         # Google's times have no zone, and are UTC.
-        left = 60.0 if ends is None else ends.timestamp() - time.mktime(time.gmtime()) - _MARGIN
-        return str(self._google.token), time.time() + max(_FRESH, left)
+        until = time.time() + 60.0 if ends is None else ends.replace(tzinfo=timezone.utc).timestamp() - _MARGIN
+        return str(self._google.token), max(time.time() + _FRESH, until)
 
 
 def _of_metadata_server() -> tuple[str, float]:

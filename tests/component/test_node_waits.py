@@ -5,6 +5,7 @@ Horovod's library is a stand-in in the project's code, whose ranks wait for each
 
 from __future__ import annotations
 
+import json
 import os
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -43,6 +44,19 @@ for step in range(15):
     assert hvd.mpi_lib_v2.horovod_torch_wait_and_clear(step) == step
 print("variables", sorted(name for name in os.environ if name == "HVDCLOUD_WAITS"), of_the_project)
 """
+
+
+def test_a_rank_that_writes_nonsense_is_not_counted_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
+    # A file that is named by a process that lives is read, also where it says nothing new.
+    file = waits.folder(RUN) / f"{os.getpid()}.json"
+    file.parent.mkdir(parents=True)
+    reader = waits.WaitsReader(RUN, "n0")
+    for seconds, count in ((1000.0, 1), (2000.0, 1), (1000.0, 0), (float("nan"), 0), (-1.0, 0), (2001.0, 1)):
+        file.write_text(json.dumps({"rank": 0, "waited": 1.0, "seconds": seconds}))
+        assert len(reader.read()) == count, seconds
 
 
 @pytest.fixture

@@ -76,6 +76,8 @@ class WaitsReader:
                 continue
             while len(points) > 2 and points[1][0] <= seconds - RECENT_SECONDS:
                 points.popleft()
+            if seconds <= points[0][0]:
+                continue  # The file is the rank's, which may write anything.
             share = (waited - points[0][1]) / (seconds - points[0][0])
             recently = round(min(1.0, max(0.0, share)), 4)
             waits = RankWaits(
