@@ -95,7 +95,7 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
 
         offset, rest = _offset(verb, rest)
         return snapshot.main(offset=offset)
-    if verb in ("state", "stop", "flush", "stacks"):
+    if verb in ("state", "stop", "flush", "stacks", "token"):
         from hvdcloud.node.run import control
 
         if verb == "state":
@@ -104,11 +104,7 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
             return control.stop(_one(verb, rest))
         if verb == "stacks":
             return control.stacks(_one(verb, rest))
-        return control.flush()
-    if verb == "token":
-        from hvdcloud.node.run import control
-
-        return control.take_tokens(_request(verb).get("tokens") or {})
+        return control.flush() if verb == "flush" else control.take_tokens(_request(verb).get("tokens") or {})
     if verb in ("data", "data-state", "data-fetcher"):
         from hvdcloud.node.data import fetcher
 
@@ -122,7 +118,9 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
     if verb == "notify":
         from hvdcloud.node.notify import tell
 
-        return tell.main(*_two(verb, rest))
+        if len(rest) != 2:
+            raise UsageError(f"hvdcloud-node {verb} needs a run and a reason", hint=_USAGE)
+        return tell.main(*rest)
     if verb in _CHECKS or verb == "check-rank":
         return _check(verb, rest)
     if verb == "poweroff":
@@ -177,12 +175,6 @@ def _one(verb: str, rest: list[str]) -> str:
     if len(rest) != 1:
         raise UsageError(f"hvdcloud-node {verb} needs exactly one run", hint=_USAGE)
     return rest[0]
-
-
-def _two(verb: str, rest: list[str]) -> tuple[str, str]:
-    if len(rest) != 2:
-        raise UsageError(f"hvdcloud-node {verb} needs a run and a reason", hint=_USAGE)
-    return rest[0], rest[1]
 
 
 def _request(verb: str) -> dict[str, Any]:

@@ -107,7 +107,9 @@ def end_if_idle() -> int:
     limit = float(os.environ[Watch.variable])
     names, me = node_names(), machine.name()
     head = not names or me == names[0]
-    for_how_long = f"idle for {_in_words(activity.idle_seconds() or limit)}: no run, no SSH session"
+    idle = activity.idle_seconds() or limit
+    in_words = f"{idle / 60:.0f} min" if idle >= 60 else f"{idle:.0f} s"
+    for_how_long = f"idle for {in_words}: no run, no SSH session"
     if left := incomplete_runs():
         _flush(for_how_long, left)
     peers: dict[str, Answer | None] = {}
@@ -186,7 +188,3 @@ def _answer_of(node: str) -> Answer | None:
         return Answer(**json.loads(done.stdout))
     except (TypeError, ValueError):
         return Answer(idle=0.0, complete=False)
-
-
-def _in_words(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"

@@ -89,11 +89,6 @@ def cost_at(current: RunState) -> float:
     return float("inf") if due is None else due
 
 
-def head_leaves(ended: RunState) -> bool:
-    """Whether this node, the head of a run that has ended, is about to go: then little time is left to tell."""
-    return machine.name() in (*ended.nodes_lost, *ended.nodes_preempted)
-
-
 def wait_told(run: str, *, seconds: float) -> None:
     """Wait until the end of a run was told, or could not be: before its node goes."""
     deadline = time.monotonic() + seconds
@@ -108,8 +103,8 @@ def main(run: str, why: str) -> int:
     spec = Spec.load(run)
     if why == HEAD_LOST:
         time.sleep(HEAD_SECONDS)
-        if _is_active(run):
-            return 0
+        if lock_holder(paths.agent_lock(run)) is not None:
+            return 0  # The run is active on this node again.
     try:
         if why == HEAD_LOST:
             _tell_of_lost_head(spec)
@@ -133,7 +128,8 @@ def _tell(spec: Spec, why: str) -> None:
     event = COST if why == COST else event_of(current, on=settings.on)
     if event not in settings.on:
         return
-    patience = LEAVING_RETRY_SECONDS if head_leaves(current) else RETRY_SECONDS
+    leaves = machine.name() in (*current.nodes_lost, *current.nodes_preempted)
+    patience = LEAVING_RETRY_SECONDS if leaves else RETRY_SECONDS
     if event == "lost" and settings.retries and _client_tells(spec, seconds=patience):
         return
     claim = _claim(spec, COST if why == COST else END)
@@ -180,11 +176,6 @@ def _client_tells(spec: Spec, *, seconds: float) -> bool:
         # Without the bucket the client cannot say it either.
         return False
     return False
-
-
-def _is_active(run: str) -> bool:
-    """Whether the run is active on this node again."""
-    return lock_holder(paths.agent_lock(run)) is not None
 
 
 def _claim(spec: Spec, what: str) -> _Claim:

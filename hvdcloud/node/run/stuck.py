@@ -93,10 +93,6 @@ class StuckWatch:
         self._waits_for_stacks: set[str] = set()
         self._stacks_asked_at: float | None = None
 
-    @property
-    def _interval(self) -> float:
-        return min(60.0, max(1.0, self._limit / 10))
-
     def output(self, data: bytes, *, now: float) -> None:
         """The launcher has printed something."""
         if self._stalls.feed(data):
@@ -132,7 +128,7 @@ class StuckWatch:
         fresh = self._rounds is None
         self._rounds = self._rounds or 0
         self._answers = dict.fromkeys(nodes)
-        self._asked_at, self._next_look = now, now + self._interval
+        self._asked_at, self._next_look = now, now + min(60.0, max(1.0, self._limit / 10))
         return {"type": "look", "fresh": fresh, "of": self._since}
 
     def _is_still(self, now: float) -> bool:
