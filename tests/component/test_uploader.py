@@ -117,6 +117,23 @@ def test_new_and_changed_files_go_and_unchanged_ones_do_not(bucket: Bucket, dire
     assert not manifest_of(bucket).complete
 
 
+def test_more_levels_than_python_has_cost_only_what_is_in_them(bucket: Bucket, directory: Path) -> None:
+    levels = [str(directory)]
+    for _ in range(1100):
+        levels.append(f"{levels[-1]}/d")
+        Path(levels[-1]).mkdir()
+    deepest = Path(levels[-1], "x.pt")
+    deepest.write_bytes(b"x")
+    (directory / "a.pt").write_bytes(b"one")
+    result = scan(uploader(bucket, directory))
+    deepest.unlink()
+    for level in reversed(levels[1:]):
+        Path(level).rmdir()
+    assert result.uploaded == ["a.pt"]
+    assert len(result.errors) == 1
+    assert "can't be an object's name" in result.errors[0]
+
+
 def test_the_first_scan_of_an_empty_directory_tells_the_bucket_of_this_node(bucket: Bucket, tmp_path: Path) -> None:
     up = uploader(bucket, tmp_path / "not there yet")
     assert nothing(scan(up))

@@ -46,12 +46,15 @@ def walk(directory: Path, skipped: list[str]) -> list[File]:
     root = os.path.realpath(directory)
     files: list[File] = []
 
-    def look(folder: str, prefix: str, above: tuple[str, ...]) -> None:
+    # Not by recursion: a job can make more levels than Python has. Each with the folders above it, without links.
+    folders: list[tuple[str, str, tuple[str, ...]]] = [(root, "", (root,))]
+    while folders:
+        folder, prefix, above = folders.pop()
         try:
             with os.scandir(folder) as entries:
                 found = list(entries)
         except (FileNotFoundError, NotADirectoryError):
-            return
+            continue
         for entry in found:
             name = prefix + entry.name
             if entry.name.startswith(".") and entry.name.endswith(PARTIAL_SUFFIX):
@@ -69,7 +72,7 @@ def walk(directory: Path, skipped: list[str]) -> list[File]:
                 continue  # gone, or a link that leads nowhere
             if stat.S_ISDIR(status.st_mode):
                 if path not in above:
-                    look(path, f"{name}/", (*above, path))
+                    folders.append((path, f"{name}/", (*above, path)))
             elif stat.S_ISREG(status.st_mode):
                 files.append(
                     File(
@@ -77,7 +80,6 @@ def walk(directory: Path, skipped: list[str]) -> list[File]:
                     )
                 )
 
-    look(root, "", (root,))
     refused = refusals(file.name for file in files)
     skipped += sentences(refused, "not uploaded")
     return [file for file in files if file.name not in refused]
