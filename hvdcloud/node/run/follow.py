@@ -16,7 +16,6 @@ from typing import IO
 from hvdcloud.errors import UsageError
 from hvdcloud.node import paths
 from hvdcloud.node.records import state
-from hvdcloud.runs.state import RunState
 
 _POLL_SECONDS, _ENDING_SECONDS = 0.02, 0.004
 """Containers' file systems do not all report changes, so the log is polled, and more often while the run ends; that
@@ -36,12 +35,37 @@ def main(run: str, *, offset: int, follow: bool, output: IO[bytes]) -> int:
     """
     current = state.read(run)
     try:
-        descriptor = os.open(state.log_file(run), os.O_RDONLY | os.O_CLOEXEC)
+        log = state.log_file(run).open("rb", buffering=0)
     except FileNotFoundError:
         raise UsageError(f"run {run} has no log on this node", hint="`hvdcloud status` shows the runs") from None
     followed = follow and not current.done
-    with _following(run) if followed else contextlib.nullcontext():
-        return _copy(run, current, descriptor, offset=offset, follow=follow, followed=followed, output=output)
+    with log, _following(run) if followed else contextlib.nullcontext():
+        if followed:
+            state.record_event(run, "client attached")
+        log.seek(offset)
+        seen, checked = _identity(run), time.monotonic()
+        try:
+            while True:
+                ended = not follow or current.done
+                while data := log.read(_READ_SIZE):
+                    output.write(data)
+                    output.flush()
+                if ended:
+                    break
+                time.sleep(_ENDING_SECONDS if current.state == "finishing" else _POLL_SECONDS)
+                now = time.monotonic()
+                if now - checked > 1.0 and _hung_up(output):
+                    raise BrokenPipeError
+                # A supervisor that was killed leaves its file as it was: ask for it once a second.
+                if (identity := _identity(run)) != seen or now - checked > 1.0:
+                    current, seen, checked = state.read(run), identity, now
+        except BrokenPipeError:
+            # The client disconnected; the run does not care.
+            if followed:
+                state.record_event(run, "client disconnected")
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.stderr.write(json.dumps(current.to_json()) + "\n")
+    return 0
 
 
 def is_followed(run: str) -> bool:
@@ -77,40 +101,6 @@ def _following(run: str) -> Iterator[None]:
 
 def _followers_file(run: str) -> Path:
     return paths.run_dir(run) / "followers"
-
-
-def _copy(
-    run: str, current: RunState, descriptor: int, *, offset: int, follow: bool, followed: bool, output: IO[bytes]
-) -> int:
-    if followed:
-        state.record_event(run, "client attached")
-    try:
-        os.lseek(descriptor, offset, os.SEEK_SET)
-        seen = _identity(run)
-        checked = time.monotonic()
-        while True:
-            ended = not follow or current.done
-            while data := os.read(descriptor, _READ_SIZE):
-                output.write(data)
-                output.flush()
-            if ended:
-                break
-            time.sleep(_ENDING_SECONDS if current.state == "finishing" else _POLL_SECONDS)
-            now = time.monotonic()
-            if now - checked > 1.0 and _hung_up(output):
-                raise BrokenPipeError
-            # A supervisor that was killed leaves its file as it was: ask for it once a second.
-            if (identity := _identity(run)) != seen or now - checked > 1.0:
-                current, seen, checked = state.read(run), identity, now
-    except BrokenPipeError:
-        # The client disconnected; the run does not care.
-        if followed:
-            state.record_event(run, "client disconnected")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    finally:
-        os.close(descriptor)
-    sys.stderr.write(json.dumps(current.to_json()) + "\n")
-    return 0
 
 
 def _hung_up(output: IO[bytes]) -> bool:
