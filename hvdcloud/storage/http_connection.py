@@ -46,14 +46,14 @@ def parsed_head(head: bytes) -> Head:
     status = _STATUS.match(head)
     if status is None:
         raise ConnectionError("the answer is not HTTP")
-    chunked = _CHUNKED.search(head) is not None
-    length = _LENGTH.search(head)
-    # A body without either ends with the connection; Cloud Storage has none such.
-    if length is None and not chunked and status[1] not in (b"204", b"304"):
-        raise ConnectionError("the answer has no length")
-    size = None if chunked else int(length[1]) if length else 0
+    length = None
+    if not _CHUNKED.search(head):
+        # A body without either ends with the connection; Cloud Storage has none such.
+        length = _LENGTH.search(head)
+        if length is None:
+            raise ConnectionError("the answer has no length")
     closes = head.startswith(b"HTTP/1.0") or _CLOSE.search(head) is not None
-    return Head(status=int(status[1]), length=size, closes=closes)
+    return Head(status=int(status[1]), length=int(length[1]) if length else None, closes=closes)
 
 
 def request_bytes(target: str, authority: str, headers: Mapping[str, str]) -> bytes:
