@@ -83,16 +83,15 @@ class Lock:
 def lock_holder(path: Path) -> dict[str, Any] | None:
     """Who holds the lock at `path`: what the holder wrote ({} if it could not); None while it is free."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = path.open("rb", buffering=0)
     except FileNotFoundError:
         return None
-    try:
-        # Shared, so that two processes that ask at once do not take each other for the holder.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return parse_object(os.pread(descriptor, 4096, 0)) or {}
-    finally:
-        os.close(descriptor)
+    with file:
+        try:
+            # Shared, so that two processes that ask at once do not take each other for the holder.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return parse_object(file.read(4096)) or {}
     return None
 
 

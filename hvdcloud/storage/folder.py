@@ -108,11 +108,9 @@ class FolderBucket:
         descriptor = self._open(name)
         if descriptor is None:
             return None
-        try:
+        with os.fdopen(descriptor, "rb", buffering=0):
             status = os.fstat(descriptor)
             size, crc32c = crc32c_of_descriptor(descriptor)
-        finally:
-            os.close(descriptor)
         return _info(name, status, crc32c=crc32c, size=size)
 
     def read(self, name: str, *, generation: int | None = None) -> bytes:
@@ -239,10 +237,8 @@ class FolderBucket:
         descriptor = self._open(name)
         if descriptor is None:
             return None
-        try:
+        with os.fdopen(descriptor, "rb", buffering=0):
             status = os.fstat(descriptor)
-        finally:
-            os.close(descriptor)
         return status.st_size, status.st_mtime_ns
 
     def adopt(self, file: Path, name: str, *, generation: int) -> None:

@@ -51,20 +51,18 @@ class FolderReader:
     ) -> int:
         try:
             descriptor = self._bucket.descriptor(name, generation=generation)
-            try:
-                crc = done = 0
-                while done < size and (piece := os.pread(descriptor, min(CHUNK, size - done), start + done)):
-                    try:
-                        write(piece, start + done)
-                    except OSError as error:
-                        raise LocalWriteError(error) from error
-                    crc = google_crc32c.extend(crc, piece)
-                    done += len(piece)
-                status = os.fstat(descriptor)
-            finally:
-                os.close(descriptor)
         except ObjectMissingError as error:
             raise gone(name, self.url) from error
+        with os.fdopen(descriptor, "rb", buffering=0):
+            crc = done = 0
+            while done < size and (piece := os.pread(descriptor, min(CHUNK, size - done), start + done)):
+                try:
+                    write(piece, start + done)
+                except OSError as error:
+                    raise LocalWriteError(error) from error
+                crc = google_crc32c.extend(crc, piece)
+                done += len(piece)
+            status = os.fstat(descriptor)
         if done != size or (whole and status.st_size != size) or status.st_mtime_ns != generation:
             why = f"{name} in {self.url} changed while the data set was fetched"
             raise CorruptObjectError(why, hint="hvdcloud run lists it again, once nothing writes there")

@@ -187,12 +187,10 @@ class _Fetch:
             self._sent_again += _count(each.size)
             self._again.put(each)
             return
-        descriptor = os.open(tree.tree_dir(self._plan.wanted.name) / each.name, os.O_WRONLY | os.O_NOFOLLOW)
-        try:
-            os.fchmod(descriptor, tree.FILE_MODE)
-            tree.mark(descriptor, each.generation)
-        finally:
-            os.close(descriptor)
+        path = tree.tree_dir(self._plan.wanted.name) / each.name
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_NOFOLLOW), "wb") as file:
+            os.fchmod(file.fileno(), tree.FILE_MODE)
+            tree.mark(file.fileno(), each.generation)
         self._files += 1
         del self._large[each.name]
 
@@ -250,11 +248,8 @@ class _Fetch:
         done = self._plan.ranges.get((each.name, each.generation), {})
         if not done:
             path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        try:
-            os.ftruncate(descriptor, each.size)
-        finally:
-            os.close(descriptor)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb") as file:
+            file.truncate(each.size)
         return self._ranges_of(each, dict(done))
 
     def _ranges_of(self, each: listing.Object, done: dict[int, int]) -> Iterator[Task]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from hvdcloud.errors import ExitCode, UsageError
-from hvdcloud.json_values import mapping, mappings
+from hvdcloud.json_values import mapping, mappings, text
 
 WAITING = "waiting"
 LISTING = "listing"
@@ -137,8 +137,8 @@ class DataState:
             files=_number(given, "files"),
             total_files=_number(given, "total_files"),
             seconds=_seconds(given.get("seconds")),
-            error=_text(given.get("error")) or ("no reason was given" if failed else None),
-            hint=_text(given.get("hint")),
+            error=text(given.get("error")) or ("no reason was given" if failed else None),
+            hint=text(given.get("hint")) or None,
             exit_code=int(code) if code in list(ExitCode) else (int(ExitCode.NODE) if failed else None),
         )
 
@@ -166,7 +166,3 @@ def _number(given: Mapping[str, Any], key: str) -> int:
 
 def _seconds(value: Any) -> float:
     return float(value) if type(value) in (int, float) and 0 <= value < 1e12 else 0.0
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
