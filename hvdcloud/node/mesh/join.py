@@ -18,7 +18,6 @@ from hvdcloud.node.mesh import ssh
 from hvdcloud.node.mesh.host_key import check_host_key, is_host
 from hvdcloud.node.mesh.nodes import remember_nodes
 from hvdcloud.node.paths import SSH_PORT, peers_file
-from hvdcloud.storage.threads import parallel
 
 CONNECT_SECONDS = 10.0
 JOIN_SECONDS = 60.0
@@ -88,6 +87,8 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 
 def _unreached(peers: Sequence[Peer]) -> dict[str, str]:
     """Why, by name, those whose sshd does not answer this node do not."""
+    # Here, because every launch waits for `join`, and few ask this.
+    from hvdcloud.storage.threads import parallel
 
     def problem(peer: Peer) -> str:
         try:
@@ -106,6 +107,8 @@ def join_replacement(name: str, address: str, host_key: str) -> None:
     Raises:
         NodeError: the new one does not answer.
     """
+    from hvdcloud.storage.threads import parallel
+
     with _joining:
         known = {str(host["name"]): host for host in (read_json(peers_file()) or {}).get("hosts") or ()}
         # In its predecessor's place: the head stays the first.
