@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from hvdcloud.errors import CheckpointError
 from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectInfo, ObjectMissingError, check_name
+from hvdcloud.storage.checksum import CRC32C
 
 VERSION = 1
 FOLDER = ".hvdcloud"
@@ -31,7 +32,6 @@ LONGEST_COMPONENT = 255
 LAST_SECOND = 253_370_764_800.0
 """The beginning of the year 9999, which is the last that Python's dates know."""
 
-_CRC32C = re.compile(r"[A-Za-z0-9+/]{6}==")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 # A cluster has at most 1,000 nodes.
 _MANIFEST_NAME = re.compile(r"manifest-(0|[1-9][0-9]{0,2})\.json")
@@ -227,7 +227,7 @@ def from_json(data: bytes, *, source: str) -> Manifest:
                 refuse(f"{where} has a time out of range")
             if not (0 <= entry.size <= _LARGEST_NUMBER and 0 <= entry.generation <= _LARGEST_NUMBER):
                 refuse(f"{where} has a number out of range")
-            if not _CRC32C.fullmatch(entry.crc32c):
+            if not CRC32C.fullmatch(entry.crc32c):
                 refuse(f"{_short(entry.crc32c)} is not a CRC32C")
             if entry.sha256 is not None and not _SHA256.fullmatch(entry.sha256):
                 refuse(f"{_short(entry.sha256)} is not a SHA-256")

@@ -8,12 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from hvdcloud.checkpoints.manifest import LONGEST_COMPONENT
 from hvdcloud.checkpoints.names import refusals
 from hvdcloud.errors import CheckpointError
 from hvdcloud.storage.base import check_name
-
-_LONGEST_PART = 255
-"""Bytes of a file's or folder's name on Linux."""
 
 
 class Problem(Enum):
@@ -50,7 +48,7 @@ def is_safe(name: str) -> bool:
         parts = check_name(name)
     except CheckpointError:
         return False
-    return all(len(part.encode()) <= _LONGEST_PART for part in parts)
+    return all(len(part.encode()) <= LONGEST_COMPONENT for part in parts)
 
 
 def problems_of(names: Iterable[str]) -> Iterator[NameProblem]:

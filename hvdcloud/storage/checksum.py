@@ -9,6 +9,7 @@ import functools
 import hashlib
 import os
 import queue
+import re
 import stat
 import threading
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ CHUNK = 1 << 20
 # Bytes of an upload that are kept for SHA-256, and how many parts beyond them may wait.
 KEPT = 64 << 20
 _PARTS = 1
+# As `crc32c_text` writes it.
+CRC32C = re.compile(r"[A-Za-z0-9+/]{6}==")
 
 
 class Crc32c:

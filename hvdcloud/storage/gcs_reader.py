@@ -7,7 +7,6 @@ several times as long as the transfer. Each request names the object's generatio
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,6 +25,7 @@ from hvdcloud.storage.base import (
     ObjectInfo,
     ObjectMissingError,
 )
+from hvdcloud.storage.checksum import CRC32C
 from hvdcloud.storage.http_connection import Connection
 from hvdcloud.storage.token_file import TokenMissingError
 
@@ -36,7 +36,6 @@ _FIELDS = "items(name,size,crc32c,generation),nextPageToken"
 # The largest page of a listing: names of 1024 bytes, each escaped sixfold.
 _MOST_JSON = 16 << 20
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 8.0
-_CRC32C = re.compile(r"[A-Za-z0-9+/]{6}==")
 _T = TypeVar("_T")
 
 
@@ -240,7 +239,7 @@ class GcsReader:
             if not isinstance(name, str) or not name.startswith(self._prefix):
                 raise ValueError(f"{name!r} was not asked for")
             size, generation, crc32c = int(item["size"]), int(item["generation"]), str(item.get("crc32c") or "")
-            if size < 0 or generation < 0 or not _CRC32C.fullmatch(crc32c):
+            if size < 0 or generation < 0 or not CRC32C.fullmatch(crc32c):
                 raise ValueError(f"{size} bytes, generation {generation}, CRC32C {crc32c!r}")
             return ObjectInfo(
                 name=name[len(self._prefix) :], size=size, crc32c=crc32c, generation=generation, updated=0.0

@@ -8,14 +8,13 @@ import unicodedata
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 
+from hvdcloud.checkpoints.manifest import LONGEST_COMPONENT
 from hvdcloud.checkpoints.names import refusals, sentences
 from hvdcloud.errors import UsageError
 from hvdcloud.storage.base import check_name
 
 # Whatever else may be wrong with a name has one of these in it; the others need no closer look, which takes longer.
 _SUSPICIOUS = re.compile(r"[^ -~]|(?:^|/)(?:\.|/|$)|//|git|hg|head|objects|refs|commondir", re.IGNORECASE)
-_LONGEST = 255
-"""Bytes of one part of a path, on every file system of Linux."""
 _HINT = "rename or delete the object in the bucket"
 
 
@@ -38,10 +37,10 @@ def check_names(names: Callable[[], Iterable[str]], *, ignores_case: bool) -> No
             _check_beside(name, above)
             if ignores_case:
                 hashes.append(hash(_key(name)))
-            if len(name) > _LONGEST or _SUSPICIOUS.search(name):
+            if len(name) > LONGEST_COMPONENT or _SUSPICIOUS.search(name):
                 check_name(name)
-                if any(len(part.encode()) > _LONGEST for part in name.split("/")):
-                    why = f"{name!r} has a part of more than {_LONGEST} bytes, which no disk takes"
+                if any(len(part.encode()) > LONGEST_COMPONENT for part in name.split("/")):
+                    why = f"{name!r} has a part of more than {LONGEST_COMPONENT} bytes, which no disk takes"
                     raise UsageError(why, hint=_HINT)
                 yield name
 
