@@ -69,50 +69,19 @@ class _Counter:
         self.last = number
 
 
-class ProgressReader:
-    """Counts epochs and steps as lines come."""
-
-    def __init__(self) -> None:
-        self._counters = {"epoch": _Counter(), "step": _Counter()}
-
-    def take(self, at: dict[str, tuple[int, int | None]]) -> None:
-        """Take where a line says it is."""
-        for unit, numbers in at.items():
-            self._counters[unit].add(*numbers)
-
-    @property
-    def position(self) -> Position | None:
-        """The last epoch, or where none are counted the last step."""
-        for unit, counter in self._counters.items():
-            if counter.last is not None:
-                return Position(unit=unit, number=counter.last, total=counter.total)
-        return None
-
-    @property
-    def progress(self) -> Progress | None:
-        """None: nothing was recognised, or not enough to count."""
-        epochs, steps = self._counters["epoch"], self._counters["step"]
-        if epochs.lowest is not None:
-            return Progress(unit="epoch", count=epochs.highest - epochs.lowest + (epochs.stride or 1))
-        # One number of steps alone does not say how many there were since the last that would have been printed.
-        if steps.lowest is None or steps.stride is None or steps.starts_again:
-            return None
-        return Progress(unit="step", count=steps.highest - steps.lowest + steps.stride)
-
-
-class LogReader(ProgressReader):
+class LogReader:
     """What a log says of its run: the last line, how far it is, the newest numbers.
 
     In an elastic run rank 0 may move from one worker to another; the lines of every rank are read.
     """
 
     def __init__(self, *, elastic: bool) -> None:
-        super().__init__()
         self.last_line = ""
         self.numbers: dict[str, float] = {}
         """`loss`, `images/s`: of the last line that had any."""
         self.metrics: dict[str, float] = {}
         """The newest of each number."""
+        self._counters = {"epoch": _Counter(), "step": _Counter()}
         self._ranks: dict[int, deque[tuple[int, bytes]]] = {}
         self._launcher: deque[bytes] = deque(maxlen=KEPT_LINES)
         self._line = 0
@@ -139,9 +108,29 @@ class LogReader(ProgressReader):
             for part in text.split("\r"):
                 at, numbers = counted(part), numbers_in(part)
                 if (at or numbers) and self._speaker.says(rank, at):
-                    self.take(at)
+                    for unit, count in at.items():
+                        self._counters[unit].add(*count)
                     self.numbers = numbers or self.numbers
                     self.metrics |= numbers
+
+    @property
+    def position(self) -> Position | None:
+        """The last epoch, or where none are counted the last step."""
+        for unit, counter in self._counters.items():
+            if counter.last is not None:
+                return Position(unit=unit, number=counter.last, total=counter.total)
+        return None
+
+    @property
+    def progress(self) -> Progress | None:
+        """None: nothing was recognised, or not enough to count."""
+        epochs, steps = self._counters["epoch"], self._counters["step"]
+        if epochs.lowest is not None:
+            return Progress(unit="epoch", count=epochs.highest - epochs.lowest + (epochs.stride or 1))
+        # One number of steps alone does not say how many there were since the last that would have been printed.
+        if steps.lowest is None or steps.stride is None or steps.starts_again:
+            return None
+        return Progress(unit="step", count=steps.highest - steps.lowest + steps.stride)
 
     def _keep(self, rank: int, line: bytes) -> None:
         """Keep a line until it is known whether the run fails, and which rank began with it."""

@@ -44,22 +44,17 @@ _GENERATION_STEPS_NS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
 
 
 class FolderBucket:
-    """See Bucket. `root` need not exist before the first write."""
+    """See Bucket. `root` need not exist before the first write; as an attribute, it has no links on the way to it."""
 
     write_once = False
 
     def __init__(self, root: Path) -> None:
         self._tree = FolderTree(root)
-        self._root = self._tree.root
+        self.root = self._tree.root
 
     @property
     def url(self) -> str:
-        return f"file://{self._root}"
-
-    @property
-    def root(self) -> Path:
-        """The folder itself, without links on the way to it."""
-        return self._root
+        return f"file://{self.root}"
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -101,7 +96,7 @@ class FolderBucket:
         except OSError as error:
             if error.errno in LEADS_NOWHERE:
                 return []
-            raise disk_error(error, path=self._root / base, doing="listing") from error
+            raise disk_error(error, path=self.root / base, doing="listing") from error
         return sorted(found.items(), key=lambda item: item[0])
 
     def stat(self, name: str) -> ObjectInfo | None:
@@ -170,7 +165,7 @@ class FolderBucket:
         try:
             return self._tree.open_file(parts)
         except OSError as error:
-            raise disk_error(error, path=self._root / name, doing="reading") from error
+            raise disk_error(error, path=self.root / name, doing="reading") from error
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -256,7 +251,7 @@ class FolderBucket:
                 if os.fstat(opened.fileno()).st_mtime_ns != generation:
                     raise self._coarse_times()
                 os.fsync(opened.fileno())
-            with self._tree.folder(folders, make=True) as folder, locked(self._root):
+            with self._tree.folder(folders, make=True) as folder, locked(self.root):
                 os.replace(file, last, dst_dir_fd=folder)
                 os.fsync(folder)
         except OSError as error:
@@ -269,7 +264,7 @@ class FolderBucket:
                 " not followed",
                 hint="rename one of the two checkpoints, remove the link, or use a gs:// bucket",
             )
-        return disk_error(error, path=self._root / name, doing="writing")
+        return disk_error(error, path=self.root / name, doing="writing")
 
     def _coarse_times(self) -> CheckpointError:
         return CheckpointError(
@@ -281,7 +276,7 @@ class FolderBucket:
         self, temporary: Temporary, *, last: str, folder: int, name: str, if_generation: int | None
     ) -> os.stat_result:
         """Make the object visible as `last` in its folder: check the generation, give the new one, rename."""
-        with locked(self._root):
+        with locked(self.root):
             try:
                 present = os.stat(last, dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hvdcloud.runs.log_lines import counted
-from hvdcloud.runs.progress import LogReader, Position, Progress, ProgressReader
+from hvdcloud.runs.progress import LogReader, Position, Progress
 
 
 def read(text: str) -> Progress | None:
-    reader = ProgressReader()
-    for line in text.splitlines():
-        reader.take(counted(line))
+    reader = LogReader(elastic=False)
+    reader.feed("".join(f"[0] {line}\n" for line in text.splitlines()).encode())
     return reader.progress
 
 

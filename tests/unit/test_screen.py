@@ -9,8 +9,7 @@ import pytest
 
 from hvdcloud.cli.screen import SCROLLBAR, Looks, bar, draw
 from hvdcloud.lifecycle.top import RunView, View
-from hvdcloud.runs.log_lines import counted
-from hvdcloud.runs.progress import Position, ProgressReader
+from hvdcloud.runs.progress import LogReader, Position
 from hvdcloud.runs.reports import NodeData
 from hvdcloud.runs.slow_ranks import SlowRanks
 from hvdcloud.runs.state import Member
@@ -239,10 +238,9 @@ def test_a_bar_is_always_as_wide_as_it_should_be(share: float, blocks: bool) -> 
 
 
 def test_the_position_is_the_last_epoch_with_its_total() -> None:
-    reader = ProgressReader()
+    reader = LogReader(elastic=False)
     assert reader.position is None
-    reader.take(counted("step 10/100"))
+    reader.feed(b"[0] step 10/100\n")
     assert reader.position == Position(unit="step", number=10, total=100)
-    for line in ("epoch 3/12: loss 0.4", "step 20/100"):
-        reader.take(counted(line))
+    reader.feed(b"[0] epoch 3/12: loss 0.4\n[0] step 20/100\n")
     assert reader.position == Position(unit="epoch", number=3, total=12)
