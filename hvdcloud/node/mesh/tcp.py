@@ -112,14 +112,14 @@ def disconnect(worker: int, addresses: Collection[str], *, inodes: Collection[st
 
 
 class Connections:
-    """The connections of this node's workers to the addresses of other nodes, from one look to the next."""
+    """The connections of this node's workers to the addresses of other nodes, and how long each has been seen."""
 
     def __init__(self) -> None:
         self.addresses: frozenset[str] = frozenset()
         self._since: dict[str, float] = {}
         """When each was first seen, by inode."""
 
-    def look(self, workers: Mapping[int, int]) -> dict[int, OpenSockets]:
+    def observe(self, workers: Mapping[int, int]) -> dict[int, OpenSockets]:
         """What each worker has open. `workers`: the process id of each, by any key."""
         now = time.monotonic()
         seen = {key: open_sockets(worker, self.addresses) for key, worker in workers.items()}
@@ -130,7 +130,7 @@ class Connections:
     def disconnect(self, workers: Mapping[int, int], *, older_than: float) -> tuple[int, str]:
         """Break connections, so that workers notice a loss at once. Younger ones (in seconds) stay: workers may have
         noticed the loss by themselves, and be connecting again already. Returns how many, and why it may not."""
-        self.look(workers)
+        self.observe(workers)
         since = time.monotonic() - older_than
         old = {inode for inode, first in self._since.items() if first <= since}
         broken, error = 0, ""

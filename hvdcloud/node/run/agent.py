@@ -242,7 +242,7 @@ class Agent:
         """To which nodes the workers here are connected: by that the supervisor sees whether a world has formed."""
         if not self._connections.addresses or self._lease.blocked:
             return
-        if workers := self._connections.look(self._workers()):
+        if workers := self._connections.observe(self._workers()):
             seen = {str(pid): dict(collections.Counter(found.connections.values())) for pid, found in workers.items()}
             listening = [str(pid) for pid, found in workers.items() if found.listens]
             self._lease.send({"type": "connected", "workers": seen, "listening": listening})
@@ -280,15 +280,15 @@ class Agent:
             self._drain = drain.Drain(
                 why,
                 flush=self._upload_loop.flush_now,
-                looked=lambda saved: self._mailbox.post(lambda: self._look_around(saved)),
+                on_checked=lambda saved: self._mailbox.post(lambda: self._report_saved(saved)),
             )
             self._lease.send({"type": "leaving", "why": why})
             self._drain.start()
         if self._drain is not None:
             self._drain.ending |= ending
 
-    def _look_around(self, saved: drain.Saved) -> None:
-        """So far are the uploads of this node, which leaves."""
+    def _report_saved(self, saved: drain.Saved) -> None:
+        """Say how far the uploads of this node are, which leaves; end the run here if that is what was waited for."""
         if self._drain is None or self._ending or not saved.settled:
             return
         if self._drain.is_news(saved):

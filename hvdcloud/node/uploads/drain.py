@@ -183,15 +183,15 @@ class Drain:
     Args:
         why: `preempted` or another word that completes "it is being …".
         flush: uploads what is not being written; blocks.
-        looked: called after every check of the directory, in the thread.
+        on_checked: called after every check of the directory, in the thread.
     """
 
-    def __init__(self, why: str, *, flush: Callable[[], UploadReport], looked: Callable[[Saved], None]) -> None:
+    def __init__(self, why: str, *, flush: Callable[[], UploadReport], on_checked: Callable[[Saved], None]) -> None:
         self.why = why
         self.ending = False
         """Whether its processes go too, as soon as it is settled."""
         self._flush = flush
-        self._looked = looked
+        self._on_checked = on_checked
         self._began = time.monotonic()
         self._patience = WRITERS_SECONDS_ON_A_VM if machine.facts().get("metadata") else WRITERS_SECONDS
         self._told = ""
@@ -219,7 +219,7 @@ class Drain:
 
     def _work(self) -> None:
         while not self._over.is_set():
-            self._looked(self.saved(self._flush()))
+            self._on_checked(self.saved(self._flush()))
             self._over.wait(SCAN_SECONDS)
 
 
