@@ -97,28 +97,25 @@ def opened_index() -> Iterator[sqlite3.Connection | None]:
 
 def _connect(path: Path) -> sqlite3.Connection | None:
     for _ in range(2):
-        connection = None
         try:
             make_folder(path.parent)
             os.close(open_private(path, os.O_RDWR | os.O_CREAT))
             connection = sqlite3.connect(path, timeout=5.0)
+        except (OSError, HvdcloudError, sqlite3.Error):
+            return None
+        try:
             # What is lost in a power failure is read again.
             connection.execute("PRAGMA synchronous = OFF")
             connection.execute(_TABLE)
             connection.execute("SELECT place, name, size, modified, inode, crc32c FROM checksums LIMIT 1")
-        except sqlite3.OperationalError:
-            # Another process has held it for seconds, or the disk is full.
-            if connection is not None:
-                connection.close()
-            return None
-        except sqlite3.DatabaseError:
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            # An OperationalError: another process has held it for seconds, or the disk is full.
+            if isinstance(error, sqlite3.OperationalError):
+                return None
             # Damaged: it is made again.
-            if connection is not None:
-                connection.close()
             with contextlib.suppress(OSError):
                 path.unlink()
-        except (OSError, HvdcloudError):
-            return None
         else:
             return connection
     return None
