@@ -144,7 +144,7 @@ def identical(
         progress.add(file.size)
         if isinstance(outcome.error, HvdcloudError):
             raise outcome.error
-        pairs[file.name] = pair = None if _changed(root, file) else pair
+        pairs[file.name] = pair = None if has_changed(root, file) else pair
         if pair is not None:
             index.put(file.name, file.signature, pair[0])
             stored.put(file.name, _signature(objects[file.name]), pair[1], settled=True)
@@ -179,7 +179,7 @@ def send(
 
     def upload(file: LocalFile) -> tuple[str, ObjectInfo | None]:
         path = root / file.name
-        if _changed(root, file):
+        if has_changed(root, file):
             raise _changed_error(path)
         crc32c = index.get(file.name, file.signature) or crc32c_of_file(path)[1]
         known = objects.get(file.name)
@@ -197,7 +197,7 @@ def send(
             if found is None or (found.size, found.crc32c) != (file.size, crc32c):
                 raise
             return crc32c, None
-        if _changed(root, file):
+        if has_changed(root, file):
             raise _changed_error(path)
         return crc32c, info
 
@@ -219,13 +219,6 @@ def send(
                 if isinstance(error, ChangedWhileUploadingError):
                     index.forget([file.name])
                 pushed.failed.append(Failure(name=file.name, error=_explained(root / file.name, error)))
-
-
-def _changed(root: Path, file: LocalFile) -> bool:
-    try:
-        return has_changed(root / file.name, file.signature)
-    except OSError:
-        return True
 
 
 def _changed_error(path: Path) -> ChangedWhileUploadingError:

@@ -121,7 +121,10 @@ def links_out(root: Path, links: Sequence[NameProblem]) -> Iterator[NameProblem]
             yield NameProblem(problem=Problem.LEADS_OUT, names=each.names)
 
 
-def has_changed(path: Path, signature: Signature) -> bool:
-    """Whether a file is not the one that was found. Raises OSError: it is gone."""
-    status = path.lstat()
-    return not stat.S_ISREG(status.st_mode) or Signature.of(status) != signature
+def has_changed(root: Path, file: LocalFile) -> bool:
+    """Whether a file is not the one that was found, or is gone."""
+    try:
+        status = (root / file.name).lstat()
+    except OSError:
+        return True
+    return not stat.S_ISREG(status.st_mode) or Signature.of(status) != file.signature
