@@ -58,11 +58,6 @@ _ANSWER_SECONDS = 0.1
 _LOOK_SECONDS = 1.0
 
 
-def is_small(source: str, size: int) -> bool:
-    """Whether an object of a source is fetched here."""
-    return 0 < size <= LARGEST and is_bucket(source)
-
-
 @dataclass(slots=True, eq=False)
 class _Exchange:
     """A connection, and the object that it brings."""

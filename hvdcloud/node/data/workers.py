@@ -20,7 +20,7 @@ from pathlib import Path
 from hvdcloud.errors import ExitCode, HvdcloudError
 from hvdcloud.node import paths
 from hvdcloud.node.data.sets import DataRequest
-from hvdcloud.node.data.small_objects import SmallObjects, is_small
+from hvdcloud.node.data.small_objects import LARGEST, SmallObjects
 from hvdcloud.node.data.tasks import (
     MESSAGE,
     Done,
@@ -40,7 +40,7 @@ from hvdcloud.storage.access_token import AccessToken
 from hvdcloud.storage.base import CorruptObjectError
 from hvdcloud.storage.checksum import crc32c_text
 from hvdcloud.storage.gcs_reader import LocalWriteError
-from hvdcloud.storage.reader import Reader, open_reader
+from hvdcloud.storage.reader import Reader, is_bucket, open_reader
 
 THREADS = 16
 LEAST_PROCESSES, MOST_PROCESSES = 4, 8
@@ -84,7 +84,7 @@ class Workers:
 
     def takes_as_small(self, data_set: int, size: int) -> bool:
         """Whether an object of this size is fetched as one of many small ones; such tasks are sent together."""
-        return is_small(self._sources[data_set], size)
+        return 0 < size <= LARGEST and is_bucket(self._sources[data_set])
 
     def send(self, tasks: list[Task]) -> None:
         """Hand on tasks, all or none of them small; waits while the workers are busy."""

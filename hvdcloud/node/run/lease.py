@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from hvdcloud.node.channel import Channel
 from hvdcloud.node.mesh import ssh
-from hvdcloud.node.processes import own_program
 from hvdcloud.runs.reports import UploadReport
 
 _ERROR_TAIL = 2000
@@ -88,11 +87,6 @@ class Lease:
         # Nothing to be gentle with: ssh has no state, and a local agent has said its last word or does not answer.
         self._process.kill()
         self._process.wait()
-
-
-def local_agent(run: str, *, probe: bool = False) -> list[str]:
-    """The command that starts the head's own agent. `probe`: it is to try first what a worker needs."""
-    return own_program("agent", run, *(["--probe"] if probe else []))
 
 
 def remote_agent(run: str, node: str, *, again: bool = False, probe: bool = False) -> list[str]:

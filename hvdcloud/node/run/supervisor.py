@@ -22,7 +22,7 @@ from hvdcloud.node.notify import tell
 from hvdcloud.node.records import state
 from hvdcloud.node.run.finish import announcements, not_uploaded
 from hvdcloud.node.run.launcher import Launcher
-from hvdcloud.node.run.lease import Lease, local_agent, remote_agent
+from hvdcloud.node.run.lease import Lease, remote_agent
 from hvdcloud.node.run.log import QUIET_SECONDS, RunLog
 from hvdcloud.node.run.metrics import newest_numbers
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, Ranks, judge, may_be_a_consequence
@@ -111,7 +111,7 @@ class Supervisor:
 
     def _agent_command(self, node: str, *, again: bool = False, probe: bool = False) -> list[str]:
         if node == self._head:
-            return local_agent(self._request.run, probe=probe)
+            return processes.own_program("agent", self._request.run, *(["--probe"] if probe else []))
         return remote_agent(self._request.run, node, again=again, probe=probe)
 
     def _catch_signals(self) -> int:
