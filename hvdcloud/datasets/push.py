@@ -122,9 +122,14 @@ def identical(
         index: of the folder.
         stored: of a bucket that has to read an object for its checksum.
     """
-    unread = [
-        file for file in files if not (index.get(file.name, file.signature) and _stored(objects[file.name], stored))
-    ]
+    unread: list[LocalFile] = []
+    same: set[str] = set()
+    for file in files:
+        here, there = index.get(file.name, file.signature), _stored(objects[file.name], stored)
+        if not (here and there):
+            unread.append(file)
+        elif here == there:
+            same.add(file.name)
     if unread:
         progress.begin("comparing", sum(file.size for file in unread))
 
@@ -137,26 +142,18 @@ def identical(
             there = found.crc32c if found is not None and found.generation == info.generation else ""
         return here, there
 
-    # None: it cannot be read, or changes, which is said when it is to be sent.
-    pairs: dict[str, tuple[str, str] | None] = {}
     for outcome in parallel(unread, read, workers=WORKERS_SMALL):
         file, pair = outcome.item, outcome.result
         progress.add(file.size)
         if isinstance(outcome.error, HvdcloudError):
             raise outcome.error
-        pairs[file.name] = pair = None if has_changed(root, file) else pair
-        if pair is not None:
+        # Of one that cannot be read, or changes, it is said when it is to be sent.
+        if pair is not None and not has_changed(root, file):
             index.put(file.name, file.signature, pair[0])
             stored.put(file.name, _signature(objects[file.name]), pair[1], settled=True)
-    same: list[LocalFile] = []
-    other: list[LocalFile] = []
-    for file in files:
-        if file.name not in pairs:
-            pair = (index.get(file.name, file.signature) or "", _stored(objects[file.name], stored) or "")
-        else:
-            pair = pairs[file.name]
-        (same if pair is not None and pair[0] == pair[1] else other).append(file)
-    return same, other
+            if pair[0] == pair[1]:
+                same.add(file.name)
+    return [file for file in files if file.name in same], [file for file in files if file.name not in same]
 
 
 def send(
