@@ -94,7 +94,7 @@ class Creation:
         self._spec = plan.spec
         self._journal = journal
         self._on_progress = on_progress
-        self._vms = vms(len(plan.names))
+        self._vms = counted(len(plan.names), "VM")
         self._only = None if plan.indices is None else plan.names
         """Nothing else of the cluster is to be touched; None: there is nothing else."""
         self._abort = threading.Event()
@@ -217,7 +217,7 @@ class Creation:
             raise _AbortedError
         request = self._new_request("bulkInsert", zone=zone)
         self._zones.add(zone)
-        self._report(zone, f"asking for {vms(int(body['count']))}")
+        self._report(zone, f"asking for {counted(int(body['count']), 'VM')}")
         try:
             operation = self._client.bulk_insert(zone, body, request)
         except ApiError as error:
@@ -322,11 +322,6 @@ class Creation:
 
     def _report(self, zone: str, step: str, *, stage: Stage = Stage.WORKING) -> None:
         self._on_progress(NodeProgress(object=zone, step=step, stage=stage))
-
-
-def vms(count: int) -> str:
-    """`1 VM`, `4 VMs`."""
-    return f"{count} VM{'s' if count > 1 else ''}"
 
 
 def _last_said(error: ApiError) -> str:
