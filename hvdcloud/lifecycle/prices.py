@@ -1,10 +1,10 @@
-"""`hvdcloud prices`: which price table is used, and a new one from the provider's catalog."""
+"""`hvdcloud prices`: which price table of Compute Engine's is used, and a new one from its catalog."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hvdcloud import providers
+from hvdcloud.providers.gce.money import refresh as tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def show() -> PricesResult:
     """The table that is used."""
-    return providers.price_list().show()
+    return tables.show()
 
 
 def refresh(config: Config, *, api_key: str | None, on_progress: Callable[[str], None]) -> RefreshResult:
@@ -30,6 +30,4 @@ def refresh(config: Config, *, api_key: str | None, on_progress: Callable[[str],
         UsageError, CapacityError: the table cannot be written.
     """
     gce = config.gce
-    return providers.price_list().refresh(
-        project=gce.project, endpoint=gce.endpoint, api_key=api_key, on_progress=on_progress
-    )
+    return tables.refresh(project=gce.project, endpoint=gce.endpoint, api_key=api_key, on_progress=on_progress)
