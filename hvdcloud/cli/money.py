@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hvdcloud.cli.app import Bucket, Invocation, Provider
+from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider
 from hvdcloud.units import counted, dollars, seconds
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def offers(
     every: Annotated[
         bool, typer.Option("--all", help="List every offer, and each region on a line of its own.")
     ] = False,
-    nodes: Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="The number of nodes.")] = None,
+    nodes: Nodes = None,
     preempted_every: Annotated[
         float | None,
         typer.Option(
