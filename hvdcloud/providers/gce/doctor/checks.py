@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.checks import Check, Finding, Once, Status, failed, failure, fine, setup_hint, unknown, warning
 from hvdcloud.errors import CredentialsError, UsageError
-from hvdcloud.google.errors import ApiError
+from hvdcloud.google.errors import ApiError, explained
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import as_finding
@@ -215,10 +215,8 @@ class _Checks:
                 return failed(f"network {name} makes no subnetworks by itself", hint=hint, error=UsageError)
             said = f"{name}, with a subnetwork in every region"
         elif own_name := settings.subnetwork_name:
-            try:
+            with explained(f"look for the subnetworks {own_name}"):
                 found = networks.subnetworks(client, settings)
-            except ApiError as error:
-                raise error.as_user_error(doing=f"look for the subnetworks {own_name}") from error
             if not found:
                 hint = f"{setup_hint()}; or correct gce.subnetwork"
                 raise UsageError(f"network {name} has no subnetwork {own_name} in any region", hint=hint)
@@ -234,10 +232,8 @@ class _Checks:
 
     def _way_out(self, settings: Settings, said: str) -> Finding:
         """Whether nodes without an external address get their driver and their image."""
-        try:
+        with explained("look for a way out of the nodes' subnetworks"):
             way = networks.way_out(self._login().client(), settings)
-        except ApiError as error:
-            raise error.as_user_error(doing="look for a way out of the nodes' subnetworks") from error
         everywhere = sorted({*way.open, *way.closed})
         problem = way.closed_in(list(dict.fromkeys(map(region_of, self._config.zones))) or everywhere, settings)
         if problem and way.sure:
@@ -255,10 +251,8 @@ class _Checks:
             lambda: permissions.check_firewall_rights(login),
             lambda: permissions.check_tunnel(login) if by_tunnel else None,
         ]
-        try:
+        with explained(f"read the firewall rules of {login.project}"):
             source, existing, refused, tunnel = side_by_side(lambda ask: ask(), asked, only_reads=True)
-        except ApiError as error:
-            raise error.as_user_error(doing=f"read the firewall rules of {login.project}") from error
         settings = self._settings(ssh_source=source)
         way = "through Identity-Aware Proxy" if by_tunnel else f"from {source}"
         if settings.shared_vpc:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request, leftover_table
 from hvdcloud.errors import CapacityError, HvdcloudError, NameTakenError, TeardownError, UsageError
 from hvdcloud.google.error_catalogue import ELSEWHERE
-from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
+from hvdcloud.google.errors import CATALOGUE, Action, ApiError, explained, operation_errors
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, NoRoomError, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient
@@ -303,14 +303,11 @@ class Creation:
     def _make_firewall(self, request: Request) -> None:
         if self._abort.is_set():
             raise _AbortedError
-        doing = f"create {request.object}"
-        try:
+        with explained(f"create {request.object}"):
             operation = self._client.insert_firewall(request.body, self._new_request(request.object))
             operation = self._client.wait(operation, deadline=time.monotonic() + FIREWALL_SECONDS, stop=self._abort)
-        except ApiError as error:
-            raise error.as_user_error(doing=doing) from error
-        if errors := operation_errors(operation):
-            raise errors[0].as_user_error(doing=doing)
+            if errors := operation_errors(operation):
+                raise errors[0]
 
     def _new_request(self, what: str, **where: str) -> str:
         """A requestId that is on disk before it is sent."""
