@@ -100,13 +100,13 @@ def _line(text: str = "", style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True)
 
 
-def _spread(left: Text, right: str, *, width: int, style: str = "") -> Text:
+def _spread(left: Text, right: str, *, width: int) -> Text:
     """A text at the left and one at the right, where both fit; else the left is cut off."""
     space = width - len(right)
     if space < 8:
         return left
     left.truncate(space - 1, overflow="ellipsis", pad=True)
-    return left.append(" ").append(right, style=style)
+    return left.append(f" {right}")
 
 
 def _money(view: View, width: int) -> Text:
