@@ -22,7 +22,7 @@ from hvdcloud.cluster.model import (
     ObjectKind,
 )
 from hvdcloud.json_values import whole_number
-from hvdcloud.providers.gce.inventory import Inventory, Resource, described_labels
+from hvdcloud.providers.gce.inventory import Inventory, Resource, described_labels, labels_of
 from hvdcloud.providers.gce.money.costs import costs, is_spot
 from hvdcloud.providers.gce.names import cluster_id_of, zone_of
 from hvdcloud.providers.gce.plan.request import METADATA_BUCKET, METADATA_IMAGE
@@ -126,12 +126,6 @@ def _bucket(metadata: Mapping[str, str]) -> str:
 def node_state(instance: Resource) -> NodeState:
     """What a VM does."""
     return _STATES.get(instance.get("status", ""), NodeState.STOPPED)
-
-
-def labels_of(resource: Resource) -> Mapping[str, str]:
-    """Of a VM or a disk."""
-    labels: Mapping[str, str] = resource.get("labels", {})
-    return labels
 
 
 def described_operation(operation: Resource) -> ClusterObject:

@@ -20,11 +20,10 @@ from hvdcloud.google.errors import CATALOGUE, Action, ApiError, explained, opera
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, NoRoomError, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.inventory import VMS, Resource
+from hvdcloud.providers.gce.inventory import VMS, Resource, labels_of
 from hvdcloud.providers.gce.names import region_of, request_id, zone_of
 from hvdcloud.providers.gce.ops.delete import Sweep, Target
 from hvdcloud.providers.gce.plan.request import METADATA_SERIAL_LOG, bulk_insert_bodies, without_metadata
-from hvdcloud.providers.gce.resource_mapper import labels_of
 from hvdcloud.providers.gce.settings import Settings, groups
 from hvdcloud.units import counted
 
