@@ -5,13 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    PrivateAttr,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from hvdcloud.config.data import DataConfig, DataName, loops, text_allowed
 from hvdcloud.config.gce import L4_MACHINES, GceConfig, GpuConfig

@@ -15,16 +15,7 @@ from typing import Any
 
 from hvdcloud.cluster.model import LABEL_MANAGED_BY, MANAGED_BY
 from hvdcloud.errors import CapacityError
-from hvdcloud.providers.engine.gpus import (
-    Gpus,
-    GpuShare,
-    Holder,
-    Wish,
-    access,
-    choose,
-    device_request,
-    holders,
-)
+from hvdcloud.providers.engine.gpus import Gpus, GpuShare, Holder, Wish, access, choose, device_request, holders
 
 WITHDRAW_SECONDS = 60.0
 """How long another `up` may take to withdraw its containers, or to start them."""

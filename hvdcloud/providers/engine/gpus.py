@@ -12,14 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hvdcloud.cluster.model import (
-    LABEL_CLUSTER,
-    LABEL_CREATED,
-    LABEL_ID,
-    LABEL_MANAGED_BY,
-    LABEL_OWNER,
-    MANAGED_BY,
-)
+from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_CREATED, LABEL_ID, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
 from hvdcloud.errors import CapacityError, NodeError, UsageError
 from hvdcloud.json_values import whole_number
 from hvdcloud.units import counted, size

@@ -24,14 +24,7 @@ from hvdcloud.cluster.model import (
 )
 from hvdcloud.errors import CapacityError, HvdcloudError, first_of
 from hvdcloud.json_values import whole_number
-from hvdcloud.providers.base import (
-    Listing,
-    NodeBucket,
-    OnProgress,
-    Problem,
-    UnseenError,
-    ignore_progress,
-)
+from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Problem, UnseenError, ignore_progress
 from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.containers import MadeContainer, Maker
 from hvdcloud.providers.engine.gpu_lock import claim
