@@ -28,6 +28,11 @@ def mappings(value: object) -> list[dict[str, Any]]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
+def whole_number(value: object) -> int:
+    """The number that a label or a field spells, `"4"`; 0 for anything else, which another tool may have written."""
+    return int(str(value)) if str(value).isdecimal() else 0
+
+
 def text(value: object) -> str:
     """The value, if it is a string; else an empty one."""
     return value if isinstance(value, str) else ""

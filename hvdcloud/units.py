@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 LEAST_SHOWN_DOLLARS = 0.005
 """What is rounded to a cent."""
@@ -29,6 +30,12 @@ def size(count: int) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 node`, `2 nodes`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def some(names: Sequence[str], *, most: int = 8) -> str:
+    """`a, b`; of many, the first ones: `a, b and 4 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def dollars(value: float) -> str:

@@ -10,7 +10,7 @@ MOST_AT_ONCE = 8
 """Pairs at a time: the head starts a launcher for each."""
 
 
-def rounds(nodes: Sequence[str], *, most: int = MOST_ROUNDS) -> list[list[tuple[str, str]]]:
+def rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
     """Pairs of nodes, those of one round without a node in common; of up to four nodes every pair.
 
     By the circle method of a round-robin tournament: the first node stays, the others move on by one place each round.
@@ -18,14 +18,10 @@ def rounds(nodes: Sequence[str], *, most: int = MOST_ROUNDS) -> list[list[tuple[
     circle: list[str | None] = [*nodes, *([None] if len(nodes) % 2 else [])]
     found: list[list[tuple[str, str]]] = []
     # With an odd number each node sits out one round.
-    for _ in range(min(len(circle) - 1, most)):
+    for _ in range(min(len(circle) - 1, MOST_ROUNDS)):
         half = len(circle) // 2
-        pairs = zip(circle[:half], reversed(circle[half:]), strict=True)
-        found += chunks([(one, other) for one, other in pairs if one is not None and other is not None])
+        facing = zip(circle[:half], reversed(circle[half:]), strict=True)
+        pairs = [(one, other) for one, other in facing if one is not None and other is not None]
+        found += [pairs[start : start + MOST_AT_ONCE] for start in range(0, len(pairs), MOST_AT_ONCE)]
         circle = [circle[0], circle[-1], *circle[1:-1]]
     return found
-
-
-def chunks(pairs: Sequence[tuple[str, str]], *, most: int = MOST_AT_ONCE) -> list[list[tuple[str, str]]]:
-    """The pairs of one round, a limited number at a time."""
-    return [list(pairs[start : start + most]) for start in range(0, len(pairs), most)]

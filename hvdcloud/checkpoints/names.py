@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from hvdcloud.checkpoints.manifest import file_name
+from hvdcloud.units import some
 
 MOST_SENTENCES = 10
 _OWN = ".hvdcloud"
@@ -75,10 +76,9 @@ def sentences(refused: Mapping[str, str], what: str) -> list[str]:
     """`a/.git/config and 3 more: not uploaded, since …`, one for each reason, few enough to read."""
     found: list[str] = []
     for why in sorted(set(refused.values())):
-        first, *others = sorted(name for name, reason in refused.items() if reason == why)
-        more = f" and {len(others)} more" if others else ""
+        names = some(sorted(name for name, reason in refused.items() if reason == why), most=1)
         # A name may have bytes that are no text.
-        found.append(f"{first}{more}: {what}, since {why}".encode(errors="backslashreplace").decode())
+        found.append(f"{names}: {what}, since {why}".encode(errors="backslashreplace").decode())
     if len(found) > MOST_SENTENCES:
         found[MOST_SENTENCES:] = [f"and {len(found) - MOST_SENTENCES} more reasons like these"]
     return found

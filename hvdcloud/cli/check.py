@@ -12,7 +12,7 @@ from hvdcloud.units import seconds as duration
 from hvdcloud.units import size as amount
 
 if TYPE_CHECKING:
-    from hvdcloud.check.findings import AllReduce, MachineFinding
+    from hvdcloud.check.findings import AllReduce
     from hvdcloud.check.verdict import NodeVerdict
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.check import CheckResult
@@ -119,7 +119,7 @@ def _row(verdict: NodeVerdict, *, gpus: bool) -> list[str]:
         _rate(verdict.bandwidth),
         latency,
     ]
-    return [*row, *([_gpus(machine)] if gpus else [])]
+    return [*row, *([f"{len(machine.gpus)} of {machine.gpus_expected}"] if gpus else [])]
 
 
 def _collective(found: AllReduce) -> list[str]:
@@ -127,10 +127,6 @@ def _collective(found: AllReduce) -> list[str]:
     if found.error:
         return [found.error, ""]
     return [_rate(found.bandwidth), f"{1000 * (found.latency or 0.0):.1f} ms"]
-
-
-def _gpus(machine: MachineFinding) -> str:
-    return f"{len(machine.gpus)} of {machine.gpus_expected}"
 
 
 def _rate(value: float | None) -> str:

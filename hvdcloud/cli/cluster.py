@@ -11,7 +11,7 @@ import typer
 
 from hvdcloud.cli import complete
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Share, Wait, Yes
-from hvdcloud.units import counted, dollars, seconds
+from hvdcloud.units import counted, dollars, seconds, some
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, Plan
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.down import DownResult
     from hvdcloud.lifecycle.resize import ResizeResult
     from hvdcloud.providers.base import Listing, Platform
-
-
-_NAMED = 2  # Of the objects that a plan would create.
 
 
 def up(
@@ -80,11 +77,10 @@ def plan_lines(what: Plan, platform: Platform) -> list[str]:
     """The nodes, what is sent for them, what is worth knowing, and the price."""
     machines = f", {kinds}" if (kinds := platform.machines()) else ""
     objects = [request.object for request in what.requests]
-    more = f" and {len(objects) - _NAMED} more" if len(objects) > _NAMED else ""
     worst = f", at worst {dollars(what.worst_case_dollars)} (after {_duration(what.seconds)})" if what.seconds else ""
     return [
         f"cluster {what.spec.name}: {counted(what.spec.nodes, 'node')} {platform.place}{machines}",
-        f"{counted(len(objects), 'request')}: {', '.join(objects[:_NAMED])}{more}; --json prints them",
+        f"{counted(len(objects), 'request')}: {some(objects, most=2)}; --json prints them",
         *(f"note: {notice}" for notice in what.notices),
         f"{dollars(what.dollars_per_hour)}/h{worst}; nothing was changed",
     ]

@@ -64,11 +64,11 @@ def push(context: typer.Context) -> None:
     Example:
       $ hvdcloud push
     """
-    from hvdcloud.lifecycle.build import push as push_image
+    from hvdcloud.lifecycle.build import build as build_image
 
     invocation: Invocation = context.obj
     with invocation.context() as experiment:
-        invocation.result = result = push_image(experiment)
+        invocation.result = result = build_image(experiment, push=True)
         _show_build(invocation.console, result)
 
 

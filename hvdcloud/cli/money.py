@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hvdcloud.cli.app import Bucket, Invocation, Provider
+from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider
 from hvdcloud.units import counted, dollars, seconds
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def offers(
     every: Annotated[
         bool, typer.Option("--all", help="List every offer, and each region on a line of its own.")
     ] = False,
-    nodes: Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="The number of nodes.")] = None,
+    nodes: Nodes = None,
     preempted_every: Annotated[
         float | None,
         typer.Option(
@@ -85,7 +85,7 @@ def show(context: typer.Context) -> None:
     Example:
       $ hvdcloud prices show --json
     """
-    from hvdcloud.lifecycle.prices import show as used_table
+    from hvdcloud.providers.gce.money.refresh import show as used_table
 
     invocation: Invocation = context.obj
     invocation.result = result = used_table()
@@ -113,11 +113,13 @@ def refresh(
       $ hvdcloud prices refresh
       $ GOOGLE_API_KEY=… hvdcloud prices refresh
     """
-    from hvdcloud.lifecycle.prices import refresh as fetch_prices
+    from hvdcloud.providers.gce.money.refresh import refresh as fetch_prices
 
     invocation: Invocation = context.obj
-    config = invocation.load_config(default_name="any")
-    invocation.result = result = fetch_prices(config, api_key=api_key, on_progress=invocation.console.say)
+    gce = invocation.load_config(default_name="any").gce
+    invocation.result = result = fetch_prices(
+        project=gce.project, endpoint=gce.endpoint, api_key=api_key, on_progress=invocation.console.say
+    )
     render_refresh(invocation.console, result)
 
 

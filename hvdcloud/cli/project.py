@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hvdcloud.cli import complete
-from hvdcloud.cli.app import Bucket, Invocation, Provider
+from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider
 
 if TYPE_CHECKING:
     from hvdcloud.checks import Status
@@ -88,7 +88,7 @@ def show_init(console: Console, result: InitResult) -> None:
 
 def doctor(
     context: typer.Context,
-    nodes: Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="The number of nodes.")] = None,
+    nodes: Nodes = None,
     provider: Provider = None,
     bucket: Bucket = None,
     notify: Annotated[bool, typer.Option("--notify", help="Send a test message to the addresses of notify.")] = False,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.runs.data import progress
 from hvdcloud.runs.state import ranks_text
-from hvdcloud.units import dollars, seconds
+from hvdcloud.units import counted, dollars, seconds
 from hvdcloud.visible import as_left, visible
 
 if TYPE_CHECKING:
@@ -100,13 +100,13 @@ def _line(text: str = "", style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True)
 
 
-def _spread(left: Text, right: str, *, width: int, style: str = "") -> Text:
+def _spread(left: Text, right: str, *, width: int) -> Text:
     """A text at the left and one at the right, where both fit; else the left is cut off."""
     space = width - len(right)
     if space < 8:
         return left
     left.truncate(space - 1, overflow="ellipsis", pad=True)
-    return left.append(" ").append(right, style=style)
+    return left.append(f" {right}")
 
 
 def _money(view: View, width: int) -> Text:
@@ -114,8 +114,7 @@ def _money(view: View, width: int) -> Text:
     line.append(view.name, style=_STRONG)
     if view.gone or not view.whole:
         line.append("  GONE" if view.gone else "  NOT WHOLE", style=_BAD)
-    count = len(view.nodes)
-    line.append(f"  {view.provider}, {count} node{'s' if count != 1 else ''}, {seconds(view.age_seconds)}")
+    line.append(f"  {view.provider}, {counted(len(view.nodes), 'node')}, {seconds(view.age_seconds)}")
     return _spread(line, cost_text(view), width=width)
 
 
@@ -143,7 +142,7 @@ def _run(view: View, looks: Looks) -> list[Text]:
         missing = run.world is not None and run.world < run.ranks
         first.append(ranks_text(ranks=run.ranks, now=run.world), style="yellow" if missing else "")
     if run.restarts:
-        first.append(f", {run.restarts} restart{'s' if run.restarts != 1 else ''}")
+        first.append(f", {counted(run.restarts, 'restart')}")
     if run.checkpoint_files is not None:
         first.append(f", {run.checkpoint_files} checkpoint files")
     lines = [first]

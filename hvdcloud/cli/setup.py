@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hvdcloud.cli.app import Invocation
+from hvdcloud.cli.app import Invocation, Yes
 from hvdcloud.errors import UsageError
 from hvdcloud.units import counted, dollars, seconds
 from hvdcloud.visible import visible
@@ -97,7 +97,7 @@ def setup(
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Take over what exists under the same names, made elsewhere or by hand.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     remove: Annotated[
         bool, typer.Option("--destroy", help="Delete what setup made; a bucket that is not empty stays.")
     ] = False,

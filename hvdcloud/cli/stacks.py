@@ -10,13 +10,11 @@ import typer
 
 from hvdcloud.cli.app import Invocation
 from hvdcloud.cli.runs import Run
+from hvdcloud.units import some
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.stacks import StacksResult
     from hvdcloud.runs.stacks import Frame, Group, RankStacks, Thread
-
-MOST_NODES = 4
-"""That are named for a group of ranks."""
 
 
 def stacks(
@@ -61,8 +59,7 @@ def shown(result: StacksResult, *, threads: bool) -> Iterator[str]:
 
 def _on(members: Sequence[RankStacks]) -> str:
     nodes = list(dict.fromkeys(member.node for member in members if member.node))
-    more = f" and {len(nodes) - MOST_NODES} more" if len(nodes) > MOST_NODES else ""
-    return f", on {', '.join(nodes[:MOST_NODES])}{more}" if nodes else ""
+    return f", on {some(nodes, most=4)}" if nodes else ""
 
 
 def _of_group(group: Group, members: Sequence[RankStacks], *, threads: bool) -> Iterator[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.spending import NodeTimes, RunTimes, Segment, divide, merged, node_times, spent_text
-from hvdcloud.units import dollars, seconds, size, small_dollars
+from hvdcloud.units import counted, dollars, seconds, size, small_dollars
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Billed, Cluster
@@ -53,7 +53,7 @@ class Cost:
     @property
     def summary(self) -> str:
         """`cost: $0.11 for 2 nodes, 7 min 12 s at $0.92/h; …`, for people."""
-        nodes = f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
+        nodes = counted(self.nodes, "node")
         rate = dollars(self.dollars_per_hour)
         parts = [f"cost: {dollars(self.dollars)} for {nodes}, {seconds(self.seconds)} at {rate}/h"]
         if self.earlier_dollars:

@@ -222,8 +222,9 @@ def _paint_node(
     joins = [at for run in runs for node, at in run.joins if node == part.node and part.since <= at <= until]
     ready = min((*(each.joined for each in own), *joins), default=None)
     if ready is not None:
+        boot = own[0].boot if own else {}
         timeline.paint("boot", part.since, ready)
-        for at, category in sorted((at, _STEPS[step]) for step, at in _boot(own).items() if step in _STEPS):
+        for at, category in sorted((at, _STEPS[step]) for step, at in boot.items() if step in _STEPS):
             timeline.paint(category, max(at, part.since), ready)
         timeline.paint(without_run, ready)
     for run in runs:
@@ -259,10 +260,6 @@ def _with_waits(
 def _training(run: RunTimes) -> str:
     """The category of a run's training, before that is divided."""
     return f"training of {run.run}"
-
-
-def _boot(own: Sequence[NodeTimes]) -> Mapping[str, float]:
-    return own[0].boot if own else {}
 
 
 def _paint_run(timeline: _Timeline, run: RunTimes, node: str, *, begins: float, ends: float | None) -> None:

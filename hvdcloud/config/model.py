@@ -5,21 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    PrivateAttr,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from hvdcloud.config.data import DataConfig, DataName, loops, text_allowed
 from hvdcloud.config.gce import L4_MACHINES, GceConfig, GpuConfig
 from hvdcloud.config.notify import NotifyConfig
 from hvdcloud.config.retry import RetryConfig
-from hvdcloud.config.section import EnvName, Section
+from hvdcloud.config.section import Section
 from hvdcloud.config.ssh import SshMachinesConfig
-from hvdcloud.config.types import BucketUrl, ClusterName, Command, Duration, EnvValue, RankUser, Text
+from hvdcloud.config.types import BucketUrl, ClusterName, Command, Duration, EnvName, EnvValue, RankUser, Text
 
 
 class RemoteBuildConfig(Section):

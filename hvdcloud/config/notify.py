@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from hvdcloud.config.section import EnvName, Section
+from hvdcloud.config.section import Section
+from hvdcloud.config.types import Choices, EnvName
 
 NotifyEvent = Literal["end", "failed", "stuck", "lost", "cost"]
 
@@ -26,17 +27,11 @@ class NotifyConfig(Section):
         examples=["SLACK_WEBHOOK"],
         description="name of the variable with the address of a Slack incoming webhook",
     )
-    on: list[NotifyEvent] = Field(
+    on: Choices[NotifyEvent] = Field(
         default=["end", "failed", "stuck", "lost", "cost"],
-        min_length=1,
         description="what is told: end (it succeeded or was stopped), failed, stuck (limits.stuck ended it), "
         "lost (with nodes or the head), cost (the cluster has cost 80 % of limits.max_cost)",
     )
-
-    @field_validator("on")
-    @classmethod
-    def _each_once(cls, on: list[NotifyEvent]) -> list[NotifyEvent]:
-        return list(dict.fromkeys(on))
 
     @property
     def variables(self) -> Mapping[str, str]:

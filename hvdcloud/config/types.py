@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic.fields import FieldInfo
@@ -79,6 +79,13 @@ def _rank_user(value: object) -> object:
     return value
 
 
+def _env_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        # Without what was written: where a name belongs, a value may have been.
+        raise ValueError("write the name of an environment variable: letters, digits and _, no digit first")
+    return name
+
+
 def _scalar_text(value: object) -> object:
     """YAML reads `EPOCHS: 3` as a number; an environment variable is text all the same."""
     if isinstance(value, bool):
@@ -102,9 +109,14 @@ def is_duration(field: FieldInfo) -> bool:
 ClusterName = Annotated[str, AfterValidator(_rfc1035)]
 BucketUrl = Annotated[str, AfterValidator(_bucket_url)]
 RankUser = Annotated[str, BeforeValidator(_rank_user)]
+EnvName = Annotated[str, AfterValidator(_env_name)]
 EnvValue = Annotated[str, BeforeValidator(_scalar_text)]
 Command = Annotated[str, AfterValidator(_shell_words)]
 Text = Annotated[str, Field(min_length=1)]
+
+T = TypeVar("T")
+Choices = Annotated[list[T], Field(min_length=1), AfterValidator(lambda chosen: list(dict.fromkeys(chosen)))]
+"""At least one of several words, each once."""
 
 # pydantic's type of error → what to write; fields are those of its context.
 _WRITE = {

@@ -5,8 +5,9 @@ Standard library only. error_catalogue.py says what they mean.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ from hvdcloud.google.error_catalogue import CATALOGUE, OTHER_CONSUMER
 from hvdcloud.google.error_rule import Action, Rule
 from hvdcloud.json_values import mapping, mappings, parse_object, text
 
-__all__ = ["CATALOGUE", "Action", "ApiError", "answer_error", "operation_errors"]
+__all__ = ["CATALOGUE", "Action", "ApiError", "answer_error", "explained", "operation_errors"]
 
 _MOST_WORDS = 2000
 """Characters of a message that are looked at; the longest that is known has 800."""
@@ -185,6 +186,15 @@ class ApiError(Exception):
             or f"https://console.cloud.google.com/apis/library/{self.service}.googleapis.com?project={self.project}",
             "place": place,
         }
+
+
+@contextlib.contextmanager
+def explained(doing: str) -> Iterator[None]:
+    """Raises an ApiError of the block as `as_user_error` says it."""
+    try:
+        yield
+    except ApiError as error:
+        raise error.as_user_error(doing=doing) from error
 
 
 def answer_error(status: int, body: bytes | str, *, project: str = "", service: str = "compute") -> ApiError:

@@ -159,7 +159,7 @@ class Transport:
         query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
 
         def attempt() -> dict[str, Any]:
-            content = self._content(self.send("GET", f"{self._base_path}{quote(path, safe='/:')}{query}"))
+            content = self.ask("GET", f"{self._base_path}{quote(path, safe='/:')}{query}")
             if check is not None:
                 check(content)
             return content
@@ -168,13 +168,8 @@ class Transport:
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """One POST of a method that changes nothing, such as `…:testIamPermissions`; as `read` otherwise."""
-
-        def attempt() -> dict[str, Any]:
-            sent = json.dumps(body).encode()
-            where = f"{self._base_path}{quote(path, safe='/:')}"
-            return self._content(self.send("POST", where, body=sent, content_type="application/json"))
-
-        return self.persist(attempt, what=f"POST {path}")
+        where = f"{self._base_path}{quote(path, safe='/:')}"
+        return self.persist(lambda: self.ask("POST", where, body), what=f"POST {path}")
 
     def pages(
         self, path: str, parameters: Mapping[str, Any], *, check: Callable[[dict[str, Any]], None] | None = None
@@ -242,7 +237,10 @@ class Transport:
         answer = self._session().request(method, self.endpoint + path, data=body, headers=headers, timeout=timeout)
         return Answer(answer.status_code, answer.headers.get("Content-Type", ""), answer.content)
 
-    def _content(self, answer: Answer) -> dict[str, Any]:
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """One request and its answer, both JSON; as `send` otherwise. Raises ApiError: it is refused."""
+        sent = None if body is None else json.dumps(body).encode()
+        answer = self.send(method, path, body=sent, content_type="application/json" if sent else None)
         if answer.status >= 400:
             raise answer_error(answer.status, answer.body, project=self.project, service=self.service)
         try:

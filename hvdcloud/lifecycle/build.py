@@ -170,16 +170,6 @@ def shown_on(console: Console, steps: Steps) -> Progress:
     return progress
 
 
-def push(context: Context) -> BuildOutcome:
-    """Push the image and its SBOM; it is built first if it does not exist.
-
-    Raises:
-        UsageError: `image.repository` is not set.
-        ImageError: the registry refused or cannot be reached.
-    """
-    return build(context, push=True)
-
-
 def _plan(context: Context) -> ImagePlan:
     """What the configuration asks for, planned once for a command."""
     from hvdcloud.doctor.gpus import needs_of

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.errors import UsageError
 from hvdcloud.interrupts import interrupted_once
+from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.build import BuildOutcome
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 MACHINE = "x86_64"
 """What Cloud Build runs on, and every VM with a GPU that Horovod's images are for."""
-LOG_RETRY_SECONDS = 5.0
 
 
 def build_remote(
@@ -41,7 +41,6 @@ def build_remote(
     from hvdcloud.image.plan.provenance import source_labels
     from hvdcloud.image.plan.steps import plan_image
     from hvdcloud.lifecycle.build import BuildOutcome, push_repository, shown_on, warn_of_private_files
-    from hvdcloud.storage.base import RETRY_SECONDS
 
     started = time.monotonic()
     config = context.config
@@ -53,7 +52,7 @@ def build_remote(
             )
     repository = push_repository(config)
     check_gpus(config)
-    bucket = _bucket(context, retry_seconds=RETRY_SECONDS)
+    bucket = _bucket(context)
     warn_of_private_files(context)
     plan = plan_image(config.image, project_dir=config.project_dir, machine=MACHINE, needs=needs_of(config))
     plan = plan.labelled(source_labels(config.project_dir, os.environ))
@@ -62,7 +61,7 @@ def build_remote(
         builder = RemoteBuilder(
             client=connect(project=config.gce.project, region=remote.region, endpoint=remote.endpoint, on_retry=say),
             bucket=bucket,
-            log_bucket=_bucket(context, retry_seconds=LOG_RETRY_SECONDS),
+            log_bucket=_bucket(context, retry_seconds=BRIEF_RETRY_SECONDS),
             config=config.image,
             progress=shown_on(context.console, steps),
             settled_at=settled_at(config.gce.project),
@@ -79,14 +78,13 @@ def build_remote(
     )
 
 
-def _bucket(context: Context, *, retry_seconds: float) -> GcsBucket:
+def _bucket(context: Context, *, retry_seconds: float | None = None) -> GcsBucket:
     """The bucket for checkpoints: Cloud Build gets its source through it, and writes its log there.
 
     Not the PROJECT_cloudbuild that gcloud uses: it may not exist yet, and another user who creates a bucket of that
     name first, in any project, would be sent the source.
     """
     from hvdcloud.storage.gcs import GcsBucket
-    from hvdcloud.storage.open import open_bucket
 
     url = context.config.checkpoints.bucket or ""
     if not url.startswith("gs://"):
@@ -94,6 +92,6 @@ def _bucket(context: Context, *, retry_seconds: float) -> GcsBucket:
             "Cloud Build gets its source through a bucket of Cloud Storage, and checkpoints.bucket names none",
             hint="set checkpoints.bucket to gs://BUCKET[/PREFIX] in hvdcloud.yaml",
         )
-    bucket = open_bucket(url, endpoint=context.storage_endpoint, retry_seconds=retry_seconds)
+    bucket = context.bucket(retry_seconds=retry_seconds)
     assert isinstance(bucket, GcsBucket)
     return bucket

@@ -11,11 +11,10 @@ from hvdcloud.checks import DEADLINE_SECONDS, Check, Checked, Finding, Status, f
 from hvdcloud.errors import ExitCode
 from hvdcloud.lifecycle.notify import test
 from hvdcloud.modules import load
+from hvdcloud.units import counted, some
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
-
-_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +57,7 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS, notify: bool 
         def show(running: Sequence[str], done: int) -> None:
             # Where nothing is redrawn, every change would be a line.
             if context.console.live and running:
-                more = f" and {len(running) - _NAMED} more" if len(running) > _NAMED else ""
-                waiting = f"{', '.join(running[:_NAMED])}{more}"
-                steps.update("doctor", waiting, done=float(done), total=float(len(checks)))
+                steps.update("doctor", some(running, most=3), done=float(done), total=float(len(checks)))
             elif context.console.live:
                 steps.finish("doctor")
 
@@ -75,7 +72,7 @@ def _configuration(context: Context) -> Finding:
     from hvdcloud.config.file import CONFIG_FILE
 
     config, platform = context.config, context.platform
-    image, nodes = config.image, f"{config.nodes} node{'s' if config.nodes > 1 else ''}"
+    image, nodes = config.image, counted(config.nodes, "node")
     what = f"{image.framework} on {image.device}"
     limit = f", at most {config.limits.max_run_duration / 3600:g} h" if platform.costs_money else ""
     file = CONFIG_FILE if (config.project_dir / CONFIG_FILE).is_file() else "no file"

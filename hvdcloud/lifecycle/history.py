@@ -11,14 +11,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
+from hvdcloud.checkpoints.manifest import FOLDER, list_runs, run_prefix, state_name
+from hvdcloud.cluster.bills import Bill, EarlierRun, Month, bill_names, month_bounds, month_sum, read_bill
 from hvdcloud.cluster.spending import Segment
 from hvdcloud.errors import CheckpointError
+from hvdcloud.parallel import side_by_side
+from hvdcloud.report.page import spent_by_nodes
+from hvdcloud.runs.state import About, RunState
+from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectMissingError, read_small
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.bills import Bill, EarlierRun, Month
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.runs.state import RunState
-    from hvdcloud.storage.base import Bucket
 
 LARGEST = 16 << 20
 """Bytes of a run's state that are read: room for the ends of 100,000 ranks."""
@@ -71,8 +74,6 @@ def history(context: Context, *, cluster: str | None, limit: int) -> HistoryResu
     Raises:
         HvdcloudError: the bucket cannot be read.
     """
-    from hvdcloud.parallel import side_by_side
-
     bucket = context.bucket()
     now = datetime.now(timezone.utc)
     with context.console.waiting("history", f"reading {bucket.url}"):
@@ -85,11 +86,7 @@ def history(context: Context, *, cluster: str | None, limit: int) -> HistoryResu
             runs.append(each)
         else:
             context.console.warn(f"{each.message}; it is left out")
-    month = None
-    if bills:
-        from hvdcloud.cluster.bills import month_sum
-
-        month = month_sum(bills, now=now)
+    month = month_sum(bills, now=now) if bills else None
     return HistoryResult(bucket=bucket.url, runs=runs, more=max(0, len(found) - limit), month=month)
 
 
@@ -101,9 +98,6 @@ def run_names(
     Raises:
         HvdcloudError: the bucket cannot be listed.
     """
-    from hvdcloud.checkpoints.manifest import FOLDER, list_runs, run_prefix
-    from hvdcloud.parallel import side_by_side
-
     clusters = [cluster] if cluster else []
     for name in bucket.prefixes("") if not cluster else ():
         # Others may keep what they like in the bucket.
@@ -135,10 +129,6 @@ def read_state(bucket: Bucket, cluster: str, run: str) -> RunState | None:
     Raises:
         CheckpointError: it is damaged, or another run's.
     """
-    from hvdcloud.checkpoints.manifest import state_name
-    from hvdcloud.runs.state import RunState
-    from hvdcloud.storage.base import ObjectMissingError, read_small
-
     name = state_name(cluster, run)
     try:
         state = RunState.parse(read_small(bucket, name, most=LARGEST))
@@ -153,8 +143,6 @@ def read_state(bucket: Bucket, cluster: str, run: str) -> RunState | None:
 
 def _usable_state(bucket: Bucket, cluster: str, run: str) -> RunState | CheckpointError | None:
     """The state as `read_state` reads it, or what is wrong with it. Raises HvdcloudError: the bucket cannot be read."""
-    from hvdcloud.storage.base import BucketUnreachableError
-
     try:
         return read_state(bucket, cluster, run)
     except BucketUnreachableError:
@@ -169,16 +157,12 @@ def newest_states(bucket: Bucket, *, most: int) -> list[RunState]:
     Raises:
         HvdcloudError: the bucket cannot be read.
     """
-    from hvdcloud.parallel import side_by_side
-
     names = run_names(bucket, cluster=None, warn=lambda _: None, now=datetime.now(timezone.utc))[:most]
     found = side_by_side(lambda each: _usable_state(bucket, *each), names, only_reads=True)
     return [each for each in found if each is not None and not isinstance(each, CheckpointError)]
 
 
 def _past_run(bucket: Bucket, cluster: str, run: str) -> PastRun | CheckpointError:
-    from hvdcloud.report.page import spent_by_nodes
-
     state = _usable_state(bucket, cluster, run)
     if isinstance(state, CheckpointError):
         return state
@@ -186,8 +170,6 @@ def _past_run(bucket: Bucket, cluster: str, run: str) -> PastRun | CheckpointErr
     assert at is not None
     if state is None:
         return PastRun(cluster=cluster, run=run, began=at, result=None)
-    from hvdcloud.runs.state import About
-
     about = About.from_json(state.about)
     seconds = state.ended - state.started if state.started is not None and state.ended is not None else None
     seconds = seconds if seconds is not None and seconds >= 0 else None
@@ -218,9 +200,6 @@ def bills_of_month(bucket: Bucket, *, now: datetime, warn: Callable[[str], objec
     Raises:
         BadBillError: one cannot be used.  HvdcloudError: the bucket cannot be read.
     """
-    from hvdcloud.cluster.bills import bill_names, month_bounds, read_bill
-    from hvdcloud.parallel import side_by_side
-    from hvdcloud.storage.base import BucketUnreachableError
 
     def read(name: str) -> Bill | CheckpointError | None:
         try:
@@ -249,9 +228,6 @@ def newest_runs(bucket: Bucket, *, now: datetime, warn: Callable[[str], object])
     Raises:
         HvdcloudError: the bucket cannot be read.
     """
-    from hvdcloud.cluster.bills import month_bounds
-    from hvdcloud.parallel import side_by_side
-
     first, _ = month_bounds(now)
     newest: dict[str, tuple[str, str]] = {}
     for cluster, run in run_names(bucket, cluster=None, warn=warn, now=now):
@@ -269,8 +245,6 @@ def last_run(bucket: Bucket, cluster: str, cluster_id: str, *, warn: Callable[[s
     Raises:
         HvdcloudError: the bucket cannot be read.
     """
-    from hvdcloud.checkpoints.manifest import list_runs
-
     runs = list_runs(bucket, cluster, suffix=cluster_id)
     return _earlier_run(bucket, cluster_id, cluster, runs[-1], warn=warn) if runs else None
 
@@ -278,9 +252,6 @@ def last_run(bucket: Bucket, cluster: str, cluster_id: str, *, warn: Callable[[s
 def _earlier_run(
     bucket: Bucket, cluster_id: str, cluster: str, run: str, *, warn: Callable[[str], object]
 ) -> EarlierRun | None:
-    from hvdcloud.cluster.bills import EarlierRun
-    from hvdcloud.runs.state import About
-
     state = _usable_state(bucket, cluster, run)
     if isinstance(state, CheckpointError):
         warn(f"{state.message}; it does not count")

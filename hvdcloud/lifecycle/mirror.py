@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import NodeState, ObjectKind
 from hvdcloud.errors import HvdcloudError, NodeError
+from hvdcloud.remote.join import pin_known
+from hvdcloud.remote.keys import pinned
+from hvdcloud.remote.mirror import Brought, Mirror
+from hvdcloud.remote.ssh import Fleet, Session
 from hvdcloud.remote.unsaved import FLUSH_SECONDS, Hazard, Unsaved, may_hold_files, unsaved
 from hvdcloud.steps import NOTICEABLE_SECONDS
+from hvdcloud.storage.folder import FolderBucket
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, Node
     from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.remote.mirror import Brought, Mirror
-    from hvdcloud.remote.ssh import Fleet, Session
 
 PASS_SECONDS = 2.0
 """How often nodes are looked at while a run is followed."""
@@ -35,9 +38,6 @@ _ROW = "fetch"
 
 def mirror_of(context: Context, cluster: Cluster) -> Mirror | None:
     """What fetches from the nodes' own buckets; None: they share this machine's."""
-    from hvdcloud.remote.mirror import Mirror
-    from hvdcloud.storage.folder import FolderBucket
-
     if not context.provider.bucket_as_seen_by_nodes(bucket=cluster.bucket, bucket_endpoint=None).per_node:
         return None
     bucket = context.bucket(cluster)
@@ -208,9 +208,6 @@ def _bring(context: Context, cluster: Cluster, mirror: Mirror) -> list[HvdcloudE
 
 def _revive(context: Context, nodes: Sequence[Node]) -> dict[str, Node]:
     """Start the nodes again; returns those that run, by name. A warning says what prevents it."""
-    from hvdcloud.remote.join import pin_known
-    from hvdcloud.remote.keys import pinned
-
     deadline = time.monotonic() + context.provider.ready_seconds
     try:
         with context.console.waiting(context.name, "starting nodes again, which hold checkpoints"):
@@ -226,8 +223,6 @@ def _revive(context: Context, nodes: Sequence[Node]) -> dict[str, Node]:
 
 
 def _fleet(context: Context, nodes: Iterable[Node]) -> Fleet:
-    from hvdcloud.remote.ssh import Fleet
-
     return Fleet(list(nodes), context.state)
 
 

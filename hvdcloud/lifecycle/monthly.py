@@ -8,11 +8,12 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from hvdcloud.cluster.bills import Bill, Month, bill_name, bill_names, end_of, month_bounds, month_sum, read_bill
 from hvdcloud.errors import HvdcloudError, UsageError
+from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
 from hvdcloud.units import counted, dollars
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.bills import Month
     from hvdcloud.cluster.model import Cluster, ClusterSpec, Plan
     from hvdcloud.cluster.spending import Segment
     from hvdcloud.lifecycle.context import Context
@@ -46,7 +47,6 @@ def check_month(context: Context, plan: Plan) -> None:
 
 def _month(context: Context, *, without: str) -> Month:
     """This month's sum, without one cluster."""
-    from hvdcloud.cluster.bills import month_sum
     from hvdcloud.lifecycle.history import bills_of_month, newest_runs
 
     now = datetime.now(timezone.utc)
@@ -77,8 +77,6 @@ def open_bill(context: Context, plan: Plan) -> None:
     Raises:
         HvdcloudError: it cannot be written, and `limits.monthly_cost` needs it.
     """
-    from hvdcloud.cluster.bills import Bill
-
     spec = plan.spec
     if not plan.dollars_per_hour:
         return
@@ -100,8 +98,6 @@ def open_bill(context: Context, plan: Plan) -> None:
 
 def grow_bill(context: Context, cluster: Cluster, plan: Plan) -> None:
     """Write down what a cluster may cost with more nodes, before they are made; raises as `open_bill`."""
-    from hvdcloud.cluster.bills import bill_name, read_bill
-
     if not plan.dollars_per_hour:
         return
     name = bill_name(cluster)
@@ -137,40 +133,37 @@ def close_bill(
         dollars: None: not known.
         ended: seconds since the epoch; None: now.
     """
-    from hvdcloud.cluster.bills import bill_name
-
     if context.platform.costs_money:
         at = time.time() if ended is None else ended
-        _close(context, cluster.bucket or context.bucket_url, [bill_name(cluster)], dollars, spent, ended=at)
+        _close(context, cluster, [bill_name(cluster)], dollars, spent, ended=at)
 
 
 def close_bills_of_gone(context: Context) -> None:
     """Write down the end of clusters of this name, of which nothing exists: their nodes have ended themselves."""
-    from hvdcloud.cluster.bills import bill_names, month_bounds
-    from hvdcloud.lifecycle.spending import RETRY_SECONDS
-    from hvdcloud.storage.open import open_bucket
-
     if not context.platform.costs_money:
         return
     try:
-        bucket = open_bucket(context.bucket_url, endpoint=context.storage_endpoint, retry_seconds=RETRY_SECONDS)
+        bucket = context.bucket(retry_seconds=BRIEF_RETRY_SECONDS)
         names = bill_names(bucket, since=month_bounds(datetime.now(timezone.utc))[0], cluster=context.name)
     except HvdcloudError:
         # They count until their last run or their provider ended them.
         return
-    _close(context, context.bucket_url, names[-LATEST_BILLS:], None, (), ended=time.time())
+    _close(context, None, names[-LATEST_BILLS:], None, (), ended=time.time())
 
 
 def _close(
-    context: Context, url: str, names: Sequence[str], dollars: float | None, spent: Sequence[Segment], *, ended: float
+    context: Context,
+    cluster: Cluster | ClusterSpec | None,
+    names: Sequence[str],
+    dollars: float | None,
+    spent: Sequence[Segment],
+    *,
+    ended: float,
 ) -> None:
-    from hvdcloud.cluster.bills import end_of, read_bill
     from hvdcloud.lifecycle.history import last_run
-    from hvdcloud.lifecycle.spending import RETRY_SECONDS
-    from hvdcloud.storage.open import open_bucket
 
     try:
-        bucket = open_bucket(url, endpoint=context.storage_endpoint, retry_seconds=RETRY_SECONDS)
+        bucket = context.bucket(cluster, retry_seconds=BRIEF_RETRY_SECONDS)
         for name in names:
             bill = read_bill(bucket, name)
             if bill is not None and bill.ended is None:

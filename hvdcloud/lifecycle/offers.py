@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import HvdcloudError, UsageError
+from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
 from hvdcloud.providers.pricing import with_retries
 from hvdcloud.visible import words
 
@@ -78,15 +79,12 @@ def _observed(context: Context) -> Preemptions:
     Raises HvdcloudError: it cannot be read, or not in time.
     """
     from hvdcloud.lifecycle.history import newest_states
-    from hvdcloud.lifecycle.spending import RETRY_SECONDS
     from hvdcloud.runs.preemptions import observed
     from hvdcloud.storage.base import BucketUnreachableError
-    from hvdcloud.storage.open import open_bucket
     from hvdcloud.storage.threads import attempt
 
-    def read(url: str) -> Preemptions:
-        bucket = open_bucket(url, endpoint=context.storage_endpoint, retry_seconds=RETRY_SECONDS)
-        return observed(newest_states(bucket, most=OBSERVED_RUNS))
+    def read(_: str) -> Preemptions:
+        return observed(newest_states(context.bucket(retry_seconds=BRIEF_RETRY_SECONDS), most=OBSERVED_RUNS))
 
     ended: list[Outcome[str, Preemptions]] = []
     url = context.bucket_url

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.errors import UsageError
+from hvdcloud.report.page import outcome, page, spent_by
+from hvdcloud.report.record import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,10 +48,6 @@ def report(context: Context, *, run_id: str | None, target: Path | None) -> Repo
         UsageError: no such run, or the file cannot be written.
         CheckpointError: the bucket cannot be reached, or a manifest in it is not valid.
     """
-    from hvdcloud.checkpoints.manifest import list_runs
-    from hvdcloud.report.page import outcome, page, spent_by
-    from hvdcloud.report.record import read_record
-
     bucket = context.bucket()
     runs = list_runs(bucket, context.name)
     if not runs or (run_id is not None and run_id not in runs):

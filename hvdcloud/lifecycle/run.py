@@ -12,6 +12,8 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.checkpoints.manifest import list_runs, run_prefix
+from hvdcloud.cluster.nodes_gone import not_whole
 from hvdcloud.errors import HvdcloudError, OutputClosedError, UsageError, first_of
 from hvdcloud.lifecycle import notify
 from hvdcloud.lifecycle.changes import changes_since_up
@@ -34,6 +36,9 @@ from hvdcloud.lifecycle.run_model import RunResult, result_of_followed
 from hvdcloud.lifecycle.run_options import RunOptions
 from hvdcloud.lifecycle.storage_tokens import keep_renewing
 from hvdcloud.lifecycle.up import make_spec
+from hvdcloud.remote.code import Sending, list_code, prepare
+from hvdcloud.remote.join import spec_of
+from hvdcloud.remote.ssh import NodeRefusedError
 from hvdcloud.runs import horovod_args
 from hvdcloud.runs.reports import plain_name
 from hvdcloud.runs.state import About
@@ -97,11 +102,6 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
 
 def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str, int]:
     """Send the code, start horovodrun on the head. Returns the run's id and its number of ranks."""
-    from hvdcloud.checkpoints.manifest import run_prefix
-    from hvdcloud.cluster.nodes_gone import not_whole
-    from hvdcloud.remote.code import Sending, list_code, prepare
-    from hvdcloud.remote.ssh import NodeRefusedError
-
     config = context.config
     check_tools(config, options)
     if options.fresh and options.resume:
@@ -277,8 +277,6 @@ def new_run_id(cluster_id: str, runs: Sequence[str], *, now: datetime) -> str:
 
 def _check_resumed(context: Context, cluster: Cluster, run_id: str) -> None:
     """Raise UsageError if the bucket holds nothing of the run to continue from."""
-    from hvdcloud.checkpoints.manifest import list_runs
-
     bucket = context.bucket(cluster)
     known = list_runs(bucket, cluster.name)
     if run_id not in known:
@@ -319,8 +317,6 @@ def about_cluster(platform: Platform, cluster: Cluster, command: Sequence[str]) 
 
 def _vm_templates(context: Context, cluster: Cluster) -> Mapping[str, Any] | None:
     """What the head needs to replace lost nodes while no client follows the run; None where it cannot."""
-    from hvdcloud.remote.join import spec_of
-
     try:
         spec = spec_of(context.state, cluster, nodes=cluster.expected_nodes)
         return context.provider.vm_templates(spec, cluster, range(1, context.config.most_nodes))

@@ -6,11 +6,16 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from hvdcloud.checkpoints.manifest import list_runs, load_each
+from hvdcloud.checkpoints.verified_files import Unverified
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import CheckpointError, NodeError
 from hvdcloud.lifecycle.down import Unsafe, if_nodes_ended, refusal
 from hvdcloud.lifecycle.mirror import mirror_of, unsaved_on_nodes
 from hvdcloud.lifecycle.storage_tokens import lend
+from hvdcloud.remote.join import pin_known
+from hvdcloud.remote.keys import pinned
+from hvdcloud.remote.ssh import Fleet
 from hvdcloud.remote.unsaved import may_hold_files
 
 if TYPE_CHECKING:
@@ -85,10 +90,6 @@ def _started_again(context: Context, cluster: Cluster) -> Cluster:
 
 def _reached(context: Context, cluster: Cluster) -> Cluster:
     """The cluster, with sessions to where its nodes are now: those that were started again have other ports."""
-    from hvdcloud.remote.join import pin_known
-    from hvdcloud.remote.keys import pinned
-    from hvdcloud.remote.ssh import Fleet
-
     pin_known(context.state, cluster.nodes, pinned(context.state))
     context.keep(Fleet(cluster.nodes, context.state))
     return cluster
@@ -96,9 +97,6 @@ def _reached(context: Context, cluster: Cluster) -> Cluster:
 
 def _unsafe(context: Context, cluster: Cluster) -> Unsafe:
     """What the bucket has not, as far as the nodes that exist and their manifests tell."""
-    from hvdcloud.checkpoints.manifest import list_runs, load_each
-    from hvdcloud.checkpoints.verified_files import Unverified
-
     bucket = context.bucket(cluster)
     there = {node.index for node in cluster.nodes}
     unsafe = Unsafe(on_nodes=unsaved_on_nodes(context, cluster))

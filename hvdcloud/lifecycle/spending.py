@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.spending import RunTimes, run_times
+from hvdcloud.errors import HvdcloudError
+from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.cost import Cost, Meter
     from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.storage.base import Bucket
-
-RETRY_SECONDS = 5.0
-"""How long a bucket that does not answer is asked again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +32,11 @@ def runs_of(context: Context, cluster: Cluster | None, *, followed: RunTimes | N
     Args:
         followed: a run that this command has followed itself; it need not be in the bucket yet.
     """
-    from hvdcloud.errors import HvdcloudError
-    from hvdcloud.storage.open import open_bucket
-
     own = {followed.run: followed} if followed is not None else {}
     if cluster is None or not cluster.billed:
         return KnownRuns(times=tuple(own.values()), complete=False)
     try:
-        url = cluster.bucket or context.bucket_url
-        bucket = open_bucket(url, endpoint=context.storage_endpoint, retry_seconds=RETRY_SECONDS)
-        found = _runs_in(bucket, cluster, own)
+        found = _runs_in(context.bucket(cluster, retry_seconds=BRIEF_RETRY_SECONDS), cluster, own)
     except HvdcloudError:
         # What is not known is unaccounted for.
         return KnownRuns(times=tuple(own.values()), complete=False)

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.checkpoints.manifest import list_runs, stacks_name
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
 from hvdcloud.json_values import parse_object
 from hvdcloud.lifecycle.logs import find_run
 from hvdcloud.runs.reports import instant
 from hvdcloud.runs.stacks import Group, RankStacks, grouped
+from hvdcloud.storage.base import ObjectMissingError
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
@@ -94,9 +96,6 @@ def _of_ended(context: Context, run: str, answer: dict[str, Any]) -> StacksResul
 
 def _kept(context: Context, cluster: Cluster | None, run_id: str | None) -> StacksResult:
     """The stacks of a run whose nodes are gone, from the bucket."""
-    from hvdcloud.checkpoints.manifest import list_runs, stacks_name
-    from hvdcloud.storage.base import ObjectMissingError
-
     bucket = context.bucket(cluster)
     runs = list_runs(bucket, context.name, suffix=cluster.id if cluster is not None else None)
     wanted = [run for run in runs if run_id in (None, run)]

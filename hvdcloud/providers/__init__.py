@@ -4,24 +4,11 @@ the user reaches by SSH) and `gce` (Compute Engine VMs)."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.providers.base import Platform, Provider
-    from hvdcloud.providers.pricing import PricesResult, RefreshResult
-
-
-class PriceList(Protocol):
-    """The price table of the provider whose nodes cost money."""
-
-    def show(self) -> PricesResult:
-        """The table that is used."""
-
-    def refresh(
-        self, *, project: str | None, endpoint: str | None, api_key: str | None, on_progress: Callable[[str], None]
-    ) -> RefreshResult:
-        """Replace the refreshed table by one that is read from the provider's catalog."""
 
 
 def platform(config: Config) -> Platform:
@@ -43,10 +30,3 @@ def platform(config: Config) -> Platform:
 def connect(config: Config, *, on_retry: Callable[[str], None]) -> Provider:
     """The provider that the configuration names, ready to use; as `Platform.connect`."""
     return platform(config).connect(on_retry=on_retry)
-
-
-def price_list() -> PriceList:
-    """Compute Engine's."""
-    from hvdcloud.providers.gce.money import refresh
-
-    return refresh

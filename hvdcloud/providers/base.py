@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hvdcloud.checks import Finding, failed
 from hvdcloud.errors import CapacityError, HvdcloudError, TeardownError, UsageError
 
 if TYPE_CHECKING:
@@ -70,6 +71,14 @@ class Problem:
     def summary(self) -> str:
         """Message and hint in a line."""
         return f"{self.message}; {self.hint}"
+
+
+def as_finding(problems: Sequence[Problem]) -> Finding:
+    """What the first says, as a check of doctor finds it; its details name the others."""
+    first, *others = problems
+    return failed(
+        first.message, hint=first.hint, error=first.error, details="\n".join(other.summary for other in others)
+    )
 
 
 class Stage(Enum):

@@ -143,10 +143,6 @@ class Mirror:
                 there.put(original, Path(self.bucket.root, original.name), on_bytes=on_bytes)
         return len(lacking)
 
-    def bytes_needed(self, run: str) -> int:
-        """How many a node that has nothing needs to continue from a run."""
-        return sum(original.size for originals in self._needed(run) for original in originals)
-
     def _needed(self, run: str) -> tuple[list[Original], list[Original]]:
         """Checkpoints, and the manifests that list them, of a run and of those that it continued from."""
         checkpoints: dict[str, Original] = {}

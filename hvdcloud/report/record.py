@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.checkpoints.manifest import FOLDER, events_name, load_each, log_name, run_prefix, state_name
 from hvdcloud.runs.reports import instant, json_lines
 from hvdcloud.runs.state import About, Event, RunState
+from hvdcloud.storage.base import ObjectMissingError
 
 if TYPE_CHECKING:
     from hvdcloud.checkpoints.manifest import Entry
@@ -65,8 +67,6 @@ def read_record(bucket: Bucket, *, cluster: str, run: str) -> RunRecord:
     Raises:
         CheckpointError: the bucket cannot be reached.
     """
-    from hvdcloud.checkpoints.manifest import FOLDER, events_name, load_each, log_name, run_prefix, state_name
-
     manifests, bad = load_each(bucket, cluster=cluster, run=run)
     folder = f"{run_prefix(cluster, run)}{FOLDER}/"
     samples = {}
@@ -88,8 +88,6 @@ def read_record(bucket: Bucket, *, cluster: str, run: str) -> RunRecord:
 
 
 def _read(bucket: Bucket, name: str) -> bytes:
-    from hvdcloud.storage.base import ObjectMissingError
-
     try:
         return bucket.read(name)
     except ObjectMissingError:
@@ -97,7 +95,5 @@ def _read(bucket: Bucket, name: str) -> bytes:
 
 
 def _pieces(bucket: Bucket, name: str) -> Iterator[bytes]:
-    from hvdcloud.storage.base import ObjectMissingError
-
     with contextlib.suppress(ObjectMissingError):
         yield from bucket.pieces(name)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hvdcloud.json_values import mappings, text
+from hvdcloud.units import some
 
 WORKSPACE = "/workspace/"
 """Where the project's code is on a node; without it, a path is that of the user's own file."""
@@ -194,7 +195,7 @@ class Group:
         verb = "is" if len(self.ranks) == 1 else "are"
         place = f" ({self.place})" if self.place else ""
         said = f"{self.who} {verb} in {self.where}{place}" if self.where else f"of {self.who} no stack is known"
-        return said + (f", waiting for {_names(self.waits_for)}" if self.waits_for else "")
+        return said + (f", waiting for {some(self.waits_for, most=2)}" if self.waits_for else "")
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Group:
@@ -239,11 +240,6 @@ def _runs(ranks: Iterable[int]) -> list[tuple[int, int]]:
         else:
             found.append((rank, rank))
     return found
-
-
-def _names(names: Sequence[str]) -> str:
-    more = len(names) - 2
-    return ", ".join(names[:2]) + (f" and {more} more" if more > 0 else "")
 
 
 def grouped(stacks: Sequence[RankStacks], *, missing: Mapping[int, Sequence[str]] | None = None) -> list[Group]:

@@ -119,7 +119,7 @@ def remember_choices(work: WorkFolder, name: str, options: SetupOptions) -> None
 
 def _regions(config: Config, named: Sequence[str] | None, before: Mapping[str, Any]) -> tuple[str, list[str]]:
     """The region of the bucket and the images, and the others that nodes may be in."""
-    of_zones = [zone.rpartition("-")[0] for zone in config.gce.zones]
+    of_zones = [region_of(zone) for zone in config.gce.zones]
     home: str = before.get("region") or next(iter(of_zones), DEFAULT_REGION)
     if named:
         home = home if home in named and before else named[0]

@@ -18,6 +18,7 @@ from hvdcloud.config.yaml_edit import Change, edit_file, set_keys
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, UsageError
 from hvdcloud.google.grants import remember_grants
 from hvdcloud.interrupts import interrupted_once
+from hvdcloud.providers.gce.names import region_of
 from hvdcloud.setup.choices import SetupOptions, choose_variables, find_project, remember_choices
 from hvdcloud.setup.terraform import VARIABLES_FILE, Terraform, WorkFolder, find_terraform, module_folder
 from hvdcloud.setup.terraform_errors import AlreadyThereError, ApiOffError
@@ -330,7 +331,7 @@ def _refuse_to_lose_the_bucket(plan: SetupPlan) -> None:
 
 
 def _warn_of_other_regions(config: Config, regions: Sequence[str], console: Console) -> None:
-    elsewhere = ", ".join(zone for zone in config.gce.zones if zone.rpartition("-")[0] not in regions)
+    elsewhere = ", ".join(zone for zone in config.gce.zones if region_of(zone) not in regions)
     if elsewhere:
         there = ", ".join(regions)
         console.warn(f"gce.zones names {elsewhere}, but the subnetworks are in {there}: no node can be made there")

@@ -21,6 +21,7 @@ from typing import Any
 
 from hvdcloud.cluster.files import check_folder, held, open_private, write_private
 from hvdcloud.errors import InterruptedByUserError, NodeError, UsageError
+from hvdcloud.json_values import parse_object
 from hvdcloud.setup.terraform_errors import Diagnostic, begun_here, plain_diagnostics, terraform_error
 from hvdcloud.setup.terraform_plan import SetupPlan, read_plan
 
@@ -106,13 +107,13 @@ class WorkFolder:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:  # A Terraform whose hvdcloud was killed is still at work; the next plan waits for it.
                 return
-            if _json_object(file.read()) is not None:
+            if parse_object(file.read()) is not None:
                 return
             backup = self.folder / f"{STATE_FILE}.backup"
             before = backup.read_bytes() if backup.exists() else b""
             file.seek(0)
             file.truncate()
-            file.write(b"" if _json_object(before) is None else before)
+            file.write(b"" if parse_object(before) is None else before)
 
     def prepare(self, module: Path) -> bool:
         """Copy the module here. Returns whether an older one was here before, whose provider may be too old."""
@@ -210,7 +211,7 @@ class Terraform:
         """Addresses whose creation began in the last apply, however it ended; not those that Google refused."""
         log = self._folder / "apply.log"
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-        return begun_here(filter(None, map(_json_object, lines)))
+        return begun_here(filter(None, map(parse_object, lines)))
 
     def outputs(self) -> dict[str, Any]:
         """The module's outputs."""
@@ -300,7 +301,7 @@ def _events(process: subprocess.Popen[bytes], reader: Any) -> Iterator[dict[str,
     while True:
         ended = process.poll() is not None
         *lines, rest = (rest + reader.read()).split(b"\n")
-        yield from filter(None, map(_json_object, lines))
+        yield from filter(None, map(parse_object, lines))
         if ended:
             return
         if time.monotonic() > deadline:
@@ -310,16 +311,7 @@ def _events(process: subprocess.Popen[bytes], reader: Any) -> Iterator[dict[str,
         time.sleep(_POLL_SECONDS)
 
 
-def _json_object(text: bytes | str) -> dict[str, Any] | None:
-    """What a text says that is a JSON object; None for any other, such as a line of plain text or half a file."""
-    with contextlib.suppress(ValueError):
-        value = json.loads(text)
-        if isinstance(value, dict):
-            return value
-    return None
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError):
-        return _json_object(path.read_bytes()) or {}
+        return parse_object(path.read_bytes()) or {}
     return {}

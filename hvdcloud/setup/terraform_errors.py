@@ -30,9 +30,7 @@ class ApiOffError(CredentialsError):
 class AlreadyThereError(UsageError):
     """What was to be made, at these Terraform `addresses`, already exists and is not in Terraform's state."""
 
-    def __init__(self, message: str, *, hint: str, details: str = "", addresses: Sequence[str] = ()) -> None:
-        super().__init__(message, hint=hint, details=details)
-        self.addresses = addresses
+    addresses: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -174,7 +174,7 @@ def experiment(place: Place, monthly: float | None, cloud: Cloud | None = None) 
         limits=LimitsConfig(monthly_cost=monthly),
     )
     context = Context(config, Console(as_json=True))
-    vars(context).update(provider=cloud or Cloud(), bucket=lambda *_: place.bucket)
+    vars(context).update(provider=cloud or Cloud())
     return context
 
 

@@ -14,15 +14,7 @@ from typing import Any
 from hvdcloud.engine import says_disk_full
 from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError
 from hvdcloud.image.publish.compressed import Pace, compressed
-from hvdcloud.image.publish.layer_archive import (
-    LABEL_PART_OF,
-    Blob,
-    Content,
-    Wanted,
-    archive,
-    layout,
-    same_image,
-)
+from hvdcloud.image.publish.layer_archive import LABEL_PART_OF, Blob, Content, Wanted, archive, layout, same_image
 from hvdcloud.image.publish.layer_export import Export
 from hvdcloud.image.publish.portion import PORTION_BYTES, Portion, has_failed, portions
 from hvdcloud.units import size

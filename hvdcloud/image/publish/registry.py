@@ -7,12 +7,11 @@ from typing import Any
 
 from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, ImageError
-from hvdcloud.google.credentials import login_hint
+from hvdcloud.google.credentials import SCOPE, login_hint
 from hvdcloud.google.registry_hosts import google_registry
 from hvdcloud.image.engine_stream import inspected, says_refused
 
 _ROLE = "roles/artifactregistry.writer on the repository is needed, and that the repository exists"
-_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 def host_of(reference: str) -> str:
@@ -38,7 +37,7 @@ def auth_config(host: str) -> dict[str, str] | None:
     from google.auth.transport.requests import Request
 
     try:
-        credentials, _ = google.auth.default(scopes=_SCOPES)
+        credentials, _ = google.auth.default(scopes=[SCOPE])
         credentials.refresh(Request())
     except (GoogleAuthError, OSError, ValueError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]

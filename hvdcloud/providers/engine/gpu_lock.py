@@ -15,16 +15,7 @@ from typing import Any
 
 from hvdcloud.cluster.model import LABEL_MANAGED_BY, MANAGED_BY
 from hvdcloud.errors import CapacityError
-from hvdcloud.providers.engine.gpus import (
-    Gpus,
-    GpuShare,
-    Holder,
-    Wish,
-    access,
-    choose,
-    device_request,
-    holders,
-)
+from hvdcloud.providers.engine.gpus import Gpus, GpuShare, Holder, Wish, access, choose, device_request, holders
 
 WITHDRAW_SECONDS = 60.0
 """How long another `up` may take to withdraw its containers, or to start them."""
@@ -71,18 +62,17 @@ def assign_gpus(
     }
 
 
-def claim(api: Any, made: Collection[str], *, share: bool = False, seconds: float = WITHDRAW_SECONDS) -> None:
+def claim(api: Any, made: Collection[str], *, share: bool = False) -> None:
     """Make sure that no other container holds a GPU or the port of these, which may be started then.
 
     Args:
         made: ids of containers of one cluster, all that it wants to start on this engine; none is started yet.
         share: GPUs that others hold will do.
-        seconds: how long to wait for another that has to withdraw.
 
     Raises:
         TakenError: another one holds some. The caller deletes its containers, and chooses again.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + WITHDRAW_SECONDS
     while True:
         found = list_holders(api)
         ours = [holder for holder in found if holder.container in made]

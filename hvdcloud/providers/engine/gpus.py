@@ -12,15 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hvdcloud.cluster.model import (
-    LABEL_CLUSTER,
-    LABEL_CREATED,
-    LABEL_ID,
-    LABEL_MANAGED_BY,
-    LABEL_OWNER,
-    MANAGED_BY,
-)
+from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_CREATED, LABEL_ID, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
 from hvdcloud.errors import CapacityError, NodeError, UsageError
+from hvdcloud.json_values import whole_number
 from hvdcloud.units import counted, size
 from hvdcloud.visible import visible, words
 
@@ -217,7 +211,7 @@ def holders(containers: Iterable[Mapping[str, Any]]) -> tuple[Holder, ...]:
             gpus=frozenset(filter(None, labels.get(LABEL_GPUS, "").split(","))),
             port=labels.get(LABEL_PORT, ""),
             started=container["State"] != "created",
-            rank=(_number(labels.get(LABEL_CREATED, "")), labels.get(LABEL_ID, "")),
+            rank=(whole_number(labels.get(LABEL_CREATED)), labels.get(LABEL_ID, "")),
         )
         for container in containers
         if (labels := container["Labels"] or {}).get(LABEL_MANAGED_BY) == MANAGED_BY
@@ -238,10 +232,6 @@ def users(gpus: Gpus, held: Sequence[Holder]) -> Mapping[str, str]:
         if by := [*clusters] or processes:
             found[device.uuid] = ", ".join(by)
     return found
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 0
 
 
 # --- which node gets which ------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -14,7 +14,6 @@ from hvdcloud.cluster.model import (
     LABEL_CLUSTER,
     LABEL_MANAGED_BY,
     MANAGED_BY,
-    Cluster,
     ClusterObject,
     ClusterSpec,
     Leftover,
@@ -39,28 +38,13 @@ class EngineNodes:
     """Nodes on one engine; `api` is docker-py's, used from several threads at once.
 
     Args:
-        provider: the name of the provider whose nodes they are.
-        describe: a node, from its container as the engine lists it.
         by_hand: what a user types to run a command on the engine's machine.
     """
 
-    def __init__(
-        self,
-        api: Any,
-        *,
-        provider: str,
-        describe: Callable[[dict[str, Any]], Node] = view.node_of,
-        by_hand: Callable[[str], str] = str,
-    ) -> None:
+    def __init__(self, api: Any, *, by_hand: Callable[[str], str] = str) -> None:
         self._api = api
-        self._provider = provider
-        self._describe = describe
         self._by_hand = by_hand
         self._streams: set[Any] = set()
-
-    def clusters(self, *labels: str) -> Sequence[Cluster]:
-        """Those of all users, or those with these labels too."""
-        return view.describe_clusters(self.objects(*labels), provider=self._provider, describe=self._describe)
 
     def objects(self, *labels: str) -> EngineObjects:
         """What is ours on the engine, or what has these labels too."""
@@ -71,10 +55,6 @@ class EngineNodes:
             containers=tuple(self._api.containers(all=True, filters=ours)),
             others=tuple((ClusterObject(kind, each["Name"]), each["Labels"]) for kind, each in found),
         )
-
-    def cluster(self, name: str) -> Cluster | None:
-        """The cluster of this name; None: no object carries its label."""
-        return next(iter(self.clusters(f"{LABEL_CLUSTER}={name}")), None)
 
     def names_taken(self, spec: ClusterSpec, indices: Sequence[int]) -> list[Problem]:
         """A problem for each of these nodes' names that a container has already."""
@@ -95,44 +75,14 @@ class EngineNodes:
             raise NodeError(f"node {node.name} has no log: {error.explanation}", hint="hvdcloud list") from error
         return bytes(output).decode(errors="replace")
 
-    def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
-        """As containers have printed them."""
-        found = {}
-        for node in nodes:
-            for status in filter(None, map(_status, self.console(node).splitlines())):
-                if status.get("status") == "ready":
-                    found[node.name] = str(status["host_key"])
-        return found
+    def host_key(self, node: Node) -> str | None:
+        """As its container has printed it last; None: it is not ready."""
+        found = filter(None, map(_status, self.console(node).splitlines()))
+        keys = [str(status["host_key"]) for status in found if status["status"] == "ready"]
+        return keys[-1] if keys else None
 
-    def wait_ready(
-        self,
-        nodes: Sequence[Node],
-        *,
-        deadline: float,
-        on_progress: OnProgress,
-        with_address: Callable[[Node, str], Node],
-    ) -> Sequence[Node]:
-        """Follow every container's output until its node program says that sshd answers.
-
-        Args:
-            deadline: of time.monotonic(): when to give up.
-            with_address: the node with its address, from the node and its host key.
-
-        Raises:
-            NodeError: a node stopped or the deadline passed.
-        """
-
-        def wait(node: Node) -> Node:
-            ready = with_address(node, self._follow_until_ready(node, deadline))
-            on_progress(NodeProgress(object=node.name, step="ready", stage=Stage.DONE))
-            return ready
-
-        return side_by_side(wait, nodes, on_abort=self.stop_waiting)
-
-    def start_again(
-        self, node: Node, *, deadline: float, with_address: Callable[[Node, str], Node] = lambda node, key: node
-    ) -> Node:
-        """Start a stopped container, and wait as `wait_ready` does.
+    def start_again(self, node: Node, deadline: float) -> str:
+        """Start a stopped container, and wait as `follow_until_ready` does.
 
         Raises:
             NodeError: it does not start, as where another program has its port or its GPU is gone.
@@ -148,14 +98,23 @@ class EngineNodes:
                 hint=f"{self._by_hand(f'docker start {node.name}')} says the same; fix that first",
             ) from error
         # What it said when it started earlier is of no use.
-        return with_address(node, self._follow_until_ready(node, deadline, since=started_at(started)))
+        return self.follow_until_ready(node, deadline, since=started_at(started))
 
     def stop_waiting(self) -> None:
-        """Have `wait_ready` end now on every thread."""
+        """Have what waits for nodes end now on every thread."""
         for stream in tuple(self._streams):
             _hang_up(stream)
 
-    def _follow_until_ready(self, node: Node, deadline: float, *, since: float | None = None) -> str:
+    def follow_until_ready(self, node: Node, deadline: float, *, since: float | None = None) -> str:
+        """Follow a container's output until its node program says that sshd answers; returns the node's host key.
+
+        Args:
+            deadline: of time.monotonic(): when to give up.
+            since: seconds since the epoch; what it said before is of no interest.
+
+        Raises:
+            NodeError: it stopped, or the deadline passed.
+        """
         from docker.errors import APIError
 
         said: list[str] = []
@@ -197,22 +156,18 @@ class EngineNodes:
 
         Containers go at once, then networks and volumes. Returns what is not proven gone.
         """
-        return self._until_gone(lambda: self._destroy_once(name, on_progress, indices=indices))
-
-    def _until_gone(self, once: Callable[[], Sequence[Leftover]]) -> Sequence[Leftover]:
         from tenacity import Retrying, retry_if_result, stop_after_delay, wait_exponential
 
         # An object that the engine is still deleting answers 409 and is gone a moment later.
-        return Retrying(
+        until_gone = Retrying(
             retry=retry_if_result(bool),
             stop=stop_after_delay(DESTROY_SECONDS),
             wait=wait_exponential(multiplier=0.01, max=2),
             retry_error_callback=lambda state: state.outcome.result() if state.outcome else [],
-        )(once)
+        )
+        return until_gone(self._destroy_once, name, on_progress, indices)
 
-    def _destroy_once(
-        self, name: str, on_progress: OnProgress, *, indices: Collection[int] | None = None
-    ) -> Sequence[Leftover]:
+    def _destroy_once(self, name: str, on_progress: OnProgress, indices: Collection[int] | None) -> Sequence[Leftover]:
         """Delete all, or these nodes only; what was found, deleted or not, has to be looked for once more."""
         labels = {"label": [f"{LABEL_CLUSTER}={name}", OURS]}
         containers = [

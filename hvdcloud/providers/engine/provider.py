@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, NodeState, Plan
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState, Plan
 from hvdcloud.errors import TeardownError
-from hvdcloud.providers.base import NodeProgress, OnProgress, ignore_progress
+from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.base import NodeProgress, OnProgress, Provider, Stage, ignore_progress
 from hvdcloud.providers.engine.gpu_lock import TakenError
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.journal import Journal
+    from hvdcloud.providers.engine.nodes import EngineNodes
 
 ATTEMPTS = 5
 """How often GPUs and ports are chosen while others take them away."""
 
 
-class EngineProvider(ABC):
-    """Creates and grows clusters of containers."""
+class EngineProvider(Provider):
+    """Creates, follows and grows clusters of containers."""
 
     def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """Make all that the plan asks for, or nothing.
@@ -46,29 +48,59 @@ class EngineProvider(ABC):
             raise TeardownError(f"{left[0].object} is in the way: {left[0].reason}", hint=left[0].delete_with)
         return self.create(self.plan_growth(spec, indices), journal=journal, on_progress=on_progress)
 
+    def wait_ready(
+        self, nodes: Sequence[Node], *, deadline: float, on_progress: OnProgress = ignore_progress
+    ) -> Sequence[Node]:
+        """Follow every container's output until its node program says that sshd answers."""
+        return self._until_ready(nodes, lambda engine, node: engine.follow_until_ready(node, deadline), on_progress)
+
+    def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
+        """Containers that have ended are kept, with all that they hold: they start again."""
+        return self._until_ready(nodes, lambda engine, node: engine.start_again(node, deadline), ignore_progress)
+
+    def _until_ready(
+        self, nodes: Sequence[Node], wait: Callable[[EngineNodes, Node], str], on_progress: OnProgress
+    ) -> Sequence[Node]:
+        """The nodes with address and host key, which `wait` returns."""
+        engines = {node.name: self._engine_of(node) for node in nodes}
+
+        def wait_for(node: Node) -> Node:
+            ready = self._with_address(node, wait(engines[node.name], node))
+            on_progress(NodeProgress(object=node.name, step="ready", stage=Stage.DONE))
+            return ready
+
+        def stop_all() -> None:
+            for engine in engines.values():
+                engine.stop_waiting()
+
+        return side_by_side(wait_for, nodes, on_abort=stop_all)
+
+    def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
+        """As containers have printed them."""
+        found = {node.name: self._engine_of(node).host_key(node) for node in nodes}
+        return {name: key for name, key in found.items() if key is not None}
+
+    def console(self, node: Node) -> str:
+        """The container's output."""
+        return self._engine_of(node).console(node)
+
     def spare_places(self, cluster: Cluster) -> int:
         """None: all nodes are on one engine."""
         return 0
 
-    def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> None:  # noqa: B027 - the same
+    def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> None:
         """A container cannot make others."""
 
-    def set_size(self, name: str, nodes: int) -> None:  # noqa: B027 - nothing to do for any of them
+    def set_size(self, name: str, nodes: int) -> None:
         """Labels cannot be changed here: the newest container's count, and what its machine remembers."""
 
     @abstractmethod
-    def cluster(self, name: str) -> Cluster | None:
-        """As `Provider.cluster`."""
+    def _engine_of(self, node: Node) -> EngineNodes:
+        """The engine that has the node's container."""
 
     @abstractmethod
-    def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
-        """As `Provider.plan_growth`."""
-
-    @abstractmethod
-    def shrink(
-        self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
-    ) -> Sequence[Leftover]:
-        """As `Provider.shrink`."""
+    def _with_address(self, node: Node, host_key: str) -> Node:
+        """A node that is ready, with its host key and, where the engine has chosen one, its address."""
 
     @abstractmethod
     def _create_once(self, plan: Plan, *, journal: Journal, on_progress: OnProgress) -> Sequence[Node]:

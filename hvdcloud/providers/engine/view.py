@@ -26,6 +26,7 @@ from hvdcloud.cluster.model import (
 )
 from hvdcloud.engine import says_disk_full
 from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
+from hvdcloud.json_values import whole_number
 from hvdcloud.providers.base import Problem
 from hvdcloud.providers.engine.gpus import TOOLKIT_HINT
 
@@ -84,8 +85,8 @@ def describe_cluster(
         id=labels.get(LABEL_ID, ""),
         owner=labels.get(LABEL_OWNER, ""),
         provider=provider,
-        created=datetime.fromtimestamp(int(labels.get(LABEL_CREATED, "0")), tz=timezone.utc),
-        expected_nodes=int(labels.get(LABEL_NODES, "0")),
+        created=datetime.fromtimestamp(whole_number(labels.get(LABEL_CREATED)), tz=timezone.utc),
+        expected_nodes=whole_number(labels.get(LABEL_NODES)),
         nodes=tuple(nodes),
         image=labels.get(LABEL_IMAGE, ""),
         bucket=labels.get(LABEL_BUCKET, ""),
@@ -96,7 +97,7 @@ def describe_cluster(
 
 def index_of(container: dict[str, Any]) -> int:
     """The node's number, by its label."""
-    return int(container["Labels"].get(LABEL_NODE, "0"))
+    return whole_number(container["Labels"].get(LABEL_NODE))
 
 
 def node_of(container: dict[str, Any]) -> Node:

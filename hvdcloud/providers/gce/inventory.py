@@ -59,8 +59,8 @@ class Inventory:
         """The part that belongs to the one cluster with this id, of all those of its name."""
         return replace(
             self,
-            instances=tuple(each for each in self.instances if each.get("labels", {}).get(LABEL_ID) == cluster_id),
-            disks=tuple(each for each in self.disks if each.get("labels", {}).get(LABEL_ID) == cluster_id),
+            instances=tuple(each for each in self.instances if labels_of(each).get(LABEL_ID) == cluster_id),
+            disks=tuple(each for each in self.disks if labels_of(each).get(LABEL_ID) == cluster_id),
             firewalls=tuple(each for each in self.firewalls if described_labels(each).get(LABEL_ID) == cluster_id),
         )
 
@@ -122,6 +122,12 @@ def why(error: ApiError | HvdcloudError) -> str:
     if not isinstance(error, ApiError):
         return error.message
     return error.cause if error.label in error.cause else f"{error.label}: {error.cause}"
+
+
+def labels_of(resource: Resource) -> Mapping[str, str]:
+    """Of a VM or a disk."""
+    labels: Mapping[str, str] = resource.get("labels", {})
+    return labels
 
 
 def described_labels(rule: Resource) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -45,9 +45,3 @@ def belongs_to(request_id: str, cluster: str) -> bool:
 
 def _name_digest(cluster: str) -> str:
     return hashlib.sha256(f"hvdcloud:{cluster}".encode()).hexdigest()[:12]
-
-
-def some(names: Sequence[str], *, most: int = 8) -> str:
-    """`a, b`; of many, the first ones: `a, b and 4 more`."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, Cluster, ClusterSpec, Leftover, Node, Plan, Request
 from hvdcloud.errors import CredentialsError, HvdcloudError, TeardownError
-from hvdcloud.google.errors import ApiError
+from hvdcloud.google.errors import ApiError, explained
 from hvdcloud.google.grants import settled_at
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.parallel import side_by_side
@@ -178,7 +177,7 @@ class GceProvider:
 
     def set_size(self, name: str, nodes: int) -> None:
         """On VMs and their disks; firewall rules, which have no labels, keep saying what `create` wrote."""
-        with _explained(f"label the VMs of {name}"):
+        with explained(f"label the VMs of {name}"):
             scale_out.set_size(self._client, name, self._take_inventory(name), nodes)
 
     def wait_ready(
@@ -187,7 +186,7 @@ class GceProvider:
         """Follow every VM's guest attributes until its container says that sshd answers."""
         cluster = nodes[0].name.rpartition("-")[0]
         boots = Boots(self._client, self._mapper, nodes, cluster=cluster, deadline=deadline, on_progress=on_progress)
-        with _explained(f"follow how the VMs of {cluster} come up"):
+        with explained(f"follow how the VMs of {cluster} come up"):
             return boots.wait()
 
     def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
@@ -195,14 +194,14 @@ class GceProvider:
         if cluster.head is None or cluster.ends is None or not indices:
             return None
         zone, image = cluster.head.id.partition("/")[0], self._vm_image(spec)
-        with _explained(f"read the metadata of {spec.name}"):
+        with explained(f"read the metadata of {spec.name}"):
             found = self._client.instances_in(zone, spec.name, cluster.id)
         return scale_out.vm_templates(
             spec, self._settings, indices, zone=zone, vm_image=image, ends=cluster.ends, like=found
         )
 
     def _vm_image(self, spec: ClusterSpec) -> str:
-        with _explained(f"find the VM image for more nodes of {spec.name}"):
+        with explained(f"find the VM image for more nodes of {spec.name}"):
             return image_path(self._client.image_from_family(*IMAGE_FAMILIES[self._settings.vm_image_profile]))
 
     def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
@@ -214,7 +213,7 @@ class GceProvider:
         found: dict[str, str] = {}
         for zone in {node.id.partition("/")[0] for node in nodes}:
             names = [node.name for node in nodes if node.id.partition("/")[0] == zone]
-            with _explained(f"read the host keys of {', '.join(names)}"):
+            with explained(f"read the host keys of {', '.join(names)}"):
                 answers = self._client.guest_attributes(zone, names)
             said = {name: parse_status((answer or {}).get("status")) for name, answer in answers.items()}
             found |= {name: str(each["host_key"]) for name, each in said.items() if each.get("status") == "ready"}
@@ -250,7 +249,7 @@ class GceProvider:
 
     def _take_inventory(self, name: str | None) -> Inventory:
         inventory = take_inventory(self._client, name)
-        with _explained(f"look for {name or 'clusters'} in project {self._client.project}"):
+        with explained(f"look for {name or 'clusters'} in project {self._client.project}"):
             if VMS in inventory.failures:
                 raise inventory.failures[VMS]
         # An account that may not see disks can still delete VMs.
@@ -262,7 +261,7 @@ class GceProvider:
     def console(self, node: Node) -> str:
         """The end of what the VM wrote to its serial port."""
         zone, _, name = node.id.partition("/")
-        with _explained(f"read the boot log of {name}"):
+        with explained(f"read the boot log of {name}"):
             return self._client.serial_output(zone, name, start=-CONSOLE_BYTES)
 
     # --- deleting -------------------------------------------------------------------------------------------------
@@ -325,7 +324,7 @@ class GceProvider:
     @cached_property
     def _firewall_rules(self) -> Sequence[Resource]:
         """Those of the project before anything is made."""
-        with _explained(f"read the firewall rules of {self._client.project}"):
+        with explained(f"read the firewall rules of {self._client.project}"):
             return self._client.firewalls()
 
     @cached_property
@@ -349,12 +348,3 @@ def _problems(ask: Callable[[], Sequence[Problem]]) -> Sequence[Problem]:
         return ask()
     except HvdcloudError as error:
         return [Problem.of(error)]
-
-
-@contextlib.contextmanager
-def _explained(doing: str) -> Iterator[None]:
-    """The API's errors as ours."""
-    try:
-        yield
-    except ApiError as error:
-        raise error.as_user_error(doing=doing) from error

@@ -21,7 +21,8 @@ from hvdcloud.cluster.model import (
     NodeState,
     ObjectKind,
 )
-from hvdcloud.providers.gce.inventory import Inventory, Resource, described_labels
+from hvdcloud.json_values import whole_number
+from hvdcloud.providers.gce.inventory import Inventory, Resource, described_labels, labels_of
 from hvdcloud.providers.gce.money.costs import costs, is_spot
 from hvdcloud.providers.gce.names import cluster_id_of, zone_of
 from hvdcloud.providers.gce.plan.request import METADATA_BUCKET, METADATA_IMAGE
@@ -70,11 +71,11 @@ class ResourceMapper:
             return address
         return None if self.way is Way.IAP else interface.get("networkIP")
 
-    def clusters(self, inventory: Inventory, *, now: datetime | None = None) -> list[Cluster]:
+    def clusters(self, inventory: Inventory) -> list[Cluster]:
         """Every cluster of which something was found, by name."""
         names = {labels_of(each).get(LABEL_CLUSTER, "") for each in (*inventory.instances, *inventory.disks)}
         names |= {described_labels(rule).get(LABEL_CLUSTER, "") for rule in inventory.firewalls}
-        return [self.cluster(name, inventory, now=now) for name in sorted(names)]
+        return [self.cluster(name, inventory) for name in sorted(names)]
 
     def cluster(self, name: str, inventory: Inventory, *, now: datetime | None = None) -> Cluster:
         """One cluster, of which something was found or is being made; its cost until `now` (None: the clock's time)."""
@@ -95,7 +96,7 @@ class ResourceMapper:
             owner=labels.get(LABEL_OWNER, ""),
             provider="gce",
             created=_created(labels, operations),
-            expected_nodes=_number(labels.get(LABEL_NODES)),
+            expected_nodes=whole_number(labels.get(LABEL_NODES)),
             nodes=tuple(sorted((self.node(vm) for vm in instances), key=lambda node: (node.index, node.id))),
             image=metadata.get(METADATA_IMAGE, ""),
             bucket=_bucket(metadata),
@@ -127,12 +128,6 @@ def node_state(instance: Resource) -> NodeState:
     return _STATES.get(instance.get("status", ""), NodeState.STOPPED)
 
 
-def labels_of(resource: Resource) -> Mapping[str, str]:
-    """Of a VM or a disk."""
-    labels: Mapping[str, str] = resource.get("labels", {})
-    return labels
-
-
 def described_operation(operation: Resource) -> ClusterObject:
     """One that still makes something: `operation operation-… (bulkInsert in us-central1-a, under way)`."""
     place = zone_of(operation) or "global"
@@ -158,14 +153,9 @@ def internal_name(name: str, *, zone: str, project: str) -> str:
 def _created(labels: Mapping[str, str], operations: tuple[Resource, ...]) -> datetime:
     if not labels and operations:
         return datetime.fromisoformat(str(operations[0]["insertTime"]).replace("Z", "+00:00"))
-    return datetime.fromtimestamp(_number(labels.get(LABEL_CREATED)), tz=timezone.utc)
+    return datetime.fromtimestamp(whole_number(labels.get(LABEL_CREATED)), tz=timezone.utc)
 
 
 def _index(name: str) -> int:
     """bulkInsert gives all VMs the same labels, so the number is in the name."""
-    return _number(name.rpartition("-")[2])
-
-
-def _number(text: object) -> int:
-    """0 for a label that another tool has changed."""
-    return int(str(text)) if str(text).isdecimal() else 0
+    return whole_number(name.rpartition("-")[2])

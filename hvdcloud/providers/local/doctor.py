@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from hvdcloud.checks import Check, Finding, existing, failed, fine, unwritable, warning
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
 from hvdcloud.errors import UsageError
+from hvdcloud.providers.base import as_finding
 from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.gpu_lock import list_holders
 from hvdcloud.providers.engine.gpus import Wish, access, choose, users
@@ -53,7 +54,7 @@ def _name(spec: ClusterSpec) -> Finding:
             if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
                 message = f"the cluster {spec.name} exists already, made by {labels.get(LABEL_OWNER, 'another user')}"
                 return warning(message, hint=problem.hint)
-            return failed(problem.message, hint=problem.hint, error=UsageError)
+            return as_finding([problem])
     return fine(f"no container is called {spec.node_name(0)}")
 
 
@@ -111,8 +112,8 @@ def _bucket(url: str) -> Finding:
 
 def _folders(spec: ClusterSpec) -> Finding:
     """Whether the folders with data can be mounted."""
-    for problem in data.problems(spec):
-        return failed(problem.message, hint=problem.hint, error=problem.error)
+    if problems := data.problems(spec):
+        return as_finding(problems)
     return fine(f"{counted(len(data.mounts(spec)), 'folder')} of data to mount")
 
 

@@ -12,18 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.model import (
-    SSH_PORT,
-    Cluster,
-    ClusterSpec,
-    Leftover,
-    Node,
-    NodeState,
-    Plan,
-)
+from hvdcloud.cluster.model import LABEL_CLUSTER, SSH_PORT, Cluster, ClusterSpec, Leftover, Node, NodeState, Plan
 from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, UsageError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Problem, ignore_progress
+from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.containers import Maker
 from hvdcloud.providers.engine.gpu_lock import assign_gpus
 from hvdcloud.providers.engine.nodes import EngineNodes
@@ -31,7 +24,6 @@ from hvdcloud.providers.engine.provider import EngineProvider
 from hvdcloud.providers.engine.requests import node_index, with_gpus
 from hvdcloud.providers.local import data
 from hvdcloud.providers.local import requests as plan
-from hvdcloud.providers.local.requests import NetworkRequest
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -63,7 +55,7 @@ class LocalProvider(EngineProvider):
         """
         self._client = client
         self._api = client.api
-        self._nodes = EngineNodes(client.api, provider=self.name)
+        self._nodes = EngineNodes(client.api)
         self._idle_seconds = idle_seconds
         self._gpus = gpus
         self._refusal = refusal
@@ -118,7 +110,7 @@ class LocalProvider(EngineProvider):
         """Network first, then all containers at once."""
         spec = plan.spec
         maker = Maker(self._api, on_progress=on_progress)
-        networks = [request for request in plan.requests if isinstance(request, NetworkRequest)]
+        networks = [request for request in plan.requests if node_index(request) is None]
         containers = [request for request in plan.requests if request not in networks]
         try:
             for request in plan.requests:
@@ -143,25 +135,8 @@ class LocalProvider(EngineProvider):
         requests = plan.container_requests(spec, indices, idle_seconds=self._idle_seconds)
         return self._with_what_is_free(Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0))
 
-    def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
-        """Their containers hold all that they had; they start again, at other ports."""
-        return side_by_side(
-            lambda node: self._nodes.start_again(node, deadline=deadline, with_address=self._with_address),
-            nodes,
-            on_abort=self._nodes.stop_waiting,
-        )
-
-    def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
-        """As containers have printed them."""
-        return self._nodes.host_keys(nodes)
-
-    def wait_ready(
-        self, nodes: Sequence[Node], *, deadline: float, on_progress: OnProgress = ignore_progress
-    ) -> Sequence[Node]:
-        """Follow every container's output until its node program says that sshd answers."""
-        return self._nodes.wait_ready(
-            nodes, deadline=deadline, on_progress=on_progress, with_address=self._with_address
-        )
+    def _engine_of(self, node: Node) -> EngineNodes:
+        return self._nodes
 
     def _with_address(self, node: Node, host_key: str) -> Node:
         found = self._api.inspect_container(node.id)
@@ -180,15 +155,15 @@ class LocalProvider(EngineProvider):
 
     def cluster(self, name: str) -> Cluster | None:
         """From the labels of containers and networks."""
-        return self._nodes.cluster(name)
+        return next(iter(self._clusters(f"{LABEL_CLUSTER}={name}")), None)
 
     def list(self) -> Listing:
         """Every cluster on this engine."""
-        return Listing(clusters=tuple(self._nodes.clusters()))
+        return Listing(clusters=tuple(self._clusters()))
 
-    def console(self, node: Node) -> str:
-        """The container's output."""
-        return self._nodes.console(node)
+    def _clusters(self, *labels: str) -> Sequence[Cluster]:
+        objects = self._nodes.objects(*labels)
+        return view.describe_clusters(objects, provider=self.name, describe=view.node_of)
 
     # --- deleting -------------------------------------------------------------------------------------------------
 

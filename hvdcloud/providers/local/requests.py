@@ -14,10 +14,6 @@ from hvdcloud.providers.local import data
 HOST_FROM_NODE = "host.docker.internal"
 
 
-class NetworkRequest(Request):
-    """The request for a cluster's network."""
-
-
 def make_plan(spec: ClusterSpec, *, idle_seconds: float | None = None) -> Plan:
     """One network and `spec.nodes` containers. Running them costs nothing.
 
@@ -26,7 +22,7 @@ def make_plan(spec: ClusterSpec, *, idle_seconds: float | None = None) -> Plan:
     """
     network = network_name(spec.name)
     body = {"name": network, "driver": "bridge", "check_duplicate": True, "labels": spec.labels}
-    first = NetworkRequest(object=f"network {network}", method="POST /networks/create", body=body)
+    first = Request(object=f"network {network}", method="POST /networks/create", body=body)
     containers = container_requests(spec, range(spec.nodes), idle_seconds=idle_seconds)
     return Plan(spec=spec, requests=(first, *containers), dollars_per_hour=0.0)
 
@@ -36,28 +32,26 @@ def container_requests(
 ) -> list[Request]:
     """For some of the nodes of a cluster; arguments as for `make_plan`."""
     network = network_name(spec.name)
-    requests = []
     seen = bucket_as_seen_by_nodes(bucket=spec.bucket, bucket_endpoint=None)
     cores = max(1, (os.cpu_count() or 1) // spec.nodes)
     folders = data.mounts(spec)
     limit = {} if idle_seconds is None else {"HVDCLOUD_IDLE": f"{idle_seconds:g}"}
-    for index in indices:
-        requests.append(
-            container_request(
-                spec,
-                index,
-                network=network,
-                # All nodes share this machine's cores, so each takes its part of them.
-                environment={"HVDCLOUD_CORES": str(cores), **limit},
-                mounts=seen.mounts,
-                more={
-                    "publish": f"127.0.0.1::{SSH_PORT}",
-                    "extra_hosts": {HOST_FROM_NODE: "host-gateway"},
-                    **({"read_only_mounts": folders} if folders else {}),
-                },
-            )
+    return [
+        container_request(
+            spec,
+            index,
+            network=network,
+            # All nodes share this machine's cores, so each takes its part of them.
+            environment={"HVDCLOUD_CORES": str(cores), **limit},
+            mounts=seen.mounts,
+            more={
+                "publish": f"127.0.0.1::{SSH_PORT}",
+                "extra_hosts": {HOST_FROM_NODE: "host-gateway"},
+                **({"read_only_mounts": folders} if folders else {}),
+            },
         )
-    return requests
+        for index in indices
+    ]
 
 
 def bucket_as_seen_by_nodes(*, bucket: str, bucket_endpoint: str | None) -> NodeBucket:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hvdcloud.checks import Check, Finding, failed, fine
+from hvdcloud.checks import Check, Finding, fine
 from hvdcloud.errors import HvdcloudError
+from hvdcloud.providers.base import as_finding
 from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.hosts import Host, Hosts, settled
 from hvdcloud.providers.ssh.preflight import Examiner
@@ -42,9 +43,7 @@ def _host(examiner: Examiner, host: Host, spec: ClusterSpec) -> Finding:
 def _examined(examiner: Examiner, host: Host, spec: ClusterSpec) -> Finding:
     image = images.image_here(spec.image) if spec.image and not images.is_at_registry(spec.image) else None
     if problems := examiner.problems_of(host, spec, image):
-        first, *others = problems
-        details = "\n".join(other.summary for other in others)
-        return failed(first.message, hint=first.hint, error=first.error, details=details)
+        return as_finding(problems)
     info, facts = host.api.info(), host.facts(ask_gpus=host.config.gpus is not None)
     parts = [
         f"Docker {info.get('ServerVersion', '?')}",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hvdcloud.engine import says_disk_full
-from hvdcloud.errors import CapacityError, HvdcloudError, NodeError
+from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, first_of
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.ssh import facts, openssh
 from hvdcloud.providers.ssh.connection import Connection
@@ -72,6 +72,13 @@ class Hosts:
         asked = self.all if hosts is None else hosts
         results = side_by_side(lambda host: settled(call, host), asked, only_reads=only_reads)
         return {host.name: result for host, result in zip(asked, results, strict=True)}
+
+    def require(self, call: Callable[[Host], R], hosts: Sequence[Host], *, only_reads: bool = False) -> Mapping[str, R]:
+        """As `each`. Raises HvdcloudError: of the first host whose call failed; its details name the others."""
+        results = self.each(call, hosts, only_reads=only_reads)
+        if errors := errors_in(results):
+            raise first_of([*errors.values()])
+        return {name: result for name, result in results.items() if not isinstance(result, HvdcloudError)}
 
     def close(self) -> None:
         """End all connections."""

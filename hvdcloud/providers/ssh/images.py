@@ -8,13 +8,13 @@ from typing import Any
 
 from hvdcloud import engine
 from hvdcloud.cluster.model import LABEL_OWNER
-from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, ImageError, first_of
+from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, ImageError
 from hvdcloud.image.engine_stream import BuildEvent, follow_pull, inspected, says_refused
 from hvdcloud.image.publish import registry
 from hvdcloud.image.publish.host import SendProgress
 from hvdcloud.image.publish.over_ssh import SILENCE_SECONDS, send_image
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
-from hvdcloud.providers.ssh.hosts import Host, Hosts, errors_in
+from hvdcloud.providers.ssh.hosts import Host, Hosts
 from hvdcloud.visible import words
 
 
@@ -49,9 +49,7 @@ def bring(image: str, hosts: Hosts, chosen: Sequence[Host], *, owner: str, on_pr
             NodeProgress(object=sent.host, step=sent.step, stage=stage, done=done, total=sent.total, in_bytes=True)
         )
 
-    found = hosts.each(lambda host: host.connection.engine(silence=SILENCE_SECONDS), chosen)
-    if errors := errors_in(found):
-        raise first_of([*errors.values()])
+    found = hosts.require(lambda host: host.connection.engine(silence=SILENCE_SECONDS), chosen)
     with contextlib.closing(engine.connect(timeout=SILENCE_SECONDS)) as here:
         send_image(image, source=here.api, targets=found, on_progress=show, labels={LABEL_OWNER: owner})
 
@@ -63,9 +61,7 @@ def _pull(image: str, hosts: Hosts, chosen: Sequence[Host], *, on_progress: OnPr
     def has_it(host: Host) -> bool:
         return inspected(host.connection.engine(silence=SILENCE_SECONDS), image) is not None
 
-    found = hosts.each(has_it, chosen)
-    if errors := errors_in(found):
-        raise first_of([*errors.values()])
+    found = hosts.require(has_it, chosen)
     lacking = [host for host in chosen if not found[host.name]]
     if not lacking:
         return
@@ -92,8 +88,7 @@ def _pull(image: str, hosts: Hosts, chosen: Sequence[Host], *, on_progress: OnPr
             raise registry.unreadable_credentials(at, error) from error
         on_progress(NodeProgress(object=host.name, step="has the image", stage=Stage.DONE))
 
-    if errors := errors_in(hosts.each(pull, lacking)):
-        raise first_of([*errors.values()])
+    hosts.require(pull, lacking)
 
 
 def _not_pulled(host: Host, image: str, said: str) -> HvdcloudError:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, UsageError, first_of
+from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, UsageError
 from hvdcloud.image.engine_stream import inspected
 from hvdcloud.providers.base import Problem
 from hvdcloud.providers.engine.gpu_lock import assign_gpus
@@ -17,7 +17,7 @@ from hvdcloud.providers.engine.nodes import OURS, EngineNodes
 from hvdcloud.providers.engine.requests import with_gpus
 from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.facts import Facts
-from hvdcloud.providers.ssh.hosts import Host, Hosts, errors_in
+from hvdcloud.providers.ssh.hosts import Host, Hosts
 from hvdcloud.providers.ssh.requests import HostRequest, choose_port, node_request, taken_ports
 from hvdcloud.units import size
 
@@ -65,7 +65,7 @@ class Examiner:
         Args:
             node: it will have one; else only names are looked at.
         """
-        nodes = EngineNodes(host.api, provider="ssh")
+        nodes = EngineNodes(host.api)
         found = [
             replace(problem, message=f"{host.name}: {problem.message}")
             for problem in nodes.names_taken(spec, range(spec.nodes))
@@ -106,12 +106,10 @@ class Examiner:
         Raises HvdcloudError: of the first host that does not answer or lacks something; its details name the others.
         """
         index = {host.name: number for number, host in placed.items()}
-        found = self._hosts.each(
+        found = self._hosts.require(
             lambda host: self._request(spec, index[host.name], host), [*placed.values()], only_reads=True
         )
-        if errors := errors_in(found):
-            raise first_of([*errors.values()])
-        return [request for request in found.values() if isinstance(request, HostRequest)]
+        return [*found.values()]
 
     def _request(self, spec: ClusterSpec, index: int, host: Host) -> HostRequest:
         facts = host.facts(ask_gpus=host.config.gpus is not None)

@@ -23,21 +23,15 @@ from hvdcloud.cluster.model import (
     Plan,
 )
 from hvdcloud.errors import CapacityError, HvdcloudError, first_of
-from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import (
-    Listing,
-    NodeBucket,
-    OnProgress,
-    Problem,
-    UnseenError,
-    ignore_progress,
-)
+from hvdcloud.json_values import whole_number
+from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Problem, UnseenError, ignore_progress
 from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.containers import MadeContainer, Maker
 from hvdcloud.providers.engine.gpu_lock import claim
 from hvdcloud.providers.engine.gpus import LABEL_PORT
 from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.engine.provider import EngineProvider
+from hvdcloud.providers.engine.requests import node_index
 from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.providers.ssh import images, openssh
 from hvdcloud.providers.ssh.hosts import Host, Hosts, errors_in
@@ -142,7 +136,8 @@ class SshProvider(EngineProvider):
         return Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0)
 
     def _with_what_is_free(self, planned: Plan) -> Plan:
-        placed = {_index(request): self._hosts[request.host] for request in _host_requests(planned)}
+        requests = _host_requests(planned)
+        placed = {node: self._hosts[each.host] for each in requests if (node := node_index(each)) is not None}
         return self._planned(planned.spec, placed)
 
     def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
@@ -173,8 +168,7 @@ class SshProvider(EngineProvider):
         try:
             # Who wants GPUs on two hosts has created on both before it claims on one (gpu_lock.py).
             for step in (create, claim_all, start):
-                if errors := errors_in(self._hosts.each(step, chosen)):
-                    raise first_of([*errors.values()])
+                self._hosts.require(step, chosen)
         except BaseException as error:
             # Only what this call made: a cluster of the same name that another user made meanwhile stays.
             undone = self._hosts.each(lambda host: makers[host.name].undo(), chosen)
@@ -186,32 +180,8 @@ class SshProvider(EngineProvider):
         cluster = self.cluster(spec.name)
         return [node for node in cluster.nodes if node.id in ids] if cluster else []
 
-    def wait_ready(
-        self, nodes: Sequence[Node], *, deadline: float, on_progress: OnProgress = ignore_progress
-    ) -> Sequence[Node]:
-        """Follow every container's output until its node program says that sshd answers."""
-        engines = {node.name: self._engine_nodes(self._hosts[node.host]) for node in nodes}
-
-        def wait(node: Node) -> Node:
-            (ready,) = engines[node.name].wait_ready(
-                [node], deadline=deadline, on_progress=on_progress, with_address=_ready
-            )
-            return ready
-
-        def stop_all() -> None:
-            for each in engines.values():
-                each.stop_waiting()
-
-        return side_by_side(wait, nodes, on_abort=stop_all)
-
-    def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
-        """Containers that have ended are kept, with all that they hold: they start again, at the same port."""
-        return side_by_side(
-            lambda node: self._engine_nodes(self._hosts[node.host]).start_again(
-                node, deadline=deadline, with_address=_ready
-            ),
-            nodes,
-        )
+    def _with_address(self, node: Node, host_key: str) -> Node:
+        return replace(node, state=NodeState.RUNNING, host_key=host_key)
 
     # --- looking --------------------------------------------------------------------------------------------------
 
@@ -226,8 +196,10 @@ class SshProvider(EngineProvider):
         if found:
             return found[0]
         if errors:
+            first, *others = (error.message for error in errors.values())
+            more = f"; and {len(others)} more did not answer" if others else ""
             raise UnseenError(
-                f"{_unseen_text(errors)}; a node of {name} may be there",
+                f"{first}{more}; a node of {name} may be there",
                 hint=_UNSEEN_HINT,
                 details="\n".join(error.message for error in errors.values()),
             )
@@ -254,7 +226,7 @@ class SshProvider(EngineProvider):
     def _node(self, container: dict[str, Any]) -> Node:
         """A node whose sshd listens on its host's loopback interface, and at the address for the others."""
         host, labels = self._hosts[container[_HOST]], container["Labels"]
-        port = int(labels[LABEL_PORT]) if labels.get(LABEL_PORT, "").isdecimal() else 0
+        port = whole_number(labels.get(LABEL_PORT))
         return replace(
             view.node_of(container),
             address=None,
@@ -265,19 +237,8 @@ class SshProvider(EngineProvider):
             proxy_command=openssh.proxy_command(host.config, port, control=host.connection.control),
         )
 
-    def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
-        """As containers have printed them."""
-        found: dict[str, str] = {}
-        for host in {node.host for node in nodes}:
-            found |= self._engine_nodes(self._hosts[host]).host_keys([node for node in nodes if node.host == host])
-        return found
-
-    def console(self, node: Node) -> str:
-        """The container's output."""
-        return self._engine_nodes(self._hosts[node.host]).console(node)
-
-    def _engine_nodes(self, host: Host) -> EngineNodes:
-        return EngineNodes(host.api, provider=self.name, by_hand=host.by_hand)
+    def _engine_of(self, node: Node) -> EngineNodes:
+        return _engine_nodes(self._hosts[node.host])
 
     # --- deleting -------------------------------------------------------------------------------------------------
 
@@ -300,7 +261,7 @@ class SshProvider(EngineProvider):
         everywhere = found is not None and wanted <= {node.index for node in found.nodes}
 
         def destroy(host: Host) -> Sequence[Leftover]:
-            return self._engine_nodes(host).destroy(name, on_progress=on_progress, indices=indices)
+            return _engine_nodes(host).destroy(name, on_progress=on_progress, indices=indices)
 
         left: list[Leftover] = []
         for host, result in self._hosts.each(destroy).items():
@@ -312,8 +273,12 @@ class SshProvider(EngineProvider):
         return left
 
 
+def _engine_nodes(host: Host) -> EngineNodes:
+    return EngineNodes(host.api, by_hand=host.by_hand)
+
+
 def _objects(host: Host, *labels: str) -> EngineObjects:
-    found = EngineNodes(host.api, provider="").objects(*labels)
+    found = _engine_nodes(host).objects(*labels)
     return replace(
         found,
         containers=tuple({**each, _HOST: host.name} for each in found.containers),
@@ -362,14 +327,6 @@ def newest_of_each_node(
     ]
 
 
-def _ready(node: Node, host_key: str) -> Node:
-    return replace(node, state=NodeState.RUNNING, host_key=host_key)
-
-
-def _index(request: HostRequest) -> int:
-    return view.index_of({"Labels": request.body["labels"]})
-
-
 def _host_requests(plan: Plan) -> Sequence[HostRequest]:
     return [request for request in plan.requests if isinstance(request, HostRequest)]
 
@@ -385,8 +342,3 @@ def _unseen(errors: Mapping[str, HvdcloudError]) -> tuple[str, ...]:
 def _place_name(host: str) -> str:
     """A host, as `Cluster.unseen` has it."""
     return f"host {host}"
-
-
-def _unseen_text(errors: Mapping[str, HvdcloudError]) -> str:
-    first, *others = errors.values()
-    return f"{first.message}; and {len(others)} more did not answer" if others else first.message

@@ -16,10 +16,11 @@ from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import Problem
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.candidates import in_network
-from hvdcloud.providers.gce.names import last_segment, some
+from hvdcloud.providers.gce.names import last_segment
 from hvdcloud.providers.gce.plan import firewall
 from hvdcloud.providers.gce.plan.request import network_path, same_path, subnetwork_path
 from hvdcloud.providers.gce.settings import Settings
+from hvdcloud.units import some
 
 Subnetwork = Mapping[str, Any]
 

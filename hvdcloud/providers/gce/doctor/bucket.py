@@ -32,7 +32,7 @@ def check_bucket(login: Login, url: str, *, region: str | None) -> Finding:
             hint="hvdcloud setup makes a bucket; or set checkpoints.bucket to gs://BUCKET[/PREFIX]",
             error=UsageError,
         )
-    name = url.removeprefix("gs://").partition("/")[0]
+    name, _ = bucket_and_folder(url)
     api = storage(login)
 
     def answer(what: str) -> Any:
@@ -64,6 +64,12 @@ def check_bucket(login: Login, url: str, *, region: str | None) -> Finding:
         )
     # Its settings are extra: roles/storage.objectUser may not read them.
     return fine(f"{url} can be written") if isinstance(bucket, ApiError) else _settings(url, bucket, region=region)
+
+
+def bucket_and_folder(url: str) -> tuple[str, str]:
+    """The parts of `gs://BUCKET[/FOLDER]`."""
+    bucket, _, folder = url.removeprefix("gs://").partition("/")
+    return bucket, folder
 
 
 def bucket_policy(login: Login, name: str) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.checks import Check, Finding, Once, Status, failed, failure, fine, setup_hint, unknown, warning
 from hvdcloud.errors import CredentialsError, UsageError
-from hvdcloud.google.errors import ApiError
+from hvdcloud.google.errors import ApiError, explained
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.parallel import side_by_side
+from hvdcloud.providers.base import as_finding
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.capacity import candidates, networks, quota
 from hvdcloud.providers.gce.capacity.preflight import (
@@ -31,16 +32,14 @@ from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import last_segment, region_of
 from hvdcloud.providers.gce.plan import firewall, request
 from hvdcloud.providers.gce.settings import Settings, settings_of
-from hvdcloud.units import counted
+from hvdcloud.units import counted, some
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import ClusterSpec
     from hvdcloud.config.model import Config
-    from hvdcloud.providers.base import Problem
 
 _SOMEWHERE = "192.0.2.1/32"
 """In the place of our own public address where that does not matter (RFC 5737)."""
-_PLACES_NAMED = 4
 
 
 def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
@@ -101,7 +100,7 @@ class _Checks:
     def _service_account(self) -> Finding:
         account = self._config.service_account
         if account is None:
-            return _problem(no_account(self._settings(project="none")))
+            return as_finding(no_account(self._settings(project="none")))
         found = [
             permissions.check_service_account(self._login(), account=each, setup=setup_hint())
             for each in filter(None, (account, self._config.head_service_account))
@@ -131,7 +130,7 @@ class _Checks:
         settings = self._settings(project="none")
         problems = wrong_settings(self._spec, settings, today=today)
         if problems:
-            return _problem(problems)
+            return as_finding(problems)
         nodes = kinds(settings, self._spec)
         message = _described(nodes[0])
         if len(nodes) > 1:
@@ -148,7 +147,7 @@ class _Checks:
         if trouble := self._trouble(found, "zones", "machine_types", "gpu_types"):
             return trouble
         if found.missing:
-            return _problem(found.missing)
+            return as_finding(found.missing)
         what = needed_of_zone(self._settings(), self._spec)
         message = f"{_listed(found.here)} {'has' if len(found.here) == 1 else 'have'} {what}"
         if found.closed:
@@ -162,7 +161,7 @@ class _Checks:
         if not found.here:
             return unknown("not checked: no zones")
         if found.short:
-            return _problem(found.short)
+            return as_finding(found.short)
         regions = list(dict.fromkeys(map(region_of, found.roomy)))
         message = f"room for {counted(self._spec.nodes, 'node')} in {_listed(regions)}: {self._needs(found)}"
         if found.scarce:
@@ -191,14 +190,14 @@ class _Checks:
             return trouble
         if found.namesakes and found.namesakes[0].by_this_cluster:
             return warning(found.namesakes[0].message, hint=found.namesakes[0].hint)
-        return _problem(found.namesakes) if found.namesakes else fine(f"no VM is called {self._spec.node_name(0)}")
+        return as_finding(found.namesakes) if found.namesakes else fine(f"no VM is called {self._spec.node_name(0)}")
 
     def _vm_image(self) -> Finding:
         found = self._outlook()
         if trouble := self._trouble(found, "image"):
             return trouble
         if found.image:
-            return _problem(found.image)
+            return as_finding(found.image)
         return fine(f"{(found.answers['image'] or {}).get('name')}, on a disk of {self._config.disk_gb} GB")
 
     # --- networks -------------------------------------------------------------------------------------------------
@@ -216,10 +215,8 @@ class _Checks:
                 return failed(f"network {name} makes no subnetworks by itself", hint=hint, error=UsageError)
             said = f"{name}, with a subnetwork in every region"
         elif own_name := settings.subnetwork_name:
-            try:
+            with explained(f"look for the subnetworks {own_name}"):
                 found = networks.subnetworks(client, settings)
-            except ApiError as error:
-                raise error.as_user_error(doing=f"look for the subnetworks {own_name}") from error
             if not found:
                 hint = f"{setup_hint()}; or correct gce.subnetwork"
                 raise UsageError(f"network {name} has no subnetwork {own_name} in any region", hint=hint)
@@ -235,14 +232,12 @@ class _Checks:
 
     def _way_out(self, settings: Settings, said: str) -> Finding:
         """Whether nodes without an external address get their driver and their image."""
-        try:
+        with explained("look for a way out of the nodes' subnetworks"):
             way = networks.way_out(self._login().client(), settings)
-        except ApiError as error:
-            raise error.as_user_error(doing="look for a way out of the nodes' subnetworks") from error
         everywhere = sorted({*way.open, *way.closed})
         problem = way.closed_in(list(dict.fromkeys(map(region_of, self._config.zones))) or everywhere, settings)
         if problem and way.sure:
-            return _problem([problem])
+            return as_finding([problem])
         if problem:
             return warning(f"{problem.message} (unless there is a NAT)", hint=problem.hint)
         return fine(f"{said}; {networks.needed(settings)} in {_listed(sorted(way.open))}" if way.closed else said)
@@ -256,10 +251,8 @@ class _Checks:
             lambda: permissions.check_firewall_rights(login),
             lambda: permissions.check_tunnel(login) if by_tunnel else None,
         ]
-        try:
+        with explained(f"read the firewall rules of {login.project}"):
             source, existing, refused, tunnel = side_by_side(lambda ask: ask(), asked, only_reads=True)
-        except ApiError as error:
-            raise error.as_user_error(doing=f"read the firewall rules of {login.project}") from error
         settings = self._settings(ssh_source=source)
         way = "through Identity-Aware Proxy" if by_tunnel else f"from {source}"
         if settings.shared_vpc:
@@ -287,7 +280,7 @@ class _Checks:
                 raise error.as_user_error(doing=f"read the firewall rules of {settings.network_project}") from error
             unseen = firewall.unseen_in_shared_vpc(settings)
             return warning(unseen.message, hint=unseen.hint)
-        return _problem([problem]) if problem else None
+        return as_finding([problem]) if problem else None
 
     # --- what is stored -------------------------------------------------------------------------------------------
 
@@ -358,12 +351,5 @@ def _there(read: Callable[[str], dict[str, Any]], path: str, what: str, key: str
         raise error.as_user_error(doing=f"look at {what}") from error
 
 
-def _problem(problems: Sequence[Problem]) -> Finding:
-    first, *others = problems
-    more = "\n".join(f"{other.message}; {other.hint}" for other in others)
-    return failed(first.message, hint=first.hint, error=first.error, details=more)
-
-
 def _listed(places: Sequence[str]) -> str:
-    more = f" and {len(places) - _PLACES_NAMED} more" if len(places) > _PLACES_NAMED else ""
-    return ", ".join(places[:_PLACES_NAMED]) + more
+    return some(places, most=4)

@@ -11,7 +11,7 @@ from hvdcloud.checks import Finding, failed, fine, warning
 from hvdcloud.errors import CapacityError, CredentialsError, UsageError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.gce.doctor.bucket import in_region, storage
+from hvdcloud.providers.gce.doctor.bucket import bucket_and_folder, in_region, storage
 from hvdcloud.providers.gce.money import catalog, transfer
 from hvdcloud.providers.gce.settings import Settings, groups, local_ssds
 from hvdcloud.units import counted, dollars, seconds, size
@@ -132,7 +132,7 @@ def fetch_rate(settings: Settings, *, nodes: int) -> float:
 
 
 def _look_at(login: Login, name: str, data: DataConfig) -> SetSize | Finding:
-    bucket, _, folder = data.source.removeprefix("gs://").partition("/")
+    bucket, folder = bucket_and_folder(data.source)
     api = storage(login)
     deadline = time.monotonic() + LISTING_SECONDS
 
@@ -180,7 +180,7 @@ def _sum(pages: Iterable[Mapping[str, Any]], *, deadline: float) -> tuple[int, i
 
 
 def _refused(login: Login, name: str, source: str, error: ApiError) -> Finding:
-    bucket = source.removeprefix("gs://").partition("/")[0]
+    bucket, _ = bucket_and_folder(source)
     if error.status == 404:
         return failed(
             f"data.{name}: there is no bucket gs://{bucket}",

@@ -14,7 +14,7 @@ from typing import Any
 from hvdcloud.checks import Finding, fine, unknown, warning
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.gce.doctor.bucket import bucket_policy
+from hvdcloud.providers.gce.doctor.bucket import bucket_and_folder, bucket_policy
 from hvdcloud.providers.gce.doctor.permissions import Login, account_of_nodes
 
 Bindings = Sequence[Mapping[str, Any]]
@@ -63,17 +63,15 @@ def check_node_rights(
     if not email or not bucket.startswith("gs://"):
         return unknown("not checked: see service account and bucket")
     found = _REPOSITORY.match(repository or "")
-    name = bucket.removeprefix("gs://").partition("/")[0]
+    name, _ = bucket_and_folder(bucket)
     location, project, images = found.groups() if found else ("", login.project, "")
-    questions: list[Callable[[], Bindings]] = [
-        lambda: _bindings(login.api("cloudresourcemanager").post(f"projects/{project}:getIamPolicy", _VERSION)),
-        lambda: _bindings(bucket_policy(login, name)),
-        lambda: (
-            _bindings(login.api("artifactregistry").read(_path(project, location, images), _QUERY)) if found else ()
-        ),
+    questions: list[Callable[[], Mapping[str, Any]]] = [
+        lambda: login.api("cloudresourcemanager").post(f"projects/{project}:getIamPolicy", _VERSION),
+        lambda: bucket_policy(login, name),
+        lambda: login.api("artifactregistry").read(_path(project, location, images), _QUERY) if found else {},
     ]
-    others = {source: _bucket_of(source) for source in data if _bucket_of(source) != name}
-    questions += [partial(_policy_of, login, each) for each in dict.fromkeys(others.values())]
+    others = {source: each for source in data if (each := bucket_and_folder(source)[0]) != name}
+    questions += [partial(bucket_policy, login, each) for each in dict.fromkeys(others.values())]
     of_project, of_bucket, of_images, *of_data = side_by_side(_answer, questions, only_reads=True)
     policies = (of_bucket, of_project if project == login.project else None)
     wanted = {"objectCreator": ADD_ROLES, "objectViewer": READ_ROLES, "objectUser": WRITE_ROLES}
@@ -98,9 +96,9 @@ def check_node_rights(
         grants.insert(0, (may_pull, f"pull from {found.group()}", command))
     found_policies = dict(zip(dict.fromkeys(others.values()), of_data, strict=True))
     for source, each in others.items():
-        policies = (_in_folder(found_policies[each], source), of_project if project == login.project else None)
+        of_data_set = (_in_folder(found_policies[each], source), policies[-1])
         # Of a bucket of another project, its policy is often all that there is to see, or not even that.
-        if granted(email, READ_ROLES, project=project, policies=policies) is False:
+        if granted(email, READ_ROLES, project=project, policies=of_data_set) is False:
             grants.append((False, f"read {source}", _reading_command(email, each, data)))
     lacking = [(what, command) for may, what, command in grants if may is False]
     if lacking:
@@ -120,10 +118,6 @@ def check_node_rights(
     return fine(f"nodes may {' and '.join(what for _, what, _ in grants)}")
 
 
-def _policy_of(login: Login, bucket: str) -> Bindings:
-    return _bindings(bucket_policy(login, bucket))
-
-
 def _reading_command(email: str, bucket: str, data: Sequence[str]) -> str:
     """What lets an account read a data set: `setup` where it has made the account, else its bucket's owner."""
     if email.partition("@")[0] in ("hvdcloud", "hvdcloud-head"):
@@ -132,13 +126,9 @@ def _reading_command(email: str, bucket: str, data: Sequence[str]) -> str:
     return f"{grant} --role=roles/storage.objectViewer --condition=None"
 
 
-def _bucket_of(source: str) -> str:
-    return source.removeprefix("gs://").partition("/")[0]
-
-
 def _in_folder(policy: Bindings | None, source: str) -> Bindings | None:
     """The policy for this folder: `setup --data` grants with a condition that names one (terraform/identity.tf)."""
-    bucket, _, folder = source.removeprefix("gs://").partition("/")
+    bucket, folder = bucket_and_folder(source)
     start = re.compile(rf'startsWith\("projects/_/buckets/{re.escape(bucket)}/objects/([^"]*)"\)')
 
     def holds(binding: Mapping[str, Any]) -> bool:
@@ -204,16 +194,12 @@ def _gives(
     return None if any(member.startswith(others) for member in given) else False
 
 
-def _answer(ask: Callable[[], Bindings]) -> Bindings | None:
+def _answer(ask: Callable[[], Mapping[str, Any]]) -> Bindings | None:
     try:
-        return ask()
+        found: Bindings = ask().get("bindings", ())
     except ApiError:
         # The right to run jobs does not include the right to read policies.
         return None
-
-
-def _bindings(policy: Mapping[str, Any]) -> Bindings:
-    found: Bindings = policy.get("bindings", ())
     return found
 
 

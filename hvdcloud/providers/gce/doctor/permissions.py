@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.checks import Finding, Once, failed, fine, unknown, warning
 from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.google.credentials import google_credentials
-from hvdcloud.google.errors import ApiError
+from hvdcloud.google.errors import ApiError, explained
 from hvdcloud.google.http import BASE_PATH, Transport, api_errors
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
@@ -103,10 +103,8 @@ def check_credentials(login: Once[Login]) -> Finding:
 
     me = login()
     try:
-        with api_errors(me.project, service="token"):
+        with explained("get a token for the Google credentials"), api_errors(me.project, service="token"):
             me.credentials.refresh(Request())
-    except ApiError as error:
-        raise error.as_user_error(doing="get a token for the Google credentials") from error
     except CredentialsError as error:
         # What Google says to a token that begins in the future, or ended long ago.
         if "short-lived token" in error.message:
@@ -293,10 +291,8 @@ def account_of_nodes(login: Login, account: str) -> str:
 
 def default_account(login: Login) -> str:
     """The project's default service account; "": there is none."""
-    try:
+    with explained(f"find the default service account of {login.project}"):
         return str(login.client().get_project().get("defaultServiceAccount", ""))
-    except ApiError as error:
-        raise error.as_user_error(doing=f"find the default service account of {login.project}") from error
 
 
 def _switched_off(error: ApiError) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.base import Problem
 from hvdcloud.providers.gce.money.tables import read_table
+from hvdcloud.units import counted
 
 T = TypeVar("T")
 
@@ -193,7 +194,7 @@ def local_ssd_problems(machine_type: str, count: int) -> list[Problem]:
     if count == 0 or count in found.local_ssds:
         return []
     if own := found.local_ssd_gb // LOCAL_SSD_GB:
-        message = f"gce.local_ssd: {machine_type} brings {own} local SSD{'s' if own > 1 else ''} of its own"
+        message = f"gce.local_ssd: {machine_type} brings {counted(own, 'local SSD')} of its own"
         return [Problem(message=message, hint="take gce.local_ssd out of hvdcloud.yaml; data go there by themselves")]
     if not found.local_ssds:
         message = f"gce.local_ssd: {machine_type} takes no local SSDs"

@@ -15,6 +15,7 @@ from typing import Any
 
 from hvdcloud.cluster.model import Billed
 from hvdcloud.errors import UsageError
+from hvdcloud.json_values import whole_number
 from hvdcloud.providers.gce.inventory import Resource
 from hvdcloud.providers.gce.money import catalog, prices
 from hvdcloud.providers.gce.money.catalog import NodeKind
@@ -124,7 +125,7 @@ def _end(vm: Resource, *, started: datetime | None, now: datetime) -> tuple[date
     end = end or moment(scheduling.get("terminationTime"))
     if end is None and (limit := scheduling.get("maxRunDuration")):
         # Its time has not begun to count before it runs.
-        end = (started or now) + timedelta(seconds=_number(limit.get("seconds")))
+        end = (started or now) + timedelta(seconds=whole_number(limit.get("seconds")))
     if end is None:
         return None, f"{name} has no time limit"
     if scheduling.get("instanceTerminationAction") != "DELETE":
@@ -136,7 +137,7 @@ def _end(vm: Resource, *, started: datetime | None, now: datetime) -> tuple[date
 
 def _disk(disk: Resource, now: datetime) -> _Item:
     since = moment(disk.get("creationTimestamp")) or now
-    per_hour = prices.disk_dollars_per_hour(disk_gb=_number(disk.get("sizeGb")), region=_region(disk))
+    per_hour = prices.disk_dollars_per_hour(disk_gb=whole_number(disk.get("sizeGb")), region=_region(disk))
     return _Item(
         now=Billed(node="", since=since.timestamp(), dollars_per_hour=per_hour),
         ends=None,
@@ -181,12 +182,12 @@ def moment(text: object) -> datetime | None:
 
 def _disk_gb(vm: Resource) -> int:
     """Without local SSDs, which cost nothing once a VM is off: what they held is gone then."""
-    return sum(_number(disk.get("diskSizeGb")) for disk in vm.get("disks", ()) if disk.get("type") != "SCRATCH")
+    return sum(whole_number(disk.get("diskSizeGb")) for disk in vm.get("disks", ()) if disk.get("type") != "SCRATCH")
 
 
 def _scratch_gb(vm: Resource) -> int:
     """Of local SSDs, those that came with the machine type, in whose price they are, and those that were attached."""
-    return sum(_number(disk.get("diskSizeGb")) for disk in vm.get("disks", ()) if disk.get("type") == "SCRATCH")
+    return sum(whole_number(disk.get("diskSizeGb")) for disk in vm.get("disks", ()) if disk.get("type") == "SCRATCH")
 
 
 def _region(resource: Resource) -> str | None:
@@ -202,7 +203,3 @@ def _foreign(resources: Sequence[Resource]) -> list[str]:
     regions = {region for each in resources if (region := _region(each)) and not prices.knows(region)}
     instead = f"those of {prices.region()} are used instead"
     return [f"the price table has no prices of {each}; {instead}" for each in sorted(regions)]
-
-
-def _number(text: object) -> int:
-    return int(str(text)) if str(text).isdecimal() else 0

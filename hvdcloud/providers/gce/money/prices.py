@@ -11,6 +11,7 @@ from datetime import date
 from hvdcloud.providers.gce.money import catalog, price_table
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.money.price_table import Table
+from hvdcloud.providers.gce.names import region_of
 
 _GB = 2**30
 
@@ -80,12 +81,12 @@ def by_price(zones: Iterable[str], *, price: Callable[[str], float | None]) -> l
         price: of a region; None: not known.
     """
     ordered = list(zones)
-    regions = dict.fromkeys(zone.rpartition("-")[0] for zone in ordered)
+    regions = dict.fromkeys(map(region_of, ordered))
     prices = {region: price(region) for region in regions if knows(region)}
     known = {region: dollars for region, dollars in prices.items() if dollars is not None}
     if len(known) < 2:
         return ordered
-    return sorted(ordered, key=lambda zone: known.get(zone.rpartition("-")[0], float("inf")))
+    return sorted(ordered, key=lambda zone: known.get(region_of(zone), float("inf")))
 
 
 def as_of() -> date:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hvdcloud.providers.gce.names import some
-from hvdcloud.units import dollars
+from hvdcloud.units import dollars, some
 
 IMAGE_GB = 5.0
 """What each node pulls, roughly: an image for GPUs; those for CPUs are smaller."""

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request, leftover_table
 from hvdcloud.errors import CapacityError, HvdcloudError, NameTakenError, TeardownError, UsageError
 from hvdcloud.google.error_catalogue import ELSEWHERE
-from hvdcloud.google.errors import CATALOGUE, Action, ApiError, operation_errors
+from hvdcloud.google.errors import CATALOGUE, Action, ApiError, explained, operation_errors
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, NoRoomError, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.inventory import VMS, Resource
+from hvdcloud.providers.gce.inventory import VMS, Resource, labels_of
 from hvdcloud.providers.gce.names import region_of, request_id, zone_of
 from hvdcloud.providers.gce.ops.delete import Sweep, Target
 from hvdcloud.providers.gce.plan.request import METADATA_SERIAL_LOG, bulk_insert_bodies, without_metadata
-from hvdcloud.providers.gce.resource_mapper import labels_of
 from hvdcloud.providers.gce.settings import Settings, groups
 from hvdcloud.units import counted
 
@@ -94,7 +93,7 @@ class Creation:
         self._spec = plan.spec
         self._journal = journal
         self._on_progress = on_progress
-        self._vms = vms(len(plan.names))
+        self._vms = counted(len(plan.names), "VM")
         self._only = None if plan.indices is None else plan.names
         """Nothing else of the cluster is to be touched; None: there is nothing else."""
         self._abort = threading.Event()
@@ -217,7 +216,7 @@ class Creation:
             raise _AbortedError
         request = self._new_request("bulkInsert", zone=zone)
         self._zones.add(zone)
-        self._report(zone, f"asking for {vms(int(body['count']))}")
+        self._report(zone, f"asking for {counted(int(body['count']), 'VM')}")
         try:
             operation = self._client.bulk_insert(zone, body, request)
         except ApiError as error:
@@ -303,14 +302,11 @@ class Creation:
     def _make_firewall(self, request: Request) -> None:
         if self._abort.is_set():
             raise _AbortedError
-        doing = f"create {request.object}"
-        try:
+        with explained(f"create {request.object}"):
             operation = self._client.insert_firewall(request.body, self._new_request(request.object))
             operation = self._client.wait(operation, deadline=time.monotonic() + FIREWALL_SECONDS, stop=self._abort)
-        except ApiError as error:
-            raise error.as_user_error(doing=doing) from error
-        if errors := operation_errors(operation):
-            raise errors[0].as_user_error(doing=doing)
+            if errors := operation_errors(operation):
+                raise errors[0]
 
     def _new_request(self, what: str, **where: str) -> str:
         """A requestId that is on disk before it is sent."""
@@ -322,11 +318,6 @@ class Creation:
 
     def _report(self, zone: str, step: str, *, stage: Stage = Stage.WORKING) -> None:
         self._on_progress(NodeProgress(object=zone, step=step, stage=stage))
-
-
-def vms(count: int) -> str:
-    """`1 VM`, `4 VMs`."""
-    return f"{count} VM{'s' if count > 1 else ''}"
 
 
 def _last_said(error: ApiError) -> str:

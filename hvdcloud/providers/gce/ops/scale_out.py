@@ -13,13 +13,13 @@ from hvdcloud.errors import NameTakenError, NodeError, UsageError
 from hvdcloud.google.errors import operation_errors
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.inventory import Inventory, Resource
+from hvdcloud.providers.gce.inventory import Inventory, Resource, labels_of
 from hvdcloud.providers.gce.money.costs import LATE_SECONDS, costs
 from hvdcloud.providers.gce.names import request_id, zone_of
 from hvdcloud.providers.gce.ops.create import GcePlan
 from hvdcloud.providers.gce.plan.budget import MIN_RUN_SECONDS, START_SECONDS, node_dollars_per_hour
 from hvdcloud.providers.gce.plan.request import METADATA_SERIAL_LOG, bulk_insert_bodies, without_metadata
-from hvdcloud.providers.gce.resource_mapper import labels_of, metadata_of, node_state
+from hvdcloud.providers.gce.resource_mapper import metadata_of, node_state
 from hvdcloud.providers.gce.settings import Settings, groups
 
 LABEL_SECONDS = 120.0

@@ -13,9 +13,9 @@ from hvdcloud.providers.gce.money import catalog, prices
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.money.costs import LATE_SECONDS
 from hvdcloud.providers.gce.money.price_table import HOURS_PER_MONTH
-from hvdcloud.providers.gce.names import region_of, some
+from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Group, Settings, attached_local_ssds, groups
-from hvdcloud.units import counted, dollars
+from hvdcloud.units import counted, dollars, some
 
 # https://cloud.google.com/compute/docs/instances/limit-vm-runtime: 30 s to 120 days, up to 30 s late.
 MIN_RUN_SECONDS = 30
@@ -200,5 +200,5 @@ def _kinds(settings: Settings, offer: PaidZone, *, nodes: int) -> Iterator[str]:
     for group in reversed(alike):
         each = node_dollars_per_hour(settings, group.kind, zone=offer.zone)
         price = "" if each is None else f", {dollars(each)}/h{' each' if group.nodes > 1 else ''}"
-        who = "head" if 0 in group.indices else f"{group.nodes} worker{'s' if group.nodes > 1 else ''}"
+        who = "head" if 0 in group.indices else counted(group.nodes, "worker")
         yield f"{who}: {group.kind}{'' if group.kind.spot else ', on demand'}{price}"
