@@ -17,6 +17,8 @@ from hvdcloud.image.plan.versions import Row, find
 from tests.images import contents
 
 Build = Callable[[Row], str]
+pytestmark = pytest.mark.engine
+
 NAME = "hvdcloud-tests/own:without-horovod"
 # torch with its headers, as its wheel has it, and Debian's Python; no compiler, no Open MPI, no pip, no Horovod.
 WITHOUT_HOROVOD = r"""

@@ -36,7 +36,7 @@ print("import keras finds", importlib.util.find_spec("keras") and __import__("ke
 """
 
 # Two cores need a quarter of an hour to compile Horovod.
-pytestmark = pytest.mark.timeout(3600)
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
 each_cpu_row = pytest.mark.parametrize("row", [row for row in ROWS if not row.cuda], ids=lambda row: row.version)
 each_cuda_row = pytest.mark.parametrize("row", [row for row in ROWS if row.cuda], ids=lambda row: row.version)
 Project = Callable[..., str]

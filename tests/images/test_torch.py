@@ -26,6 +26,7 @@ DRIVER_VERSION = "import ctypes; v = ctypes.c_int(); ctypes.CDLL('libcuda.so.1')
 DRIVER_VERSION += "print('driver', v.value)"
 
 pytestmark = [
+    pytest.mark.engine,
     # Two cores need a quarter of an hour to compile Horovod.
     pytest.mark.timeout(3600),
     pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.version}-cuda{row.cuda}"),
