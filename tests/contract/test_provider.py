@@ -20,28 +20,38 @@ from hvdcloud.errors import HvdcloudError, NameTakenError, NodeError, UsageError
 from hvdcloud.providers.base import Provider
 from tests.standins.compute import Emulator
 from tests.support.harness import freeze
-from tests.support.provider_backends import GceWorkshop, LocalWorkshop, SshWorkshop, Workshop
+from tests.support.provider_backends import GceWorkshop, LocalWorkshop, NodeImages, SshWorkshop, Workshop, node_images
 from tests.support.ssh_hosts import SshHosts, ssh_hosts
 
 pytestmark = pytest.mark.engine
 
 
+SAYS = "no host key could be made"
+
+
 @pytest.fixture(scope="module")
-def own_hosts(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
-    """Four machines that are reached by SSH and have the image."""
-    with ssh_hosts(tmp_path_factory.mktemp("user"), "gpu0", "gpu1", "gpu2", "gpu3", image=image) as hosts:
+def of_engine(engine: Any, image: str) -> Iterator[NodeImages]:
+    with node_images(engine, image, says=SAYS) as images:
+        yield images
+
+
+@pytest.fixture(scope="module")
+def own_hosts(of_engine: NodeImages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    """Four machines that are reached by SSH and have the images; how they get one: test_own_machines.py."""
+    folder, images = tmp_path_factory.mktemp("user"), of_engine.all()
+    with ssh_hosts(folder, "gpu0", "gpu1", "gpu2", "gpu3", images=images) as hosts:
         yield hosts
 
 
 @pytest.fixture(params=["local", "ssh", "gce"])
 def workshop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
     if request.param == "local":
-        yield LocalWorkshop(request.getfixturevalue("engine"), request.getfixturevalue("image"), tmp_path)
+        yield LocalWorkshop(request.getfixturevalue("engine"), request.getfixturevalue("of_engine"), tmp_path)
         return
     if request.param == "ssh":
         hosts = request.getfixturevalue("own_hosts")
         monkeypatch.setenv("PATH", hosts.path)
-        with contextlib.closing(SshWorkshop(hosts, request.getfixturevalue("image"))) as found:
+        with contextlib.closing(SshWorkshop(hosts, request.getfixturevalue("of_engine"))) as found:
             yield found
         return
     with Emulator() as emulator:
@@ -201,12 +211,12 @@ def test_of_two_creates_at_once_one_wins_and_stays_whole(
 def test_a_node_that_stops_while_booting_is_reported_with_its_log(
     workshop: Workshop, provider: Provider, spec: ClusterSpec, journal: Journal
 ) -> None:
-    with workshop.broken(spec, says="no host key could be made") as broken:
+    with workshop.broken(spec, says=SAYS) as broken:
         nodes = provider.create(provider.plan(broken), journal=journal)
         try:
             with pytest.raises(NodeError, match=r"stopped while coming up|failed at step start") as caught:
                 provider.wait_ready(nodes, deadline=deadline())
-            assert "no host key could be made" in caught.value.details
+            assert SAYS in caught.value.details
         finally:
             provider.destroy(spec.name)
 
