@@ -43,15 +43,19 @@ def own_hosts(of_engine: NodeImages, tmp_path_factory: pytest.TempPathFactory) -
         yield hosts
 
 
-@pytest.fixture(params=["local", "ssh", "gce"])
-def workshop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+@pytest.fixture(scope="module", params=["local", "ssh", "gce"])
+def workshop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     if request.param == "local":
-        yield LocalWorkshop(request.getfixturevalue("engine"), request.getfixturevalue("of_engine"), tmp_path)
+        engine, images = request.getfixturevalue("engine"), request.getfixturevalue("of_engine")
+        yield LocalWorkshop(engine, images, tmp_path_factory.mktemp("local"))
         return
     if request.param == "ssh":
         hosts = request.getfixturevalue("own_hosts")
-        monkeypatch.setenv("PATH", hosts.path)
-        with contextlib.closing(SshWorkshop(hosts, request.getfixturevalue("of_engine"))) as found:
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.closing(SshWorkshop(hosts, request.getfixturevalue("of_engine"))) as found,
+        ):
+            patch.setenv("PATH", hosts.path)
             yield found
         return
     with Emulator() as emulator:
@@ -253,12 +257,23 @@ def test_a_paused_node_shows_as_frozen_and_can_be_deleted(
 # --- nodes that come and go ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def pair(provider: Provider, spec: ClusterSpec, journal: Journal) -> Iterator[ClusterSpec]:
-    """A cluster of two nodes that is up."""
-    provider.wait_ready(provider.create(provider.plan(spec), journal=journal), deadline=deadline())
+@pytest.fixture(scope="module")
+def pair_spec(workshop: Workshop) -> Iterator[ClusterSpec]:
+    """Of which nothing is left after the last test."""
+    spec = workshop.spec()
     yield spec
-    assert list(provider.destroy(spec.name)) == []
+    assert list(workshop.provider.destroy(spec.name)) == []
+    assert workshop.left(spec.name) == []
+
+
+@pytest.fixture
+def pair(provider: Provider, pair_spec: ClusterSpec, journal: Journal) -> ClusterSpec:
+    """A cluster of two nodes that is up, as every test leaves it that does not fail."""
+    found = provider.cluster(pair_spec.name)
+    if found is None or not found.whole or len(found.nodes) != pair_spec.nodes:
+        assert list(provider.destroy(pair_spec.name)) == []
+        provider.wait_ready(provider.create(provider.plan(pair_spec), journal=journal), deadline=deadline())
+    return pair_spec
 
 
 def names(provider: Provider, spec: ClusterSpec) -> list[str]:
@@ -350,3 +365,4 @@ def test_the_journal_hears_of_new_nodes_before_they_are_made(
     provider.grow(dataclasses.replace(pair, nodes=3), [2], journal=Watching(journal._path))
     assert seen
     assert all(each == before for each in seen)
+    assert list(provider.shrink(pair.name, [2])) == []
