@@ -235,7 +235,7 @@ def test_up_after_a_killed_up_clears_its_remains_and_begins_again(
     cloud: RecordsCloud, project: Project, method: str
 ) -> None:
     killed_at(cloud, project, "after", method, 0, "up")
-    again = came_up(project.hvdcloud("up", expect=None))
+    again = came_up(dataclasses.replace(project, first=NOTHING_LATE).hvdcloud("up", expect=None))
     assert "an earlier `up` of t-gce was interrupted" in again.err
     assert cloud.left() == []
 
