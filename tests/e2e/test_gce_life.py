@@ -360,17 +360,6 @@ def test_ctrl_c_while_a_vm_pulls_leaves_nothing(cloud: Cloud, tmp_path: Path) ->
 # --- VMs that do not come up ------------------------------------------------------------------------------------------
 
 
-def test_an_image_that_the_vms_may_not_read_fails_the_pull_at_once(cloud: Cloud, tmp_path: Path) -> None:
-    stranger = "stranger@test-project.iam.gserviceaccount.com"
-    project = cloud.project(tmp_path, "t-gce-denied", nodes=1, gce={"service_account": stranger})
-    ended = project.hvdcloud("up", expect=5)
-    denied = r"^error: node t-gce-denied-0 failed at step pull; it says: .*denied"
-    assert re.search(denied, ended.err, flags=re.MULTILINE)
-    assert "boot log" in ended.err
-    assert "hvdcloud: failed: step pull" in ended.err
-    assert left(cloud, project) == []
-
-
 def test_a_container_that_does_not_start_says_so_with_the_boot_log(
     cloud: Cloud, tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
