@@ -323,7 +323,7 @@ def test_after_a_launch_whose_laptop_died_the_vms_power_off_and_any_laptop_clean
     assert len([link for link in left(cloud, project) if "/disks/" in link]) == 1
 
     elsewhere = replace(project, state=tmp_path / "another-laptop")
-    (found,) = elsewhere.hvdcloud("list", "--json").json["result"]
+    (found,) = (each for each in elsewhere.hvdcloud("list", "--json").json["result"] if each["name"] == project.name)
     assert [node["state"] for node in found["nodes"]] == ["stopped"]
     logs = elsewhere.hvdcloud("logs").out
     assert "written" in logs
@@ -408,10 +408,11 @@ def test_through_iap_the_vms_need_no_external_address_and_only_iap_may_come_in(c
     project.environ["PATH"] = f"{gcloud.parent}:{os.environ['PATH']}"
     project.hvdcloud("push")
     project.hvdcloud("up")
-    (rule,) = (rule for rule in cloud.emulator.state.all_firewalls() if rule["name"].endswith("-ssh"))
+    rules, found = cloud.emulator.state.all_firewalls(), cloud.emulator.state.instances()
+    (rule,) = (rule for rule in rules if "-t-gce-iap-" in rule["name"] and rule["name"].endswith("-ssh"))
     assert rule["sourceRanges"] == ["35.235.240.0/20"]
-    for vm in cloud.emulator.state.instances():
-        assert "accessConfigs" not in vm["networkInterfaces"][0]
+    ours = [vm for vm in found if vm["name"].startswith("t-gce-iap-")]
+    assert ["accessConfigs" in vm["networkInterfaces"][0] for vm in ours] == [False, False]
     assert "through IAP" in project.hvdcloud("status").out
     assert project.hvdcloud("ssh", "1", "--", "hostname").out == "t-gce-iap-1\n"
     ran = project.hvdcloud("run", "--", "hostname").out
