@@ -77,6 +77,10 @@ class MachineFinding:
             bucket_down=_higher(self.bucket_down, other.bucket_down),
         )
 
+    def without_lasting_faults(self) -> MachineFinding:
+        """Without what another measurement does not change: what its GPUs and their driver say is broken."""
+        return replace(self, gpus=[GpuHealth(index=each.index) for each in self.gpus], xids=())
+
 
 def _higher(one: float | None, other: float | None) -> float | None:
     return max((each for each in (one, other) if each is not None), default=None)

@@ -117,7 +117,7 @@ def _measure(context: Context, *, seconds: float, size: int, replace_bad: bool =
     promises = {node.name: context.platform.promise(node.index) for node in cluster.nodes}
     machines = _measure_machines(context, cluster, record)
     for _ in range(MOST_AGAIN):
-        if not _suspects(judge(machines, [], promises=promises)):
+        if not _suspects(judge([each.without_lasting_faults() for each in machines], [], promises=promises)):
             break
         # All nodes again: the figures are compared with each other, so they have to be of the same moment.
         again = _measure_machines(context, cluster, record)
@@ -130,7 +130,8 @@ def _measure(context: Context, *, seconds: float, size: int, replace_bad: bool =
     if f"{cluster.name}-0" in reachable:
         with collectives.ended():
             pairs = collectives.pairs(hosts, seconds=seconds)
-            if suspects := _suspects(judge(machines, pairs, promises=promises)):
+            found_alone = _suspects(judge(machines, [], promises=promises))
+            if suspects := _suspects(judge(machines, pairs, promises=promises)) - found_alone:
                 repeated = collectives.pairs(hosts, seconds=seconds, only=suspects)
                 second = {tuple(each.nodes): each for each in repeated}
                 pairs = [each.best_of(second.get(tuple(each.nodes), each)) for each in pairs]

@@ -34,11 +34,16 @@ class LateArrival:
             return None
         context = self._context
         with context.console.waiting(context.name, "waiting for what a killed `up` had asked for"):
-            while time.monotonic() < self._until:
+            # Each look is several requests; the last one is when the time is over.
+            pause, over = PAUSE_SECONDS, time.monotonic() >= self._until
+            while not over:
                 found = context.provider.cluster(context.name)
                 if found is not None and found.id == self._killed:
                     return found
-                time.sleep(PAUSE_SECONDS)
+                left = self._until - time.monotonic()
+                over = left <= 0
+                time.sleep(max(0.0, min(pause, left)))
+                pause *= 2
         # Only spares the next command this wait.
         with contextlib.suppress(HvdcloudError):
             context.state.journal.record("down-done", cluster_id=self._killed)

@@ -112,6 +112,17 @@ def scene(laptop: Laptop, new_vm: NewVm) -> Callable[..., Scene]:
     return make
 
 
+def all_reduces_that_fail_with(node: str) -> Program:
+    """What a head does for `check-collective` where no all-reduce with this node ends well."""
+
+    def measure(channel: paramiko.Channel) -> None:
+        request = json.loads(channel.makefile("rb").readline())
+        results = [{"error": "no answer"} if f"{node}:" in " ".join(job) else PAIR for job in request["jobs"]]
+        says(json.dumps({"results": results}))(channel)
+
+    return measure
+
+
 def test_every_node_is_measured_alone_in_pairs_and_together_and_nothing_stays_on_it(scene: Any) -> None:
     here = scene()
     result = here.check()
@@ -134,9 +145,23 @@ def test_a_bad_node_is_measured_again_before_it_is_called_bad(scene: Any) -> Non
     result = here.check()
     assert (result.bad, result.exit_code) == (["digits-1"], ExitCode.NODE)
     assert here.times("check-machine") == 9
-    # Three rounds of one pair, two of them again, and all together.
-    assert here.times("check-collective") == 6
+    # Three rounds of one pair, and all together: it is not its pairs that make it bad.
+    assert here.times("check-collective") == 4
     assert here.provider.shrunk == []
+
+
+def test_a_node_with_bad_pairs_is_in_them_again_before_it_is_called_bad(scene: Any) -> None:
+    here = scene(collective=all_reduces_that_fail_with("digits-1"))
+    assert here.check().bad == ["digits-1"]
+    # Three rounds of one pair, two of them again, and all together.
+    assert (here.times("check-machine"), here.times("check-collective")) == (3, 6)
+
+
+def test_what_a_gpu_says_is_broken_is_not_measured_again(scene: Any) -> None:
+    errors = {**MACHINE, "gpus": [{"index": 0, "name": "Tesla T4", "ecc_errors": 5}]}
+    here = scene(machines=(MACHINE, errors, MACHINE))
+    assert here.check().bad == ["digits-1"]
+    assert (here.times("check-machine"), here.times("check-collective")) == (3, 4)
 
 
 def test_a_check_that_fails_half_way_still_ends_what_runs_on_the_nodes(scene: Any) -> None:
@@ -153,7 +178,7 @@ def test_a_bad_node_with_checkpoints_that_are_nowhere_else_is_not_replaced(scene
         here.check(replace_bad=True)
     assert "check --replace-bad again; --force deletes all the same" in refused.value.hint
     # All together would be measured after the replacement.
-    assert here.times("check-collective") == 5
+    assert here.times("check-collective") == 3
     assert here.provider.shrunk == []
 
 

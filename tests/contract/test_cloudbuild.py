@@ -141,6 +141,29 @@ def laptop(place: Place) -> Laptop:
     return Laptop(place, f"{place.registry}/hvdcloud/t{secrets.token_hex(4)}")
 
 
+@pytest.fixture(scope="module")
+def built(shared: Place) -> str:
+    """A repository with all images of a plan."""
+    repository = f"{shared.registry}/hvdcloud/t{secrets.token_hex(4)}"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in shared.environ.items():
+            patch.setenv(name, value)
+        Laptop(shared, repository).build(tiny_plan("1"))
+    return repository
+
+
+@pytest.fixture
+def again(place: Place, built: str) -> Laptop:
+    """The user of that repository."""
+    return Laptop(place, built)
+
+
+def one_layer(**changes: str) -> ImagePlan:
+    """A plan of whose images that repository has all but the last."""
+    old, new = tiny_plan("1"), tiny_plan(secrets.token_hex(4), **changes)
+    return replace(new, steps=(*old.steps[:2], replace(new.last, arguments=old.last.arguments)))
+
+
 # --- what is built, and what is not -----------------------------------------------------------------------------------
 
 
@@ -158,31 +181,28 @@ def test_the_digest_is_the_registrys_own_and_the_log_is_shown(laptop: Laptop) ->
     assert len(steps) == len(set(steps))
 
 
-def test_what_is_at_the_registry_is_not_built_again(laptop: Laptop) -> None:
-    first = laptop.build(tiny_plan("1"))
-    second = laptop.build(tiny_plan("1"))
-    assert (second.digest, second.cached) == (first.digest, True)
-    assert len(laptop.steps()) == 1
+def test_what_is_at_the_registry_is_not_built_again(again: Laptop) -> None:
+    result = again.build(tiny_plan("1"))
+    assert (result.digest, result.cached) == (digest_at_registry(f"{again.repository}:1"), True)
+    assert again.steps() == []
 
 
-def test_changed_requirements_cost_one_layer_and_send_one_file(laptop: Laptop) -> None:
-    laptop.build(tiny_plan("1"))
-    old, new = tiny_plan("1"), tiny_plan("2", requirements="scikit-learn")
-    plan = replace(new, steps=(*old.steps[:2], replace(new.last, arguments=old.last.arguments)))
-    laptop.events.clear()
-    result = laptop.build(plan)
-    assert laptop.steps()[1:] == [["project"]]
-    assert result.digest == digest_at_registry(f"{laptop.repository}:2")
+def test_changed_requirements_cost_one_layer_and_send_one_file(again: Laptop) -> None:
+    plan = one_layer(requirements="scikit-learn")
+    result = again.build(plan)
+    assert again.steps() == [["project"]]
+    assert result.digest == digest_at_registry(f"{again.repository}:{plan.digest}")
     # With a single step Cloud Build's log names none.
-    assert "the layer for requirements.txt" in laptop.said("image")
+    assert "the layer for requirements.txt" in again.said("image")
 
 
-def test_a_repository_with_a_tag_of_its_own_follows_what_is_built(laptop: Laptop) -> None:
-    first = laptop.build(tiny_plan("1"), repository=f"{laptop.repository}:mine")
-    assert digest_at_registry(f"{laptop.repository}:mine") == first.digest
-    second = laptop.build(tiny_plan("2", requirements="other"), repository=f"{laptop.repository}:mine")
-    assert digest_at_registry(f"{laptop.repository}:mine") == second.digest != first.digest
-    assert laptop.build(tiny_plan("2", requirements="other"), repository=f"{laptop.repository}:mine").cached
+def test_a_repository_with_a_tag_of_its_own_follows_what_is_built(again: Laptop) -> None:
+    mine, plan = f"{again.repository}:mine", one_layer(requirements="other")
+    first = again.build(one_layer(), repository=mine)
+    assert digest_at_registry(mine) == first.digest
+    second = again.build(plan, repository=mine)
+    assert digest_at_registry(mine) == second.digest != first.digest
+    assert again.build(plan, repository=mine).cached
 
 
 def test_an_unchanged_source_is_sent_once(laptop: Laptop) -> None:
@@ -211,13 +231,13 @@ def test_a_log_is_read_on_from_where_it_was(laptop: Laptop) -> None:
         assert bucket.read_from(name, start) == new
 
 
-def test_what_only_this_machines_network_needs_is_not_sent(laptop: Laptop) -> None:
+def test_what_only_this_machines_network_needs_is_not_sent(again: Laptop) -> None:
     show = 'ARG BASE\nFROM debian:bookworm-slim\nCOPY ca-bundle.crt /\nRUN echo "<$(cat /ca-bundle.crt)>" && false\n'
-    laptop.failure(tiny_plan("1", project=show), ImageError)
-    assert "<>" in laptop.said("output")
-    laptop.config = ImageConfig(ca_bundle="corporate.pem")
-    laptop.failure(tiny_plan("2", project=show), ImageError)
-    assert "<of this machine's network>" in laptop.said("output")
+    again.failure(one_layer(project=show), ImageError)
+    assert "<>" in again.said("output")
+    again.config = ImageConfig(ca_bundle="corporate.pem")
+    again.failure(one_layer(project=show), ImageError)
+    assert "<of this machine's network>" in again.said("output")
 
 
 # --- trouble on the way: built once all the same ----------------------------------------------------------------------
@@ -241,13 +261,13 @@ def test_a_lost_answer_does_not_build_twice(laptop: Laptop, action: dict[str, An
     assert len(laptop.steps()) == 1
 
 
-def test_polling_continues_through_trouble(laptop: Laptop) -> None:
-    laptop.place.server.queue_seconds = 0.5
-    laptop.place.server.faults.add({"status": 503}, method=f"{METHOD}get", skip=1, times=2)
-    laptop.place.server.faults.add({"reset": "before"}, method=f"{METHOD}get", skip=2, times=2)
-    assert laptop.build(tiny_plan("1")).digest
-    assert len(laptop.steps()) == 1
-    assert "waiting for a machine" in laptop.said("image")
+def test_polling_continues_through_trouble(again: Laptop) -> None:
+    again.place.server.queue_seconds = 0.5
+    again.place.server.faults.add({"status": 503}, method=f"{METHOD}get", skip=1, times=2)
+    again.place.server.faults.add({"reset": "before"}, method=f"{METHOD}get", skip=2, times=2)
+    assert again.build(one_layer()).digest
+    assert len(again.steps()) == 1
+    assert "waiting for a machine" in again.said("image")
 
 
 def test_a_log_that_cannot_be_read_for_a_while_is_shown_once_and_whole(laptop: Laptop) -> None:
@@ -260,38 +280,38 @@ def test_a_log_that_cannot_be_read_for_a_while_is_shown_once_and_whole(laptop: L
     assert len(pushed) == len(set(pushed)) == 3
 
 
-def test_a_log_that_may_not_be_read_is_no_reason_to_fail(laptop: Laptop) -> None:
-    laptop.place.storage.fault(path="log-", method="GET", action={"status": 403}, times=1000)
-    assert laptop.build(tiny_plan("1")).digest
-    (_, warning) = laptop.said("warning")
+def test_a_log_that_may_not_be_read_is_no_reason_to_fail(again: Laptop) -> None:
+    again.place.storage.fault(path="log-", method="GET", action={"status": 403}, times=1000)
+    assert again.build(one_layer()).digest
+    (_, warning) = again.said("warning")
     assert "roles/storage.objectAdmin" in warning
 
 
-def test_a_build_that_is_on_its_way_is_followed_not_built_again(laptop: Laptop) -> None:
-    laptop.place.server.queue_seconds = 1.0
-    plan = tiny_plan("1")
+def test_a_build_that_is_on_its_way_is_followed_not_built_again(again: Laptop) -> None:
+    again.place.server.queue_seconds = 1.0
+    plan = one_layer()
 
     def die(event: BuildEvent) -> None:
         if event.text == "waiting for a machine":
-            raise SystemExit  # As a laptop does whose battery is empty.
+            raise SystemExit  # As a again does whose battery is empty.
 
     with pytest.raises(SystemExit):
-        Laptop(laptop.place, laptop.repository, on_event=die).build(plan)
-    result = laptop.build(plan)
+        Laptop(again.place, again.repository, on_event=die).build(plan)
+    result = again.build(plan)
     assert result.digest == digest_at_registry(result.reference)
-    assert len(laptop.steps()) == 1
-    assert any(text.startswith("it is being built already") for text in laptop.said("image"))
+    assert len(again.steps()) == 1
+    assert any(text.startswith("it is being built already") for text in again.said("image"))
 
 
-def test_a_build_for_another_repository_is_not_followed(laptop: Laptop) -> None:
-    laptop.place.server.queue_seconds = 1.0
-    other = Laptop(laptop.place, f"{laptop.repository}-other")
-    plan = tiny_plan("1")
+def test_a_build_for_another_repository_is_not_followed(again: Laptop) -> None:
+    again.place.server.queue_seconds = 1.0
+    other = Laptop(again.place, f"{again.repository}-other")
+    plan = one_layer()
     other.on_event = lambda event: (_ for _ in ()).throw(SystemExit) if event.text.startswith("waiting") else None
     with pytest.raises(SystemExit):
         other.build(plan)
-    laptop.build(plan)
-    assert len(laptop.steps()) == 2
+    again.build(plan)
+    assert len(again.steps()) == 2
 
 
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------------
@@ -354,7 +374,7 @@ def test_what_pip_says_is_the_reason_and_what_was_built_before_is_kept(laptop: L
         assert (error.hint, laptop.steps()[-1]) == (PIP_HINT, steps)
 
 
-def test_a_buildkit_log_is_understood_too(laptop: Laptop) -> None:
+def test_a_buildkit_log_is_understood_too(again: Laptop) -> None:
     plain = "\\n".join(
         [
             "#5 [project 2/3] COPY a /a",
@@ -364,11 +384,11 @@ def test_a_buildkit_log_is_understood_too(laptop: Laptop) -> None:
             "#6 1.003 ERROR: No matching distribution found for nothing",
         ]
     )
-    laptop.failure(tiny_plan("1", project="ARG BASE\n" + FAILING.format(f'printf "{plain}\\n"')), ImageError)
+    again.failure(one_layer(project="ARG BASE\n" + FAILING.format(f'printf "{plain}\\n"')), ImageError)
     instruction = "RUN pip install nothing"
-    assert BuildEvent(kind="step", text=instruction, step=3, steps=3, stage=instruction) in laptop.events
-    assert "looking for it" in laptop.said("output")
-    assert "ERROR: No matching distribution found for nothing" in laptop.said("output")
+    assert BuildEvent(kind="step", text=instruction, step=3, steps=3, stage=instruction) in again.events
+    assert "looking for it" in again.said("output")
+    assert "ERROR: No matching distribution found for nothing" in again.said("output")
 
 
 @pytest.mark.parametrize(
@@ -443,18 +463,18 @@ def test_an_account_that_may_not_use_the_bucket_needs_a_role_there(laptop: Lapto
     assert [event for event in laptop.events if event.kind == "warning"] == []
 
 
-def test_an_account_that_setup_has_just_made_is_waited_for(laptop: Laptop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_account_that_setup_has_just_made_is_waited_for(again: Laptop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grants, "PAUSE_SECONDS", 0.1)
-    laptop.place.storage.authorize = lambda token: not token
-    laptop.settled_at = time.time() + 60
+    again.place.storage.authorize = lambda token: not token
+    again.settled_at = time.time() + 60
 
     def arrive(event: BuildEvent) -> None:
         if event.text.startswith("not allowed yet"):
-            laptop.place.storage.authorize = None
+            again.place.storage.authorize = None
 
-    laptop.on_event = arrive
-    assert laptop.build(tiny_plan("1")).digest.startswith("sha256:")
-    assert "not allowed yet: what setup grants takes minutes to hold; trying again for 1 min" in laptop.said("image")
+    again.on_event = arrive
+    assert again.build(one_layer()).digest.startswith("sha256:")
+    assert "not allowed yet: what setup grants takes minutes to hold; trying again for 1 min" in again.said("image")
 
 
 def test_an_account_that_may_not_push_needs_a_role_at_the_registry(

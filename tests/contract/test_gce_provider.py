@@ -25,6 +25,7 @@ from hvdcloud.google.error_catalogue import CATALOGUE
 from hvdcloud.providers.base import NodeProgress, NoRoomError, UnseenError
 from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.names import request_id
+from hvdcloud.providers.gce.ops import create
 from tests.standins.compute import BootDelays, Delays, Emulator, Records
 from tests.support.gce_bench import BULK_INSERT, DELETE, A, B, Bench, W
 from tests.support.harness import at_this_load
@@ -50,6 +51,12 @@ def bench(tmp_path: Path, delays: Delays, boot: BootDelays) -> Iterator[Bench]:
     with Emulator(backing=Records(boot), delays=delays) as emulator:
         yield (bench := Bench(emulator, tmp_path))
         assert bench.left == []
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed for a passing reason is requested again after a tenth of the time."""
+    monkeypatch.setattr(create, "BACKOFF_SECONDS", create.BACKOFF_SECONDS / 10)
 
 
 # --- nothing is made without being asked ---------------------------------------------------------------------------
@@ -395,6 +402,7 @@ def test_an_operation_that_fails_although_its_vms_are_there_leaves_none(bench: B
     bench.provider.destroy(spec.name)
 
 
+@pytest.mark.usefixtures("soon")
 def test_an_operation_that_failed_for_a_passing_reason_is_requested_again_in_the_same_zone(bench: Bench) -> None:
     bench.fail(
         {"operation_error": {"code": "RESOURCE_OPERATION_RATE_EXCEEDED", "message": "scripted"}}, method=BULK_INSERT
@@ -407,8 +415,9 @@ def test_an_operation_that_failed_for_a_passing_reason_is_requested_again_in_the
     bench.provider.destroy(spec.name)
 
 
+@pytest.mark.usefixtures("soon")
 def test_a_service_account_that_was_just_made_is_waited_for(bench: Bench) -> None:
-    bench.emulator.new_account(NEW_ACCOUNT, unknown_seconds=3)
+    bench.emulator.new_account(NEW_ACCOUNT, unknown_seconds=at_this_load(0.5))
     spec = bench.spec()
     bench.create(spec, bench.another(service_account=NEW_ACCOUNT))
     assert set(bench.zones_asked()) == {A}
@@ -419,6 +428,7 @@ def test_a_service_account_that_was_just_made_is_waited_for(bench: Bench) -> Non
     assert bench.provider.destroy(spec.name) == []
 
 
+@pytest.mark.usefixtures("soon")
 def test_a_service_account_that_stays_unknown_is_named_after_a_time_and_nothing_is_left(bench: Bench) -> None:
     bench.emulator.new_account(NEW_ACCOUNT, unknown_seconds=600)
     rule = next(rule for rule in CATALOGUE if rule.patience)
@@ -704,7 +714,7 @@ def test_what_a_node_writes_is_not_believed_to_be_well_formed(bench: Bench) -> N
     for text in ("no json", "[]", '{"status": "ready"}', '{"status": "pulling", "percent": "x"}'):
         bench.emulator.write_guest_attribute(A, spec.node_name(0), "hvdcloud", "status", text)
         with pytest.raises(NodeError, match="did not come up in time"):
-            bench.wait(nodes, seconds=0.5)
+            bench.wait(nodes, seconds=0.3)
     bench.provider.destroy(spec.name)
 
 

@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hvdcloud.storage.open import open_bucket
 from tests.standins.compute import Emulator
 from tests.standins.storage import running_server
 from tests.support.harness import Project, project_in
+from tests.support.impatient import NO_BUCKET
 from tests.support.terminal import terminal
 
 
@@ -216,11 +218,12 @@ def test_what_retries_cost_is_estimated_from_what_the_runs_in_the_bucket_have_se
 
 def test_a_bucket_that_does_not_answer_costs_seconds_and_no_offer(bench: Bench, storage: Bucket) -> None:
     keep_run(storage, 1, hours=10.0, preempted=1)
+    project = replace(bench.project, first=NO_BUCKET)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for endpoint in (f"http://127.0.0.1:{silent.getsockname()[1]}", "http://127.0.0.1:1"):
-            bench.project.environ["STORAGE_EMULATOR_HOST"] = endpoint
+            project.environ["STORAGE_EMULATOR_HOST"] = endpoint
             began = time.monotonic()
-            said = bench.project.hvdcloud("offers").out
+            said = project.hvdcloud("offers").out
             assert time.monotonic() - began < 30
             assert "both are assumptions (--preempted-every HOURS)" in said
             assert "how often Spot nodes were preempted is not known: " in said

@@ -20,28 +20,42 @@ from hvdcloud.errors import HvdcloudError, NameTakenError, NodeError, UsageError
 from hvdcloud.providers.base import Provider
 from tests.standins.compute import Emulator
 from tests.support.harness import freeze
-from tests.support.provider_backends import GceWorkshop, LocalWorkshop, SshWorkshop, Workshop
+from tests.support.provider_backends import GceWorkshop, LocalWorkshop, NodeImages, SshWorkshop, Workshop, node_images
 from tests.support.ssh_hosts import SshHosts, ssh_hosts
 
 pytestmark = pytest.mark.engine
 
 
+SAYS = "no host key could be made"
+
+
 @pytest.fixture(scope="module")
-def own_hosts(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
-    """Four machines that are reached by SSH and have the image."""
-    with ssh_hosts(tmp_path_factory.mktemp("user"), "gpu0", "gpu1", "gpu2", "gpu3", image=image) as hosts:
+def of_engine(engine: Any, image: str) -> Iterator[NodeImages]:
+    with node_images(engine, image, says=SAYS) as images:
+        yield images
+
+
+@pytest.fixture(scope="module")
+def own_hosts(of_engine: NodeImages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    """Four machines that are reached by SSH and have the images; how they get one: test_own_machines.py."""
+    folder, images = tmp_path_factory.mktemp("user"), of_engine.all()
+    with ssh_hosts(folder, "gpu0", "gpu1", "gpu2", "gpu3", images=images) as hosts:
         yield hosts
 
 
-@pytest.fixture(params=["local", "ssh", "gce"])
-def workshop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+@pytest.fixture(scope="module", params=["local", "ssh", "gce"])
+def workshop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     if request.param == "local":
-        yield LocalWorkshop(request.getfixturevalue("engine"), request.getfixturevalue("image"), tmp_path)
+        engine, images = request.getfixturevalue("engine"), request.getfixturevalue("of_engine")
+        yield LocalWorkshop(engine, images, tmp_path_factory.mktemp("local"))
         return
     if request.param == "ssh":
         hosts = request.getfixturevalue("own_hosts")
-        monkeypatch.setenv("PATH", hosts.path)
-        with contextlib.closing(SshWorkshop(hosts, request.getfixturevalue("image"))) as found:
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.closing(SshWorkshop(hosts, request.getfixturevalue("of_engine"))) as found,
+        ):
+            patch.setenv("PATH", hosts.path)
             yield found
         return
     with Emulator() as emulator:
@@ -201,12 +215,12 @@ def test_of_two_creates_at_once_one_wins_and_stays_whole(
 def test_a_node_that_stops_while_booting_is_reported_with_its_log(
     workshop: Workshop, provider: Provider, spec: ClusterSpec, journal: Journal
 ) -> None:
-    with workshop.broken(spec, says="no host key could be made") as broken:
+    with workshop.broken(spec, says=SAYS) as broken:
         nodes = provider.create(provider.plan(broken), journal=journal)
         try:
             with pytest.raises(NodeError, match=r"stopped while coming up|failed at step start") as caught:
                 provider.wait_ready(nodes, deadline=deadline())
-            assert "no host key could be made" in caught.value.details
+            assert SAYS in caught.value.details
         finally:
             provider.destroy(spec.name)
 
@@ -243,12 +257,23 @@ def test_a_paused_node_shows_as_frozen_and_can_be_deleted(
 # --- nodes that come and go ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def pair(provider: Provider, spec: ClusterSpec, journal: Journal) -> Iterator[ClusterSpec]:
-    """A cluster of two nodes that is up."""
-    provider.wait_ready(provider.create(provider.plan(spec), journal=journal), deadline=deadline())
+@pytest.fixture(scope="module")
+def pair_spec(workshop: Workshop) -> Iterator[ClusterSpec]:
+    """Of which nothing is left after the last test."""
+    spec = workshop.spec()
     yield spec
-    assert list(provider.destroy(spec.name)) == []
+    assert list(workshop.provider.destroy(spec.name)) == []
+    assert workshop.left(spec.name) == []
+
+
+@pytest.fixture
+def pair(provider: Provider, pair_spec: ClusterSpec, journal: Journal) -> ClusterSpec:
+    """A cluster of two nodes that is up, as every test leaves it that does not fail."""
+    found = provider.cluster(pair_spec.name)
+    if found is None or not found.whole or len(found.nodes) != pair_spec.nodes:
+        assert list(provider.destroy(pair_spec.name)) == []
+        provider.wait_ready(provider.create(provider.plan(pair_spec), journal=journal), deadline=deadline())
+    return pair_spec
 
 
 def names(provider: Provider, spec: ClusterSpec) -> list[str]:
@@ -340,3 +365,4 @@ def test_the_journal_hears_of_new_nodes_before_they_are_made(
     provider.grow(dataclasses.replace(pair, nodes=3), [2], journal=Watching(journal._path))
     assert seen
     assert all(each == before for each in seen)
+    assert list(provider.shrink(pair.name, [2])) == []

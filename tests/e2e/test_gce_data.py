@@ -27,10 +27,8 @@ pytestmark = pytest.mark.engine
 NAME = "t-gce-data"
 READ = """
 import hashlib, json, os, pathlib
-import horovod.torch as hvd
 
-hvd.init()
-told = {"rank": hvd.rank()}
+told = {"rank": int(os.environ["HOROVOD_RANK"])}
 for folder in pathlib.Path(os.environ["HVDCLOUD_DATA"]).glob("[!.]*"):
     told[folder.name] = {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in folder.iterdir()}
 print(json.dumps(told), flush=True)

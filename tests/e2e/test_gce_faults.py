@@ -43,8 +43,8 @@ from tests.support.gce_records import (
     records_cloud,
     small_image,
 )
-from tests.support.harness import Ended, Project, Screen, until
-from tests.support.impatient import IMPATIENT
+from tests.support.harness import Ended, Project, Screen, at_this_load, until
+from tests.support.impatient import IMPATIENT, QUICK
 
 pytestmark = pytest.mark.engine
 
@@ -75,7 +75,7 @@ def empty(cloud: RecordsCloud, emulator: Emulator) -> Iterator[None]:
 
 @pytest.fixture
 def project(tmp_path: Path, cloud: RecordsCloud) -> Project:
-    return cloud.project(tmp_path)
+    return replace(cloud.project(tmp_path), first=QUICK)
 
 
 def impatient(project: Project) -> Project:
@@ -477,8 +477,8 @@ def test_a_firewall_rule_that_fails_takes_the_vms_with_it(cloud: RecordsCloud, p
 
 
 def test_slow_operations_are_waited_for(cloud: RecordsCloud, project: Project) -> None:
-    cloud.fail({"slow": 2}, method=BULK_INSERT)
-    cloud.fail({"slow": 2}, method=DELETE)
+    cloud.fail({"slow": 1}, method=BULK_INSERT)
+    cloud.fail({"slow": 1}, method=DELETE)
     came_up(project.hvdcloud("up", expect=None))
     nothing_is_left(cloud, project)
 
@@ -612,7 +612,7 @@ def test_local_ssds_that_come_by_themselves_go_with_their_vms(cloud: RecordsClou
 def test_an_account_that_was_made_just_now_is_waited_for(
     cloud: RecordsCloud, emulator: Emulator, project: Project
 ) -> None:
-    emulator.new_account(NODES_ACCOUNT, unknown_seconds=4)
+    emulator.new_account(NODES_ACCOUNT, unknown_seconds=at_this_load(1.5))
     came_up(project.hvdcloud("up", expect=None))
     assert set(zones_asked(emulator)) == {A}, "no other zone would know it either"
     nothing_is_left(cloud, project)
@@ -760,7 +760,7 @@ def test_a_deletion_that_fails_once_is_tried_again(cloud: RecordsCloud, cluster:
 
 
 def test_slow_deletions_are_waited_for(cloud: RecordsCloud, cluster: Project) -> None:
-    cloud.fail({"slow": 2}, method=DELETE, times=None)
+    cloud.fail({"slow": 1}, method=DELETE, times=None)
     cluster.hvdcloud("down")
     assert cloud.left() == []
 

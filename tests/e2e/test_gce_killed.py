@@ -16,6 +16,7 @@ from hvdcloud.interrupts import SIGNALS
 from tests.standins.compute import Delays
 from tests.support.gce_records import RecordsCloud, another_laptop, came_up, make, records_cloud
 from tests.support.harness import Ended, Project, Screen, until
+from tests.support.impatient import NOTHING_LATE
 
 pytestmark = pytest.mark.engine
 
@@ -124,7 +125,7 @@ def drop_held(cloud: RecordsCloud) -> None:
 
 
 def down_leaves_nothing(cloud: RecordsCloud, project: Project) -> None:
-    project.hvdcloud("down")
+    dataclasses.replace(project, first=NOTHING_LATE).hvdcloud("down")
     assert cloud.left() == []
     assert cloud.there() == []
     again = project.hvdcloud("down", "--json").json["result"]
@@ -234,7 +235,7 @@ def test_up_after_a_killed_up_clears_its_remains_and_begins_again(
     cloud: RecordsCloud, project: Project, method: str
 ) -> None:
     killed_at(cloud, project, "after", method, 0, "up")
-    again = came_up(project.hvdcloud("up", expect=None))
+    again = came_up(dataclasses.replace(project, first=NOTHING_LATE).hvdcloud("up", expect=None))
     assert "an earlier `up` of t-gce was interrupted" in again.err
     assert cloud.left() == []
 
@@ -257,7 +258,7 @@ def test_down_finishes_a_roll_back_that_was_killed(
     cloud.fail({"fail_ready": {"step": "pulling", "error": "scripted"}}, instance="t-gce-1")
     killed_at(cloud, project, when, method, number, "up")
     cloud.list_shows_the_truth(project)
-    project.hvdcloud("down")
+    dataclasses.replace(project, first=NOTHING_LATE).hvdcloud("down")
     assert cloud.there() == []
 
 
@@ -265,7 +266,7 @@ def test_down_finishes_an_up_that_was_killed_between_two_zones(cloud: RecordsClo
     cloud.fail({"stockout": {"after": 1}}, method=BULK_INSERT, zone="us-central1-a")
     killed_at(cloud, project, "after", BULK_INSERT, 1, "up")
     cloud.list_shows_the_truth(project)
-    project.hvdcloud("down")
+    dataclasses.replace(project, first=NOTHING_LATE).hvdcloud("down")
     assert cloud.there() == []
 
 

@@ -22,7 +22,7 @@ from hvdcloud.storage.checksum import crc32c_of_bytes, crc32c_of_file
 from tests.standins.compute.machines import LABEL
 from tests.support import jobs
 from tests.support.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
-from tests.support.cloud_views import BOOT_SECONDS, in_bucket, left, vms, zone_of
+from tests.support.cloud_views import BOOT_SECONDS, left, vms
 from tests.support.harness import Ended, Project, Screen, until
 from tests.support.project_runs import last_run, pulled
 
@@ -195,7 +195,7 @@ def came_up(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def cluster(came_up: tuple[Project, Ended]) -> Project:
     """The cluster, with a job that trains without end."""
     project, _ = came_up
-    project.write("train.py", jobs.ENDLESS)
+    project.write("train.py", jobs.ENDLESS_ALONE)
     return project
 
 
@@ -306,27 +306,6 @@ def test_a_detached_run_continues_from_the_previous_ones_checkpoints(cluster: Pr
     ]
 
 
-def test_a_vm_that_is_preempted_ends_the_run_and_what_was_uploaded_is_kept(cloud: Cloud, cluster: Project) -> None:
-    with cluster.started("run", "--fresh", "--", "python", "train.py", "0", "1") as process:
-        screen = Screen(process)
-        screen.wait_for("trains\n", times=2)
-        until(lambda: {"rank-1-step-000020.pt"} <= in_bucket(cloud, cluster), seconds=30, what="checkpoints")
-        before = in_bucket(cloud, cluster)
-        cloud.emulator.preempt(zone_of(cloud, "t-gce-1"), "t-gce-1")
-        screen.end(within=60)
-    assert process.returncode == 7, screen.text
-    lost = r"lost: the head says: node t-gce-1 ended its part of the run: it is being (preempted|shut down)"
-    assert re.search(lost, screen.text)
-    until(lambda: vms(cloud, cluster) == {"t-gce-0": "RUNNING"}, seconds=60, what="the VM to be gone")
-    assert "t-gce-0 running" in cluster.hvdcloud("run", expect=5).err
-    assert "NOT WHOLE" in cluster.hvdcloud("status").out
-    assert "hvdcloud pull" in cluster.hvdcloud("down", expect=9).err
-    assert vms(cloud, cluster) == {"t-gce-0": "RUNNING"}
-    assert before <= pulled(cluster)
-    cluster.hvdcloud("down")
-    assert left(cloud, cluster) == []
-
-
 # --- without the laptop -----------------------------------------------------------------------------------------------
 
 
@@ -334,9 +313,9 @@ def test_after_a_launch_whose_laptop_died_the_vms_power_off_and_any_laptop_clean
     cloud: Cloud, tmp_path: Path
 ) -> None:
     project = cloud.project(tmp_path, "t-gce-dead", nodes=1)
-    project.write("train.py", PROBE)
-    with project.started("launch", "--", "sh", "-c", "python train.py; echo written; sleep 3") as process:
-        Screen(process).wait_for("written", seconds=BOOT_SECONDS)
+    write = 'for name in a b; do echo weights > "$HVDCLOUD_CHECKPOINT_DIR/$name.pt"; done; echo written; sleep 3'
+    with project.started("launch", "--", "sh", "-c", write) as process:
+        Screen(process).wait_for("] written", seconds=BOOT_SECONDS)
         process.kill()
         process.wait()
     until(lambda: vms(cloud, project) == {"t-gce-dead-0": "TERMINATED"}, seconds=60, what="the VM to end itself")
@@ -344,7 +323,7 @@ def test_after_a_launch_whose_laptop_died_the_vms_power_off_and_any_laptop_clean
     assert len([link for link in left(cloud, project) if "/disks/" in link]) == 1
 
     elsewhere = replace(project, state=tmp_path / "another-laptop")
-    (found,) = elsewhere.hvdcloud("list", "--json").json["result"]
+    (found,) = (each for each in elsewhere.hvdcloud("list", "--json").json["result"] if each["name"] == project.name)
     assert [node["state"] for node in found["nodes"]] == ["stopped"]
     logs = elsewhere.hvdcloud("logs").out
     assert "written" in logs
@@ -355,7 +334,7 @@ def test_after_a_launch_whose_laptop_died_the_vms_power_off_and_any_laptop_clean
     assert "the disk of each costs money until hvdcloud down" in logs
     assert "have ended themselves; their log says: run" in project.hvdcloud("run", expect=5).err
     assert "not pulled" in elsewhere.hvdcloud("down", expect=9).err
-    assert pulled(elsewhere) == {"epoch-0.pt", "epoch-1.pt", "epoch-2.pt"}
+    assert pulled(elsewhere) == {"a.pt", "b.pt"}
     cloud.emulator.set_unreachable(ELSEWHERE, True)
     unsure = elsewhere.hvdcloud("down", expect=8)
     assert f"zone {ELSEWHERE}: did not answer" in unsure.err
@@ -365,12 +344,12 @@ def test_after_a_launch_whose_laptop_died_the_vms_power_off_and_any_laptop_clean
     assert "nothing to delete" in elsewhere.hvdcloud("down").out
 
 
-def test_ctrl_c_while_vms_pull_leaves_nothing(cloud: Cloud, tmp_path: Path) -> None:
-    project = cloud.project(tmp_path, "t-gce-ctrl-c")
+def test_ctrl_c_while_a_vm_pulls_leaves_nothing(cloud: Cloud, tmp_path: Path) -> None:
+    project = cloud.project(tmp_path, "t-gce-ctrl-c", nodes=1)
     assert cloud.machines
     with cloud.machines.empty_disks(), project.started("up") as process:
         screen = Screen(process)
-        screen.wait_for(": pulling", times=2, seconds=BOOT_SECONDS)
+        screen.wait_for(": pulling", seconds=BOOT_SECONDS)
         process.send_signal(signal.SIGINT)
         screen.end(within=60)
     assert process.returncode == 130, screen.text
@@ -379,17 +358,6 @@ def test_ctrl_c_while_vms_pull_leaves_nothing(cloud: Cloud, tmp_path: Path) -> N
 
 
 # --- VMs that do not come up ------------------------------------------------------------------------------------------
-
-
-def test_an_image_that_the_vms_may_not_read_fails_the_pull_at_once(cloud: Cloud, tmp_path: Path) -> None:
-    stranger = "stranger@test-project.iam.gserviceaccount.com"
-    project = cloud.project(tmp_path, "t-gce-denied", gce={"service_account": stranger})
-    ended = project.hvdcloud("up", expect=5)
-    denied = r"^error: node t-gce-denied-[01] failed at step pull; it says: .*denied"
-    assert re.search(denied, ended.err, flags=re.MULTILINE)
-    assert "boot log" in ended.err
-    assert "hvdcloud: failed: step pull" in ended.err
-    assert left(cloud, project) == []
 
 
 def test_a_container_that_does_not_start_says_so_with_the_boot_log(
@@ -438,16 +406,17 @@ def test_through_iap_the_vms_need_no_external_address_and_only_iap_may_come_in(c
     settings = {"ssh": {"source": "iap"}, "zones": ["us-central1-a"]}
     project = cloud.project(tmp_path / "p", "t-gce-iap", nodes=2, gce=settings)
     project.environ["PATH"] = f"{gcloud.parent}:{os.environ['PATH']}"
-    project.write("train.py", jobs.ALLREDUCE)
     project.hvdcloud("push")
     project.hvdcloud("up")
-    (rule,) = (rule for rule in cloud.emulator.state.all_firewalls() if rule["name"].endswith("-ssh"))
+    rules, found = cloud.emulator.state.all_firewalls(), cloud.emulator.state.instances()
+    (rule,) = (rule for rule in rules if "-t-gce-iap-" in rule["name"] and rule["name"].endswith("-ssh"))
     assert rule["sourceRanges"] == ["35.235.240.0/20"]
-    for vm in cloud.emulator.state.instances():
-        assert "accessConfigs" not in vm["networkInterfaces"][0]
+    ours = [vm for vm in found if vm["name"].startswith("t-gce-iap-")]
+    assert ["accessConfigs" in vm["networkInterfaces"][0] for vm in ours] == [False, False]
     assert "through IAP" in project.hvdcloud("status").out
     assert project.hvdcloud("ssh", "1", "--", "hostname").out == "t-gce-iap-1\n"
-    assert "rank 1 of 2 sums 1" in project.hvdcloud("run").out
+    ran = project.hvdcloud("run", "--", "hostname").out
+    assert {"[0] t-gce-iap-0", "[1] t-gce-iap-1"} <= set(ran.splitlines())
     project.hvdcloud("down")
     assert left(cloud, project) == []
     calls = (gcloud.parent / "calls").read_text().splitlines()

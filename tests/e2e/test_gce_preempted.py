@@ -14,7 +14,7 @@ from hvdcloud.runs.preemptions import observed
 from hvdcloud.storage.open import open_bucket
 from tests.support import jobs
 from tests.support.cloud import Cloud, Earlier, running_cloud
-from tests.support.cloud_views import BOOT_SECONDS, in_bucket, left, zone_of
+from tests.support.cloud_views import BOOT_SECONDS, in_bucket, left, vms, zone_of
 from tests.support.harness import Project, Screen, until
 from tests.support.project_runs import pulled
 
@@ -35,18 +35,14 @@ def written_on(project: Project, node: int) -> set[str]:
     return set(re.findall(r"^\S+\.pt$", out, flags=re.MULTILINE))
 
 
-def serial(cloud: Cloud, zone: str, vm: str) -> str:
-    return cloud.emulator.state.vm(zone, vm).serial.decode(errors="replace")
-
-
-def test_a_preempted_vm_takes_no_whole_file_with_it(cloud: Cloud, tmp_path: Path) -> None:
+def test_a_preempted_vm_ends_the_run_and_takes_no_whole_file_with_it(cloud: Cloud, tmp_path: Path) -> None:
     project = cloud.project(
         tmp_path,
         "t-c-preempted",
         gce={"spot": "workers"},
         checkpoints={"bucket": "gs://bucket/runs", "keep_every": 600.0},
     )
-    project.write("train.py", jobs.ENDLESS)
+    project.write("train.py", jobs.ENDLESS_ALONE)
     project.hvdcloud("push")
     project.hvdcloud("up")
     node = "t-c-preempted-1"
@@ -75,8 +71,16 @@ def test_a_preempted_vm_takes_no_whole_file_with_it(cloud: Cloud, tmp_path: Path
     assert re.search(r"hvdcloud: the container ended \d+ s after the VM's end began", said), said[-2000:]
     assert "shutdown-script exit status 0" in said, said[-2000:]
     assert "init: power down" in said, "it was off before the half minute was over"
+
+    # The other one stays until its checkpoints are on this disk.
+    head = {"t-c-preempted-0": "RUNNING"}
+    assert vms(cloud, project) == head
+    assert "t-c-preempted-0 running" in project.hvdcloud("run", expect=5).err
+    assert "NOT WHOLE" in project.hvdcloud("status").out
+    assert "hvdcloud pull" in project.hvdcloud("down", expect=9).err
+    assert vms(cloud, project) == head
     assert written <= pulled(project)
-    project.hvdcloud("down", "--force")
+    project.hvdcloud("down")
     assert left(cloud, project) == []
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hvdcloud.cluster.state import ClusterState
 from hvdcloud.runs.retry import BEGUN, Attempt, Pending
 from tests.support.gce_records import RecordsCloud, came_up, make, records_cloud
 from tests.support.harness import Project, Screen, until
+from tests.support.impatient import NOTHING_LATE
 from tests.support.price_table import write_prices
 
 pytestmark = pytest.mark.engine
@@ -158,6 +160,7 @@ def test_a_client_that_is_killed_between_the_old_nodes_and_the_new_ones_leaves_n
     until(lambda: not faults.plain()["held"], seconds=10, what="the held requests to be dropped")
     faults.clear()
     cloud.list_shows_the_truth(project)
+    project = replace(project, first=NOTHING_LATE)
     if command == "up":
         assert "continues" in came_up(project.hvdcloud("up", expect=None)).err
     project.hvdcloud("down")

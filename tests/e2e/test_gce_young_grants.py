@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def set_up_just_now(project: Project) -> None:
 
 
 def test_nodes_wait_for_the_right_to_pull_after_setup(cloud: Cloud, tmp_path: Path) -> None:
-    project = cloud.project(tmp_path, "t-young")
+    project = cloud.project(tmp_path, "t-young", nodes=1)
     set_up_just_now(project)
     cloud.emulator.access.settle(NODES_ACCOUNT, seconds=600)
     with project.started("up") as process:
@@ -46,10 +47,12 @@ def test_nodes_wait_for_the_right_to_pull_after_setup(cloud: Cloud, tmp_path: Pa
 
 
 def test_a_refusal_long_after_setup_ends_up_at_once_and_nothing_is_left(cloud: Cloud, tmp_path: Path) -> None:
-    project = cloud.project(tmp_path, "t-refused")
+    project = cloud.project(tmp_path, "t-refused", nodes=1)
     cloud.emulator.access.settle(NODES_ACCOUNT, seconds=600)
     said = project.hvdcloud("up", expect=5, timeout=300).err
-    assert "failed at step pull" in said
+    assert re.search(r"^error: node t-refused-0 failed at step pull; it says: .*denied", said, flags=re.MULTILINE)
+    assert "boot log" in said
+    assert "hvdcloud: failed: step pull" in said
     assert "not allowed to pull yet" not in said
     assert cloud.left() == []
 

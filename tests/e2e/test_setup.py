@@ -210,68 +210,64 @@ def test_what_was_changed_or_deleted_outside_is_restored(lab: Lab) -> None:
     assert bucket["public_access_prevention"] == "enforced"
 
 
-def test_a_head_that_may_make_vms_is_another_account_and_what_that_means_is_said_before(lab: Lab) -> None:
-    lab.setup("--yes")
-    assert lab.gce.keys().isdisjoint({"head_service_account", "self_delete"})
-    head = f"hvdcloud-head@{LAB}.iam.gserviceaccount.com"
-    planned = lab.setup("--self-replace", "--plan-only")
-    assert "+ service account hvdcloud-head" in planned.err
-    assert "of any machine type, number and duration" in planned.err
-    done = lab.setup("--self-replace", "--yes")
-    assert "limits.max_cost does not bind them" in done.err
-    assert lab.gce["head_service_account"] == head
-    assert lab.gce["service_account"] == KEYS[("gce", "service_account")]
-    makers = [each for each in lab.resources["google_project_iam_member"].values() if "SelfReplace" in each["role"]]
-    assert [each["member"] for each in makers] == [f"serviceAccount:{head}"]
-    assert "nothing to do" in lab.setup().out
-
-    lab.setup("--no-self-replace", "--no-self-delete", "--yes")
-    assert lab.gce["head_service_account"] == KEYS[("gce", "service_account")]
-    assert lab.gce["self_delete"] is False
-    assert "google_project_iam_custom_role" not in lab.resources
-
-
-def test_days_to_restore_what_is_deleted_are_a_choice(lab: Lab) -> None:
-    for words, days in (((), 7), (("--soft-delete-days", "30"), 30), ((), 30), (("--soft-delete-days", "0"), 0)):
-        lab.setup("--yes", *words)
-        (bucket,) = lab.resources["google_storage_bucket"].values()
-        assert bucket["soft_delete_policy"][0]["retention_duration_seconds"] == days * 86400
-    lab.setup("--yes", "--soft-delete-days", "3", expect=2)
-
-
-def test_data_sets_that_nodes_may_read_are_a_choice_and_go_with_the_rest(lab: Lab) -> None:
+def test_choices_do_what_they_say_and_stay_until_others_are_made(lab: Lab) -> None:
     bucket_of_another(lab.cloud, "theirs")
-    planned = lab.setup("--plan-only", "--data", "gs://theirs/imagenet/train/")
+    head = f"hvdcloud-head@{LAB}.iam.gserviceaccount.com"
     grant = "storage.objectViewer on bucket theirs, if hvdcloud-data imagenet/train"
-    assert f"+ grant to the nodes' service account: {grant}" in planned.err
+
+    def days() -> float:
+        (bucket,) = lab.resources["google_storage_bucket"].values()
+        return float(bucket["soft_delete_policy"][0]["retention_duration_seconds"]) / 86400
 
     def folders() -> list[str]:
         found = lab.resources["google_storage_bucket_iam_member"].values()
         return [each["condition"][0]["title"] for each in found if each["bucket"] == "theirs"]
 
-    lab.setup("--yes", "--data", "gs://theirs/imagenet/train/")
-    assert folders() == ["hvdcloud-data imagenet/train"]
-    assert "nothing to do" in lab.setup().out
-    lab.setup("--yes", "--data", "gs://theirs/cifar")
+    def members(*, may_make_vms: bool = False) -> list[str]:
+        found = lab.resources["google_project_iam_member"].values()
+        return [each["member"] for each in found if not may_make_vms or "SelfReplace" in each["role"]]
+
+    lab.setup("--yes", "--region", "us-east1")
+    assert days() == 7
+    assert lab.gce.keys().isdisjoint({"head_service_account", "self_delete"})
+    planned = lab.setup("--plan-only", "--self-replace", "--data", "gs://theirs/imagenet/train/")
+    assert f"+ grant to the nodes' service account: {grant}" in planned.err
+    assert "+ service account hvdcloud-head" in planned.err
+    assert "of any machine type, number and duration" in planned.err
+    for words in (("--soft-delete-days", "3"), ("--data", "s3://theirs")):
+        refused = lab.setup("--yes", *words, expect=2)
+    assert "--data: 's3://theirs' is no bucket and no folder of one" in refused.err
+
+    made = ("--self-replace", "--data", "gs://theirs/imagenet/train/", "--soft-delete-days", "30")
+    done = lab.setup("--yes", *made, "--nat", "--operator", "user:ann@example.com", "--delete-after", "90")
+    assert "limits.max_cost does not bind them" in done.err
+    for again in (False, True):
+        if again:
+            assert "nothing to do" in lab.setup().out
+        assert lab.gce["head_service_account"] == head
+        assert lab.gce["service_account"] == KEYS[("gce", "service_account")]
+        assert members(may_make_vms=True) == [f"serviceAccount:{head}"]
+        assert folders() == ["hvdcloud-data imagenet/train"] * 2, "of the nodes' account and the head's"
+        assert days() == 30
+        assert "google_compute_router_nat" in lab.resources
+
+    others = ("--no-self-replace", "--no-self-delete", "--data", "gs://theirs/cifar", "--soft-delete-days", "0")
+    done = lab.setup("--yes", *others, "--no-nat", "--operator", "user:bob@example.com", "--delete-after", "0")
+    assert lab.gce["head_service_account"] == KEYS[("gce", "service_account")]
+    assert lab.gce["self_delete"] is False
+    assert "google_project_iam_custom_role" not in lab.resources
     assert folders() == ["hvdcloud-data cifar"]
-    wrong = lab.setup("--yes", "--data", "s3://theirs", expect=2)
-    assert "--data: 's3://theirs' is no bucket and no folder of one" in wrong.err
-    gone = lab.setup("--destroy", "--yes")
-    assert "storage.objectViewer on bucket theirs, if hvdcloud-data cifar" in gone.err
-    assert "google_storage_bucket_iam_member" not in lab.resources
-
-
-def test_choices_stay_until_others_are_made(lab: Lab) -> None:
-    lab.setup("--yes", "--nat", "--operator", "user:ann@example.com", "--delete-after", "90", "--region", "us-east1")
-    assert "google_compute_router_nat" in lab.resources
-    done = lab.setup("--yes", "--no-nat", "--operator", "user:bob@example.com", "--delete-after", "0")
+    assert days() == 0
     assert "deleted NAT gateway hvdcloud" in done.err
     assert "google_compute_router_nat" not in lab.resources
-    members = {each["member"] for each in lab.resources["google_project_iam_member"].values()}
-    assert {member for member in members if member.startswith("user:")} == {"user:bob@example.com"}
+    assert {member for member in members() if member.startswith("user:")} == {"user:bob@example.com"}
     (bucket,) = lab.resources["google_storage_bucket"].values()
     assert bucket["location"] == "US-EAST1"
     assert "Delete" not in str(bucket["lifecycle_rule"])
+
+    gone = lab.setup("--destroy", "--yes")
+    assert "storage.objectViewer on bucket theirs, if hvdcloud-data cifar" in gone.err
+    assert "google_storage_bucket_iam_member" not in lab.resources
 
 
 def test_nodes_may_be_in_every_region_of_the_continent_that_has_the_gpu(lab: Lab) -> None:
@@ -308,9 +304,17 @@ def test_another_experiment_of_the_same_project_adds_only_its_own(lab: Lab) -> N
     assert "hvdcloud-words" in str(lab.resources["google_project_iam_member"])
 
 
-def test_destroy_leaves_a_bucket_with_checkpoints_and_setup_takes_it_up_again(lab: Lab) -> None:
+def test_a_bucket_with_checkpoints_is_never_replaced_and_outlives_destroy_and_another_setup(
+    lab: Lab,
+) -> None:
     lab.setup("--yes")
     lab.object("digits/run/model.pt", b"x" * 1000)
+    before = lab.resources
+    refused = lab.setup("--yes", "--region", "us-east1", expect=2)
+    assert "bucket gs://test-project-hvdcloud would be deleted for a new one (location)" in refused.err
+    assert "it holds 1 object" in refused.err
+    assert lab.resources == before
+
     gone = lab.setup("--destroy", "--yes")
     assert "- network hvdcloud" in gone.err
     assert "= bucket gs://test-project-hvdcloud: it holds 1 object, 1.0 kB" in gone.err
@@ -352,16 +356,6 @@ def test_destroy_is_refused_while_there_are_clusters(lab: Lab) -> None:
     refused = lab.setup("--destroy", "--yes", expect=2)
     assert "error: project test-project still has 1 cluster: words" in refused.err
     assert "→ hvdcloud down --name words first" in refused.err
-    assert lab.resources == before
-
-
-def test_a_bucket_that_holds_anything_is_never_replaced(lab: Lab) -> None:
-    lab.setup("--yes")
-    lab.object("digits/run/model.pt", b"x")
-    before = lab.resources
-    refused = lab.setup("--yes", "--region", "us-east1", expect=2)
-    assert "bucket gs://test-project-hvdcloud would be deleted for a new one (location)" in refused.err
-    assert "it holds 1 object" in refused.err
     assert lab.resources == before
 
 

@@ -22,42 +22,54 @@ pytestmark = pytest.mark.engine
 LOGIN = "ya29.the-users-own-access-token"
 WRITES = (
     "d=$HVDCLOUD_CHECKPOINT_DIR; head -c 300000 /dev/urandom > $d/first.pt; "
-    "while [ ! -e /tmp/go ]; do sleep 0.1; done; head -c 300000 /dev/urandom > $d/last.pt"
+    "while [ ! -e /tmp/go-$HVDCLOUD_RUN ]; do sleep 0.1; done; head -c 300000 /dev/urandom > $d/last.pt"
 )
-LIFETIME = 8.0
+LIFETIME = 6.0
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tokens() -> Iterator[TokenService]:
     with token_service(subject=LOGIN, lifetime=LIFETIME) as service:
         yield service
 
 
-@pytest.fixture
-def storage(tmp_path: Path, tokens: TokenService) -> Iterator[StorageServer]:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("token")
+
+
+@pytest.fixture(scope="module")
+def storage(folder: Path, tokens: TokenService) -> Iterator[StorageServer]:
     def boundary(token: str, action: str, bucket: str, name: str) -> int:
         # This machine reads without a token here, as with any server in Google's place; nobody writes without one.
         return 200 if not token and action in ("get", "list") else tokens.allows(token, action, bucket, name)
 
-    with running_server(tmp_path / "storage", host="0.0.0.0") as server:
+    with running_server(folder / "storage", host="0.0.0.0") as server:
         server.boundary = boundary
         yield server
 
 
-@pytest.fixture
-def project(tmp_path: Path, engine: Any, image: str, tokens: TokenService, storage: StorageServer) -> Iterator[Project]:
-    project = project_in(tmp_path, "t-token", checkpoints={"bucket": "gs://bucket/team", "keep_every": 0.2})
+@pytest.fixture(scope="module")
+def made(folder: Path, engine: Any, image: str, tokens: TokenService, storage: StorageServer) -> Iterator[Project]:
+    project = project_in(folder, "t-token", checkpoints={"bucket": "gs://bucket/team", "keep_every": 0.2})
     with service_account(LOGIN) as account:
-        account.write(tmp_path / "key.json")
+        account.write(folder / "key.json")
         project.environ = {
-            "GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json"),
+            "GOOGLE_APPLICATION_CREDENTIALS": str(folder / "key.json"),
             "HVDCLOUD_STS_ENDPOINT": tokens.url,
             "STORAGE_EMULATOR_HOST": storage.url,
         }
         yield project
-        if left := labelled(engine, project.name):
+        if labelled(engine, project.name):
             project.hvdcloud("down", "--force")
-        assert left == []
+        assert labelled(engine, project.name) == []
+
+
+@pytest.fixture
+def project(made: Project) -> Project:
+    """Its cluster is up."""
+    made.hvdcloud("up")
+    return made
 
 
 def on_nodes(engine: Any, command: str) -> list[str]:
@@ -83,16 +95,14 @@ def renewing_processes(project: Project) -> list[int]:
 
 
 def test_a_detached_run_outlives_its_token_and_a_laptop_that_sleeps(
-    project: Project, engine: Any, tokens: TokenService, tmp_path: Path
+    project: Project, engine: Any, tokens: TokenService, folder: Path
 ) -> None:
-    project.hvdcloud("up")
-    run = project.hvdcloud("run", "--detach", "--json", "--", "sh", "-c", WRITES).json["result"]["run"]
+    began = len(tokens.given)
+    run = project.hvdcloud("run", "--fresh", "--detach", "--json", "--", "sh", "-c", WRITES).json["result"]["run"]
     (process,) = until(lambda: renewing_processes(project), seconds=20, what="the process that renews")
-    uploaded = tmp_path / "storage"
-    assert uploaded.exists()
 
     # Nothing but a token reaches the nodes, and no mount.
-    key = json.loads((tmp_path / "key.json").read_text())["private_key"].splitlines()[1]
+    key = json.loads((folder / "key.json").read_text())["private_key"].splitlines()[1]
     for said in on_nodes(engine, f"grep -rlF -e {LOGIN} -e '{key}' /run /var /root /home /tmp /etc /workspace; env"):
         assert f"/run/hvdcloud/{run}" not in said
         assert LOGIN not in said
@@ -110,14 +120,14 @@ def test_a_detached_run_outlives_its_token_and_a_laptop_that_sleeps(
     # The run is longer than its token.
     status = project.hvdcloud("status")
     assert f"process {process} renews the nodes' storage token" in status.out
-    until(lambda: len(tokens.given) >= 4, seconds=40, what="renewals")
+    until(lambda: len(tokens.given) >= began + 4, seconds=40, what="renewals")
     assert renewing_processes(project) == [process]
 
     # The laptop sleeps: its last token ends.
     os.kill(process, signal.SIGSTOP)
     asleep = len(tokens.given)
     until(lambda: max(each.expiry for each in tokens.given.values()) < time.time(), seconds=20, what="the token's end")
-    on_nodes(engine, "touch /tmp/go")
+    on_nodes(engine, f"touch /tmp/go-{run}")
     log = f"cat /var/lib/hvdcloud/runs/{run}/log"
     until(lambda: "uploads wait for a storage token; hvdcloud status renews it" in on_nodes(engine, log)[0], seconds=30,
           what="the log to say that uploads wait")  # fmt: skip
@@ -129,24 +139,22 @@ def test_a_detached_run_outlives_its_token_and_a_laptop_that_sleeps(
 
     project.hvdcloud("logs", "-f")
     project.hvdcloud("pull")
-    folder = project.folder / "checkpoints" / run
-    sums = on_nodes(engine, "cd /var/lib/hvdcloud/checkpoints/*/ && sha256sum first.pt last.pt | cut -d' ' -f1")
-    pulled = [[folder / place / f"{name}.pt" for name in ("first", "last")] for place in ("", "@node-1")]
+    here = project.folder / "checkpoints" / run
+    sums = on_nodes(engine, f"cd /var/lib/hvdcloud/checkpoints/{run}/ && sha256sum first.pt last.pt | cut -d' ' -f1")
+    pulled = [[here / place / f"{name}.pt" for name in ("first", "last")] for place in ("", "@node-1")]
     import hashlib
 
     assert sums == ["".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}\n" for path in paths) for paths in pulled]
-    project.hvdcloud("down")
-    assert renewing_processes(project) == []
-    assert not (project.state / project.name / "tokens.lock").exists()
 
 
-def test_down_renews_first_and_refuses_where_it_cannot(project: Project, engine: Any, tokens: TokenService) -> None:
-    project.hvdcloud("up")
-    project.hvdcloud("run", "--detach", "--", "sh", "-c", WRITES)
+def test_down_renews_first_refuses_where_it_cannot_and_ends_the_renewals(
+    project: Project, engine: Any, tokens: TokenService
+) -> None:
+    run = project.hvdcloud("run", "--fresh", "--detach", "--json", "--", "sh", "-c", WRITES).json["result"]["run"]
     (process,) = until(lambda: renewing_processes(project), seconds=20, what="the process that renews")
     os.kill(process, signal.SIGKILL)
     until(lambda: max(each.expiry for each in tokens.given.values()) < time.time(), seconds=20, what="the token's end")
-    on_nodes(engine, "touch /tmp/go")
+    on_nodes(engine, f"touch /tmp/go-{run}")
     tokens.refuses = True
     refused = project.hvdcloud("down", expect=3)
     assert "the login has been revoked" in refused.err
@@ -158,3 +166,5 @@ def test_down_renews_first_and_refuses_where_it_cannot(project: Project, engine:
     project.hvdcloud("pull")
     project.hvdcloud("down")
     assert renewing_processes(project) == []
+    assert not (project.state / project.name / "tokens.lock").exists()
+    assert labelled(engine, project.name) == []

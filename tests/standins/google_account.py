@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,9 +76,7 @@ class Account:
 @contextmanager
 def service_account(*tokens: str) -> Iterator[Account]:
     """An account whose token server runs during the block."""
-    from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
-
-    account = Account(generate_private_key(public_exponent=65537, key_size=2048), list(tokens))
+    account = Account(_key(), list(tokens))
 
     def answer(asked: Asked) -> Reply:
         status, content = account.answer(asked.body)
@@ -86,3 +85,11 @@ def service_account(*tokens: str) -> Iterator[Account]:
     with answering(answer) as url:
         account.url = f"{url}/token"
         yield account
+
+
+@functools.cache
+def _key() -> Any:
+    """One for the process."""
+    from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
+
+    return generate_private_key(public_exponent=65537, key_size=2048)

@@ -82,8 +82,8 @@ class Bench:
         provider = provider or self.provider
         return list(provider.create(provider.plan(spec), journal=self.journal, on_progress=self.say))
 
-    def wait(self, nodes: list[Node], *, seconds: float = 20) -> list[Node]:
-        deadline = time.monotonic() + seconds * PATIENCE
+    def wait(self, nodes: list[Node], *, seconds: float = 20 * PATIENCE) -> list[Node]:
+        deadline = time.monotonic() + seconds
         return list(self.provider.wait_ready(nodes, deadline=deadline, on_progress=self.say))
 
     def fail(self, action: dict[str, Any], **where: Any) -> None:

@@ -1,15 +1,43 @@
-"""A client of the Compute API that gives up after 1.5 s where it would after two minutes."""
+"""Commands that wait for less time than they do for a user."""
 
 from __future__ import annotations
 
+from hvdcloud.google import http
+from hvdcloud.lifecycle import late_arrival, offers
 from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.gce.ops import create, ready
 
+QUICK = f"{__name__}:be_quick"
+"""For `Project.first`: pauses before the Compute API is asked again take a tenth of the time."""
 IMPATIENT = f"{__name__}:be_impatient"
-"""For `Project.first`."""
+"""For `Project.first`: likewise, and a client gives up after 1.5 s where it would after two minutes."""
+NOTHING_LATE = f"{__name__}:expect_nothing_late"
+"""For `Project.first`: what a killed `up` had asked for is there, or never comes."""
+
+NO_BUCKET = f"{__name__}:expect_no_bucket"
+"""For `Project.first`: `offers` gives a bucket one second to answer."""
+
+
+def be_quick() -> None:
+    """See `QUICK`."""
+    http.RETRY_BASE_SECONDS /= 10
+    create.BACKOFF_SECONDS /= 10
+    ready.LIST_SECONDS /= 10
 
 
 def be_impatient() -> None:
     """Every client that this process makes from now on gives up so soon."""
+    be_quick()
     defaults = ComputeClient.__init__.__kwdefaults__
     assert defaults is not None
     defaults["retry_seconds"] = 1.5
+
+
+def expect_nothing_late() -> None:
+    """`up` and `down` wait for a moment only."""
+    late_arrival.LATE_SECONDS = 0.5
+
+
+def expect_no_bucket() -> None:
+    """See `NO_BUCKET`."""
+    offers.OBSERVE_SECONDS = 1.0

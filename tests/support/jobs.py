@@ -81,14 +81,15 @@ while True:
 
 # The same where Horovod has no part in what is tested: each rank by itself.
 ENDLESS_ALONE = """
-import itertools, os, time
+import itertools, os, sys, time
 from pathlib import Path
 
-rank, folder = os.environ["HOROVOD_RANK"], Path(os.environ["HVDCLOUD_CHECKPOINT_DIR"])
+rank = os.environ.get("HOROVOD_RANK") or os.environ["OMPI_COMM_WORLD_RANK"]
+writers, folder = sys.argv[1:] or ["0"], Path(os.environ["HVDCLOUD_CHECKPOINT_DIR"])
 for step in itertools.count():
-    if rank == "0":
+    if rank in writers:
         (folder / "new.tmp").write_text("weights")
-        (folder / "new.tmp").replace(folder / f"step-{step:06}.pt")
+        (folder / "new.tmp").replace(folder / f"rank-{rank}-step-{step:06}.pt")
     if step == 0:
         print(f"rank {rank} trains", flush=True)
     time.sleep(1)

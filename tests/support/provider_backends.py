@@ -74,12 +74,38 @@ def new_spec(image: str, *, bucket: str = "gs://bucket/t", nodes: int = 2) -> Cl
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeImages:
+    """An image, and two of whose nodes none gets ready."""
+
+    good: str
+    broken: str
+    silent: str
+
+    def all(self) -> tuple[str, ...]:
+        return self.good, self.broken, self.silent
+
+
+@contextmanager
+def node_images(engine: Any, image: str, *, says: str) -> Iterator[NodeImages]:
+    """Made of the image.
+
+    Args:
+        says: what nodes of the broken one say before they end.
+    """
+    with (
+        _image_that_runs(engine, image, "sh", "-c", f"echo {says} >&2; exit 3") as broken,
+        _image_that_runs(engine, image, "sleep", "1000") as silent,
+    ):
+        yield NodeImages(image, broken, silent)
+
+
 class LocalWorkshop:
     """Containers on this machine's engine."""
 
-    def __init__(self, engine: Any, image: str, folder: Path) -> None:
+    def __init__(self, engine: Any, images: NodeImages, folder: Path) -> None:
         self._engine = engine
-        self._image = image
+        self._images = images
         self._folder = folder
         self.provider: Provider = self.another_provider()
 
@@ -87,14 +113,14 @@ class LocalWorkshop:
         return LocalProvider(self._engine)
 
     def spec(self) -> ClusterSpec:
-        return new_spec(self._image, bucket=(self._folder / "bucket").as_uri())
+        return new_spec(self._images.good, bucket=(self._folder / "bucket").as_uri())
 
     def left(self, cluster: str) -> list[str]:
         return labelled(self._engine, cluster)
 
     @contextmanager
     def stranger(self, name: str) -> Iterator[None]:
-        container = self._engine.containers.create(self._image, name=name, entrypoint="true")
+        container = self._engine.containers.create(self._images.good, name=name, entrypoint="true")
         try:
             yield
             container.reload()
@@ -104,13 +130,11 @@ class LocalWorkshop:
 
     @contextmanager
     def broken(self, spec: ClusterSpec, *, says: str) -> Iterator[ClusterSpec]:
-        with image_that_runs(self._engine, spec.image, "sh", "-c", f"echo {says} >&2; exit 3") as image:
-            yield dataclasses.replace(spec, image=image)
+        yield dataclasses.replace(spec, image=self._images.broken)
 
     @contextmanager
     def silent(self, spec: ClusterSpec) -> Iterator[ClusterSpec]:
-        with image_that_runs(self._engine, spec.image, "sleep", "1000") as image:
-            yield dataclasses.replace(spec, image=image)
+        yield dataclasses.replace(spec, image=self._images.silent)
 
     def stop(self, name: str) -> None:
         self._engine.containers.get(name).kill()
@@ -120,12 +144,12 @@ class LocalWorkshop:
 
 
 @contextmanager
-def image_that_runs(engine: Any, image: str, *argv: str) -> Iterator[str]:
+def _image_that_runs(engine: Any, image: str, *argv: str) -> Iterator[str]:
     """The image with another program in the node program's place."""
     container = engine.containers.create(image)
     try:
         changed = container.commit(
-            repository="hvdcloud-test", tag=secrets.token_hex(4), changes=f"ENTRYPOINT {json.dumps(argv)}"
+            repository=f"hvdcloud-test/{secrets.token_hex(4)}", tag="1", changes=f"ENTRYPOINT {json.dumps(argv)}"
         )
     finally:
         container.remove()
@@ -136,11 +160,11 @@ def image_that_runs(engine: Any, image: str, *argv: str) -> Iterator[str]:
 
 
 class SshWorkshop:
-    """Containers on machines that are reached by SSH; the second one through the first."""
+    """Containers on machines that are reached by SSH and have the images; the second one through the first."""
 
-    def __init__(self, hosts: SshHosts, image: str) -> None:
+    def __init__(self, hosts: SshHosts, images: NodeImages) -> None:
         self._hosts = hosts
-        self._image = image
+        self._images = images
         self._providers: list[SshProvider] = []
         self.provider: Provider = self.another_provider()
 
@@ -157,7 +181,7 @@ class SshWorkshop:
         return made
 
     def spec(self) -> ClusterSpec:
-        return new_spec(self._image)
+        return new_spec(self._images.good)
 
     def left(self, cluster: str) -> list[str]:
         return self._hosts.left(cluster)
@@ -165,7 +189,7 @@ class SshWorkshop:
     @contextmanager
     def stranger(self, name: str) -> Iterator[None]:
         host = self._host_of(name)
-        host.docker("create", "--name", name, "--entrypoint", "true", self._image)
+        host.docker("create", "--name", name, "--entrypoint", "true", self._images.good)
         try:
             yield
             assert name in host.containers()
@@ -174,13 +198,11 @@ class SshWorkshop:
 
     @contextmanager
     def broken(self, spec: ClusterSpec, *, says: str) -> Iterator[ClusterSpec]:
-        with image_that_runs(self._hosts.engine, spec.image, "sh", "-c", f"echo {says} >&2; exit 3") as image:
-            yield dataclasses.replace(spec, image=image)
+        yield dataclasses.replace(spec, image=self._images.broken)
 
     @contextmanager
     def silent(self, spec: ClusterSpec) -> Iterator[ClusterSpec]:
-        with image_that_runs(self._hosts.engine, spec.image, "sleep", "1000") as image:
-            yield dataclasses.replace(spec, image=image)
+        yield dataclasses.replace(spec, image=self._images.silent)
 
     def stop(self, name: str) -> None:
         self._host_of(name).docker("kill", name)

@@ -191,12 +191,15 @@ class SshHosts:
 
 
 @contextmanager
-def ssh_hosts(folder: Path, *names: str, image: str = "", loopback_ports: Sequence[int] = ()) -> Iterator[SshHosts]:
+def ssh_hosts(
+    folder: Path, *names: str, image: str = "", images: Sequence[str] = (), loopback_ports: Sequence[int] = ()
+) -> Iterator[SshHosts]:
     """These machines for the block.
 
     Args:
         folder: for the user's files.
-        image: of this machine's engine; each machine has its layers, but not the image. "": each has nothing.
+        image: of this machine's engine; each machine has its layers, but not the image.
+        images: of this machine's engine; each machine has them, as for `Machines`.
         loopback_ports: as for `Machines`.
     """
     import docker
@@ -213,7 +216,13 @@ def ssh_hosts(folder: Path, *names: str, image: str = "", loopback_ports: Sequen
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
     with (
         contextlib.closing(docker.from_env(timeout=120)) as engine,
-        Machines(ssh_key=key.public, lent_layers=bool(image), client=engine, loopback_ports=loopback_ports) as machines,
+        Machines(
+            ssh_key=key.public,
+            lent_layers=bool(image),
+            lent_images=images,
+            client=engine,
+            loopback_ports=loopback_ports,
+        ) as machines,
     ):
         found = SshHosts(machines=machines, folder=folder, key=key, image=image, engine=engine)
         found.boot(*names)

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from hvdcloud.image.publish import packages
 from hvdcloud.image.publish.sbom import document, packages_of
-from tests.support.sbom_contents import CONTENTS, DIGEST, OTHER, VENV
+from tests.support.sbom_contents import CONTENTS, DIGEST, OTHER, VENV, is_valid_cyclonedx
 
 
 def sbom(**arguments: Any) -> dict[str, Any]:
@@ -100,8 +98,8 @@ def test_the_licence_is_the_most_exact_thing_that_the_metadata_says(fields: str,
 @pytest.mark.parametrize("digest", [DIGEST, None])
 def test_the_sbom_is_valid_cyclonedx(digest: str | None) -> None:
     text = document(CONTENTS, name="gcr.io/lab/digits", digest=digest).decode()
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text.replace('"library"', '"nonsense"')) is not None
+    assert is_valid_cyclonedx(text)
+    assert not is_valid_cyclonedx(text.replace('"library"', '"nonsense"'))
 
 
 def test_the_sbom_is_about_the_image_by_its_digest() -> None:

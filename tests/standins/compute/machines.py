@@ -43,6 +43,7 @@ class Machines:
         client: docker-py's; default: of the engine that the environment names.
         lent_layers: new machines have the layers of their images on their disks (machines_layers.py), save in
             `empty_disks`; default: no, as in the cloud.
+        lent_images: names of images that every machine has from the start, each in a repository of its own.
         driver_seconds: what the installation of a GPU's driver takes.
         ssh_key: a public key; the machines are not VMs of a cloud, but a user's own, which it opens.
 
@@ -62,6 +63,7 @@ class Machines:
         loopback_ports: Sequence[int] = (),
         client: Any = None,
         lent_layers: bool = False,
+        lent_images: Sequence[str] = (),
         driver_seconds: float = 0.5,
         ssh_key: str = "",
     ) -> None:
@@ -93,7 +95,7 @@ class Machines:
             "DRIVER_SECONDS": f"{driver_seconds:g}",
             "SSH_KEY": ssh_key,
         }
-        self._site = Site(self._client, image, self.network, labels, environment)
+        self._site = Site(self._client, image, self.network, labels, environment, lent_images)
 
     def address(self, instance: Instance) -> tuple[str, str | None]:
         """A free address of the network; the external one is the same, because this machine reaches it."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import codecs
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from tests.standins.compute.backing import BackingHost, Instance, metadata_of
-from tests.standins.compute.machines_layers import layer_binds
+from tests.standins.compute.machines_layers import layer_binds, lent_images
 
 # Enough for an inner engine. Not --privileged: a host that lacks one capability (CAP_SYS_RESOURCE) refuses it.
 _CAPABILITIES = ("IPC_LOCK", "NET_ADMIN", "SYS_ADMIN", "SYS_NICE", "SYS_PTRACE", "SYSLOG")
@@ -35,6 +35,7 @@ class Site:
     Attributes:
         client: docker-py's.
         environment: of PID 1, see machine/init.
+        images: names of those that every machine has from the start.
     """
 
     client: Any
@@ -42,6 +43,7 @@ class Site:
     network: str
     labels: Mapping[str, str]
     environment: Mapping[str, str]
+    images: Sequence[str]
 
 
 class Machine:
@@ -165,8 +167,11 @@ class Machine:
     def _create(self, host: BackingHost) -> str:
         api = self._site.client.api
         binds = ["/sys/fs/cgroup:/sys/fs/cgroup:rw", f"{self._name}:/var/lib/docker"]
+        lent = list(self._site.images)
         if self._lent_layers and (image := metadata_of(self.instance).get("hvdcloud-image")):
-            binds += layer_binds(self._site.client, image)
+            lent.append(image)
+        # They have layers in common.
+        binds += dict.fromkeys(bind for image in lent for bind in layer_binds(self._site.client, image))
         settings = api.create_host_config(
             binds=binds,
             cap_add=list(_CAPABILITIES),
@@ -184,6 +189,7 @@ class Machine:
         endpoint = api.create_endpoint_config(
             ipv4_address=self.address, aliases=[self._vm, f"{self._vm}.{self._zone}.c.{host.project}.internal"]
         )
+        images = lent_images(self._site.client, self._site.images)
         gpus = sum(int(gpu.get("acceleratorCount", 0)) for gpu in self.instance.get("guestAccelerators", []))
         local_ssds = sum(disk.get("type") == "SCRATCH" for disk in self.instance.get("disks", []))
         created = api.create_container(
@@ -191,7 +197,12 @@ class Machine:
             name=self._name,
             hostname=self._vm,
             labels=dict(self._site.labels),
-            environment={**self._site.environment, "GPUS": str(gpus), "LOCAL_SSDS": str(local_ssds)},
+            environment={
+                **self._site.environment,
+                "GPUS": str(gpus),
+                "LOCAL_SSDS": str(local_ssds),
+                "LENT_IMAGES": images,
+            },
             host_config=settings,
             networking_config=api.create_networking_config({self._site.network: endpoint}),
             use_config_proxy=False,

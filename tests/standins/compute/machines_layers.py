@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 LENT = "/opt/lent"
-"""Where machine/init looks for them: layers/CHAIN, layerdb/CHAIN and distribution, as overlay2 and Docker keep them."""
+"""Where machine/init looks for them: layers/CHAIN, layerdb/CHAIN, distribution and images, as Docker keeps them."""
 
 
 def layer_binds(client: Any, image: str) -> list[str]:
@@ -39,8 +39,14 @@ def layer_binds(client: Any, image: str) -> list[str]:
     return [
         f"{metadata}/layerdb/sha256:{LENT}/layerdb:ro",
         f"{metadata}/distribution:{LENT}/distribution:ro",
+        f"{metadata}/imagedb/content/sha256:{LENT}/images:ro",
         *(f"{folder}:{LENT}/layers/{chain}:ro" for chain, folder in layers),
     ]
+
+
+def lent_images(client: Any, images: Sequence[str]) -> str:
+    """LENT_IMAGES of machine/init: these images, whose layers are mounted, are on the machine's disk as well."""
+    return " ".join(f"{image}={client.images.get(image).id}" for image in images)
 
 
 def chain_of(layers: Sequence[str]) -> list[str]:
