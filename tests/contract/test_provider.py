@@ -239,6 +239,23 @@ def test_waiting_for_a_node_that_never_gets_ready_ends_at_the_deadline(
             provider.destroy(spec.name)
 
 
+@pytest.mark.parametrize("workshop", ["local", "ssh"], indirect=True)
+def test_starting_nodes_again_ends_with_the_first_that_cannot(
+    workshop: Workshop, provider: Provider, spec: ClusterSpec, journal: Journal
+) -> None:
+    with workshop.silent(spec) as silent:
+        nodes = provider.create(provider.plan(silent), journal=journal)
+        try:
+            workshop.stop(nodes[0].name)
+            workshop.lose(nodes[1].name)
+            until = time.monotonic() + 60
+            with pytest.raises(NodeError, match=f"{nodes[1].name} does not start again"):
+                provider.revive(nodes, deadline=until)
+            assert time.monotonic() < until
+        finally:
+            provider.destroy(spec.name)
+
+
 @pytest.mark.parametrize("workshop", ["local"], indirect=True)
 def test_a_paused_node_shows_as_frozen_and_can_be_deleted(
     provider: Provider, spec: ClusterSpec, journal: Journal, engine: Any

@@ -6,7 +6,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -34,6 +34,38 @@ STATUS_PREFIX = "hvdcloud-status "
 OURS = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 
 
+class Followed:
+    """Containers' outputs that threads follow until their nodes are ready; ended all at once."""
+
+    def __init__(self) -> None:
+        self._streams: set[Any] = set()
+        self._ended = False
+
+    @contextlib.contextmanager
+    def following(self, stream: Any, deadline: float) -> Iterator[None]:
+        """A block that reads a stream of the engine's, which ends at the deadline (of time.monotonic()), or earlier."""
+        self._streams.add(stream)
+        # A read has no time limit of its own; closing the stream from outside ends it.
+        timer = threading.Timer(max(0.0, deadline - time.monotonic()), _hang_up, [stream])
+        timer.daemon = True
+        timer.start()
+        # `end` may have come before this stream was there.
+        if self._ended:
+            _hang_up(stream)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._streams.discard(stream)
+            _hang_up(stream)
+
+    def end(self) -> None:
+        """Have every thread's block end now, also one that begins later."""
+        self._ended = True
+        for stream in tuple(self._streams):
+            _hang_up(stream)
+
+
 class EngineNodes:
     """Nodes on one engine; `api` is docker-py's, used from several threads at once.
 
@@ -44,7 +76,6 @@ class EngineNodes:
     def __init__(self, api: Any, *, by_hand: Callable[[str], str] = str) -> None:
         self._api = api
         self._by_hand = by_hand
-        self._streams: set[Any] = set()
 
     def objects(self, *labels: str) -> EngineObjects:
         """What is ours on the engine, or what has these labels too."""
@@ -81,7 +112,7 @@ class EngineNodes:
         keys = [str(status["host_key"]) for status in found if status["status"] == "ready"]
         return keys[-1] if keys else None
 
-    def start_again(self, node: Node, deadline: float) -> str:
+    def start_again(self, node: Node, deadline: float, followed: Followed) -> str:
         """Start a stopped container, and wait as `follow_until_ready` does.
 
         Raises:
@@ -98,14 +129,9 @@ class EngineNodes:
                 hint=f"{self._by_hand(f'docker start {node.name}')} says the same; fix that first",
             ) from error
         # What it said when it started earlier is of no use.
-        return self.follow_until_ready(node, deadline, since=started_at(started))
+        return self.follow_until_ready(node, deadline, followed, since=started_at(started))
 
-    def stop_waiting(self) -> None:
-        """Have what waits for nodes end now on every thread."""
-        for stream in tuple(self._streams):
-            _hang_up(stream)
-
-    def follow_until_ready(self, node: Node, deadline: float, *, since: float | None = None) -> str:
+    def follow_until_ready(self, node: Node, deadline: float, followed: Followed, *, since: float | None = None) -> str:
         """Follow a container's output until its node program says that sshd answers; returns the node's host key.
 
         Args:
@@ -122,12 +148,7 @@ class EngineNodes:
             stream = self._api.logs(node.id, stdout=True, stderr=True, stream=True, follow=True, since=since)
         except APIError as error:
             raise NodeError(f"node {node.name} is gone: {error.explanation}", hint="hvdcloud up") from error
-        # The read below has no time limit of its own; closing the stream from outside ends it.
-        self._streams.add(stream)
-        timer = threading.Timer(max(0.0, deadline - time.monotonic()), _hang_up, [stream])
-        timer.daemon = True
-        timer.start()
-        try:
+        with followed.following(stream, deadline):
             for line in _lines(stream):
                 status = _status(line)
                 if status is None:
@@ -136,10 +157,6 @@ class EngineNodes:
                     return str(status["host_key"])
                 elif status.get("status") == "failed":
                     said.append(f"{status.get('step')}: {status.get('error')}")
-        finally:
-            timer.cancel()
-            self._streams.discard(stream)
-            _hang_up(stream)
         why = "did not come up in time" if time.monotonic() >= deadline else "stopped while coming up"
         raise NodeError(
             f"node {node.name} {why}",

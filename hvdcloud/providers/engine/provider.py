@@ -11,6 +11,7 @@ from hvdcloud.errors import TeardownError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Provider, Stage, ignore_progress
 from hvdcloud.providers.engine.gpu_lock import TakenError
+from hvdcloud.providers.engine.nodes import Followed
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.journal import Journal
@@ -52,28 +53,28 @@ class EngineProvider(Provider):
         self, nodes: Sequence[Node], *, deadline: float, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Node]:
         """Follow every container's output until its node program says that sshd answers."""
-        return self._until_ready(nodes, lambda engine, node: engine.follow_until_ready(node, deadline), on_progress)
+        return self._until_ready(
+            nodes, lambda engine, node, followed: engine.follow_until_ready(node, deadline, followed), on_progress
+        )
 
     def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
         """Containers that have ended are kept, with all that they hold: they start again."""
-        return self._until_ready(nodes, lambda engine, node: engine.start_again(node, deadline), ignore_progress)
+        return self._until_ready(
+            nodes, lambda engine, node, followed: engine.start_again(node, deadline, followed), ignore_progress
+        )
 
     def _until_ready(
-        self, nodes: Sequence[Node], wait: Callable[[EngineNodes, Node], str], on_progress: OnProgress
+        self, nodes: Sequence[Node], wait: Callable[[EngineNodes, Node, Followed], str], on_progress: OnProgress
     ) -> Sequence[Node]:
         """The nodes with address and host key, which `wait` returns."""
-        engines = {node.name: self._engine_of(node) for node in nodes}
+        followed = Followed()
 
         def wait_for(node: Node) -> Node:
-            ready = self._with_address(node, wait(engines[node.name], node))
+            ready = self._with_address(node, wait(self._engine_of(node), node, followed))
             on_progress(NodeProgress(object=node.name, step="ready", stage=Stage.DONE))
             return ready
 
-        def stop_all() -> None:
-            for engine in engines.values():
-                engine.stop_waiting()
-
-        return side_by_side(wait_for, nodes, on_abort=stop_all)
+        return side_by_side(wait_for, nodes, on_abort=followed.end)
 
     def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
         """As containers have printed them."""
