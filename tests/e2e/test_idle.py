@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.harness import Project, Screen, at_this_load, labelled, project_in, until
+from tests.support.project_runs import in_bucket
 
 pytestmark = pytest.mark.engine
 
@@ -58,9 +59,8 @@ def test_nodes_end_after_the_last_session_and_the_last_run_and_not_before(
     run = f'sleep {limit + 2}; echo weights > "$HVDCLOUD_CHECKPOINT_DIR/last.pt"'
     project.hvdcloud("run", "--detach", "--", "sh", "-c", run)
     with project.started("ssh", "1", "--", "sleep", "600") as session:
-        until(
-            lambda: "succeeded" in project.hvdcloud("status").out, seconds=60, what="the run to outlive the idle limit"
-        )
+        until(lambda: in_bucket(project), seconds=60, what="the run to outlive the idle limit")
+        until(lambda: "succeeded" in project.hvdcloud("status").out, seconds=60, what="the end of the run")
         with pytest.raises(subprocess.TimeoutExpired):
             session.wait(timeout=1.5 * limit)
         assert states(engine, project) == {"running"}, "node 0 is idle, but node 1 is not"
