@@ -289,7 +289,7 @@ def test_every_sample_of_a_world_is_seen_once_an_epoch_with_shares_and_a_loss(
         project.write("train.py", SHARES)
         project.configure(
             nodes=2,
-            run={"elastic": {"min": 1, "max": 2}, "env": {"OMP_NUM_THREADS": "1"}},
+            run={"elastic": {"min": 1, "max": 2}, "env": {"OMP_NUM_THREADS": "1", "HOROVOD_CYCLE_TIME": "30"}},
             checkpoints={"keep_every": 0.2},
             data={"shares": {"source": "gs://lake/shares", "per_node": "shard"}},
         )
