@@ -206,7 +206,7 @@ def test_a_node_whose_agent_is_killed_comes_back_once_a_worker_can_start_there(r
             seconds=60,
             what="its agent to say what it lacks",
         )
-        running.training.steps_go_on(count=20)
+        running.training.steps_go_on(count=10)
         # A worker that an error of Horovod's own has ended comes back too.
         running.training.step_in_world_of(NODES - 1, since=time.time(), seconds=WHOLE_SECONDS)
         worlds = {step.world for step in running.training.steps() if step.at > went_on.went_on}
