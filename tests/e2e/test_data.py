@@ -124,7 +124,8 @@ class Shared:
         return {"lake": "gs://lake/sets/train", "val": self.val.as_uri(), **more}
 
     def configure(self, **data: Any) -> None:
-        run = {"command": f"sh -c '{READS}'", "user": "1000"}
+        # A node is lost that says nothing for most of the timeout.
+        run = {"command": f"sh -c '{READS}'", "user": "1000", "env": {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}}
         checkpoints = {"keep_every": 0.2}
         self.project.configure(nodes=2, run=run, checkpoints=checkpoints, data=data or self.data())
 

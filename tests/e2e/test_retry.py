@@ -125,6 +125,9 @@ def test_a_cluster_that_was_deleted_meanwhile_is_not_made_again(project: Project
 
 
 def test_a_node_that_may_hold_more_is_not_deleted(project: Project, engine: Any) -> None:
+    # A node is lost that says nothing for most of this.
+    run = {"command": "python train.py 1", "retry": {"max": 2}, "env": {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}}
+    project.configure(run=run, checkpoints={"keep_every": 600.0})
     project.hvdcloud("up")
     worker = engine.containers.get(f"{project.name}-1")
     with project.started("run") as process:
