@@ -64,7 +64,7 @@ def test_a_slow_rank_is_named_and_a_bad_node_before_a_run(project: Project, engi
     assert "rank 1 (t-check-1): the others wait" in project.hvdcloud("status").out
 
     limit_network(engine.containers.get("t-check-2"), "4mbit")
-    checked = project.hvdcloud("check", "--seconds", "4", "--size", "1", "--json", expect=int(ExitCode.NODE))
+    checked = project.hvdcloud("check", "--seconds", "2", "--size", "1", "--json", expect=int(ExitCode.NODE))
     result = checked.json["result"]
     (bad,) = [each for each in result["nodes"] if each["health"] == "bad"]
     assert bad["node"] == "t-check-2", (result, checked.err)
