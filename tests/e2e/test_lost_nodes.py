@@ -111,7 +111,7 @@ def test_a_worker_that_freezes_ends_the_run_and_its_checkpoints_come_when_it_tha
     project: Project, engine: Any, controller: str
 ) -> None:
     head, worker = f"{project.name}-0", f"{project.name}-1"
-    # Ranks of Open MPI are not told apart from any others: mpirun waits for them forever.
+    # mpirun waits forever for whatever it has started on a frozen node, with Horovod or without.
     job = jobs.ENDLESS if controller == "gloo" else jobs.ENDLESS_ALONE
     with training(project, engine, controller=controller, uploads=False, job=job) as (screen, process):
         before = on_disk(engine, project.name)
