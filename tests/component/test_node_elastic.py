@@ -300,11 +300,14 @@ def test_a_worker_that_ends_well_while_others_train_makes_the_run_fail(two_nodes
     assert f"the worker on {one} that began as rank 1 exited with 0 while 1 more" in state["reason"]
 
 
-def test_when_all_workers_fail_the_run_has_failed_with_their_exit_code(two_nodes: ElasticNodes) -> None:
+@pytest.mark.parametrize(("fails", "code"), [("raise SystemExit(3)", 3), ("raise RuntimeError('no way on')", 1)])
+def test_when_all_workers_fail_the_run_has_failed_with_their_exit_code(
+    two_nodes: ElasticNodes, fails: str, code: int
+) -> None:
     two_nodes.begin()
 
     for alias in two_nodes.names:
-        two_nodes.order(alias, "raise SystemExit(3)")
+        two_nodes.order(alias, fails)
     state = two_nodes.wait_done()
 
-    assert (state["result"], state["exit_code"], state["restarts"]) == ("failed", 3, 0)
+    assert (state["result"], state["exit_code"], state["restarts"]) == ("failed", code, 0)

@@ -21,6 +21,7 @@ from tests.standins.google_account import service_account
 from tests.standins.storage import StorageServer, running_server
 from tests.standins.token_service import TokenService, token_service
 from tests.support.chaos import disturb
+from tests.support.elastic_run import events, members
 from tests.support.harness import Project, Screen, labelled, project_in, until
 
 pytestmark = pytest.mark.engine
@@ -123,7 +124,8 @@ class Shared:
         return {"lake": "gs://lake/sets/train", "val": self.val.as_uri(), **more}
 
     def configure(self, **data: Any) -> None:
-        run = {"command": f"sh -c '{READS}'", "user": "1000"}
+        # A node is lost that says nothing for most of the timeout.
+        run = {"command": f"sh -c '{READS}'", "user": "1000", "env": {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}}
         checkpoints = {"keep_every": 0.2}
         self.project.configure(nodes=2, run=run, checkpoints=checkpoints, data=data or self.data())
 
@@ -288,7 +290,7 @@ def test_every_sample_of_a_world_is_seen_once_an_epoch_with_shares_and_a_loss(
         project.write("train.py", SHARES)
         project.configure(
             nodes=2,
-            run={"elastic": {"min": 1, "max": 2}, "env": {"OMP_NUM_THREADS": "1"}},
+            run={"elastic": {"min": 1, "max": 2}, "env": {"OMP_NUM_THREADS": "1", "HOROVOD_CYCLE_TIME": "30"}},
             checkpoints={"keep_every": 0.2},
             data={"shares": {"source": "gs://lake/shares", "per_node": "shard"}},
         )
@@ -302,6 +304,11 @@ def test_every_sample_of_a_world_is_seen_once_an_epoch_with_shares_and_a_loss(
             # This client replaces the node, which joins only when it has its share.
             screen.wait_for("epoch in a world of 2: ", times=whole + 2, seconds=180)
             text = screen.text
+            found = {event["event"]: event for event in events(engine, project) if event.get("node") == "t-shares-1"}
+            alias = members(engine, project)["t-shares-1"]["alias"]
+        assert "lost a node" in found
+        assert re.fullmatch(r"t-shares-1-g\d+", alias)
+        assert alias in found["node joins"]["detail"]
         epochs = re.findall(r"epoch in a world of (\d): (\[.*\])", text)
         seen = {world: {tuple(json.loads(names)) for at, names in epochs if at == world} for world in ("1", "2")}
         assert seen == {"1": {tuple(sorted(FILES)[0::2])}, "2": {tuple(sorted(FILES))}}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.harness import Project, Screen, at_this_load, labelled, project_in, until
+from tests.support.project_runs import in_bucket
 
 pytestmark = pytest.mark.engine
 
@@ -25,13 +27,35 @@ def limit() -> float:
     return at_this_load(LIMIT)
 
 
-@pytest.fixture
-def project(tmp_path: Path, engine: Any, image: str, limit: float) -> Iterator[Project]:
-    """A project whose nodes end soon, and of which nothing is left after the test."""
-    project = project_in(tmp_path, "t-idle", limits={"idle": limit})
+@contextmanager
+def soon_ending(root: Path, name: str, engine: Any, *, limit: float) -> Iterator[Project]:
+    """A project whose nodes end soon, and of which nothing is left after the block."""
+    project = project_in(root, name, limits={"idle": limit})
     yield project
     project.hvdcloud("down", "--force")
     assert labelled(engine, project.name) == []
+
+
+@pytest.fixture
+def project(tmp_path: Path, engine: Any, image: str, limit: float) -> Iterator[Project]:
+    with soon_ending(tmp_path, "t-idle", engine, limit=limit) as project:
+        yield project
+
+
+@pytest.fixture(scope="module")
+def left_alone(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[tuple[Project, Project]]:
+    """Two clusters whose nodes end meanwhile: of one the head is dead, and of the other the `up` was killed."""
+    new, limit = tmp_path_factory.mktemp, at_this_load(LIMIT)
+    with (
+        soon_ending(new("headless"), "t-idle-headless", engine, limit=limit) as headless,
+        soon_ending(new("orphaned"), "t-idle-orphaned", engine, limit=limit) as orphaned,
+    ):
+        headless.hvdcloud("up")
+        engine.containers.get("t-idle-headless-0").kill()
+        with orphaned.started("up") as process:
+            Screen(process).wait_for("t-idle-orphaned-1: booting")
+            process.kill()
+        yield headless, orphaned
 
 
 def states(engine: Any, project: Project) -> set[str]:
@@ -58,9 +82,8 @@ def test_nodes_end_after_the_last_session_and_the_last_run_and_not_before(
     run = f'sleep {limit + 2}; echo weights > "$HVDCLOUD_CHECKPOINT_DIR/last.pt"'
     project.hvdcloud("run", "--detach", "--", "sh", "-c", run)
     with project.started("ssh", "1", "--", "sleep", "600") as session:
-        until(
-            lambda: "succeeded" in project.hvdcloud("status").out, seconds=60, what="the run to outlive the idle limit"
-        )
+        until(lambda: in_bucket(project), seconds=60, what="the run to outlive the idle limit")
+        until(lambda: "succeeded" in project.hvdcloud("status").out, seconds=60, what="the end of the run")
         with pytest.raises(subprocess.TimeoutExpired):
             session.wait(timeout=1.5 * limit)
         assert states(engine, project) == {"running"}, "node 0 is idle, but node 1 is not"
@@ -79,20 +102,17 @@ def test_nodes_end_after_the_last_session_and_the_last_run_and_not_before(
     project.hvdcloud("down")
 
 
-def test_nodes_whose_head_is_dead_end_by_themselves(project: Project, engine: Any) -> None:
-    project.hvdcloud("up")
-    engine.containers.get("t-idle-0").kill()
-    until(lambda: ended(engine, project), seconds=60, what="the other node to end")
-    assert SAYS.search(said(engine, "t-idle-1"))
+def test_nodes_whose_head_is_dead_end_by_themselves(left_alone: tuple[Project, Project], engine: Any) -> None:
+    headless, _ = left_alone
+    until(lambda: ended(engine, headless), seconds=60, what="the other node to end")
+    assert SAYS.search(said(engine, f"{headless.name}-1"))
 
 
-def test_nodes_end_that_no_laptop_ever_made_a_cluster_of(project: Project, engine: Any) -> None:
-    with project.started("up") as process:
-        Screen(process).wait_for("t-idle-1: booting")
-        process.kill()
-    until(lambda: ended(engine, project), seconds=60, what="both nodes to end")
-    for node in ("t-idle-0", "t-idle-1"):
-        assert SAYS.search(said(engine, node))
+def test_nodes_end_that_no_laptop_ever_made_a_cluster_of(left_alone: tuple[Project, Project], engine: Any) -> None:
+    _, orphaned = left_alone
+    until(lambda: ended(engine, orphaned), seconds=60, what="both nodes to end")
+    for index in (0, 1):
+        assert SAYS.search(said(engine, f"{orphaned.name}-{index}"))
 
 
 def test_a_node_whose_checkpoints_are_not_in_the_bucket_stays_and_tries_until_they_are(

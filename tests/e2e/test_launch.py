@@ -60,15 +60,15 @@ def test_the_template_lives_its_whole_life(project: Project, engine: Any, image:
     project.hvdcloud("init", "--name", project.name)
     # What the image of these tests has.
     project.write("requirements.txt", "scikit-learn\n")
-    ended = project.hvdcloud("launch")
+    # How well it is trained: test_template.py.
+    ended = project.hvdcloud("launch", "--", "python", "train.py", "--epochs", "3")
     assert labelled(engine, project.name) == []
     *output, ending, gone, last = ended.out.splitlines()
     found = re.fullmatch(
-        rf"✓ t-launch trained: accuracy (\d\.\d+) · .* · \$0 · 12 checkpoints → ({project.folder}/checkpoints/(\S+))",
+        rf"✓ t-launch trained: accuracy \d\.\d+ · .* · \$0 · 3 checkpoints → ({project.folder}/checkpoints/(\S+))",
         last,
     )
     assert found, last
-    assert float(found[1]) >= 0.97
     assert gone.startswith("t-launch is gone: 3 objects deleted in ")
     assert gone.endswith("listing again found nothing left")
     # Standard output is the answer: what the ranks say and what came of it. The progress is elsewhere.
@@ -77,11 +77,11 @@ def test_the_template_lives_its_whole_life(project: Project, engine: Any, image:
     for step in ("image: ready", "t-launch-1: booting", "t-launch-1: ready", "container t-launch-0: deleted"):
         assert step in ended.err.splitlines()
     assert "[0]" not in ended.err
-    names = assert_pulled(project, found[3])
-    assert names == [f"checkpoint-{epoch:03}.pt" for epoch in range(1, 13)]
-    volumes = {found[2]: {"bind": "/pulled", "mode": "ro"}}
+    names = assert_pulled(project, found[2])
+    assert names == [f"checkpoint-{epoch:03}.pt" for epoch in (1, 2, 3)]
+    volumes = {found[1]: {"bind": "/pulled", "mode": "ro"}}
     loaded = engine.containers.run(image, ["-c", LOADS], entrypoint="python", volumes=volumes, remove=True)
-    assert loaded.decode().strip() == "12"
+    assert loaded.decode().strip() == "3"
     assert (project.folder / "checkpoints" / ".gitignore").exists()
 
 

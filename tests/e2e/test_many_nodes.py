@@ -33,13 +33,19 @@ def sums(out: str) -> dict[int, tuple[int, int]]:
     return {int(rank): (int(size), int(total)) for rank, size, total in found}
 
 
-def test_eight_nodes_come_up_reduce_together_and_go(project: Project, engine: Any) -> None:
+def ranks(project: Project, *options: str) -> list[str]:
+    """What each rank of a run without Horovod printed: its node, its number and how many there are."""
+    out = project.hvdcloud("run", *options, "--", "sh", "-c", "echo $(hostname) $HOROVOD_RANK $HOROVOD_SIZE").out
+    return sorted(re.findall(r"^\[\d+\] (.*)$", out, flags=re.MULTILINE))
+
+
+def test_eight_nodes_come_up_run_a_rank_each_and_go(project: Project, engine: Any) -> None:
     up = project.hvdcloud("up", "--nodes", "8", "--json").json["result"]
     assert [node["name"] for node in up["nodes"]] == [f"t-sizes-{index}" for index in range(8)]
-    assert sums(project.hvdcloud("run").out) == dict.fromkeys(range(8), (8, 28))
+    assert ranks(project) == [f"t-sizes-{index} {index} 8" for index in range(8)]
+    assert sums(project.hvdcloud("run", "-np", "3").out) == dict.fromkeys(range(3), (3, 3))
     for index in range(8):
         assert processes_in(engine, f"t-sizes-{index}", ["train.py"]) == []
-    assert sums(project.hvdcloud("run", "-np", "3").out) == dict.fromkeys(range(3), (3, 3))
     # Every node reaches every other one, not only the head.
     assert project.hvdcloud("ssh", "7", "--", "ssh", "t-sizes-3", "hostname").out == "t-sizes-3\n"
     down = project.hvdcloud("down", "--json").json["result"]
@@ -48,10 +54,10 @@ def test_eight_nodes_come_up_reduce_together_and_go(project: Project, engine: An
 
 def test_one_node_takes_one_rank_or_one_for_each_slot(project: Project) -> None:
     project.hvdcloud("up", "--nodes", "1")
-    assert sums(project.hvdcloud("run", "-np", "1").out) == {0: (1, 0)}
+    assert ranks(project, "-np", "1") == ["t-sizes-0 0 1"]
     assert "2 ranks do not fit" in project.hvdcloud("run", "-np", "2", expect=2).err
     project.configure(run={"slots_per_node": 2})
     assert sums(project.hvdcloud("run").out) == {0: (2, 1), 1: (2, 1)}
     assert sums(project.hvdcloud("run", "--controller", "mpi").out) == {0: (2, 1), 1: (2, 1)}
-    assert sums(project.hvdcloud("run", "-np", "1").out) == {0: (1, 0)}
+    assert ranks(project, "-np", "1") == ["t-sizes-0 0 1"]
     project.hvdcloud("down")

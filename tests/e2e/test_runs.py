@@ -105,7 +105,10 @@ def test_threads_are_cores_divided_by_slots(project: Project) -> None:
 def test_the_exit_code_is_that_of_the_first_rank_to_fail(
     project: Project, controller: str, how: str, code: int
 ) -> None:
-    ended = run(project, jobs.ONE_ENDS, how, expect=7, options=("--controller", controller, "--json"))
+    # Horovod may end a rank over the loss of another one before that one's end is known.
+    horovod = how == "raise" or (how, controller) == ("3", "gloo")
+    job = jobs.ONE_ENDS if horovod else jobs.ONE_ENDS_ALONE
+    ended = run(project, job, how, expect=7, options=("--controller", controller, "--json"))
     assert ended.json["exit_code"] == 7
     assert ended.json["result"]["exit_code"] == code
     assert ended.json["result"]["state"] == "failed"
@@ -259,8 +262,8 @@ def test_a_run_to_continue_from_that_is_not_in_the_bucket_is_refused_before_anyt
 
 
 def test_status_says_why_the_newest_run_failed(project: Project) -> None:
-    run(project, jobs.ONE_RAISES_ALONE, expect=7)
-    said = f"rank 1 ({project.name}-1) raised RuntimeError: rank 1 has had enough (train.py:7)"
+    run(project, jobs.ONE_ENDS_ALONE, "raise", expect=7)
+    said = f"rank 1 ({project.name}-1) raised RuntimeError: rank 1 has had enough (train.py:8)"
     assert said in project.hvdcloud("status").out
     newest = project.hvdcloud("status", "--json").json["result"]["runs"][-1]
     assert (newest["reason"], newest["last_line"]) == (said, "RuntimeError: rank 1 has had enough")

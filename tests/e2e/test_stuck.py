@@ -47,7 +47,12 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
     project = Project(folder=root / "project", state=root / "state", name="t-stuck")
     project.write("requirements.txt", "scikit-learn\n")
     project.write("train.py", DEADLOCK)
-    project.configure(image={"requirements": "requirements.txt"}, limits={"stuck": "12s"})
+    project.configure(
+        image={"requirements": "requirements.txt"},
+        limits={"stuck": "10s"},
+        # Ranks ask each other this seldom, in ms, whether all are ready: it is most of what they do while they wait.
+        run={"env": {"HOROVOD_CYCLE_TIME": "30"}},
+    )
     project.hvdcloud("up")
     yield project
     project.hvdcloud("down", "--force")

@@ -29,6 +29,7 @@ from tests.live.hard_end import STOP_SECONDS, HardEnd
 from tests.live.price import STEPS, Step, price, question
 from tests.live.record import Follower, Recorder, newest
 from tests.live.teardown import PROJECT, begin, environ_of, teardown
+from tests.support.warm import WarmPopen
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = ("tests/bench/job/allreduce.py", "tests/support/elastic_job.py", "tests/live/gpu_job.py")
@@ -36,6 +37,8 @@ REGION = "us-central1"
 MINUTES = 60
 WAIT_SECONDS = 900.0
 """For a VM that is taken away, and for the one that replaces it."""
+LOOK_SECONDS = 2.0
+"""Between two looks at what is waited for."""
 
 
 class StepError(Exception):
@@ -61,15 +64,14 @@ class Live:
         if show:
             self._count += 1
             sys.stdout.write(f"$ hvdcloud {command}\n")
-        argv = [sys.executable, "-m", "hvdcloud", *shlex.split(command)]
         began = time.monotonic()
-        with subprocess.Popen(
-            argv,
+        with WarmPopen(
+            shlex.split(command),
             cwd=self.folder / PROJECT,
             env={**environ_of(self.folder), **(self.step.environ if self.step else {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if show else None,
+            stderr=subprocess.STDOUT if show else sys.stderr,
             text=True,
             errors="replace",
         ) as process:
@@ -113,7 +115,7 @@ class Live:
         while not probe():
             if time.monotonic() > deadline:
                 raise StepError(f"waited {seconds:.0f} s for {what}")
-            time.sleep(1)
+            time.sleep(LOOK_SECONDS)
 
 
 def cpu(live: Live) -> None:

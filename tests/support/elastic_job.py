@@ -36,8 +36,8 @@ def arguments():
     parser.add_argument("--epochs", type=int, default=6, help="at most")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds to wait in every step")
     parser.add_argument("--commit-every", type=int, default=5, help="batches")
-    parser.add_argument("--fail-at", type=int, help="step in which every rank raises an exception")
-    parser.add_argument("--exit-code", type=int, help="with --fail-at: every rank exits with this instead")
+    parser.add_argument("--fail-at", type=int, help="step in which every rank exits")
+    parser.add_argument("--exit-code", type=int, default=1, help="with --fail-at")
     parser.add_argument("--leave-at", type=int, help="step in which the last rank exits with 0")
     return parser.parse_args()
 
@@ -123,9 +123,7 @@ def stumble(options, state):
         print(f"rank {hvd.rank()} leaves with 0", flush=True)
         os._exit(0)
     if options.fail_at is not None and state.step >= options.fail_at:
-        if options.exit_code is not None:
-            sys.exit(options.exit_code)
-        raise RuntimeError(f"no way on from step {state.step}")
+        sys.exit(options.exit_code)
 
 
 def train_epoch(state, options, dataset):
