@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants witnesses bench bench-boot bench-data bench-elastic bench-gce bench-images bench-own-machines bench-preemption bench-slow-ranks lock lock-images clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants witnesses bench bench-boot bench-data bench-elastic bench-gce bench-images bench-own-machines bench-preemption bench-slow-ranks bench-zstd lock lock-images clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -135,6 +135,9 @@ bench-data: setup ## a data set onto a node, against gcloud storage cp and trans
 
 bench-images: setup base-image registry ## what images cost: bytes by layer, seconds to build, push and pull
 	@$(BIN)/python -m tests.bench.images
+
+bench-zstd: setup base-image registry ## layers packed with zstd against gzip: bytes, seconds to pack, push and pull
+	@$(BIN)/python -m tests.bench.zstd
 
 bench-own-machines: setup base-image ## machines reached by SSH: an image to two, and up, against doing it by hand
 	@$(BIN)/python -m tests.bench.own_machines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CredentialsError, NodeError
@@ -76,6 +76,15 @@ def _ssh_error() -> type[Exception]:
     client: Any = importlib.import_module("docker.api.client")
     client.SSHHTTPAdapter = importlib.import_module(DOCKER_OVER_SSH).SSHHTTPAdapter
     return SSHException
+
+
+def keeps_files(info: Mapping[str, Any]) -> bool:
+    """Whether an engine has containerd's image store, which keeps layers as the files that it was given.
+
+    Args:
+        info: what `docker info` says.
+    """
+    return any("containerd.snapshotter" in str(value) for _, value in info.get("DriverStatus") or [])
 
 
 def command_environment() -> dict[str, str]:

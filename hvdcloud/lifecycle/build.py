@@ -126,6 +126,7 @@ def _build(
             needs=needs_of(config),
             machine=context.platform.processor,
             plan=context.image_plan,
+            zstd=context.platform.unpacks_zstd,
             before=before,
         )
         context.image_plan = built.plan

@@ -156,6 +156,10 @@ class Platform(Protocol):
     def needs_registry(self) -> bool:
         """Nodes pull their image from a registry; False: they run that of this machine's engine."""
 
+    @property
+    def unpacks_zstd(self) -> bool:
+        """Every engine that will pull the image is known to unpack layers packed with zstd."""
+
     def connect(self, *, on_retry: Callable[[str], None]) -> Provider:
         """The provider, ready to use.
 

@@ -26,7 +26,8 @@ from tests.support.harness import until
 class Server:
     """An engine as docker-py's low-level client shows it."""
 
-    def __init__(self, *, component: str = "Engine", api_version: str = "1.41") -> None:
+    def __init__(self, *, component: str = "Engine", api_version: str = "1.41", store: str = "") -> None:
+        self.store = store
         self._version = {
             "Version": "20.10.24",
             "ApiVersion": api_version,
@@ -37,6 +38,9 @@ class Server:
 
     def version(self) -> dict[str, Any]:
         return self._version
+
+    def info(self) -> dict[str, Any]:
+        return {"DriverStatus": [["driver-type", self.store]]}
 
     def inspect_image(self, reference: str) -> dict[str, Any]:
         return {"Id": self.images[reference]}
@@ -73,11 +77,11 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Docker:
 @pytest.mark.parametrize(
     ("version", "buildx", "expected"),
     [
-        ("Docker version 28.2.2, build e6534b4", True, ["buildx", "build", "--builder", "default", "--load"]),
+        ("Docker version 28.2.2, build e6534b4", True, ["buildx", "build", "--builder", "default"]),
         ("Docker version 28.2.2, build e6534b4", False, None),
         ("Docker version 23.0.0, build e92dd87", False, None),
         ("Docker version 20.10.24+dfsg1, build 297e128", False, ["build"]),
-        ("Docker version 20.10.24+dfsg1, build 297e128", True, ["buildx", "build", "--builder", "default", "--load"]),
+        ("Docker version 20.10.24+dfsg1, build 297e128", True, ["buildx", "build", "--builder", "default"]),
         ("Docker version 19.03.15, build 99e3ed8", False, None),
         ("podman version 4.3.1", False, None),
         ("", False, None),
@@ -91,6 +95,25 @@ def test_a_docker_command_has_buildkit_in_itself_until_23_and_then_in_its_plugin
     assert (found and list(found.command)) == (expected and [str(file), *expected])
     if found and not buildx:
         assert found.environment["DOCKER_BUILDKIT"] == "1"
+    assert found is None or found.output == ("type=docker" if buildx else "")
+
+
+@pytest.mark.parametrize(
+    ("buildx", "store", "expected"),
+    [
+        (True, "io.containerd.snapshotter.v1", "type=image,compression=zstd,oci-mediatypes=true"),
+        # An engine with its own store packs layers when it pushes them, with gzip.
+        (True, "", "type=docker"),
+        (False, "io.containerd.snapshotter.v1", ""),
+    ],
+)
+def test_layers_are_packed_with_zstd_where_engine_and_command_can(
+    docker: Docker, buildx: bool, store: str, expected: str
+) -> None:
+    docker("Docker version 20.10.24+dfsg1, build 297e128", buildx=buildx)
+    found = find_builder(Server(store=store), zstd=True)
+    assert found is not None
+    assert found.output == expected
 
 
 @pytest.mark.parametrize("server", [Server(component="Podman Engine"), Server(api_version="1.40")])
@@ -151,7 +174,7 @@ def test_images_for_vms_are_asked_for_by_their_platform(docker: Docker, tmp_path
         assert found is not None
         replace(found, command=[str(command), "build"]).build(small_step(), progress=ignore)
     for_vms, for_here = out.read_text().splitlines()
-    assert " --tag hvdcloud/t:1 --platform linux/amd64 " in for_vms
+    assert " --tag hvdcloud/t:1 --output type=docker --platform linux/amd64 " in for_vms
     assert "--platform" not in for_here
 
 

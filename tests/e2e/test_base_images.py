@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from docker.errors import ImageNotFound
 
+from hvdcloud.engine import keeps_files
 from hvdcloud.errors import ImageError
 from hvdcloud.image.build.builder import carry_out
 from hvdcloud.image.engine_stream import BuildEvent, inspected
@@ -111,6 +112,8 @@ def test_a_tag_that_was_moved_at_the_registry_changes_no_image(engine: Any, publ
 
 @pytest.mark.usefixtures("builder")
 def test_what_was_made_on_this_machine_takes_its_place_and_the_labels_say_so(engine: Any, published: Published) -> None:
+    if keeps_files(engine.info()):
+        pytest.skip("an engine with containerd's store has a digest of everything: the label says it, see below")
     published.make("this machine")
     pinned = f"{published.name}@sha256:{'1' * 64}"
     seen, labels, events = build(engine, pinned)
@@ -141,7 +144,8 @@ def test_an_image_of_ones_own_by_tag_has_the_digest_that_it_was_pulled_by(engine
     found = custom_base.find(engine.api, published.name)
     assert found is not None
     assert found.digest == digest
-    assert found.identity != digest
+    # With containerd's store, it is the image's id as well.
+    assert (found.identity == digest) == keeps_files(engine.info())
 
 
 def test_lock_images_writes_what_the_registry_has(engine: Any, published: Published, tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.engine import keeps_files
 from hvdcloud.errors import CapacityError, ExitCode, ImageError, NodeError
 from hvdcloud.image.publish.host import SendProgress, Sent, discard_parts
 from hvdcloud.image.publish.layer_archive import LABEL_PART_OF
 from hvdcloud.image.publish.layer_export import image_of_lowest_layers
 from hvdcloud.image.publish.over_ssh import send_image
 from hvdcloud.image.publish.portion import PORTION_BYTES
-from tests.support.engines import second_engine
+from tests.support.engines import same_image_on_both, second_engine
 from tests.support.harness import until
 from tests.support.layered_image import Line, layer, line, load_layers, tar_of
 
@@ -75,7 +76,7 @@ def test_a_host_gets_the_layers_that_it_lacks_and_nothing_twice(source: Any) -> 
     told: list[SendProgress] = []
     with host() as (way, client):
         sent = send_image(image, source=source, targets={"gpu1": client}, on_progress=told.append)["gpu1"]
-        assert client.inspect_image(image)["Id"] == source.inspect_image(image)["Id"]
+        assert same_image_on_both(client.inspect_image(image), source.inspect_image(image))
         content = sum(map(len, LAYERS))
         assert (sent.layers, sent.content_bytes) == (len(LAYERS), content)
         assert content < sent.wire_bytes < content + TALK
@@ -91,7 +92,7 @@ def test_a_host_gets_the_layers_that_it_lacks_and_nothing_twice(source: Any) -> 
         sent = send_image(changed, source=source, targets={"gpu1": client})["gpu1"]
         assert sent.layers == 2
         assert (3 << 20) < way.carried - before < (3 << 20) + TALK
-        assert client.inspect_image(changed)["Id"] == source.inspect_image(changed)["Id"]
+        assert same_image_on_both(client.inspect_image(changed), source.inspect_image(changed))
         assert parts_on(client) == []
 
 
@@ -106,7 +107,7 @@ def test_what_arrived_before_a_cut_is_not_sent_again(source: Any) -> None:
         assert parts_on(client)
         sent = send_image(image, source=source, targets={"gpu1": client})["gpu1"]
         assert sent.content_bytes in {sum(map(len, LAYERS[kept:])) for kept in (1, 2)}
-        assert client.inspect_image(image)["Id"] == source.inspect_image(image)["Id"]
+        assert same_image_on_both(client.inspect_image(image), source.inspect_image(image))
         assert parts_on(client) == []
 
 
@@ -136,7 +137,7 @@ def test_a_portion_travels_while_the_engine_unpacks_the_one_before(source: Any) 
         finally:
             way.hold_after = None
         assert sending.result()["gpu1"].content_bytes == sum(map(len, LAYERS))
-        assert client.inspect_image(image)["Id"] == source.inspect_image(image)["Id"]
+        assert same_image_on_both(client.inspect_image(image), source.inspect_image(image))
         assert parts_on(client) == []
 
 
@@ -147,15 +148,15 @@ def test_the_lowest_layers_are_read_from_an_image_that_the_build_left(source: An
     context = io.BytesIO(tar_of([("Dockerfile", dockerfile), *files]))
     engine.images.build(fileobj=context, custom_context=True, tag=f"{NAME}:built")
     built = source.inspect_image(f"{NAME}:built")
-    if not built.get("Parent"):
-        pytest.skip("an engine with containerd's store does not tell what an image was built on")
+    if keeps_files(source.info()):
+        pytest.skip("an engine with containerd's store counts the bytes of images in another way")
     lowest = image_of_lowest_layers(source, built)
     assert source.inspect_image(lowest)["RootFS"]["Layers"] == built["RootFS"]["Layers"][:1]
     loaded = image_of(source, LAYERS)
     assert image_of_lowest_layers(source, source.inspect_image(loaded)) == ""
     with host() as (_, client):
         assert send_image(f"{NAME}:built", source=source, targets={"gpu1": client})["gpu1"].layers == 2
-        assert client.inspect_image(f"{NAME}:built")["Id"] == built["Id"]
+        assert same_image_on_both(client.inspect_image(f"{NAME}:built"), built)
 
 
 def test_an_image_whose_layers_are_all_there_is_made_of_them(source: Any) -> None:
@@ -165,7 +166,7 @@ def test_an_image_whose_layers_are_all_there_is_made_of_them(source: Any) -> Non
         sent = send_image(image, source=source, targets={"gpu1": client})["gpu1"]
         assert (sent.layers, sent.content_bytes) == (0, 0)
         assert way.carried < len(LAYERS[2]) + len(LAYERS[3]) + TALK
-        assert client.inspect_image(image)["Id"] == source.inspect_image(image)["Id"]
+        assert same_image_on_both(client.inspect_image(image), source.inspect_image(image))
         assert parts_on(client) == []
 
 
@@ -176,11 +177,11 @@ def test_hosts_are_sent_to_at_once_and_one_that_is_lost_does_not_stop_the_others
         way.cut_after = LARGE // 2
         with pytest.raises(NodeError, match="gpu2"):
             send_image(image, source=source, targets={"gpu1": first, "gpu2": second})
-        assert first.inspect_image(image)["Id"] == source.inspect_image(image)["Id"]
+        assert same_image_on_both(first.inspect_image(image), source.inspect_image(image))
         way.restore()
         sent = send_image(image, source=source, targets={"gpu1": first, "gpu2": second})
         assert (sent["gpu1"].layers, sent["gpu2"].layers) == (0, len(LAYERS))
-        assert second.inspect_image(image)["Id"] == source.inspect_image(image)["Id"]
+        assert same_image_on_both(second.inspect_image(image), source.inspect_image(image))
 
 
 def test_a_full_disk_is_named_and_nothing_is_left_on_it(source: Any) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.image.publish.layer_archive import same_image
 from tests.support.harness import until
 
 
@@ -40,9 +41,26 @@ def default_gateway(client: Any) -> str:
     return config.get("Gateway") or str(ipaddress.IPv4Network(config["Subnet"])[1])
 
 
+def same_image_on_both(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
+    """Whether two engines have one image, by its id where both take that of its configuration.
+
+    Args:
+        here, there: what they say of it. With containerd's store its id is a digest by which a registry may know it.
+    """
+    by_manifest = any(
+        digest.endswith(f"@{found['Id']}") for found in (here, there) for digest in found.get("RepoDigests") or ()
+    )
+    return here["Id"] == there["Id"] or (by_manifest and same_image(here, there))
+
+
 @contextmanager
 def second_engine(
-    *, disk_mb: int | None = None, options: Sequence[str] = (), which: int = 0, programs: Path | None = None
+    *,
+    disk_mb: int | None = None,
+    options: Sequence[str] = (),
+    which: int = 0,
+    programs: Path | None = None,
+    bridge: bool = False,
 ) -> Iterator[SecondEngine]:
     """An engine in a network namespace of its own; what it holds is gone at the end.
 
@@ -52,9 +70,11 @@ def second_engine(
         disk_mb: the size of its disk, in memory; None: a folder of this machine.
         options: more for dockerd.
         which: tells engines from each other that one process has at the same time; 0 or 1.
-        programs: a folder of programs that it finds before all others.
+        programs: a folder of programs that it finds before all others, dockerd among them.
+        bridge: it has a default network, without which BuildKit runs no command.
     """
-    dockerd = shutil.which("dockerd", path=f"{os.environ['PATH']}:/usr/sbin")
+    path = os.environ["PATH"] if programs is None else f"{programs}:{os.environ['PATH']}"
+    dockerd = shutil.which("dockerd", path=f"{path}:/usr/sbin")
     if os.geteuid() != 0 or dockerd is None or shutil.which("ip") is None:
         pytest.skip("only root can make a network namespace and start a second engine")
     with ExitStack() as stack:
@@ -71,10 +91,9 @@ def second_engine(
         socket = folder / "docker.sock"
         # Not `ip netns exec`, which would give it a new /sys, without cgroups.
         command = ["nsenter", f"--net=/run/netns/{folder.name}", dockerd]
-        command += ["--bridge=none", "--iptables=false", "--ip6tables=false"]
+        command += ["--iptables=false", "--ip6tables=false", *([] if bridge else ["--bridge=none"])]
         command += ["--data-root", str(data), "--exec-root", str(folder / "exec"), "--pidfile", str(folder / "pid")]
         command += ["--host", f"unix://{socket}", "--insecure-registry", f"{gateway}/32", *options]
-        path = os.environ["PATH"] if programs is None else f"{programs}:{os.environ['PATH']}"
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PATH": path})
         stack.callback(process.wait, timeout=60)
         stack.callback(process.terminate)

@@ -34,6 +34,24 @@ def test_nodes_that_cost_money_are_machines_and_are_described(either: Platform) 
     assert either.place.startswith("on ")
 
 
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        ("provider: gce\ngce: {project: my-project, vm_image: cos}", True),
+        # Its Docker is what its image or Ubuntu's archive brings.
+        ("provider: gce\ngce: {project: my-project, vm_image: dlvm}", False),
+        ("provider: ssh\nssh: {hosts: [gpu1]}", False),
+        ("provider: local", False),
+    ],
+)
+def test_layers_are_packed_with_zstd_only_for_engines_that_are_known_to_unpack_it(
+    section: str, expected: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "hvdcloud.yaml").write_text(f"name: t\nnodes: 1\n{section}\n")
+    config = load_config(tmp_path / "hvdcloud.yaml", flags={}, environ={})
+    assert platform(config).unpacks_zstd == expected
+
+
 def test_a_gpu_belongs_to_a_machine(either: Platform) -> None:
     for index in (0, 1):
         gpu = either.gpu(index)

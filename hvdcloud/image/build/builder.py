@@ -66,6 +66,7 @@ def build(
     needs: custom_base.Needs | None = None,
     machine: str | None = None,
     plan: ImagePlan | None = None,
+    zstd: bool = False,
     before: Callable[[], object] = lambda: None,
 ) -> BuildResult:
     """Builds the image, unless the engine has it.
@@ -78,6 +79,7 @@ def build(
         needs: what `image.base` has to be able to do.
         machine: the nodes' processor, as in wheel names; None: this machine's.
         plan: what `find_plan` returned for all this; None: it is made here.
+        zstd: layers that are built may be packed with zstd: what is to run the image unpacks them.
         before: called before anything is pulled or built, maybe more than once; what it raises prevents that.
 
     Raises:
@@ -102,7 +104,8 @@ def build(
             plan = plan_image(image_config, project_dir=project_dir, machine=machine, base=base, needs=needs)
         if plan.own_dockerfile is not None:
             # What it copies only the engine knows: the same image again is nothing new, whatever was sent.
-            own = carry_out(api, plan.until(plan.own_dockerfile), progress=progress, source=source, before=before)
+            theirs = plan.until(plan.own_dockerfile)
+            own = carry_out(api, theirs, progress=progress, source=source, zstd=zstd, before=before)
             plan = plan_image(
                 image_config,
                 project_dir=project_dir,
@@ -119,6 +122,7 @@ def build(
             target=target,
             repository=image_config.repository,
             labels=partial(_labels, project_dir),
+            zstd=zstd,
             before=before,
         )
     if base is not None and base.may_move and not built.cached:
@@ -153,6 +157,7 @@ def carry_out(
     target: registry_cache.Cache | None = None,
     repository: str | None = None,
     labels: Callable[[], Mapping[str, str]] = dict,
+    zstd: bool = False,
     before: Callable[[], object] = lambda: None,
 ) -> BuildResult:
     """Builds what a plan says, as far as neither the engine nor a cache has it.
@@ -161,13 +166,13 @@ def carry_out(
         source, target: where images are taken from instead of built, and where they are sent.
         repository: where the result's digest is looked for.
         labels: more labels for a project's own image; asked for when it is built. No part of its content.
-        before: as for `build`.
+        zstd, before: as for `build`.
 
     Raises:
         ImageError, UsageError: as `build`.
     """
     started = time.monotonic()
-    work = _Work(api=api, plan=plan, progress=progress, labels=labels)
+    work = _Work(api=api, plan=plan, progress=progress, labels=labels, zstd=zstd)
     image_id = _image_id(api, plan.reference, plan.architecture)
     if image_id is None:
         before()
@@ -279,6 +284,7 @@ class _Work:
     plan: ImagePlan
     progress: Progress
     labels: Callable[[], Mapping[str, str]]
+    zstd: bool
     built: int = 0
     steps: int = 0
     _cache: registry_cache.Reader | None = None
@@ -326,7 +332,8 @@ class _Work:
         step = self._as_here(step)
         # Looked for when there is something to build, and once.
         if self._builder is None:
-            self._builder = find_builder(self.api, architecture=wanted) or ClassicBuilder(self.api, wanted)
+            found = find_builder(self.api, architecture=wanted, zstd=self.zstd)
+            self._builder = found or ClassicBuilder(self.api, wanted)
             self._emulated = is_emulated(self.api, wanted)
             if self._emulated:
                 self.progress(BuildEvent(kind="warning", text=emulation_notice(wanted)))

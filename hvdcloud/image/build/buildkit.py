@@ -34,6 +34,9 @@ _API_VERSION = "1.41"
 # Later commands have BuildKit in a plugin, buildx, and without it none at all.
 _COMMANDS_WITH_BUILDKIT = ((20, 10), (23, 0))
 _DETECTION_SECONDS = 10
+# Into the engine's image store. Only OCI's media types have a name for layers packed with zstd.
+_LOADED = "type=docker"
+_ZSTD = "type=image,compression=zstd,oci-mediatypes=true"
 _CANCEL_SECONDS = 2.0
 _RUN = re.compile(r"(?P<run>\s*RUN)(?P<flags>(?:\s+--\S+)*)\s+(?!\[)(?P<command>\S.*)", re.IGNORECASE)
 _DOWNLOADS = re.compile(r"\bapt-get\b|\bpip\b|/opt/build/")
@@ -52,6 +55,7 @@ class BuildKitBuilder:
         command: the docker command that builds.
         environment: its variables.
         architecture: that images are for: `amd64`; "": the engine's own.
+        output: `docker buildx build --output`; "": the command has no such option.
     """
 
     api: Any
@@ -59,6 +63,7 @@ class BuildKitBuilder:
     command: Sequence[str]
     environment: Mapping[str, str]
     architecture: str = ""
+    output: str = ""
 
     def build(self, step: Step, *, progress: Progress) -> str:
         """Builds a step's image; returns its id.
@@ -68,6 +73,8 @@ class BuildKitBuilder:
         """
         arguments = {**download_arguments(os.environ), **step.arguments}
         command = [*self.command, "--progress=plain", "--file", step.dockerfile, "--tag", step.reference]
+        if self.output:
+            command += ["--output", self.output]
         if self.architecture:
             command += ["--platform", f"linux/{self.architecture}"]
         if step.target:
@@ -88,10 +95,13 @@ class BuildKitBuilder:
         return str(built["Id"])
 
 
-def find_builder(api: Any, *, architecture: str = "") -> BuildKitBuilder | None:
+def find_builder(api: Any, *, architecture: str = "", zstd: bool = False) -> BuildKitBuilder | None:
     """BuildKit, if the engine and the first `docker` on PATH have it; None if not, or if the user wants none.
 
     Takes two starts of the docker command at most, less than 0.1 s.
+
+    Args:
+        zstd: new layers are packed with zstd where the engine packs them when it builds, and pushes them as they are.
 
     Raises:
         UsageError: HVDCLOUD_BUILDER is something else than a builder, or asks for BuildKit where there is none.
@@ -103,11 +113,12 @@ def find_builder(api: Any, *, architecture: str = "") -> BuildKitBuilder | None:
     if wanted == "classic":
         return None
     try:
-        return replace(_buildkit(api), architecture=architecture)
+        found = replace(_buildkit(api), architecture=architecture)
     except UsageError:
         if wanted == "buildkit":
             raise
         return None
+    return replace(found, output=_ZSTD) if zstd and found.output and engine.keeps_files(api.info()) else found
 
 
 def _buildkit(api: Any) -> BuildKitBuilder:
@@ -124,11 +135,11 @@ def _buildkit(api: Any) -> BuildKitBuilder:
     environment = engine.command_environment()
     if _says([docker, "buildx", "version"], environment) is not None:
         # The engine's own BuildKit, whichever builder `docker buildx use` chose: others don't see the engine's images.
-        own = ["--builder", environment.get("DOCKER_CONTEXT", "default"), "--load"]
+        own = ["--builder", environment.get("DOCKER_CONTEXT", "default")]
         # Without them there is one image, as with the classic builder, and not an index of an image and a document.
         environment["BUILDX_NO_DEFAULT_ATTESTATIONS"] = "1"
         environment.pop("SOURCE_DATE_EPOCH", None)
-        return BuildKitBuilder(api, command=[docker, "buildx", "build", *own], environment=environment)
+        return BuildKitBuilder(api, command=[docker, "buildx", "build", *own], environment=environment, output=_LOADED)
     said = _says([docker, "--version"], environment) or ""
     version = re.match(r"Docker version (\d+)\.(\d+)", said)
     first, end = _COMMANDS_WITH_BUILDKIT

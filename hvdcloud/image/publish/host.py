@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hvdcloud.engine import says_disk_full
+from hvdcloud.engine import keeps_files, says_disk_full
 from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError
 from hvdcloud.image.publish.compressed import Pace, compressed
 from hvdcloud.image.publish.layer_archive import LABEL_PART_OF, Blob, Content, Wanted, archive, layout, same_image
@@ -20,6 +20,8 @@ from hvdcloud.image.publish.portion import PORTION_BYTES, Portion, has_failed, p
 from hvdcloud.units import size
 
 _TELL_BYTES = 1 << 20
+_FIRST_WITH_ZSTD = 23
+"""https://github.com/moby/moby/releases/tag/v23.0.0"""
 _IN_FLIGHT = 2
 """Portions at most that an engine has not unpacked: each takes space twice on its disk."""
 
@@ -86,6 +88,8 @@ class Host:
     """How many of the lowest layers the host has."""
     keeps_files: bool = False
     """Whether its engine has containerd's store, which keeps layers as the files that it was given."""
+    version: str = ""
+    """Of its engine."""
     pace: Pace = field(default_factory=Pace)
     done: int = 0
     wire: int = 0
@@ -112,8 +116,9 @@ class Host:
             if self._has(here):
                 self.complete = True
                 return
-            store = self.client.info().get("DriverStatus") or []
-            self.keeps_files = any("containerd.snapshotter" in str(value) for _, value in store)
+            info = self.client.info()
+            self.keeps_files = keeps_files(info)
+            self.version = str(info.get("ServerVersion", ""))
 
     def take(self, export: Export, here: Mapping[str, Any]) -> None:
         """Send what it lacks."""
@@ -190,12 +195,24 @@ class Host:
         contents: list[Content] = []
         for layer in lacks:
             contents.append(export.layer(layer))
+            if export.packed_with_zstd(layer):
+                self._check_zstd()
             sizes = [each.size for each in contents]
             if len(portions(sizes, enough=PORTION_BYTES)) > 1:
                 return contents[:-1]
             if sum(sizes) >= PORTION_BYTES:
                 break
         return contents
+
+    def _check_zstd(self) -> None:
+        """Raises ImageError: its engine takes no layers packed with zstd."""
+        major = self.version.partition(".")[0]
+        if not self.keeps_files and major.isdigit() and int(major) < _FIRST_WITH_ZSTD:
+            what = f"the image {self.wanted.tag or self.wanted.id}, built for VMs"
+            raise ImageError(
+                f"{what}, has layers packed with zstd, which Docker {self.version} on {self.name} does not unpack",
+                hint=f"update Docker on {self.name} to {_FIRST_WITH_ZSTD}.0 or later",
+            )
 
     def _counted(self, present: Mapping[str, Content], portion: Portion, export: Export) -> dict[str, Content]:
         """The same contents, of which is told how far they are; the last ends when it is the portion's turn."""

@@ -149,6 +149,10 @@ class Export:
                 raise self._error or self._incomplete(f"its layer {missing[0]} is missing")
             return tuple(self._blobs[layer] for layer in self._layers)
 
+    def packed_with_zstd(self, digest: str) -> bool:
+        """Of a layer that has been read."""
+        return self._blobs[digest].media_type.endswith("+zstd")
+
     def config(self) -> bytes:
         """The image's configuration, when all has been read. Raises as `layer` does."""
         with self._changed:

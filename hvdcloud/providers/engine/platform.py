@@ -20,6 +20,7 @@ class EnginePlatform:
     place: str
     costs_money = False
     processor: str | None = None
+    unpacks_zstd = False
     lends_credentials = True
 
     def __init__(self, config: Config) -> None:

@@ -43,6 +43,14 @@ class GcePlatform:
     def __init__(self, config: Config) -> None:
         self._config = config
 
+    @property
+    def unpacks_zstd(self) -> bool:
+        """Docker does from 23.0 on, and Container-Optimized OS has 27; a Deep Learning VM has what it finds.
+
+        https://github.com/moby/moby/releases/tag/v23.0.0
+        """
+        return self._config.gce.vm_image == "cos"
+
     def connect(self, *, on_retry: Callable[[str], None]) -> GceProvider:
         """The provider in the project that the configuration or the credentials name. Nothing is asked yet."""
         config = self._config

@@ -1,0 +1,111 @@
+"""What depends on the engine's age: containerd's image store, and layers packed with zstd."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+from docker import APIClient
+
+from hvdcloud import engine as engines
+from hvdcloud.errors import ImageError
+from hvdcloud.image.build.buildkit import find_builder
+from hvdcloud.image.build.classic import ClassicBuilder
+from hvdcloud.image.engine_stream import ignore, inspected
+from hvdcloud.image.publish.over_ssh import send_image
+from hvdcloud.image.publish.push import push
+from tests.standins.registry import running_registry
+from tests.support.modern_engine import ModernEngine, modern_engine
+from tests.support.small_image import NAME, small
+
+pytestmark = pytest.mark.engine
+
+DOCKERFILE = "FROM scratch\nCOPY files/ /opt/{}/\n"
+MANIFESTS = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
+
+
+@pytest.fixture(scope="module")
+def modern() -> Iterator[ModernEngine]:
+    with modern_engine() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory, modern: ModernEngine) -> Iterator[str]:
+    """As this machine and the engine reach it."""
+    gateway = modern.engine.gateway
+    with running_registry(tmp_path_factory.mktemp("registry"), {}, addresses=(gateway,)) as host:
+        yield f"{gateway}:{host.rpartition(':')[2]}"
+
+
+@pytest.fixture
+def api(modern: ModernEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Its client, docker-py's; what is under test uses that engine too."""
+    modern.use(monkeypatch)
+    with contextlib.closing(engines.connect()) as client:
+        yield client.api
+
+
+def client_of(modern: ModernEngine) -> Any:
+    """Not all of docker-py's methods have types."""
+    return APIClient(base_url=modern.engine.docker_host, timeout=300)
+
+
+def built(api: Any, content: str, *, zstd: bool) -> str:
+    """The reference of a new image whose layer no other content has."""
+    builder = find_builder(api, zstd=zstd)
+    assert builder is not None
+    step = small(dockerfile=DOCKERFILE.format(content), reference=f"{NAME}:{content}")
+    builder.build(step, progress=ignore)
+    return step.reference
+
+
+def packings(registry: str, reference: str) -> set[str]:
+    """What an image's layers are packed with, once it has been pushed."""
+    digest = push(reference, f"{registry}/modern", progress=ignore)
+    address = f"http://{registry}/v2/modern/manifests/{digest}"
+    manifest = requests.get(address, headers={"Accept": MANIFESTS}, timeout=10).json()
+    return {re.split(r"[.+]", layer["mediaType"])[-1] for layer in manifest["layers"]}
+
+
+def test_layers_are_pushed_as_they_were_packed_for_the_nodes(api: Any, registry: str) -> None:
+    assert packings(registry, built(api, "for-all", zstd=False)) == {"gzip"}
+    assert packings(registry, built(api, "for-new", zstd=True)) == {"zstd"}
+    # What the engine has is not packed again.
+    assert packings(registry, built(api, "for-all", zstd=True)) == {"gzip"}
+
+
+def test_an_older_engine_is_not_sent_what_it_cannot_unpack(api: Any, engine: Any) -> None:
+    if int(engine.version()["Version"].partition(".")[0]) >= 23:
+        pytest.skip("this machine's engine unpacks zstd")
+    older = built(api, "gzip", zstd=False)
+    assert send_image(older, source=api, targets={"gpu1": engine.api})["gpu1"].layers == 1
+    engine.images.remove(older)
+    reference = built(api, "zstd", zstd=True)
+    with pytest.raises(ImageError, match=rf"{reference}, .* packed with zstd, which Docker .* on gpu1 does not unpack"):
+        send_image(reference, source=api, targets={"gpu1": engine.api})
+    assert inspected(engine.api, reference) is None
+
+
+def test_an_engine_with_the_older_store_unpacks_zstd(api: Any, modern: ModernEngine) -> None:
+    reference = built(api, "zstd-sent", zstd=True)
+    with (
+        modern_engine(which=1, containerd_store=False) as other,
+        contextlib.closing(client_of(other)) as target,
+    ):
+        assert send_image(reference, source=api, targets={"gpu1": target})["gpu1"].layers == 1
+        assert target.inspect_image(reference)["RootFS"] == api.inspect_image(reference)["RootFS"]
+
+
+def test_the_classic_builder_leaves_no_image_without_a_name(api: Any) -> None:
+    dockerfile = "FROM scratch AS thrown-away\nCOPY files/ /a/\nFROM scratch\nCOPY --from=thrown-away /a /b\n"
+    before = set(api.images(quiet=True))
+    step = small(dockerfile=dockerfile, reference=f"{NAME}:classic", throw_away="thrown-away")
+    made = ClassicBuilder(api).build(step, progress=ignore)
+    assert set(api.images(quiet=True)) - before == {made}
+    api.remove_image(step.reference)
+    assert set(api.images(quiet=True, all=True)) == before
