@@ -8,6 +8,7 @@ programs of their own: their exit codes and output are the user's command's and 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -200,6 +201,8 @@ def _fail(verb: str, error: HvdcloudError) -> int:
 
 
 if __name__ == "__main__":
+    # As on the command line (cli/__init__.py): what modules make while they load stays.
+    gc.set_threshold(50_000, 20, 100)
     code = main(sys.argv[1:])
     if sys.argv[1:2] in (["rank"], ["serve"]):
         # A run's end waits for these, and has no use for Python's tidying up, which takes 10 ms and more.

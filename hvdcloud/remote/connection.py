@@ -146,7 +146,7 @@ class NodeConnection:
         elif (self._node.address or "").startswith("127."):
             hint = "look whether Docker publishes ports to this machine (docker run --rm -p …), then hvdcloud up again"
         else:
-            hint = "let this machine reach that port (gce.ssh.source says who may), then hvdcloud up again"
+            hint = "let this machine reach that port (on gce, gce.ssh.source says who may), then hvdcloud up again"
         details = ""
         if self._proxy is not None:
             self._proxy.close()

@@ -19,7 +19,7 @@ import pytest
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.lifecycle.up import MAKING_SECONDS
 from tests.support.harness import TEST_LABEL, Project, Screen, labelled, project_in, until
-from tests.support.trouble import damaged, held_ports, next_port, small_disk, small_disk_in
+from tests.support.trouble import damaged, small_disk, small_disk_in
 
 pytestmark = pytest.mark.engine
 
@@ -237,27 +237,7 @@ def test_what_another_user_has_just_begun_is_not_taken_for_what_is_left_of_a_clu
     project.hvdcloud("down")
 
 
-# --- ports and subnets -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.engine(alone=True)  # Another cluster would take the ports.
-def test_ports_that_other_programs_hold_are_stepped_over(project: Project, engine: Any, image: str) -> None:
-    with held_ports(next_port(engine, image), 25) as held:
-        nodes = project.hvdcloud("up", "--json").json["result"]["nodes"]
-        assert not held & {node["port"] for node in nodes}
-        assert project.hvdcloud("ssh", "--", "hostname").out == "t-bad-0\n"
-        # Without this file, each terminal that logs in shows two complaints of sshd's.
-        project.hvdcloud("ssh", "--", "test", "-e", "/var/log/lastlog")
-        project.hvdcloud("down")
-
-
-@pytest.mark.engine(alone=True)  # Another cluster would find no port either.
-def test_when_the_engine_finds_no_port_nothing_is_left(project: Project, engine: Any, image: str) -> None:
-    with held_ports(next_port(engine, image), 120):
-        ended = project.hvdcloud("up", expect=5)
-    assert "container t-bad-0: the engine found no free loopback port" in ended.err
-    assert "hvdcloud up again" in ended.err
-    assert labelled(engine, project.name) == []
+# --- subnets ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.engine(alone=True)  # Another cluster would find no subnet either.

@@ -109,9 +109,9 @@ def main(run: str) -> int:
     image = machine.image_environment()
     launcher = with_own_interface(os.environ)
     full = environment_of_rank(spec, user=environment, launcher=launcher, image=image, account=account)
-    full |= waits.environment(run, full, account=account)
     # It answers while the agent, which may still start, is waited for.
     asked = keras_check.ask(spec.command, full, account=account)
+    full |= waits.environment(run, full, account=account)
     agent = _meet_agent(run, rank)
     record = _Record(run, rank, elastic=spec.elastic)
     if spec.elastic:

@@ -179,7 +179,7 @@ class EngineNodes:
         until_gone = Retrying(
             retry=retry_if_result(bool),
             stop=stop_after_delay(DESTROY_SECONDS),
-            wait=wait_exponential(multiplier=0.01, max=2),
+            wait=wait_exponential(multiplier=0.001, max=2),
             retry_error_callback=lambda state: state.outcome.result() if state.outcome else [],
         )
         return until_gone(self._destroy_once, name, on_progress, indices)

@@ -1,7 +1,9 @@
 """Nodes as containers on this machine's Docker engine, on a network of their own.
 
-Every container publishes its sshd on a loopback port that the engine picks, so that the laptop reaches it the same way
-on Linux and where the engine lives in a virtual machine. Between nodes, Docker's DNS resolves node names.
+A node's sshd is reached at the container's own address where this machine has its network's bridge. Elsewhere, as where
+the engine lives in a virtual machine, every container publishes its sshd on a loopback port that the engine picks. That
+is no less reachable: the engine's proxy for such a port connects to the same address. But each port is a proxy, and six
+runs of iptables, one after the other, for its rules and their removal. Between nodes, Docker's DNS resolves node names.
 """
 
 from __future__ import annotations
@@ -23,13 +25,16 @@ from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.engine.provider import EngineProvider
 from hvdcloud.providers.engine.requests import node_index, with_gpus
 from hvdcloud.providers.local import data
-from hvdcloud.providers.local import requests as plan
+from hvdcloud.providers.local import requests as plan_of
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
     from hvdcloud.cluster.journal import Journal
     from hvdcloud.providers.engine.gpus import GpuShare, Wish
+
+
+_INTERFACES = Path("/sys/class/net")
 
 
 class LocalProvider(EngineProvider):
@@ -45,6 +50,7 @@ class LocalProvider(EngineProvider):
         idle_seconds: float | None = None,
         gpus: Wish | None = None,
         refusal: Problem | None = None,
+        interfaces: Path = _INTERFACES,
     ) -> None:
         """Nothing is asked yet.
 
@@ -52,6 +58,7 @@ class LocalProvider(EngineProvider):
             idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
             gpus: what the nodes get of this machine's; None: they get none.
             refusal: why the configuration alone rules nodes out.
+            interfaces: where this machine's network interfaces are.
         """
         self._client = client
         self._api = client.api
@@ -59,6 +66,7 @@ class LocalProvider(EngineProvider):
         self._idle_seconds = idle_seconds
         self._gpus = gpus
         self._refusal = refusal
+        self._interfaces = interfaces
 
     # --- planning -------------------------------------------------------------------------------------------------
 
@@ -84,7 +92,7 @@ class LocalProvider(EngineProvider):
         Raises:
             UsageError, CapacityError, NodeError: they cannot have the GPUs that they should.
         """
-        return self._with_what_is_free(plan.make_plan(spec, idle_seconds=self._idle_seconds))
+        return self._with_what_is_free(plan_of.make_plan(spec, idle_seconds=self._idle_seconds))
 
     def _with_what_is_free(self, planned: Plan) -> Plan:
         """The plan with the GPUs that its nodes get as things are now."""
@@ -102,7 +110,7 @@ class LocalProvider(EngineProvider):
 
     def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
         """A folder is mounted into the node; a server on this machine's loopback has another name there."""
-        return plan.bucket_as_seen_by_nodes(bucket=bucket, bucket_endpoint=bucket_endpoint)
+        return plan_of.bucket_as_seen_by_nodes(bucket=bucket, bucket_endpoint=bucket_endpoint)
 
     # --- creating -------------------------------------------------------------------------------------------------
 
@@ -120,6 +128,8 @@ class LocalProvider(EngineProvider):
             journal.record("create", cluster_id=spec.id, cluster=spec.name, objects=objects)
             # In a thread: Ctrl-C must not leave us without the answer to a request that the engine carries out.
             side_by_side(maker.network, networks)
+            if self._has_bridge(spec.name):
+                containers = [plan_of.unpublished(request) for request in containers]
             made = maker.containers(containers, share=self._gpus is not None and self._gpus.share)
         except BaseException as error:
             # Only what this call made: a cluster of the same name that another user made meanwhile stays.
@@ -130,9 +140,20 @@ class LocalProvider(EngineProvider):
         cluster = self.cluster(spec.name)
         return [node for node in cluster.nodes if node.id in made] if cluster else []
 
+    def _has_bridge(self, cluster: str) -> bool:
+        """Whether the bridge of a cluster's network is an interface of this machine."""
+        from docker.errors import APIError
+
+        try:
+            network_id = self._api.inspect_network(plan_of.network_name(cluster))["Id"]
+        except APIError:
+            # What is wrong with the network, the request for a container says.
+            return False
+        return (self._interfaces / f"br-{network_id[:12]}").exists()
+
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
         """More containers of the same network and with the same folder. Running them costs nothing."""
-        requests = plan.container_requests(spec, indices, idle_seconds=self._idle_seconds)
+        requests = plan_of.container_requests(spec, indices, idle_seconds=self._idle_seconds)
         return self._with_what_is_free(Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0))
 
     def _engine_of(self, node: Node) -> EngineNodes:
@@ -140,12 +161,14 @@ class LocalProvider(EngineProvider):
 
     def _with_address(self, node: Node, host_key: str) -> Node:
         found = self._api.inspect_container(node.id)
-        bindings = (found["NetworkSettings"]["Ports"] or {}).get(f"{SSH_PORT}/tcp") or []
-        if not bindings:
+        settings = found["NetworkSettings"]
+        bindings = (settings["Ports"] or {}).get(f"{SSH_PORT}/tcp") or []
+        address = "127.0.0.1" if bindings else view.own_address(settings["Networks"] or {})
+        if address is None:
             log = self.console(node)[-2000:]
             raise NodeError(f"node {node.name} stopped while coming up", hint="hvdcloud up", details=log)
-        port = int(bindings[0]["HostPort"])
-        return replace(node, state=NodeState.RUNNING, address="127.0.0.1", port=port, host_key=host_key)
+        port = int(bindings[0]["HostPort"]) if bindings else SSH_PORT
+        return replace(node, state=NodeState.RUNNING, address=address, port=port, host_key=host_key)
 
     def close(self) -> None:
         """End the connections to the engine."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from urllib.parse import unquote, urlsplit
 
 from hvdcloud.cluster.model import SSH_PORT, ClusterSpec, Plan, Request
@@ -12,6 +13,11 @@ from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request
 from hvdcloud.providers.local import data
 
 HOST_FROM_NODE = "host.docker.internal"
+
+
+def unpublished(request: Request) -> Request:
+    """The request for a container that this machine reaches at its own address."""
+    return replace(request, body={**request.body, "publish": None})
 
 
 def make_plan(spec: ClusterSpec, *, idle_seconds: float | None = None) -> Plan:
@@ -45,6 +51,7 @@ def container_requests(
             environment={"HVDCLOUD_CORES": str(cores), **limit},
             mounts=seen.mounts,
             more={
+                # Unless this machine turns out to have the network's bridge: `unpublished`.
                 "publish": f"127.0.0.1::{SSH_PORT}",
                 "extra_hosts": {HOST_FROM_NODE: "host-gateway"},
                 **({"read_only_mounts": folders} if folders else {}),

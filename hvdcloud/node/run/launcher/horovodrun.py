@@ -29,6 +29,7 @@ Runs under the Python that Horovod is installed for, alone in its folder: that f
 
 if __name__ == "__main__":
     import base64
+    import gc
     import io
     import os
     import pickle
@@ -44,6 +45,7 @@ if __name__ == "__main__":
     HOLD_SECONDS = 1.0  # How long a question to the rendezvous server waits for its answer; then it is asked again.
     CONNECTION_SECONDS = 0.5  # From the start of this program; later ones do not wait for a connection.
     began = time.monotonic()
+    gc.set_threshold(50_000, 20, 100)  # As in node/__main__.py.
     # What is left in the environment would be on the command line of every rank.
     sockets = os.environ.pop("HVDCLOUD_SSH_SOCKETS", "")
 

@@ -1,0 +1,95 @@
+"""How provider local reaches nodes: at their own addresses, or at ports that the engine publishes on this machine."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.cluster.journal import Journal
+from hvdcloud.cluster.model import ClusterSpec, Node
+from hvdcloud.errors import NodeError
+from hvdcloud.providers.local.provider import LocalProvider
+from tests.support.harness import labelled
+from tests.support.provider_backends import new_spec
+from tests.support.trouble import held_ports, next_port
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def spec(engine: Any, image: str, tmp_path: Path) -> Iterator[ClusterSpec]:
+    """One node, which does not exist after the test."""
+    spec = new_spec(image, bucket=(tmp_path / "bucket").as_uri(), nodes=1)
+    yield spec
+    LocalProvider(engine).destroy(spec.name)
+
+
+def elsewhere(engine: Any, folder: Path) -> LocalProvider:
+    """The provider on a machine without the engine's networks, as where that lives in a virtual machine."""
+    interfaces = folder / "interfaces"
+    interfaces.mkdir()
+    return LocalProvider(engine, interfaces=interfaces)
+
+
+def up(provider: LocalProvider, spec: ClusterSpec, folder: Path) -> Node:
+    nodes = provider.create(provider.plan(spec), journal=Journal(folder / "journal.jsonl"))
+    (node,) = provider.wait_ready(nodes, deadline=time.monotonic() + provider.ready_seconds)
+    return node
+
+
+def greeting(node: Node) -> bytes:
+    """The first words of what listens at a node's address."""
+    with socket.create_connection((node.address, node.port), timeout=10) as connection:
+        return connection.recv(4)
+
+
+def published(engine: Any, spec: ClusterSpec) -> list[int]:
+    ports = engine.containers.get(spec.node_name(0)).ports.values()
+    return [int(port["HostPort"]) for bindings in ports for port in bindings or []]
+
+
+def test_a_node_is_reached_at_its_own_address_and_no_port_of_this_machine_leads_to_it(
+    engine: Any, spec: ClusterSpec, tmp_path: Path
+) -> None:
+    provider = LocalProvider(engine)
+    node = up(provider, spec, tmp_path)
+    assert greeting(node) == b"SSH-"
+    assert (node.port, published(engine, spec)) == (2222, [])
+    # Without this file, each terminal that logs in shows two complaints of sshd's.
+    assert engine.containers.get(node.name).exec_run(["test", "-e", "/var/log/lastlog"]).exit_code == 0
+    seen = provider.cluster(spec.name)
+    assert seen is not None
+    assert [(each.address, each.port) for each in seen.nodes] == [(node.address, node.port)]
+    engine.containers.get(node.name).stop(timeout=1)
+    stopped = provider.cluster(spec.name)
+    assert stopped is not None
+    assert [each.address for each in stopped.nodes] == [None]
+    (again,) = provider.revive(stopped.nodes, deadline=time.monotonic() + provider.ready_seconds)
+    assert greeting(again) == b"SSH-"
+
+
+@pytest.mark.engine(alone=True)  # Another test's container would take the ports.
+def test_ports_that_other_programs_hold_are_stepped_over(
+    engine: Any, image: str, spec: ClusterSpec, tmp_path: Path
+) -> None:
+    with held_ports(next_port(engine, image), 25) as held:
+        node = up(elsewhere(engine, tmp_path), spec, tmp_path)
+        assert (node.address, published(engine, spec)) == ("127.0.0.1", [node.port])
+        assert node.port not in held
+        assert greeting(node) == b"SSH-"
+
+
+@pytest.mark.engine(alone=True)  # Another test's container would find no port either.
+def test_when_the_engine_finds_no_port_nothing_is_left(
+    engine: Any, image: str, spec: ClusterSpec, tmp_path: Path
+) -> None:
+    none_is_free = f"container {spec.node_name(0)}: the engine found no free loopback port"
+    with held_ports(next_port(engine, image), 120), pytest.raises(NodeError, match=none_is_free) as refused:
+        up(elsewhere(engine, tmp_path), spec, tmp_path)
+    assert "hvdcloud up again" in refused.value.hint
+    assert labelled(engine, spec.name) == []
