@@ -134,19 +134,19 @@ def every_image_once(output: str, ranks: int, epochs: range) -> None:
 def test_every_image_is_seen_once_an_epoch_by_any_number_of_ranks_and_it_learns_and_continues(
     torch: Container,
 ) -> None:
-    first = train(torch, 3, "--epochs", "8", "--batch-size", "16", folder="learns", watch=WATCH)
+    first = train(torch, 3, "--epochs", "5", "--batch-size", "16", "--lr", "0.03", folder="learns", watch=WATCH)
     assert f"training on {IMAGES} images, testing on {TESTED}, 3 ranks" in first
-    every_image_once(first, 3, range(8))
+    every_image_once(first, 3, range(5))
     orders = [seen(first, "train", epoch)[0][1] for epoch in (0, 1)]
     assert orders[0] != orders[1]
     last = FINAL.search(first.strip().splitlines()[-1])
     assert last, first
     assert int(last[3]) == 3
     # With another number of ranks.
-    again = train(torch, 2, "--epochs", "10", "--batch-size", "32", folder="learns", watch=WATCH)
-    assert "resumed from checkpoint-008.pt: 8 epochs are done" in again
+    again = train(torch, 2, "--epochs", "6", "--batch-size", "32", "--lr", "0.03", folder="learns", watch=WATCH)
+    assert "resumed from checkpoint-005.pt: 5 epochs are done" in again
     assert f"training on {IMAGES} images, testing on {TESTED}, 2 ranks" in again
-    every_image_once(again, 2, range(8, 10))
+    every_image_once(again, 2, range(5, 6))
     last = FINAL.search(again.strip().splitlines()[-1])
     assert last, again
     assert float(last[1]) >= 0.9
