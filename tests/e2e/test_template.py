@@ -21,10 +21,10 @@ pytestmark = pytest.mark.engine
 
 TEMPLATES = Path(hvdcloud.__file__).parent / "templates"
 FINAL = re.compile(r"final: accuracy (\d\.\d+), (.+), (\d+) ranks?")
-# Runs train.py with an evaluation that first compares the weights of all ranks; then once more, with large batches: of
-# 1,437 images, one is left after a step of 2 * 718.
-TWO_TRAININGS = """
-import hashlib, os, sys
+# Runs train.py with an evaluation that first compares the weights of all ranks; then with large batches, where one of
+# 1,437 images is left after a step of 2 * 718; then from what the first run had after its sixth epoch.
+TRAININGS = """
+import hashlib, os, shutil, sys
 sys.path.insert(0, "/workspace")
 import horovod.torch as hvd, train
 
@@ -40,13 +40,18 @@ train.main()
 os.environ["HVDCLOUD_CHECKPOINT_DIR"] = "/tmp/one-left"
 sys.argv += ["--batch-size", "718", "--epochs", "2"]
 train.main()
+os.environ["HVDCLOUD_CHECKPOINT_DIR"] = "/tmp/killed"
+del sys.argv[1:]
+if hvd.rank() == 0:
+    os.mkdir("/tmp/killed")
+    for epoch in range(1, 7):
+        shutil.copy(f"/tmp/two/checkpoint-{epoch:03d}.pt", "/tmp/killed")
+train.main()
 """
-# Continues after the sixth epoch, waits until the seventh one's checkpoint exists, then kills every rank at once, as a
-# lost node would.
+# Waits until the checkpoint after that exists, then kills every rank at once, as a lost node would.
 KILL_AFTER_EPOCH_7 = """
-mkdir {folder} && cp /tmp/two/checkpoint-00[1-6].pt {folder}
 {command} & launcher=$!
-for _ in $(seq 600); do [ -e {folder}/checkpoint-007.pt ] && break; sleep 0.1; done
+while kill -0 $launcher 2>/dev/null && [ ! -e /tmp/killed/checkpoint-007.pt ]; do sleep 0.1; done
 kill -9 $launcher $(grep -lz ^HOROVOD_RANK= /proc/[0-9]*/environ | cut -d/ -f3)
 wait
 """
@@ -124,11 +129,14 @@ def write(container: Container, path: str, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def trainings(container: Container) -> tuple[Training, Training]:
-    """Those of two ranks: an uninterrupted one that compares weights after each epoch, then one with large batches."""
-    write(container, "/tmp/two_trainings.py", TWO_TRAININGS)
-    both = train(container, "/tmp/two", ranks=2, script="/tmp/two_trainings.py")
-    first, final, second = both.output.partition(" ranks\n")
-    return Training(output=first + final), Training(output=second)
+    """Those of two ranks: an uninterrupted one that compares weights after each epoch, and one with large batches.
+
+    A third one was killed.
+    """
+    write(container, "/tmp/trainings.py", TRAININGS)
+    script = command("/tmp/two", ranks=2, script="/tmp/trainings.py")
+    outputs = execute(container, KILL_AFTER_EPOCH_7.format(command=script)).split(" ranks\n")
+    return Training(output=outputs[0] + " ranks"), Training(output=outputs[1] + " ranks")
 
 
 @pytest.fixture
@@ -157,10 +165,9 @@ def test_the_same_script_reaches_97_percent_on_other_numbers_of_ranks(container:
 
 
 def test_a_training_that_was_killed_and_resumed_ends_with_the_same_weights(
-    container: Container, two_ranks: Training
+    container: Container, trainings: tuple[Training, Training]
 ) -> None:
     folder = "/tmp/killed"
-    execute(container, KILL_AFTER_EPOCH_7.format(command=command(folder, ranks=2), folder=folder))
     resumed = train(container, folder, ranks=2)
     assert "resumed from checkpoint-" in resumed.output
     assert 0 < len(resumed.epochs) < 6, resumed.output
