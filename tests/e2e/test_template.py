@@ -16,6 +16,7 @@ import pytest
 from docker.models.containers import Container
 
 import hvdcloud
+from tests.support.jobs import LAUNCHER
 
 pytestmark = pytest.mark.engine
 
@@ -119,7 +120,7 @@ def train(container: Container, folder: str, *arguments: str, ranks: int | None,
 
 
 def command(folder: str, *arguments: str, ranks: int | None, script: str = "train.py") -> str:
-    launcher = ["horovodrun", "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}"] if ranks else []
+    launcher = ["python", LAUNCHER, "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}"] if ranks else []
     return shlex.join(["env", f"HVDCLOUD_CHECKPOINT_DIR={folder}", *launcher, "python", script, *arguments])
 
 

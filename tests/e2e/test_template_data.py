@@ -17,6 +17,7 @@ from docker.models.containers import Container
 
 import hvdcloud
 from tests.support.harness import labelled, project_in
+from tests.support.jobs import LAUNCHER
 
 pytestmark = pytest.mark.engine
 
@@ -112,7 +113,7 @@ def train(container: Container, ranks: int, *arguments: str, folder: str, watch:
     if watch:
         script = "/tmp/watch.py"
         execute(container, f"cat > {script} <<'END'\n{watch}\nEND")
-    launcher = ["horovodrun", "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}"]
+    launcher = ["python", LAUNCHER, "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}"]
     where = f"HVDCLOUD_CHECKPOINT_DIR=/tmp/{folder}"
     return execute(container, shlex.join(["env", where, *launcher, "python", script, *arguments]))
 
