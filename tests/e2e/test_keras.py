@@ -93,7 +93,7 @@ def test_the_script_of_own_machines_scales_and_warms_up_its_rate_under_mpirun_an
     assert found
     script = found[1]
     for old, new in (
-        ("EPOCHS, WARM_UP, BATCH = 0.02, 48,", "EPOCHS, WARM_UP, BATCH = 0.02, 10,"),
+        ("EPOCHS, WARM_UP, BATCH = 0.02, 48,", "EPOCHS, WARM_UP, BATCH = 0.02, 12,"),
         ("\ncallbacks = [\n", LATE),
     ):
         assert old in script
@@ -104,8 +104,8 @@ def test_the_script_of_own_machines_scales_and_warms_up_its_rate_under_mpirun_an
     slow = project.hvdcloud("run", "--json").json["result"]["slow_ranks"]
     assert (slow["ranks"], slow["nodes"]) == ([1], ["t-keras-1"])
     out = project.hvdcloud("logs").out
-    assert "Epoch 5/5" in out
-    assert "Epoch 6" not in out
+    assert "Epoch 6/6" in out
+    assert "Epoch 7" not in out
     rates = [float(rate) for rate in re.findall(r" lr: (\d\.\d+)", out)]
     # From the rate of one rank to that of two in three epochs; later a plateau may halve it.
     assert rates[0] < rates[1] < rates[2] == max(rates) == 0.04
@@ -113,7 +113,7 @@ def test_the_script_of_own_machines_scales_and_warms_up_its_rate_under_mpirun_an
     assert accuracy, out
     assert float(accuracy[1]) >= 0.9
     pulled = project.hvdcloud("pull", "--json").json["result"]["runs"]
-    assert [run["files"] for run in pulled] == [5]
+    assert [run["files"] for run in pulled] == [6]
 
 
 def test_keras_3_ends_the_run_before_it_starts(project: Project) -> None:
