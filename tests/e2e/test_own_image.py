@@ -7,6 +7,8 @@ import io
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,17 +137,49 @@ def remover(engine: Any) -> Iterator[list[str]]:
 @pytest.fixture
 def built(tmp_path: Path, engine: Any, image: str, remover: list[str]) -> Build:
     """Builds an image for a project in `tmp_path`, of which nothing is left after the tests."""
+    return partial(build_in, tmp_path, engine, remover)
 
-    def call(*, progress: Callable[[BuildEvent], None] = ignore, **config: Any) -> BuildResult:
-        image_config = ImageConfig(**{"requirements": None, **config})
-        # Before the build, so that what a failed one leaves is removed too; what our own image is made of stays.
-        plan = plan_of(engine, image_config, tmp_path)
-        ours = plan_image(ImageConfig(requirements=image_config.requirements), project_dir=tmp_path)
-        remover.extend({step.reference for step in plan.steps} - {step.reference for step in ours.steps})
-        remover.append(plan.reference)
-        return build(image_config, project_dir=tmp_path, progress=progress)
 
-    return call
+def build_in(
+    folder: Path,
+    engine: Any,
+    remover: list[str],
+    *,
+    progress: Callable[[BuildEvent], None] = ignore,
+    **config: Any,
+) -> BuildResult:
+    image_config = ImageConfig(**{"requirements": None, **config})
+    # Before the build, so that what a failed one leaves is removed too; what our own image is made of stays.
+    plan = plan_of(engine, image_config, folder)
+    ours = plan_image(ImageConfig(requirements=image_config.requirements), project_dir=folder)
+    remover.extend({step.reference for step in plan.steps} - {step.reference for step in ours.steps})
+    remover.append(plan.reference)
+    return build(image_config, project_dir=folder, progress=progress)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What a Dockerfile makes of `theirs`, and the node that was built of that.
+
+    Attributes:
+        base: the user's image.
+    """
+
+    folder: Path
+    base: str
+    node: BuildResult
+
+
+@pytest.fixture(scope="module")
+def made(engine: Any, theirs: str, remover: list[str], tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Built once: as `image.base`, what the Dockerfile makes is the same image."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "Dockerfile").write_text(f"FROM {theirs}\nCOPY --chown=alice mine.txt /srv/\n")
+    (folder / "mine.txt").write_text("mine")
+    node = build_in(folder, engine, remover, dockerfile="Dockerfile")
+    own = node.plan.own_dockerfile
+    assert own
+    return Made(folder=folder, base=own.reference, node=node)
 
 
 def inside(engine: Any, image: str, script: str) -> str:
@@ -154,11 +188,9 @@ def inside(engine: Any, image: str, script: str) -> str:
     return output.decode().strip()
 
 
-def test_an_image_with_horovod_becomes_a_node_and_gets_nothing_else(
-    engine: Any, theirs: str, built: Build, tmp_path: Path
-) -> None:
-    result = built(base=theirs)
-    before, after = (engine.images.get(name).attrs for name in (theirs, result.reference))
+def test_an_image_with_horovod_becomes_a_node_and_gets_nothing_else(engine: Any, made: Made) -> None:
+    result = made.node
+    before, after = (engine.images.get(name).attrs for name in (made.base, result.reference))
     assert after["RootFS"]["Layers"][: len(before["RootFS"]["Layers"])] == before["RootFS"]["Layers"]
     config = after["Config"]
     assert config["Entrypoint"] == ["/usr/local/bin/hvdcloud-node", "entrypoint"]
@@ -177,19 +209,19 @@ def test_an_image_with_horovod_becomes_a_node_and_gets_nothing_else(
 
 
 def test_it_is_found_by_its_content_and_a_tag_that_moved_is_another_image(
-    engine: Any, theirs: str, built: Build, make: Make, tmp_path: Path
+    engine: Any, theirs: str, made: Made, built: Build, make: Make, tmp_path: Path
 ) -> None:
     moving = make(theirs, "LABEL version=1", tag="moving")
     first = plan_of(engine, ImageConfig(base=moving, requirements=None), tmp_path)
     assert plan_of(engine, ImageConfig(base=moving, requirements=None), tmp_path).reference == first.reference
     make(theirs, "LABEL version=2", tag="moving")
     assert plan_of(engine, ImageConfig(base=moving, requirements=None), tmp_path).reference != first.reference
-    assert built(base=theirs).reference == built(base=theirs).reference
-    assert built(base=theirs).cached
+    found = built(base=made.base)
+    assert (found.reference, found.image_id, found.cached) == (made.node.reference, made.node.image_id, True)
 
 
 def test_requirements_and_a_dockerfile_go_on_top_and_it_trains_on_two_nodes(
-    engine: Any, theirs: str, tmp_path: Path, remover: list[str]
+    engine: Any, made: Made, tmp_path: Path, remover: list[str]
 ) -> None:
     project = project_in(tmp_path, "t-own-image")
     project.write("requirements.txt", "tabulate\npackaging==25.0\n")
@@ -202,7 +234,7 @@ def test_requirements_and_a_dockerfile_go_on_top_and_it_trains_on_two_nodes(
         # New to every session: what is said of it is said when it is built.
         f'ENTRYPOINT ["/bin/false"]\n# {uuid.uuid4()}\n',
     )
-    image = {"base": theirs, "dockerfile": "node.Dockerfile"}
+    image = {"base": made.base, "dockerfile": "node.Dockerfile"}
     project.configure(image=image, checkpoints={"keep_every": 0.2})
     built = project.hvdcloud("build", "--json", timeout=600)
     reference = built.json["result"]["reference"]
@@ -223,30 +255,6 @@ def test_requirements_and_a_dockerfile_go_on_top_and_it_trains_on_two_nodes(
     finally:
         project.hvdcloud("down", "--force")
     assert labelled(engine, project.name) == []
-
-
-def test_up_builds_the_image_as_launch_does_and_a_cluster_that_never_ran_needs_no_login(
-    remover: list[str], tmp_path: Path
-) -> None:
-    project = project_in(tmp_path, "t-own-up")
-    project.write("Dockerfile", f"ARG BASE\nFROM ${{BASE}}\nRUN echo {uuid.uuid4()} > /mine\n")
-    project.configure(nodes=1, image={"dockerfile": "Dockerfile"})
-    planned = project.hvdcloud("up", "--dry-run")
-    assert planned.out.startswith("cluster t-own-up: 1 node on this machine\n")
-    assert " is not on this engine: `up` builds it first\n" in planned.err
-    try:
-        up = project.hvdcloud("up", "--json", timeout=600).json["result"]
-        assert (len(up["nodes"]), up["created"]) == (1, True)
-        remover.append(up["image"])
-        assert project.hvdcloud("ssh", "0", "--", "cat", "/mine").out
-        assert not project.hvdcloud("up", "--json").json["result"]["created"]
-        project.write("Dockerfile", "ARG BASE\nFROM ${BASE}\n")
-        changed = project.hvdcloud("up", expect=2).err
-        assert "cluster t-own-up was made before this changed: Dockerfile" in changed
-        assert "→ hvdcloud down && hvdcloud up applies it" in changed
-    finally:
-        # Not --force: it holds nothing.
-        project.hvdcloud("down")
 
 
 @pytest.mark.parametrize(
@@ -305,44 +313,65 @@ def dockerfile(folder: Path, lines: str) -> None:
     (folder / "Dockerfile").write_text(f"ARG BASE\nFROM ${{BASE}}\n{lines}\n")
 
 
-def test_a_dockerfile_on_top_of_ours_changes_no_layer_of_ours_and_is_built_once(
-    engine: Any, image: str, built: Build, tmp_path: Path, remover: list[str]
+def test_up_builds_a_dockerfile_on_top_of_ours_once_and_a_cluster_that_never_ran_needs_no_login(
+    engine: Any, image: str, remover: list[str], tmp_path: Path
 ) -> None:
-    dockerfile(tmp_path, "COPY mine.txt /\nENV MINE=1")
-    (tmp_path / "mine.txt").write_text("mine")
-    (tmp_path / "requirements.txt").write_text("scikit-learn\n")
+    project = project_in(tmp_path, "t-own-up")
+    dockerfile(project.folder, "COPY mine.txt /\nENV MINE=1")
+    mine = f"{uuid.uuid4()}\n"
+    project.write("mine.txt", mine)
+    project.configure(nodes=1, image={"dockerfile": "Dockerfile"})
+    planned = project.hvdcloud("up", "--dry-run")
+    assert planned.out.startswith("cluster t-own-up: 1 node on this machine\n")
+    assert " is not on this engine: `up` builds it first\n" in planned.err
+    try:
+        up = project.hvdcloud("up", "--json", timeout=600).json["result"]
+        assert (len(up["nodes"]), up["created"]) == (1, True)
+        remover.append(up["image"])
+        assert project.hvdcloud("ssh", "0", "--", "cat", "/mine.txt").out == mine
+        assert not project.hvdcloud("up", "--json").json["result"]["created"]
+        changes_no_layer_of_ours(engine, up["image"], ours=image)
+        builds_once(project.folder, remover, up["image"], engine.images.get(up["image"]).id)
+        project.write("Dockerfile", "ARG BASE\nFROM ${BASE}\n")
+        changed = project.hvdcloud("up", expect=2).err
+        assert "cluster t-own-up was made before this changed: Dockerfile" in changed
+        assert "→ hvdcloud down && hvdcloud up applies it" in changed
+    finally:
+        # Not --force: it holds nothing.
+        project.hvdcloud("down")
+
+
+def changes_no_layer_of_ours(engine: Any, reference: str, *, ours: str) -> None:
+    found, below = (engine.images.get(name).attrs for name in (reference, ours))
+    layers = below["RootFS"]["Layers"]
+    assert found["RootFS"]["Layers"][: len(layers)] == layers
+    assert found["Config"]["Entrypoint"] == ["/usr/local/bin/hvdcloud-node", "entrypoint"]
+    assert "MINE=1" in found["Config"]["Env"]
+
+
+def builds_once(folder: Path, remover: list[str], reference: str, image_id: str) -> None:
+    """A file that it does not copy is sent, and makes no other image; one that it copies does."""
+    config = ImageConfig(dockerfile="Dockerfile")
     events: list[BuildEvent] = []
-    first = built(dockerfile="Dockerfile", requirements="requirements.txt")
-    again = built(dockerfile="Dockerfile", requirements="requirements.txt", progress=events.append)
-    assert (again.image_id, again.cached, events) == (first.image_id, True, [])
-    layers = engine.images.get(first.reference).attrs["RootFS"]["Layers"]
-    ours = engine.images.get(image).attrs["RootFS"]["Layers"]
-    assert layers[: len(ours)] == ours
-    config = engine.images.get(first.reference).attrs["Config"]
-    assert config["Entrypoint"] == ["/usr/local/bin/hvdcloud-node", "entrypoint"]
-    assert "MINE=1" in config["Env"]
-    # A file that it does not copy is sent, and makes no other image; one that it copies does.
-    (tmp_path / "train.py").write_text("print()")
-    edited = built(dockerfile="Dockerfile", requirements="requirements.txt")
-    assert (edited.reference, edited.image_id) == (first.reference, first.image_id)
-    (tmp_path / "mine.txt").write_text("other")
-    config = ImageConfig(dockerfile="Dockerfile", requirements="requirements.txt")
-    changed = find_plan(config, project_dir=tmp_path)
-    remover.extend(step.reference for step in changed.steps if step.reference.startswith("hvdcloud/user:"))
-    assert changed.reference != first.reference
+    again = build(config, project_dir=folder, progress=events.append)
+    assert (again.reference, again.image_id, again.cached, events) == (reference, image_id, True, [])
+    (folder / "train.py").write_text("print()")
+    edited = build(config, project_dir=folder, progress=ignore)
+    assert (edited.reference, edited.image_id) == (reference, image_id)
+    (folder / "mine.txt").write_text("other")
+    changed = find_plan(config, project_dir=folder)
+    assert changed.reference != reference
+    steps = (step for plan in (again.plan, edited.plan, changed) for step in plan.steps)
+    remover.extend(step.reference for step in steps if step.reference.startswith("hvdcloud/user:"))
 
 
-def test_what_a_dockerfile_makes_of_another_image_becomes_a_node(
-    engine: Any, theirs: str, built: Build, tmp_path: Path
-) -> None:
-    (tmp_path / "Dockerfile").write_text(f"FROM {theirs}\nCOPY --chown=alice mine.txt /srv/\n")
-    (tmp_path / "mine.txt").write_text("mine")
-    result = built(dockerfile="Dockerfile")
+def test_what_a_dockerfile_makes_of_another_image_becomes_a_node(engine: Any, made: Made, remover: list[str]) -> None:
+    result = made.node
     assert engine.images.get(result.reference).attrs["Config"]["Entrypoint"][1:] == ["entrypoint"]
     found = inside(engine, result.reference, "cat /srv/mine.txt; stat -c ' %U' /srv/mine.txt; ls /usr/sbin/sshd")
     assert found == "mine alice\n/usr/sbin/sshd"
-    (tmp_path / "train.py").write_text("print()")
-    assert built(dockerfile="Dockerfile").reference == result.reference
+    (made.folder / "train.py").write_text("print()")
+    assert build_in(made.folder, engine, remover, dockerfile="Dockerfile").reference == result.reference
 
 
 @pytest.mark.parametrize(

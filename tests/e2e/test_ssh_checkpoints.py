@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Project, at_this_load, project_in, until
+from hvdcloud.remote.keys import new_key_pair
+from tests.support.harness import TEST_LABEL, Project, project_in, until
 from tests.support.ssh_hosts import SshHosts, ssh_hosts
 
 pytestmark = pytest.mark.engine
 
 HOSTS = ("gpu0", "gpu1")
-LIMIT = 40
-"""Seconds; `up` and the start of a run need less, where nothing else runs."""
+LIMIT = 7200
+"""Seconds; the entrypoint, which counts them, is another test's subject."""
 # A file every half second, and none is written twice.
 SAVES = 'i=0; while :; do i=$((i+1)); echo "$i" > "$HVDCLOUD_CHECKPOINT_DIR/step-$i.pt"; sleep 0.5; done'
 # What restored files a rank finds, then one that leaves no earlier than in ten minutes.
@@ -29,20 +30,20 @@ FINDS = (
 @pytest.fixture(scope="module")
 def hosts(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
     """Two machines that have the image."""
-    with ssh_hosts(tmp_path_factory.mktemp("user"), *HOSTS, image=image) as hosts:
+    with ssh_hosts(tmp_path_factory.mktemp("user"), *HOSTS, images=[image]) as hosts:
         yield hosts
 
 
 @pytest.fixture
 def project(tmp_path: Path, hosts: SshHosts) -> Iterator[Project]:
     """Nothing of it is left on the machines after the test."""
-    project = new_project(tmp_path, hosts, keep_every=0.5, limit=at_this_load(LIMIT))
+    project = new_project(tmp_path, hosts, keep_every=0.5)
     yield project
     project.hvdcloud("down", "--force")
     assert left(hosts, project) == []
 
 
-def new_project(root: Path, hosts: SshHosts, *, keep_every: float, limit: float = 3600.0) -> Project:
+def new_project(root: Path, hosts: SshHosts, *, keep_every: float) -> Project:
     project = project_in(
         root,
         "t-home",
@@ -50,7 +51,7 @@ def new_project(root: Path, hosts: SshHosts, *, keep_every: float, limit: float 
         ssh={"hosts": list(HOSTS)},
         nodes=2,
         checkpoints={"keep_every": keep_every},
-        limits={"max_run_duration": limit, "idle": None},
+        limits={"max_run_duration": LIMIT, "idle": None},
     )
     project.environ["PATH"] = hosts.path
     return project
@@ -71,11 +72,28 @@ def states(hosts: SshHosts) -> set[str]:
     return set(found.split())
 
 
+def written(hosts: SshHosts) -> int:
+    """How many checkpoints the first node has."""
+    find = ["find", "/var/lib/hvdcloud/checkpoints", "-name", "step-*.pt"]
+    return len(hosts["gpu0"].docker("exec", "t-home-0", *find).splitlines())
+
+
 def pulled(project: Project) -> dict[str, Any]:
     """The only run, once it has been pulled."""
     (run,) = project.hvdcloud("pull", "--json").json["result"]["runs"]
     found: dict[str, Any] = run
     return found
+
+
+def test_a_container_ends_once_its_limit_is_over(engine: Any, image: str) -> None:
+    environment = {"HVDCLOUD_TIME_LIMIT": "1", "HVDCLOUD_AUTHORIZED_KEY": new_key_pair("laptop").public}
+    container = engine.containers.run(image, environment=environment, labels={TEST_LABEL: "limit"}, detach=True)
+    try:
+        container.wait(timeout=120)
+        said = container.logs().decode()
+        assert "hvdcloud: limits.max_run_duration of 1 s is over; switching off\n" in said
+    finally:
+        container.remove(force=True)
 
 
 def test_nodes_that_end_at_their_limit_with_the_laptop_off_lose_nothing_and_leave_nothing(
@@ -88,9 +106,13 @@ def test_nodes_that_end_at_their_limit_with_the_laptop_off_lose_nothing_and_leav
         assert process.poll() is None
         process.kill()
     here = len(list(home.glob("*/step-*.pt")))
-    until(lambda: states(hosts) == {"exited"}, seconds=180, what="the nodes to end by themselves")
+    assert hosts["gpu0"].docker("exec", "t-home-0", "printenv", "HVDCLOUD_TIME_LIMIT") == f"{LIMIT}\n"
+    until(lambda: written(hosts) > here + 1, seconds=30, what="checkpoints that the laptop never saw")
+    # As the head's entrypoint does when that is over.
+    hosts["gpu0"].docker("exec", "--detach", "t-home-0", "hvdcloud-node", "end-at-limit", "1")
+    until(lambda: states(hosts) == {"exited"}, seconds=60, what="the nodes to end by themselves")
     said = project.hvdcloud("run", "--", "true", expect=5).err
-    assert re.search(r"have ended themselves; their log says: limits\.max_run_duration of \d+ s is over", said)
+    assert "have ended themselves; their log says: limits.max_run_duration of 2.0 h is over" in said
     # What is only there keeps them; they are started for it, and end again.
     assert "not pulled" in project.hvdcloud("down", expect=9).err
     run = pulled(project)

@@ -16,14 +16,16 @@ import pytest
 from docker.models.containers import Container
 
 import hvdcloud
+from tests.support.jobs import LAUNCHER
 
 pytestmark = pytest.mark.engine
 
 TEMPLATES = Path(hvdcloud.__file__).parent / "templates"
 FINAL = re.compile(r"final: accuracy (\d\.\d+), (.+), (\d+) ranks?")
-# Runs train.py with an evaluation that first compares the weights of all ranks.
-COMPARE_WEIGHTS = """
-import hashlib, sys
+# Runs train.py with an evaluation that first compares the weights of all ranks; then with large batches, where one of
+# 1,437 images is left after a step of 2 * 718; then from what the first run had after its sixth epoch.
+TRAININGS = """
+import hashlib, os, shutil, sys
 sys.path.insert(0, "/workspace")
 import horovod.torch as hvd, train
 
@@ -36,11 +38,21 @@ def evaluate(model, loader, original=train.evaluate):
 
 train.evaluate = evaluate
 train.main()
+os.environ["HVDCLOUD_CHECKPOINT_DIR"] = "/tmp/one-left"
+sys.argv += ["--batch-size", "718", "--epochs", "2"]
+train.main()
+os.environ["HVDCLOUD_CHECKPOINT_DIR"] = "/tmp/killed"
+del sys.argv[1:]
+if hvd.rank() == 0:
+    os.mkdir("/tmp/killed")
+    for epoch in range(1, 7):
+        shutil.copy(f"/tmp/two/checkpoint-{epoch:03d}.pt", "/tmp/killed")
+train.main()
 """
-# Waits until the third epoch's checkpoint exists, then kills every rank at once, as a lost node would.
-KILL_AFTER_EPOCH_3 = """
+# Waits until the checkpoint after that exists, then kills every rank at once, as a lost node would.
+KILL_AFTER_EPOCH_7 = """
 {command} & launcher=$!
-for _ in $(seq 600); do [ -e {folder}/checkpoint-003.pt ] && break; sleep 0.1; done
+while kill -0 $launcher 2>/dev/null && [ ! -e /tmp/killed/checkpoint-007.pt ]; do sleep 0.1; done
 kill -9 $launcher $(grep -lz ^HOROVOD_RANK= /proc/[0-9]*/environ | cut -d/ -f3)
 wait
 """
@@ -108,7 +120,7 @@ def train(container: Container, folder: str, *arguments: str, ranks: int | None,
 
 
 def command(folder: str, *arguments: str, ranks: int | None, script: str = "train.py") -> str:
-    launcher = ["horovodrun", "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}"] if ranks else []
+    launcher = ["python", LAUNCHER, "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}"] if ranks else []
     return shlex.join(["env", f"HVDCLOUD_CHECKPOINT_DIR={folder}", *launcher, "python", script, *arguments])
 
 
@@ -117,10 +129,20 @@ def write(container: Container, path: str, text: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def two_ranks(container: Container) -> Training:
-    """An uninterrupted training of two ranks that compares weights after each epoch."""
-    write(container, "/tmp/compare_weights.py", COMPARE_WEIGHTS)
-    return train(container, "/tmp/two", ranks=2, script="/tmp/compare_weights.py")
+def trainings(container: Container) -> tuple[Training, Training]:
+    """Those of two ranks: an uninterrupted one that compares weights after each epoch, and one with large batches.
+
+    A third one was killed.
+    """
+    write(container, "/tmp/trainings.py", TRAININGS)
+    script = command("/tmp/two", ranks=2, script="/tmp/trainings.py")
+    outputs = execute(container, KILL_AFTER_EPOCH_7.format(command=script)).split(" ranks\n")
+    return Training(output=outputs[0] + " ranks"), Training(output=outputs[1] + " ranks")
+
+
+@pytest.fixture
+def two_ranks(trainings: tuple[Training, Training]) -> Training:
+    return trainings[0]
 
 
 def test_two_ranks_reach_97_percent(two_ranks: Training) -> None:
@@ -136,21 +158,20 @@ def test_all_ranks_have_the_same_weights_after_every_epoch(two_ranks: Training) 
 # One rank with the launcher: below, where it continues a finished training.
 @pytest.mark.parametrize("ranks", [None, 3], ids=["no-launcher", "3"])
 def test_the_same_script_reaches_97_percent_on_other_numbers_of_ranks(container: Container, ranks: int | None) -> None:
-    training = train(container, f"/tmp/ranks-{ranks}", ranks=ranks)
+    training = train(container, f"/tmp/ranks-{ranks}", "--epochs", "8", ranks=ranks)
     accuracy, _, used = training.final
     assert used == (ranks or 1)
     assert accuracy >= 0.97, training.output
-    assert training.epochs == list(range(1, 13))
+    assert training.epochs == list(range(1, 9))
 
 
 def test_a_training_that_was_killed_and_resumed_ends_with_the_same_weights(
-    container: Container, two_ranks: Training
+    container: Container, trainings: tuple[Training, Training]
 ) -> None:
     folder = "/tmp/killed"
-    execute(container, KILL_AFTER_EPOCH_3.format(command=command(folder, ranks=2), folder=folder))
     resumed = train(container, folder, ranks=2)
     assert "resumed from checkpoint-" in resumed.output
-    assert 0 < len(resumed.epochs) < 10, resumed.output
+    assert 0 < len(resumed.epochs) < 6, resumed.output
     assert resumed.epochs[-1] == 12
     write(container, "/tmp/compare_checkpoints.py", COMPARE_CHECKPOINTS)
     last = "checkpoint-012.pt"
@@ -171,7 +192,5 @@ def test_no_unfinished_checkpoint_stays_behind(container: Container, two_ranks: 
     assert names == [f"checkpoint-{epoch:03d}.pt" for epoch in range(1, 13)]
 
 
-def test_an_epoch_may_end_with_fewer_images_than_ranks(container: Container) -> None:
-    # 1,437 images: after a step of 2 * 718, one is left.
-    training = train(container, "/tmp/one-left", "--batch-size", "718", "--epochs", "2", ranks=2)
-    assert training.epochs == [1, 2]
+def test_an_epoch_may_end_with_fewer_images_than_ranks(trainings: tuple[Training, Training]) -> None:
+    assert trainings[1].epochs == [1, 2]

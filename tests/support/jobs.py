@@ -5,6 +5,9 @@ Those that are not about training do without Horovod and torch, which take secon
 
 from __future__ import annotations
 
+LAUNCHER = "/opt/hvdcloud/venv/lib/python3.11/site-packages/hvdcloud/node/run/launcher/horovodrun.py"
+"""horovodrun of runs, in the image: no process imports the framework first, to see what Horovod was built with."""
+
 ALLREDUCE = """
 import horovod.torch as hvd
 import torch

@@ -81,7 +81,7 @@ def try_push(target: str) -> None:
         ImageError: there is no such repository, or the registry can't be reached.
         NodeError: no engine, which knows what registries speak plain HTTP.
     """
-    with contextlib.closing(_Repository(target)) as repository:
+    with contextlib.closing(_Repository(target, connect=1)) as repository:
         repository.try_upload()
 
 
@@ -91,9 +91,13 @@ def referrers_tag(digest: str) -> str:
 
 
 class _Repository:
-    """One repository of a registry, reached as `docker push` does."""
+    """One repository of a registry, reached as `docker push` does.
 
-    def __init__(self, target: str) -> None:
+    Args:
+        connect: how many times it is tried again where no connection is made; the first time at once.
+    """
+
+    def __init__(self, target: str, *, connect: int = 3) -> None:
         import requests
         from docker.auth import resolve_repository_name
         from docker.utils import parse_repository_tag
@@ -114,7 +118,14 @@ class _Repository:
         self._session.trust_env = not _is_this_machine(self.host)
         # Everything that is sent may be sent twice: what is stored is named by its content.
         busy = (429, 502, 503, 504)
-        again = Retry(total=3, backoff_factor=0.5, status_forcelist=busy, allowed_methods=None, raise_on_status=False)
+        again = Retry(
+            total=3,
+            connect=connect,
+            backoff_factor=0.5,
+            status_forcelist=busy,
+            allowed_methods=None,
+            raise_on_status=False,
+        )
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, HTTPAdapter(max_retries=again))
 
