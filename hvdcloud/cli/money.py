@@ -85,10 +85,10 @@ def show(context: typer.Context) -> None:
     Example:
       $ hvdcloud prices show --json
     """
-    from hvdcloud.providers.gce.money.refresh import show as used_table
+    from hvdcloud import providers
 
     invocation: Invocation = context.obj
-    invocation.result = result = used_table()
+    invocation.result = result = providers.show_prices()
     render_prices(invocation.console, result)
 
 
@@ -113,13 +113,11 @@ def refresh(
       $ hvdcloud prices refresh
       $ GOOGLE_API_KEY=… hvdcloud prices refresh
     """
-    from hvdcloud.providers.gce.money.refresh import refresh as fetch_prices
+    from hvdcloud import providers
 
     invocation: Invocation = context.obj
-    gce = invocation.load_config(default_name="any").gce
-    invocation.result = result = fetch_prices(
-        project=gce.project, endpoint=gce.endpoint, api_key=api_key, on_progress=invocation.console.say
-    )
+    config = invocation.load_config(default_name="any")
+    invocation.result = result = providers.refresh_prices(config, api_key=api_key, on_progress=invocation.console.say)
     render_refresh(invocation.console, result)
 
 
