@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,20 +54,35 @@ class Worker:
         self.shutting_down = True
 
 
-def test_a_third_process_helps_with_the_engine_once_there_is_little_else(tmp_path: Path) -> None:
-    files = {f"e2e/test_{number:02}.py": 9 for number in range(40)} | {"component/test_much.py": KEPT + 100}
-    for file in files:
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_text("pytestmark = pytest.mark.engine\n" if file.startswith("e2e") else "")
-    tests = [f"{file}::test_{number}" for file, count in files.items() for number in range(count)]
+def scheduler(folder: Path, files: Mapping[str, tuple[str, int]], **slots: int) -> tuple[Any, list[Worker]]:
+    """One of three workers that have their first tests.
+
+    Args:
+        files: text and number of tests, by path.
+    """
+    for file, (text, _) in files.items():
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text(text)
+    tests = [f"{file}::test_{number}" for file, (_, count) in files.items() for number in range(count)]
     options = SimpleNamespace(tx=["3*popen"], loadscopereorder=False)
-    config: Any = SimpleNamespace(rootpath=tmp_path, option=options, getvalue=lambda name: getattr(options, name))
-    scheduler = EngineSlots(config, None, slots=2, late_slots=3)
+    config: Any = SimpleNamespace(rootpath=folder, option=options, getvalue=lambda name: getattr(options, name))
+    made: Any = EngineSlots(config, None, **slots)
     workers: list[Any] = [Worker() for _ in range(3)]
     for worker in workers:
-        scheduler.add_node(worker)
-        scheduler.add_node_collection(worker, tests)
-    scheduler.schedule()
+        made.add_node(worker)
+        made.add_node_collection(worker, tests)
+    made.schedule()
+    return made, workers
+
+
+def test_a_third_process_helps_with_the_engine_once_there_is_little_else(tmp_path: Path) -> None:
+    mark = "pytestmark = pytest.mark.engine\n"
+    files = {f"e2e/test_{number:02}.py": (mark, 9) for number in range(40)}
+    schedule, workers = scheduler(
+        tmp_path, {**files, "component/test_much.py": ("", KEPT + 100)}, slots=2, late_slots=3
+    )
+    tests = schedule.collection
+    assert tests is not None
 
     ran, at_engine = [], []
     while running := [worker for worker in workers if worker.queue]:
@@ -74,12 +90,33 @@ def test_a_third_process_helps_with_the_engine_once_there_is_little_else(tmp_pat
         for worker in running:
             done = worker.queue.pop(0)
             ran.append(tests[done])
-            scheduler.mark_test_complete(worker, done)
+            schedule.mark_test_complete(worker, done)
     assert sorted(ran) == sorted(tests)
     # As long as there is much else to do, two of three; what is kept for the end is what no file is held up by.
     assert set(at_engine[:90]) == {2}
     assert 3 in at_engine
     assert [test for test in ran[-KEPT // 2 :] if test.startswith("e2e")] == []
+
+
+def test_while_one_process_builds_the_images_others_do_what_needs_none(tmp_path: Path) -> None:
+    mark = "pytestmark = pytest.mark.engine\n"
+    needs = mark + "def test_it(image: str) -> None: ..."
+    alone = mark + "@pytest.mark.engine(alone=True)"
+    files = {"a.py": (needs, 9), "b.py": (needs, 9), "c.py": (alone, 9), "d.py": (mark, 9), "e.py": (mark, 9)}
+    schedule, (builder, *others) = scheduler(tmp_path, files, slots=3, late_slots=3)
+    tests = schedule.collection
+    assert tests is not None
+
+    def files_of(worker: Worker) -> set[str]:
+        return {tests[index].partition("::")[0] for index in worker.queue}
+
+    assert files_of(builder) == {"a.py"}
+    assert [files_of(other) for other in others] == [{"d.py"}, {"e.py"}]
+    # The first test has its image.
+    schedule.mark_test_complete(builder, builder.queue.pop(0))
+    for _ in range(8):
+        schedule.mark_test_complete(others[0], others[0].queue.pop(0))
+    assert files_of(others[0]) == {"d.py", "b.py"}
 
 
 def test_many_use_the_engine_at_a_time_or_one_alone(tmp_path: Path) -> None:

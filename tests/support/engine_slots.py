@@ -13,6 +13,7 @@ from pathlib import Path
 
 GIB = 1 << 30
 LOCKS = Path(tempfile.gettempdir())
+_WAITS = re.compile(r"\b(?:tensorflow_)?image: str\b|\bengine\(alone=True\)")
 _MARK = re.compile(r"^(?:pytestmark = \[?|@| {4})pytest\.mark\.engine\b", re.MULTILINE)
 
 
@@ -26,6 +27,12 @@ def needs_engine(file: Path) -> bool:
 def needs_machines(file: Path) -> bool:
     """Whether tests in the file have the fixture `earlier`, for clouds whose VMs are machines."""
     return "earlier: Earlier" in file.read_text()
+
+
+@cache
+def needs_images(file: Path) -> bool:
+    """Whether tests in the file wait for the images that all of them share, or for all other tests."""
+    return _WAITS.search(file.read_text()) is not None
 
 
 def slots(most: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support.engine_slots import needs_engine, needs_machines
+from tests.support.engine_slots import needs_engine, needs_images, needs_machines
 
 _MACHINES = "tests with machines"
 KEPT = 400
@@ -18,6 +18,9 @@ KEPT = 400
 
 class EngineSlots(LoadScopeScheduling):
     """File by file; at most this many processes at a time run a file that uses the engine, and the rest run the others.
+
+    The first test that needs the images builds them, for minutes where that was never done. Until they are there, other
+    processes run what does without.
 
     Unit and component tests share nothing: they are given out one by one, and some are kept for the end, when a process
     would wait for another one's last file. Files of tests with machines follow one another in one process: what the
@@ -33,6 +36,7 @@ class EngineSlots(LoadScopeScheduling):
         self._root = config.rootpath
         self._slots = slots
         self._late_slots = late_slots
+        self._images_exist = False
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -44,13 +48,28 @@ class EngineSlots(LoadScopeScheduling):
         users = [each for each, work in self.assigned_work.items() if any(map(self._runs_at_engine, work.items()))]
         others = sum(not self._needs_engine(scope) for scope in self.workqueue)
         free = node in users or len(users) < (self._slots if others > KEPT else self._late_slots)
-        scope = next((scope for scope in self.workqueue if free or not self._needs_engine(scope)), None)
-        if scope is None:
+        scopes = [scope for scope in self.workqueue if free or not self._needs_engine(scope)]
+        if not scopes:
             # The others, which use the engine now, run the rest.
             node.shutdown()
             return
+        scope = scopes[0]
+        if self._images_are_awaited():
+            scope = next((scope for scope in scopes if not self._needs_images(scope)), scope)
         self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
+
+    def _images_are_awaited(self) -> bool:
+        """Whether a test that needs the images was given out, and none has ended yet."""
+        if self._images_exist:
+            return False
+        works = [work.items() for work in self.assigned_work.values()]
+        given_out = [tests for work in works for scope, tests in work if self._needs_images(scope)]
+        self._images_exist = any(any(tests.values()) for tests in given_out)
+        return bool(given_out) and not self._images_exist
+
+    def _needs_images(self, scope: str) -> bool:
+        return scope == _MACHINES or needs_images(self._root / scope.partition("::")[0])
 
     def _needs_engine(self, scope: str) -> bool:
         return _needs_engine(self._root, scope)
