@@ -205,9 +205,9 @@ def test_ctrl_c_during_up_deletes_what_it_made(project: Project, hosts: SshHosts
 def test_a_host_is_lost_and_a_spare_one_takes_its_node(project: Project, hosts: SshHosts) -> None:
     """Also: nothing runs on a host after it boots, and one that is down keeps nothing of a cluster on others."""
     run = {
-        "command": "python train.py --epochs 1000 --pause 0.1",
+        "command": "python train.py --epochs 1000 --pause 0.3",
         "elastic": {"min": 1, "max": 3},
-        "env": {"OMP_NUM_THREADS": "1"},
+        "env": {"OMP_NUM_THREADS": "1", "HOROVOD_CYCLE_TIME": "30"},
     }
     three = {"hosts": ["gpu1", "gpu3", {"host": "gpu2", "jump": "gpu1"}]}
     project.write("train.py", JOB.read_text())
