@@ -153,6 +153,18 @@ def test_share_takes_the_free_ones_first_then_those_with_the_least_memory_in_use
     assert chosen(FOUR, "all", nodes=1, share=True) == [[0, 2, 3, 1]]
 
 
+def test_more_nodes_than_gpus_share_them_if_they_may() -> None:
+    two = Gpus(devices=IDLE.devices[:2])
+    assert chosen(two, "all", nodes=3, share=True) == [[0], [1], [0]]
+    assert chosen(FOUR, "all", nodes=5, share=True) == [[0], [2], [3], [1], [0]]
+    # One that is replaced, while the others compute.
+    held = holders([container(UUIDS[0]), container(UUIDS[1])])
+    assert chosen(two, "all", nodes=3, indices=[2], held=held, share=True) == [[0]]
+    with pytest.raises(UsageError, match="2 GPUs, and 3 nodes") as refused:
+        chosen(two, "all", nodes=3)
+    assert "--share gives several nodes the same GPU" in refused.value.hint
+
+
 def test_a_node_that_comes_later_gets_its_share_of_what_is_left() -> None:
     held = holders([container(*UUIDS[:2])])
     assert chosen(IDLE, "all", nodes=2, indices=[1], held=held) == [[2, 3]]

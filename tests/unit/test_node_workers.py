@@ -47,6 +47,28 @@ def test_with_fewer_connections_than_there_once_were_workers_are_still_connectin
         assert made.check_formed(made.nodes(), now=10.0) is met
 
 
+def test_connections_of_nccl_come_and_go() -> None:
+    made = world(2)
+    for connections in (4, 11, 4, 9):
+        for node, other in (("d-0", "d-1"), ("d-1", "d-0")):
+            see(made, node, other, now=10.0, connections=connections)
+        assert made.check_formed(made.nodes(), now=10.0)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_one_that_is_left_alone_has_met_the_other_until_it_was_lost(killed: bool) -> None:
+    made = world(2)
+    see_all(made, now=10.0)
+    assert made.check_formed(made.nodes(), now=10.0)
+    # One agent is frozen and reports nothing; or a worker's connections have closed, and its end was not reported yet.
+    see(made, "d-0", *([] if killed else ["d-1"]), now=17.0)
+    assert not made.check_formed(made.nodes(), now=17.0)
+    made.forget("d-1")
+    assert made.disturbed(now=18.0), "all had met"
+    see(made, "d-0", now=18.0 + ALONE_SECONDS)
+    assert made.check_formed({"d-0"}, now=18.0 + ALONE_SECONDS)
+
+
 def test_connections_within_a_node_do_not_count() -> None:
     made = world(2)
     see(made, "d-0", "d-0", "d-1", now=10.0)

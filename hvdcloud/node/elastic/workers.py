@@ -11,6 +11,9 @@ FRESH_SECONDS = 2.5
 """How old the agents' last report of their workers' connections may be."""
 ALONE_SECONDS = 8.0
 """A worker that is alone has no connections to tell by: after a loss it is given this long."""
+FULLEST = 2
+"""How often Horovod 0.28.1 connects its ranks over Gloo; other versions do once. What is more is NCCL's: how many of
+those there are depends on who is next to whom in its rings, and on what was reduced so far."""
 PARTING_SECONDS = 10.0
 """How far apart the workers of a job that has ended may end before those that are left are taken to wait for others."""
 
@@ -44,13 +47,13 @@ class Workers:
     changed_at: float = float("-inf")
     """When a node was last listed or lost, in monotonic seconds: what was seen before that does not count."""
     formed: bool = False
-    """Whether all workers have been connected to each other since then."""
+    """Whether all workers are connected to each other, as the agents have just reported."""
+    has_formed: bool = False
+    """Whether they have been since then: a frozen agent reports nothing long before its node is given up, and a worker
+    that was killed has closed its connections before its end is reported."""
     fullest: int = 1
-    """The most connections that were seen between two nodes, as a multiple of Gloo's for one set of ranks.
-
-    Horovod 0.28.1 connects its ranks twice, other versions once. With fewer than there once were, they may wait for one
-    that is dead.
-    """
+    """The most connections that were seen between two nodes, as a multiple of Gloo's for one set of ranks, up to
+    FULLEST. With fewer than there once were, they may wait for one that is dead."""
     doubtful: bool = False
     """Whether something changed before they were: one that is left alone then may wait for one that is dead."""
 
@@ -96,7 +99,7 @@ class Workers:
 
     def disturbed(self, *, now: float) -> bool:
         """Note a change; returns whether all workers had been connected to each other before."""
-        was_formed, self.formed = self.formed, False
+        was_formed, self.formed, self.has_formed = self.has_formed, False, False
         self.doubtful = self.doubtful or (bool(self.processes) and not was_formed)
         self.changed_at = now
         return was_formed
@@ -104,7 +107,7 @@ class Workers:
     def begin(self, *, now: float) -> None:
         """Start over: Horovod is started again, with new workers."""
         self.processes.clear()
-        self.formed = self.doubtful = False
+        self.formed = self.has_formed = self.doubtful = False
         self.changed_at = now
 
     def all_connect(self, *, now: float) -> bool:
@@ -132,7 +135,7 @@ class Workers:
 
     def check_formed(self, wanted: Collection[str], *, now: float) -> bool:
         """Whether every worker is connected to the nodes of all the others, which are those wanted, and to no more;
-        remembered in `formed`."""
+        remembered in `formed` and `has_formed`."""
         living = self.living()
         nodes = self.nodes()
         seen_after = max(now - FRESH_SECONDS, self.changed_at + (FRESH_SECONDS if len(nodes) > 1 else ALONE_SECONDS))
@@ -144,7 +147,7 @@ class Workers:
             and self._have_met(nodes)
         )
         if self.formed:
-            self.doubtful = False
+            self.has_formed, self.doubtful = True, False
             for process in self.processes.values():
                 process.has_met = process.has_met or process.lives
                 process.got_over = process.got_over or not process.lives
@@ -167,5 +170,5 @@ class Workers:
                     return False
         lowest = min(shares, default=float(self.fullest))
         # A pair may have passing connections too, such as those to the rendezvous; not every pair.
-        self.fullest = max(self.fullest, int(lowest))
+        self.fullest = min(max(self.fullest, int(lowest)), FULLEST)
         return lowest >= self.fullest

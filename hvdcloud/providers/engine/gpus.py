@@ -7,6 +7,7 @@ has touched its GPU.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -249,7 +250,8 @@ def choose(
     """Which GPUs each of these nodes gets; nothing is changed.
 
     A GPU that another container of ours or another process uses is not taken, unless the wish says so; then the free
-    ones are taken first, then those with the least memory in use.
+    ones are taken first, then those with the least memory in use. Then more nodes than the machine has GPUs get one
+    each, which others of them have too.
 
     Args:
         nodes: how many the machine has in all, between which the GPUs are divided.
@@ -264,16 +266,19 @@ def choose(
     if not whole:
         divided = f": {counted(len(gpus.devices), 'GPU')} in MIG mode" if gpus.devices else ""
         raise UsageError(f"{place} has no GPU that nodes could use{divided}", hint=CPU_HINT)
-    if total > len(whole) or total < nodes:
+    together = wish.share and wish.count == "all" and total < nodes
+    if total > len(whole) or (total < nodes and not together):
         raise UsageError(
             f"{place} has {counted(len(whole), 'GPU')}, and {counted(nodes, 'node')} with {total} in all are wanted",
-            hint="one node takes them all, with a rank on each: --nodes 1",
+            hint="one node takes them all, with a rank on each: --nodes 1; --share gives several nodes the same GPU",
         )
     used = users(gpus, held)
     free = [device for device in whole if device.uuid not in used]
     taken = [device for device in whole if device.uuid in used]
     if wish.share:
         free += sorted(taken, key=lambda device: (device.used_bytes, device.index))
+    if together:
+        return {index: (device,) for index, device in zip(indices, itertools.cycle(free), strict=False)}
     counts = shares(total, nodes)
     if sum(counts[index] for index in indices) > len(free):
         by = "; ".join(f"{device.title} is used by {used[device.uuid]}" for device in taken)
