@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.node.elastic.rendezvous import HOPELESS_SECONDS
 from tests.support import elastic_run
 from tests.support.chaos import Happened, disturb, possible, run_in
 from tests.support.elastic_run import Training, attached, elastic_project, members, run_state
@@ -279,6 +280,27 @@ def test_a_rank_that_leaves_early_with_0_does_not_make_the_run_a_success(pair: P
     run = ends(pair, "--leave-at 12 --pause 0.2 --epochs 20")
     assert run["state"] == "failed", run
     assert "exited with 0 while" in run["reason"]
+
+
+def test_of_two_the_one_that_is_left_trains_on_alone_and_is_not_started_again(pair: Project, engine: Any) -> None:
+    elastic_run.configure(pair, nodes=2, least=1, options="--epochs 1000 --pause 0.2")
+    with attached(pair, "--fresh") as (screen, training):
+        training.step_in_world_of(2, seconds=START_SECONDS)
+        training.steps_go_on(count=20)
+        # Its agent is silent long before the node is given up.
+        frozen = disturb(engine, "pause", f"{pair.name}-1")
+        try:
+            elastic_run.recovery(training, frozen, seconds=GOES_ON_SECONDS)
+            alone = training.step_in_world_of(1, since=frozen.at, seconds=GOES_ON_SECONDS)
+            training.step_after(alone.at + HOPELESS_SECONDS + 3.0, seconds=GOES_ON_SECONDS)
+        finally:
+            frozen.undo()
+        assert {step.world for step in training.steps() if step.at >= alone.at} == {1}
+        training.step_in_world_of(2, since=time.time(), seconds=WHOLE_SECONDS)
+        assert run_state(engine, pair)["restarts"] == 0, training.tail()
+        elastic_run.finish_soon(engine, pair)
+        screen.end(within=60)
+        assert screen.exit_code == 0, screen.text
 
 
 def test_a_removal_below_the_minimum_is_refused_and_a_lost_head_ends_the_run_which_another_cluster_continues(

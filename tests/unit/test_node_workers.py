@@ -178,6 +178,16 @@ def test_workers_that_continue_for_long_after_one_has_ended_well_wait_for_it() -
     assert not made.waits_for_one_that_ended(now=200.0)
 
 
+def test_a_node_whose_worker_has_ended_well_lacks_none_while_others_are_still_ending() -> None:
+    made = world(3)
+    end(made, "d-0", 0, at=100.0)
+    end(made, "d-1", 1, at=100.0)
+    assert made.nodes() == {"d-2"}
+    assert made.nodes_served() == {"d-0", "d-2"}
+    made.begin(now=101.0)
+    assert made.nodes_served() == set()
+
+
 def test_one_that_ended_badly_is_not_waited_for() -> None:
     made = world(2)
     end(made, "d-1", 1, at=100.0)

@@ -137,7 +137,7 @@ class ElasticSupervisor(Supervisor):
                 self._rendezvous.over()
                 self._membership.continued(now=now)
             elif self._workers.living() and self._launcher.code is None:
-                self._membership.list_unused_again(self._workers.nodes(), now=now)
+                self._membership.list_unused_again(self._workers.nodes_served(), now=now)
             self._list(now)
         self._rejoin(now)
         self._replace_lost()
