@@ -152,6 +152,22 @@ def test_a_node_that_was_lost_comes_back_with_its_share(box: Box, tmp_path: Path
         assert box.visible(spec.node_name(1)) == ["nvidia2", "nvidia3"]
 
 
+def test_more_nodes_than_gpus_have_the_same_ones_also_one_that_was_lost(
+    box: Box, tmp_path: Path, journal: Journal
+) -> None:
+    spec = spec_of(tmp_path, nodes=5)
+    (problem,) = box.provider().preflight(spec)
+    assert "5 nodes with 4 in all are wanted" in problem.message
+    provider = box.provider(share=True)
+    assert provider.preflight(spec) == []
+    with up(provider, spec, journal):
+        seen = [box.visible(spec.node_name(index)) for index in range(5)]
+        assert seen == [["nvidia0"], ["nvidia1"], ["nvidia2"], ["nvidia3"], ["nvidia0"]]
+        box.client.api.kill(spec.node_name(4))
+        provider.grow(spec, [4], journal=journal)
+        assert len(box.visible(spec.node_name(4))) == 1
+
+
 def test_of_many_that_want_the_same_gpus_at_once_no_two_get_one(box: Box, tmp_path: Path) -> None:
     """Three users each want two of four, again and again: two of them get them, and the third is told who has them."""
     for _ in range(ROUNDS):
