@@ -270,7 +270,8 @@ def choose(
     if total > len(whole) or (total < nodes and not together):
         raise UsageError(
             f"{place} has {counted(len(whole), 'GPU')}, and {counted(nodes, 'node')} with {total} in all are wanted",
-            hint="one node takes them all, with a rank on each: --nodes 1; --share gives several nodes the same GPU",
+            hint="one node takes them all, with a rank on each: --nodes 1"
+            + ("; --share gives several nodes the same GPU" if total < nodes else ""),
         )
     used = users(gpus, held)
     free = [device for device in whole if device.uuid not in used]
