@@ -107,6 +107,18 @@ def test_workers_have_the_time_that_a_step_takes_until_they_begin_to_connect() -
     assert scene.hopeless_after(0.5)
 
 
+def test_they_have_as_long_after_a_node_froze_whose_agent_was_silent_before() -> None:
+    scene = Scene()
+    scene.now += 8.0
+    see_all(scene.world, now=scene.now)
+    for process in scene.world.processes.values():
+        process.reported_at -= 8.0 if process.node == "d-2" else 0.0
+    assert not scene.world.check_formed(scene.world.nodes(), now=scene.now)
+    scene.lose("d-2")
+    assert not scene.hopeless_after(STEP_SECONDS - 0.25)
+    assert scene.hopeless_after(0.5)
+
+
 def test_workers_that_all_connect_in_vain_are_given_up_sooner() -> None:
     scene = Scene()
     scene.lose("d-2")
