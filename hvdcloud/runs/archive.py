@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hvdcloud.storage.base import Bucket
 
 KEEP_SECONDS = 5.0
-_POLL_SECONDS = 0.1
+_POLL_SECONDS, _MOST_POLL_SECONDS = 0.005, 0.1
 
 
 def read(
@@ -50,9 +50,10 @@ def wait(bucket: Bucket, *, cluster: str, run_id: str) -> None:
 
     It is not a checkpoint: after KEEP_SECONDS the nodes go without it.
     """
-    deadline = time.monotonic() + KEEP_SECONDS
+    deadline, pause = time.monotonic() + KEEP_SECONDS, _POLL_SECONDS
     while state(bucket, cluster, run_id) is None and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
+        time.sleep(pause)
+        pause = min(2 * pause, _MOST_POLL_SECONDS)
 
 
 def states(bucket: Bucket, *, cluster: str, cluster_id: str) -> list[RunState]:

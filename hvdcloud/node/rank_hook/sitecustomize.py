@@ -1,4 +1,5 @@
-"""Counts how long a rank waits in Horovod's collectives for PyTorch; Python imports it at its start (module `site`).
+"""What a rank's Python does beside its program: it counts how long the rank waits in Horovod's collectives for PyTorch,
+and looks for no garbage among what a framework has made. Python imports this at its start (module `site`).
 
 A rank that the others wait for waits least itself, so the counts of all ranks name it. Every collective of
 `horovod.torch` ends in one function of its library, `horovod_torch_wait_and_clear` (horovod/torch/mpi_ops.py, 0.28.1),
@@ -11,15 +12,24 @@ TensorFlow's collectives do not come by here: our Horovod for it counts them its
 
 On GPUs the clock is the processor's: a rank's own kernels, which are still computing then, count as waiting.
 
+PyTorch makes 170,000 objects while it loads, which stay to the end. Python would look through all of them for garbage
+again and again: while they are made, as soon as a training has made a fourth as many that stay, whenever the program
+asks for that, and four times at its end. So they are left out (gc.freeze) until the program has ended.
+
 Runs under the user's Python, of any version from 3.8, alone in its folder. Nothing here may fail a rank.
 """
 
+from __future__ import annotations
+
 import atexit
+import functools
+import gc
 import importlib.util
 import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
@@ -29,6 +39,7 @@ LIBRARY = "horovod.torch.mpi_lib_v2"
 FUNCTION = "horovod_torch_wait_and_clear"
 WRITE_SECONDS = 1.0
 RECORD_BYTES = 256
+FRAMEWORKS = ("torch", "tensorflow")
 
 
 class Waits:
@@ -98,32 +109,71 @@ def count(library: Any, waits: Waits) -> None:
     atexit.register(waits.close)
 
 
+def load_and_count(load: Callable[[Any], object], library: Any, *, path: str) -> None:
+    """Load Horovod's library, and count in it."""
+    load(library)
+    # One without the function has nothing to count.
+    if hasattr(library, FUNCTION):
+        count(library, Waits(path))
+
+
+def load_and_freeze(load: Callable[[Any], object], framework: Any) -> None:
+    """Load a framework, and leave what it makes out of every search for garbage until the program ends."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        load(framework)
+        gc.freeze()
+        atexit.register(unfreeze_after_search)
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def unfreeze_after_search() -> None:
+    """At the end Python looks for garbage, then clears all modules, and looks again for what is garbage by that: only
+    the first time is what belongs to them left out."""
+    unfreeze = gc.unfreeze
+
+    def at(phase: str, info: object) -> None:
+        # Modules may have been cleared, this one too.
+        if phase == "stop":
+            unfreeze()
+
+    gc.callbacks.append(at)
+
+
 class Finder:
-    """Finds Horovod's library like every other finder, and counts in it once it is loaded."""
+    """Finds modules like every other finder; some are loaded in another way.
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    Args:
+        loads: what loads each of these, once: it is called with what else would, and the module.
+    """
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> "ModuleSpec | None":
-        """The library's own spec, whose loader also replaces the function; None for any other module."""
-        if name != LIBRARY:
+    def __init__(self, loads: dict[str, Callable[..., None]]) -> None:
+        self.loads = loads
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The module's own spec with another way to load it; None for any other module."""
+        load = self.loads.pop(name, None)
+        if load is None:
             return None
-        sys.meta_path.remove(self)
         try:
             spec = importlib.util.find_spec(name)
             if spec is None or spec.loader is None:
                 return None
-            load = spec.loader.exec_module
+            usual = spec.loader.exec_module
 
-            def load_and_count(module: Any) -> None:
-                load(module)
-                # One without the function has nothing to count.
-                if hasattr(module, FUNCTION):
-                    count(module, Waits(self.path))
+            def exec_module(module: Any) -> None:
+                self.loads.pop(name, None)
+                load(usual, module)
 
-            spec.loader.exec_module = load_and_count  # type: ignore[method-assign]
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         except Exception:  # noqa: BLE001 - the import works without us, or fails with the error that it has without us
             return None
+        finally:
+            # Programs also ask only whether there is such a module.
+            self.loads[name] = load
         return spec
 
 
@@ -140,5 +190,7 @@ def run_hidden() -> None:
 
 if __name__ == "sitecustomize":
     if os.environ.get(FILE_VARIABLE):
-        sys.meta_path.insert(0, Finder(os.environ[FILE_VARIABLE]))
+        loads: dict[str, Callable[..., None]] = dict.fromkeys(FRAMEWORKS, load_and_freeze)
+        loads[LIBRARY] = functools.partial(load_and_count, path=os.environ[FILE_VARIABLE])
+        sys.meta_path.insert(0, Finder(loads))
     run_hidden()

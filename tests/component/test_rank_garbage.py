@@ -1,0 +1,112 @@
+"""What a rank's Python leaves out when it looks for garbage, and that all else is found and written: a real Python with
+what the node program puts before ranks' programs. The framework is a stand-in, whose objects refer to each other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.node.rank_hook import sitecustomize
+
+FRAMEWORK = """
+import gc
+
+if gc.get_threshold() == (10, 2, 2):
+    collections = []
+    gc.callbacks.append(lambda phase, info: collections.append(phase))
+
+class Module:
+    pass
+
+class Ring:
+    def __init__(self):
+        self.own = self
+
+rings = [Ring() for _ in range(1000)]
+"""
+WRITER = """
+class Writer:
+    def __init__(self, name):
+        self.own = self
+        self.file = open(name, "w")
+        self.file.write("begun ")
+
+    def __del__(self):
+        self.file.write("ended")
+        self.file.close()
+"""
+"""Of which only a search for garbage finds that it is not needed any more."""
+
+
+def run(folder: Path, program: str, *, framework: str = FRAMEWORK, name: str = "torch") -> str:
+    """What a program prints that runs as a rank's does, in this folder."""
+    (folder / f"{name}.py").write_text(framework)
+    (folder / "train.py").write_text(textwrap.dedent(program))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(sitecustomize.__file__).parent), str(folder)]),
+        sitecustomize.FILE_VARIABLE: str(folder / "waits.json"),
+    }
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", sitecustomize.FRAMEWORKS)
+def test_what_a_framework_makes_while_it_loads_is_never_looked_through(tmp_path: Path, name: str) -> None:
+    program = f"""
+        import gc, importlib.util, weakref
+        gc.set_threshold(10, 2, 2)
+        # Libraries ask first whether there is one.
+        assert importlib.util.find_spec("{name}") is not None
+        import {name} as framework
+
+        while_it_loaded = len(framework.collections)
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 1000
+        assert not any(isinstance(each, framework.Ring) for each in gc.get_objects())
+        own = weakref.ref(framework.Ring())
+        gc.collect()
+        print(while_it_loaded, own())
+    """
+    assert run(tmp_path, program, name=name) == "0 None\n"
+
+
+def test_what_a_program_has_not_closed_is_written_at_its_end(tmp_path: Path) -> None:
+    program = f"""
+        {textwrap.indent(WRITER, " " * 8)}
+        early = Writer("early")
+        import torch
+
+        Writer("garbage")
+        late = Writer("late")
+        torch.Module.writer = Writer("of-the-framework")
+    """
+    assert run(tmp_path, program) == ""
+    for name in ("early", "garbage", "late", "of-the-framework"):
+        assert (tmp_path / name).read_text() == "begun ended", name
+
+
+def test_a_framework_that_fails_to_load_fails_as_ever(tmp_path: Path) -> None:
+    program = """
+        import gc
+        try:
+            import torch
+        except ImportError as error:
+            print(error, gc.isenabled(), gc.get_freeze_count())
+    """
+    failing = "raise ImportError('libcudart.so')"
+    assert run(tmp_path, program, framework=failing) == "libcudart.so True 0\n"
