@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from psutil import Process
 
 _PR_SET_CHILD_SUBREAPER = 36
+_LONGEST_PAUSE = 0.04
 GRACE_SECONDS = 2.0
 """How long a process may take to end after SIGTERM."""
 KILL_SECONDS = 5.0
@@ -152,14 +153,16 @@ def send(processes: Iterable[Process], signal_number: int) -> None:
             process.send_signal(signal_number)
 
 
-def wait_gone(processes: Iterable[Process], *, seconds: float) -> bool:
-    """Wait until none of the processes exists any more; False when the time is up first."""
-    import psutil
-
-    # wait_procs would wait for another process that has an id by now.
-    running = [each for each in processes if each.is_running()]
-    _, left = psutil.wait_procs(running, timeout=max(0.0, seconds))
-    return not left
+def wait_gone(processes: Sequence[Process], *, seconds: float) -> bool:
+    """Wait until none of the processes runs any more, also where its parent has not reaped it yet; False when the time
+    is up first."""
+    deadline, pause = time.monotonic() + seconds, 0.005
+    while any(each.is_running() and _is_live(each) for each in processes):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+    return True
 
 
 def reap(run: str) -> list[int]:

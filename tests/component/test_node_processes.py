@@ -1,4 +1,4 @@
-"""A process id that was written down, and that another process has by now."""
+"""A process id that was written down, and that another process has by now; and when a process has ended."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hvdcloud.errors import NodeError
@@ -86,6 +87,16 @@ def test_what_was_found_is_neither_signalled_nor_waited_for_once_its_id_is_anoth
 
     assert processes.wait_gone([found], seconds=0.0)
     assert stranger.poll() is None
+
+
+def test_a_process_that_only_waits_to_be_reaped_is_not_waited_for() -> None:
+    """In a container whose first process reaps late, or never, `stop` ends all the same."""
+    with subprocess.Popen(["/bin/sh", "-c", "true & echo $!; exec sleep 600"], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        ended = psutil.Process(int(parent.stdout.readline()))
+        assert processes.wait_gone([ended], seconds=10.0)
+        assert ended.status() == psutil.STATUS_ZOMBIE
+        parent.kill()
 
 
 @pytest.mark.parametrize("verb", ["look", "state", "idle"])
