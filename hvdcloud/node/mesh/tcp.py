@@ -144,20 +144,23 @@ class Connections:
 
 def _sockets(worker: int) -> Iterator[tuple[int, int, Socket]]:
     """Process id, descriptor and socket of all that is connected or listens for other machines, over IPv4."""
-    sockets = {
-        each.inode: each
-        for text in read(table.replace("self", str(worker)) for table in TABLES)
-        for each in parse(text)
-        if each.peer is not None or not (":" in each.address or each.address.startswith("127."))
-    }
+    holders: dict[str, tuple[int, int]] = {}
     for pid in (worker, *(each.pid for each in descendants(worker))):
         # A process or a descriptor may be gone by now.
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
-                    target = str(Path(entry.path).readlink())
-                    if found := sockets.get(target.removeprefix("socket:[").removesuffix("]")):
-                        yield pid, int(entry.name), found
+                    kind, _, inode = os.readlink(entry.path).partition(":")
+                    if kind == "socket":
+                        holders[inode[1:-1]] = pid, int(entry.name)
+    for table in TABLES:
+        # The kernel takes milliseconds for a table, since it goes through all that it has room for.
+        for text in read([table.replace("self", str(worker))] if holders else []):
+            for each in parse(text):
+                holder = holders.pop(each.inode, None)
+                here_alone = each.peer is None and (":" in each.address or each.address.startswith("127."))
+                if holder is not None and not here_alone:
+                    yield *holder, each
 
 
 def _address(text: str) -> str:
