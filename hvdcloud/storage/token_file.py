@@ -7,7 +7,6 @@ access token and nothing to renew it by, which nodes with an earlier version of 
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
 
 from hvdcloud.errors import CredentialsError
 
@@ -23,6 +22,8 @@ class TokenMissingError(CredentialsError):
 
 def token_text(token: str, *, expiry: float) -> str:
     """What the file holds; `expiry` in seconds since the epoch."""
+    from datetime import datetime, timezone
+
     until = datetime.fromtimestamp(int(expiry), timezone.utc).strftime(_FORMAT)
     return json.dumps({"type": "authorized_user", "token": token, "expiry": until, **_NOTHING_TO_RENEW_BY})
 
@@ -31,6 +32,9 @@ def token_expiry(content: object) -> float | None:
     """When the token in such a file's JSON ends, in seconds since the epoch; None: it holds other credentials."""
     if not isinstance(content, dict) or content.get("type") != "authorized_user" or content.get("refresh_token"):
         return None
+    # Here, because every agent and supervisor imports us, and few have such a token.
+    from datetime import datetime, timezone
+
     try:
         return datetime.strptime(str(content["expiry"]), _FORMAT).replace(tzinfo=timezone.utc).timestamp()
     except (KeyError, ValueError):
