@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import paths, processes
+from hvdcloud.node.channel import BEAT_SECONDS
 from hvdcloud.node.files import Lock
 from hvdcloud.node.notify import tell
 from hvdcloud.node.records import active, state
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.finish import after
-from hvdcloud.node.run.request import Elastic, Host, Request
+from hvdcloud.node.run.request import START_SECONDS, Elastic, Host, Request
 from hvdcloud.node.run.supervisor import Supervisor
 from hvdcloud.runs.reports import NodeData
 from hvdcloud.runs.state import RunState
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from hvdcloud.node.data.sets import DataRequest
     from hvdcloud.node.vms.templates import VmTemplates
 
-START_SECONDS = 15.0
+_DETACH_SECONDS = 15.0
 
 
 def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -50,6 +51,8 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
             stuck=None if request.get("stuck") is None else float(request["stuck"]),
             vm_templates=_vm_templates(request.get("orders")),
             data=_data(request.get("data")),
+            beat=float(request.get("beat", BEAT_SECONDS)),
+            start=float(request.get("start", START_SECONDS)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"launch: {type(error).__name__}: {error}", hint="hvdcloud run again") from error
@@ -128,7 +131,7 @@ def _detach(request: Request, current: RunState, lock: Lock) -> None:
         _become_supervisor(request, current, lock, writer)
     os.close(writer)
     os.waitpid(first, 0)
-    ready, _, _ = select.select([reader], [], [], START_SECONDS)
+    ready, _, _ = select.select([reader], [], [], _DETACH_SECONDS)
     said = os.read(reader, 4096).decode(errors="replace") if ready else "it took too long"
     if said != "ready":
         hint = "hvdcloud ssh shows the head; a full disk is a common cause"

@@ -391,7 +391,7 @@ def test_no_worker_could_start_where_the_run_has_ended(node_root: Path) -> None:
 def test_a_frozen_node_is_given_up_in_time_for_the_run_to_end_within_the_gloo_timeout(
     gloo: float, silence: float
 ) -> None:
-    assert silence_limit(gloo) == silence
+    assert silence_limit(gloo, beat=1.0) == silence
 
 
 def test_a_lock_does_not_outlive_its_process(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from hvdcloud.node.records import state
 from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, judge_elastic
 from hvdcloud.node.run.request import Request
-from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, START_SECONDS, Supervisor
+from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, Supervisor
 from hvdcloud.runs.state import ElasticLimits, RunState
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class ElasticSupervisor(Supervisor):
         command += ["--host-discovery-script", str(self._hosts.script)]
         super().__init__(request._replace(horovodrun=tuple(command)), current)
         self._silence = SILENCE_SECONDS
-        self._workers = Workers()
+        self._workers = Workers(pace=request.beat)
         self._connections = Connections(self._workers, self._leases, self._log, gloo_timeout=request.gloo_timeout)
         self._longest_step = request.elastic.longest_step
         self._rendezvous = Rendezvous(self._workers, self._connections.disconnect, longest_step=self._longest_step)
@@ -147,7 +147,7 @@ class ElasticSupervisor(Supervisor):
 
     def _list(self, now: float) -> None:
         """Change the list that Horovod sees, if that is due."""
-        joining = self._hosts.update(now=now, patient_until=self._launched_at + START_SECONDS)
+        joining = self._hosts.update(now=now, patient_until=self._launched_at + self._request.start)
         if joining is None:
             return
         self._workers.disturbed(now=now)

@@ -44,6 +44,8 @@ class Workers:
     processes: dict[tuple[str, int], Process] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     """Of each node."""
+    pace: float = 1.0
+    """Seconds between two heartbeats, with which agents report: FRESH_SECONDS and ALONE_SECONDS are for one second."""
     changed_at: float = float("-inf")
     """When a node was last listed or lost, in monotonic seconds: what was seen before that does not count."""
     formed: bool = False
@@ -116,7 +118,7 @@ class Workers:
 
     def all_connect(self, *, now: float) -> bool:
         """Whether every worker has connections to others since the last change: none of them is still in a step."""
-        seen_after = max(now - FRESH_SECONDS, self.changed_at + FRESH_SECONDS)
+        seen_after = max(now - FRESH_SECONDS * self.pace, self.changed_at + FRESH_SECONDS * self.pace)
         others = {node: {address for name, address in self.addresses.items() if name != node} for node in self.nodes()}
         return len(others) > 1 and all(
             process.reported_at >= seen_after and not others[process.node].isdisjoint(process.peers)
@@ -142,7 +144,8 @@ class Workers:
         remembered in `formed` and `has_formed`."""
         living = self.living()
         nodes = self.nodes()
-        seen_after = max(now - FRESH_SECONDS, self.changed_at + (FRESH_SECONDS if len(nodes) > 1 else ALONE_SECONDS))
+        settles = FRESH_SECONDS if len(nodes) > 1 else ALONE_SECONDS
+        seen_after = max(now - FRESH_SECONDS * self.pace, self.changed_at + settles * self.pace)
         self.formed = (
             nodes == set(wanted)
             and bool(living)

@@ -4,13 +4,13 @@ The supervisor on the head starts it over ssh and both hold a lease: JSON lines 
 the lease breaks (the head is gone) or falls silent (the head is frozen), the agent does what the supervisor would have
 asked for: it ends every process of the run on its node, uploads what is left, and goes.
 
-Messages from the supervisor: hello {silence}, beat, finish; of ranks that are watched (run/stuck.py) look {fresh, of},
-stacks; in an elastic run also mesh {addresses}, disconnect, reset, gather. To it: data (NodeData of runs/state.py),
-waits {ranks} (RankWaits), ready, beat, rank {rank, pid, host}, ended {record, pid, reaped, ago}, looked {of, compared,
-signs, spins, written}, stacks {ranks}, connected {workers, listening}, disconnected {broken}, reset {error}, gather
-{error}, token {missing}, leaving {why}, saved and ending {why} (uploads/drain.py), reaped {left}, finished
-{checkpoints}. Of `ended`, `reaped` means that the agent was ending the ranks by then, and `ago` is the number of
-seconds since the rank's end.
+Messages from the supervisor: hello {silence, beat}, beat, finish; of ranks that are watched (run/stuck.py) look {fresh,
+of}, stacks; in an elastic run also mesh {addresses}, disconnect, reset, gather. To it: data (NodeData of
+runs/state.py), waits {ranks} (RankWaits), ready, beat, rank {rank, pid, host}, ended {record, pid, reaped, ago}, looked
+{of, compared, signs, spins, written}, stacks {ranks}, connected {workers, listening}, disconnected {broken}, reset
+{error}, gather {error}, token {missing}, leaving {why}, saved and ending {why} (uploads/drain.py), reaped {left},
+finished {checkpoints}. Of `ended`, `reaped` means that the agent was ending the ranks by then, and `ago` is the number
+of seconds since the rank's end.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._socket = Listener(paths.agent_socket(spec.run), self._selector, kind=_Peer, hear=self._hear_peer)
         self._records: dict[int, RankRecord] = {}
-        self._silence = SILENCE_SECONDS
+        self._silence, self._beat = SILENCE_SECONDS, BEAT_SECONDS
         self._heard = time.monotonic()
         self._probe = probe
         self._connections = tcp.Connections()
@@ -100,20 +100,19 @@ class Agent:
             threading.Thread(target=self._get_ready, name="ready", daemon=True).start()
         else:
             self._say_ready()
-        beat_at = time.monotonic() + BEAT_SECONDS
-        turned = time.monotonic()
+        beaten = turned = time.monotonic()
         while self._finished is None:
-            turn(self._selector, max(0.0, beat_at - time.monotonic()))
+            turn(self._selector, max(0.0, beaten + self._beat - time.monotonic()))
             now = time.monotonic()
-            if now - turned > BEAT_SECONDS + _STALL_SECONDS:
+            if now - turned > self._beat + _STALL_SECONDS:
                 # We were frozen, not the supervisor: what it said meanwhile may not have been delivered yet.
                 self._heard = max(self._heard, now - self._silence + _STALL_SECONDS)
             turned = now
-            if now >= beat_at:
+            if now >= beaten + self._beat:
                 self._lease.beat()
                 self._say_connected()
                 self._say_token()
-                beat_at = now + BEAT_SECONDS
+                beaten = now
             if not self._ending and now - self._heard > self._silence:
                 self._lost_head = True
                 self._end(f"no heartbeat from the head for {self._silence:.0f} s")
@@ -152,6 +151,7 @@ class Agent:
             kind = message.get("type")
             if kind == "hello":
                 self._silence = float(message["silence"])
+                self._beat = float(message.get("beat", BEAT_SECONDS))
             elif kind == "mesh":
                 self._connections.addresses = frozenset(str(address) for address in message["addresses"])
             elif kind == "disconnect":

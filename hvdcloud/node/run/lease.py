@@ -21,9 +21,10 @@ class Lease:
     Args:
         argv: the command that starts the agent.
         silence: seconds without a heartbeat after which either side gives the other up.
+        beat: seconds between two heartbeats.
     """
 
-    def __init__(self, *, node: str, argv: Sequence[str], silence: float) -> None:
+    def __init__(self, *, node: str, argv: Sequence[str], silence: float, beat: float) -> None:
         self.node = node
         self._process = subprocess.Popen(
             list(argv),
@@ -51,7 +52,7 @@ class Lease:
         """Whether it sent a message that could not be used."""
         self.refusal = ""
         """What the agent said instead of becoming ready."""
-        self.channel.send({"type": "hello", "silence": silence})
+        self.channel.send({"type": "hello", "silence": silence, "beat": beat})
 
     @property
     def finished(self) -> bool:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from hvdcloud.node.channel import BEAT_SECONDS
+
 if TYPE_CHECKING:
     from hvdcloud.node.data.sets import DataRequest
     from hvdcloud.node.vms.templates import VmTemplates
+
+
+START_SECONDS = 15.0
+"""How long an agent may take to start, over ssh and beside everything else that starts then."""
 
 
 class Host(NamedTuple):
@@ -50,3 +56,7 @@ class Request(NamedTuple):
     """Seconds without any sign of work after which the run is ended; None: it is not watched."""
     data: DataRequest | None = None
     """The data sets that nodes with ranks have before a rank starts, as the first of them gets them."""
+    beat: float = BEAT_SECONDS
+    """Seconds between two heartbeats of the supervisor and its agents."""
+    start: float = START_SECONDS
+    """Seconds after which an agent that has not started is given up."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hvdcloud.node import processes
-from hvdcloud.node.channel import BEAT_SECONDS, turn
+from hvdcloud.node.channel import turn
 from hvdcloud.node.mesh.ssh import forget_connections
 from hvdcloud.node.notify import tell
 from hvdcloud.node.records import state
@@ -37,17 +37,19 @@ FAILURE_SECONDS = 2.0
 """How long horovodrun may take to end the other ranks when one has failed; then we do it."""
 LAUNCHER_SECONDS = 10.0
 """How long horovodrun may outlive its last rank."""
-START_SECONDS = 15.0
-"""How long an agent may take to start, over ssh and beside everything else that starts then."""
-MIN_SILENCE_SECONDS = 3.0
+_MIN_SILENCE_BEATS = 3.0
 _SILENCE_MARGIN = 4.0
 _STALL_SECONDS = 3.0
 DRAIN_SECONDS = 1.0
 
 
-def silence_limit(gloo_timeout: float) -> float:
-    """Seconds without a heartbeat after which a node is given up, so that the run has ended within the Gloo timeout."""
-    return max(MIN_SILENCE_SECONDS, gloo_timeout / 2, gloo_timeout - _SILENCE_MARGIN)
+def silence_limit(gloo_timeout: float, *, beat: float) -> float:
+    """Seconds without a heartbeat after which a node is given up, so that the run has ended within the Gloo timeout.
+
+    Args:
+        beat: seconds between two heartbeats.
+    """
+    return max(_MIN_SILENCE_BEATS * beat, gloo_timeout / 2, gloo_timeout - _SILENCE_MARGIN)
 
 
 class Supervisor:
@@ -57,7 +59,7 @@ class Supervisor:
         self._request = request
         self._head = request.hosts[0]
         self._state = current
-        self._silence = silence_limit(request.gloo_timeout)
+        self._silence = silence_limit(request.gloo_timeout, beat=request.beat)
         self._log = RunLog(state.log_file(request.run))
         self._recorder = Recorder(current, self._log)
         self._selector = selectors.DefaultSelector()
@@ -87,7 +89,7 @@ class Supervisor:
         self._selector.register(wakeup, selectors.EVENT_READ, lambda: os.read(wakeup, 4096))
         self._begin()
         while not self._is_over():
-            self._turn(BEAT_SECONDS)
+            self._turn(self._request.beat)
             if time.time() >= self._cost_at:
                 self._cost_at = float("inf")
                 tell.start(self._request.run, tell.COST)
@@ -128,7 +130,7 @@ class Supervisor:
 
     def _hold(self, node: str, argv: list[str]) -> None:
         """Start an agent on a node, or a second one after the first was lost."""
-        lease = Lease(node=node, argv=argv, silence=self._silence)
+        lease = Lease(node=node, argv=argv, silence=self._silence, beat=self._request.beat)
         self._leases[node] = lease
         self._selector.register(lease.channel.read_fd, selectors.EVENT_READ, lambda: self._hear(lease))
         self._selector.register(lease.error_fd, selectors.EVENT_READ, lambda: self._hear_error(lease))
@@ -160,10 +162,10 @@ class Supervisor:
         now = time.monotonic()
         self._log.quiet()
         self._launcher.poll()
-        frozen_ourselves = now - self._turned > BEAT_SECONDS + _STALL_SECONDS
+        frozen_ourselves = now - self._turned > self._request.beat + _STALL_SECONDS
         self._turned = now
         if now >= self._beat_at:
-            self._beat_at = now + BEAT_SECONDS
+            self._beat_at = now + self._request.beat
             self._recorder.write_changed()
             for lease in self._leases.values():
                 if frozen_ourselves:
@@ -171,7 +173,7 @@ class Supervisor:
                 lease.channel.beat()
         for lease in list(self._leases.values()):
             starting = not lease.ready and lease.node not in self._broke
-            limit = max(self._silence, START_SECONDS) if starting else self._silence
+            limit = max(self._silence, self._request.start) if starting else self._silence
             if not lease.finished and now - lease.heard > limit:
                 self._lose(lease, f"no heartbeat for {limit:.0f} s")
 
@@ -329,7 +331,7 @@ class Supervisor:
         checkpoints: dict[str, UploadReport] = {}
         left: list[str] = []
         while self._leases or self._launcher.runs:
-            self._turn(BEAT_SECONDS)
+            self._turn(self._request.beat)
             for lease in list(self._leases.values()):
                 if lease.finished:
                     checkpoints[lease.node] = lease.checkpoints or UploadReport()
