@@ -22,6 +22,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# A shim of setuptools, of which nodes and users know nothing, is asked for each module that a process loads.
+os.environ["SETUPTOOLS_USE_DISTUTILS"] = "stdlib"
+
 # What the terminal of whoever starts the tests is like; a test says what its own is like.
 for variable in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "COLORTERM"):
     os.environ.pop(variable, None)

@@ -6,8 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from hvdcloud.storage.open import open_bucket
 from tests.standins.storage.server import StorageServer
 from tests.standins.storage.store import Conditions
 from tests.support.harness import until
+from tests.support.nodes import REPOSITORY, start_verb
 
 PREFIX = "gs://bucket/set"
 
@@ -41,17 +40,15 @@ class DataNode:
 
     def verb(self, *arguments: str, message: dict[str, Any] | None = None) -> dict[str, Any]:
         """Its answer, also where it failed."""
-        ended = subprocess.run(
-            [sys.executable, "-m", "hvdcloud.node", *arguments],
-            input=json.dumps(message) + "\n",
-            capture_output=True,
-            text=True,
-            env={**os.environ, "HVDCLOUD_NODE_ROOT": str(self.root)},
-            timeout=240,
-            check=False,
-        )
-        assert ended.stdout, ended.stderr
-        answer: dict[str, Any] = json.loads(ended.stdout)
+        self.root.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, "HVDCLOUD_NODE_ROOT": str(self.root), "PYTHONPATH": str(REPOSITORY)}
+        with start_verb(*arguments, root=self.root, env=environment) as process:
+            try:
+                out, errors = process.communicate(json.dumps(message).encode() + b"\n", timeout=240)
+            finally:
+                process.kill()
+        assert out, errors.decode()
+        answer: dict[str, Any] = json.loads(out)
         return answer
 
     def start(self, *, credentials: str | None = None, **sources: str | DataSet) -> list[DataState]:

@@ -30,7 +30,7 @@ from tests.support.nodes import RUN, NodeCluster, gone_afterwards
 
 T = TypeVar("T")
 
-_HOROVODRUN = """#!/usr/bin/env -S {python}
+_HOROVODRUN = """#!/usr/bin/env -S {python} -IS
 import json, os, pathlib, shlex, subprocess, sys, threading, time
 
 base = pathlib.Path("{base}")
@@ -156,6 +156,8 @@ class ElasticNodes(NodeCluster):
     def __init__(self, base: Path, *, nodes: int) -> None:
         network = f"127.{os.getpid() % 250 + 1}.{secrets.randbelow(250) + 1}"
         super().__init__(base, names=[f"{network}.{number + 1}" for number in range(nodes)])
+        # Whether all workers have met is seen by what their agents say with each heartbeat.
+        self.pace = {"beat": 0.5}
         self._port = 20000 + secrets.randbelow(10000)
         self._machines: dict[str, subprocess.Popen[bytes]] = {}
         self.add_tool("horovodrun", _HOROVODRUN)
@@ -238,6 +240,7 @@ class ElasticNodes(NodeCluster):
             "np": default_ranks(hosts),
             "horovodrun": elastic_argv(hosts=hosts, least=least, most=most, interface="lo", gloo_timeout=120),
             "gloo_timeout": 120,
+            **self.pace,
             "elastic": {"min": least, "max": most, "longest_step": 30.0},
             **({"data": replace(data, count=len(self.names)).to_json()} if data else {}),
         }

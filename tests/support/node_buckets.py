@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ import paramiko
 from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.folder import FolderBucket
-from tests.support.nodes import REPOSITORY
+from tests.support.nodes import REPOSITORY, start_verb
 from tests.support.vanishing import RUN, Program, Vm, says
 
 CHUNK = 1 << 15
@@ -60,13 +59,9 @@ class BucketNode:
 
     def start(self, *verb: str) -> subprocess.Popen[bytes]:
         """The node program, as a process."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "hvdcloud.node", *verb],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "HVDCLOUD_NODE_ROOT": str(self.root), "PYTHONPATH": str(REPOSITORY)},
-        )
+        self.root.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, "HVDCLOUD_NODE_ROOT": str(self.root), "PYTHONPATH": str(REPOSITORY)}
+        return start_verb(*verb, root=self.root, env=environment)
 
     def _power_off(self, channel: paramiko.Channel) -> None:
         self.verbs.append("poweroff")

@@ -25,12 +25,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hvdcloud.node.data.sets import DataRequest
+from hvdcloud.node.files import read_json
 from hvdcloud.runs.notice import Settings
 from tests.support.harness import PATIENCE, until
+from tests.support.warm import WarmPopen
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Of this process alone: a run's processes are found by its id, on the whole machine.
 RUN = f"20261121-101112-{secrets.token_hex(3)}"
+
+AT_WORK = ("/bin/sh", "-c", "echo at work; exec sleep 600")
+"""A job that trains forever, without a start of Python."""
 
 _SSH = """#!/bin/sh
 while :; do
@@ -65,8 +70,9 @@ _NODE_PROGRAM = """#!/bin/sh
 PYTHONPATH={repository} exec {python} -m hvdcloud.node "$@"
 """
 
-_HOROVODRUN = """#!/usr/bin/env -S {python}
-import os, signal, subprocess, sys, threading, time
+_HOROVODRUN = """#!/usr/bin/env -S {python} -IS
+# Modules that load fast: nearly every test starts it.
+import os, select, signal, sys
 
 arguments = sys.argv[1:]
 at = arguments.index("hvdcloud-node")
@@ -75,36 +81,58 @@ np = int(options[options.index("-np") + 1])
 slots = [h.split(":")[0] for h in options[options.index("-H") + 1].split(",") for _ in range(int(h.split(":")[1]))]
 with open("{base}/horovodrun.seen", "w") as file:
     print(sys.argv, dict(os.environ), file=file)
-print("launcher speaks", flush=True)
-writing = threading.Lock()
 
-def copy(stream, tag):
-    for line in iter(stream.readline, b""):
-        with writing:
-            sys.stdout.buffer.write(tag + line)
-            sys.stdout.buffer.flush()
+def write(data):
+    # Where nothing reads it any more, the ranks have others that end them.
+    try:
+        while data:
+            data = data[os.write(1, data):]
+    except OSError:
+        pass
 
-ranks, threads = [], []
+write(b"launcher speaks\\n")
+ranks, codes, tags, rest = [], {{}}, {{}}, {{}}
 for rank in range(np):
     environment = {{**os.environ, "HOROVOD_RANK": str(rank), "HVDCLOUD_NODE_ROOT": "{base}/" + slots[rank]}}
-    ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
-    for stream, name in ((ranks[-1].stdout, "stdout"), (ranks[-1].stderr, "stderr")):
-        threads.append(threading.Thread(target=copy, args=(stream, b"[%d]<%b>:" % (rank, name.encode()))))
-        threads[-1].start()
+    pipes = {{number: os.pipe() for number in (1, 2)}}
+    streams = [(os.POSIX_SPAWN_DUP2, end, number) for number, (_, end) in pipes.items()]
+    ranks.append(os.posix_spawnp(command[0], command, environment, file_actions=streams))
+    for name, (reader, writer) in zip((b"stdout", b"stderr"), pipes.values()):
+        os.close(writer)
+        tags[reader], rest[reader] = b"[%d]<%b>:" % (rank, name), b""
 
 def end(*_):
     for each in ranks:
-        if each.poll() is None:
-            each.terminate()
+        if each not in codes:
+            os.kill(each, signal.SIGTERM)
 
-signal.signal(signal.SIGTERM, end)
-while any(each.poll() is None for each in ranks):
-    if any(each.poll() for each in ranks):
+def wait(*_):
+    for each in ranks:
+        if each not in codes:
+            pid, status = os.waitpid(each, os.WNOHANG)
+            if pid:
+                codes[each] = os.waitstatus_to_exitcode(status)
+    if any(codes.values()):
         end()
-    time.sleep(0.01)
-for thread in threads:
-    thread.join()
-sys.exit(1 if any(each.returncode for each in ranks) else 0)
+
+wakes, wakeup = os.pipe()
+os.set_blocking(wakeup, False)
+signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGCHLD, wait)
+wait()
+while tags or len(codes) < np:
+    for reader in select.select([wakes, *tags], [], [])[0]:
+        data = os.read(reader, 1 << 16)
+        if reader == wakes:
+            continue
+        *lines, rest[reader] = (rest[reader] + data).split(b"\\n")
+        write(b"".join(tags[reader] + line + b"\\n" for line in lines))
+        if not data:
+            os.close(reader)
+            tag = tags.pop(reader)
+            write(tag + rest[reader] if rest[reader] else b"")
+sys.exit(1 if any(codes.values()) else 0)
 """
 
 
@@ -129,6 +157,8 @@ class NodeCluster:
         """Of the run that was prepared last."""
         self.stuck: float | None = None
         """`limits.stuck` of the runs that are prepared and launched."""
+        self.pace: dict[str, float] = {}
+        """Of `Request`: `beat` and `start` of the runs that are launched, where they are not as usual."""
         self._tools = base / "bin"
         self._tools.mkdir()
         for name, text in (("ssh", _SSH), ("hvdcloud-node", _NODE_PROGRAM), ("horovodrun", _HOROVODRUN)):
@@ -152,7 +182,9 @@ class NodeCluster:
         """
         node_file = self.root(name) / "var/lib/hvdcloud/node.json"
         node_file.parent.mkdir(parents=True)
-        environment = {"PATH": f"{path}{self._tools}:{os.environ['PATH']}", "FROM_THE_IMAGE": "yes"}
+        # The last one: no rank asks its Python for Keras, which takes a start of Python each (test_keras_check.py).
+        path = f"{path}{self._tools}:{os.environ['PATH']}"
+        environment = {"PATH": path, "FROM_THE_IMAGE": "yes", "TF_USE_LEGACY_KERAS": "1"}
         node_file.write_text(json.dumps({"name": name, "cores": 4, "environment": environment}))
 
     def root(self, name: str) -> Path:
@@ -184,13 +216,11 @@ class NodeCluster:
 
     def start(self, name: str, *verb: str) -> subprocess.Popen[bytes]:
         """A verb on a node, as a process."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "hvdcloud.node", *verb],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self.environment(name),
-        )
+        return start_verb(*verb, root=self.root(name), env=self.environment(name))
+
+    def call(self, name: str, function: str) -> subprocess.Popen[bytes]:
+        """A function of the node program without arguments, `MODULE:FUNCTION`, as a process on a node."""
+        return start_verb(root=self.root(name), env=self.environment(name), first=function)
 
     def verb(self, name: str, *verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """A verb's answer."""
@@ -256,6 +286,7 @@ class NodeCluster:
             "horovodrun": ["horovodrun", "--gloo", "-np", str(ranks), "-H", hosts],
             "gloo_timeout": gloo_timeout,
             "stuck": self.stuck,
+            **self.pace,
             "controller": "gloo",
             "down_when_done": False,
             "about": dict(about or {}),
@@ -263,9 +294,9 @@ class NodeCluster:
         }
         return self.verb(self.head, "launch", run, payload=request)
 
-    def start_run(self, script: str, *, about: Mapping[str, Any] | None = None, **options: Any) -> None:
-        """Prepare and launch a Python script on every rank."""
-        answers = self.prepare([sys.executable, "-c", script], **options)
+    def start_run(self, script: str | Sequence[str], *, about: Mapping[str, Any] | None = None, **options: Any) -> None:
+        """Prepare and launch a Python script, or another command, on every rank."""
+        answers = self.prepare([sys.executable, "-c", script] if isinstance(script, str) else script, **options)
         assert all(answer.get("ok") for answer in answers), answers
         assert self.launch(about=about) == {"ok": True}
 
@@ -275,15 +306,16 @@ class NodeCluster:
         state: dict[str, Any] = answer["runs"][0]
         return state
 
+    def written(self, *, run: str = RUN) -> dict[str, Any]:
+        """The run's state in its file, {} before it has one: to ask the head for it takes a process each time."""
+        return read_json(self.run_dir(run=run) / "state.json") or {}
+
     def wait_done(self, *, seconds: float = 30.0) -> dict[str, Any]:
         """The state of the run once it has ended."""
 
         def done() -> dict[str, Any] | None:
-            try:
-                state: dict[str, Any] = json.loads((self.run_dir() / "state.json").read_text())
-            except FileNotFoundError:
-                return None
-            return state if state["state"] == "done" else None
+            state = self.written()
+            return state if state.get("state") == "done" else None
 
         return until(done, seconds=seconds, what="the end of the run")
 
@@ -314,11 +346,11 @@ class NodeCluster:
         """After a test, passed or failed."""
         for path in Path("/proc").glob("[0-9]*"):
             try:
-                # That of a process that has ended is empty.
-                environment = (path / "environ").read_bytes()
+                # That of a process that has ended is empty; that of a supervisor is the one of tests/support/warm.py.
+                environment, folder = (path / "environ").read_bytes(), (path / "cwd").readlink()
             except OSError:
                 continue
-            if f"HVDCLOUD_NODE_ROOT={self.base}/".encode() in environment:
+            if f"HVDCLOUD_NODE_ROOT={self.base}/".encode() in environment or folder.is_relative_to(self.base):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(path.name), 9)
 
@@ -345,6 +377,13 @@ def gone_afterwards(make: Callable[[Path], AnyCluster]) -> Iterator[AnyCluster]:
 def node_cluster(*, nodes: int = 2) -> AbstractContextManager[NodeCluster]:
     """Nodes without containers, for the block."""
     return gone_afterwards(lambda folder: NodeCluster(folder, nodes=nodes))
+
+
+def start_verb(*verb: str, root: Path, env: Mapping[str, str], first: str = "") -> subprocess.Popen[bytes]:
+    """A verb of the node program, as a process that runs in its node's `/`; `first`: called before it."""
+    pipe = subprocess.PIPE
+    words = {"cwd": root, "env": env, "stdin": pipe, "stdout": pipe, "stderr": pipe}
+    return WarmPopen(verb, program="hvdcloud-node", first=first, **words)
 
 
 def entry(path: str, data: bytes, *, mode: int = 0o644) -> dict[str, Any]:

@@ -1,13 +1,15 @@
-"""`hvdcloud` in processes that begin with its modules loaded.
+"""`hvdcloud` and the verbs of `hvdcloud-node` in processes that begin with their modules loaded.
 
-Loading them takes most of a command's CPU time, 0.7 s, and 3 s with Google's library for Compute Engine. Every command
-is still a process of its own, with its own environment, folder, streams and signals: a server that has loaded the
-modules, and runs nothing else, forks it.
+Loading them takes most of a command's CPU time, 0.7 s, and 3 s with Google's library for Compute Engine; of a verb's,
+four fifths. Every command and verb is still a process of its own, with its own environment, folder, streams and
+signals: a server that has loaded the modules, and runs nothing else, forks it. In /proc it has the server's environment
+and command line.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib
@@ -20,12 +22,13 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, AnyStr
 
 from tests.support.forked import become
 
 _MAX_REQUEST_BYTES = 1 << 20
+_Main = Callable[[list[str]], None]
 # What commands load only when they need it.
 _LIBRARIES = (
     "cyclonedx.output.json",
@@ -41,14 +44,16 @@ _LIBRARIES = (
 )
 
 
-class WarmPopen(subprocess.Popen[str]):
-    """A process of `hvdcloud`, as subprocess.Popen starts one. `args` are hvdcloud's, without the program.
+class WarmPopen(subprocess.Popen[AnyStr]):
+    """A process of `hvdcloud`, as subprocess.Popen starts one. `args` are the program's, without its name.
 
     Args:
+        program: another one: `hvdcloud-node`.
         first: `MODULE:FUNCTION` that it calls before the command.
     """
 
-    def __init__(self, args: Sequence[str], *, first: str = "", **options: Any) -> None:
+    def __init__(self, args: Sequence[str], *, program: str = "hvdcloud", first: str = "", **options: Any) -> None:
+        self._program = program
         self._first = first
         super().__init__(args, **options)
 
@@ -63,7 +68,7 @@ class WarmPopen(subprocess.Popen[str]):
         try:
             self._status, status = os.pipe()
             try:
-                socket.send_fds(_server(), [json.dumps(request).encode()], [stdin, stdout, stderr, status])
+                socket.send_fds(_server(self._program), [json.dumps(request).encode()], [stdin, stdout, stderr, status])
             finally:
                 os.close(status)
             self.pid = int(self._line())
@@ -75,7 +80,7 @@ class WarmPopen(subprocess.Popen[str]):
         line = b""
         while not line.endswith(b"\n"):
             if not (byte := os.read(self._status, 1)):
-                raise ChildProcessError("the server that starts hvdcloud has ended")
+                raise ChildProcessError(f"the server that starts {self._program} has ended")
             line += byte
         return line.decode()
 
@@ -100,12 +105,12 @@ class WarmPopen(subprocess.Popen[str]):
 
 
 @functools.cache
-def _server() -> socket.socket:
+def _server(program: str) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MAX_REQUEST_BYTES)
-    program = [sys.executable, "-m", __name__, str(theirs.fileno())]
-    process = subprocess.Popen(program, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+    words = [sys.executable, "-m", __name__, program, str(theirs.fileno())]
+    process = subprocess.Popen(words, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
     theirs.close()
 
     @atexit.register
@@ -124,38 +129,67 @@ def _load() -> None:
 
     for name in _LIBRARIES:
         importlib.import_module(name)
-    skipped = ("hvdcloud.__main__", "hvdcloud.node.", "hvdcloud.templates", "hvdcloud.dockerfiles")
-    for found in pkgutil.walk_packages(hvdcloud.__path__, "hvdcloud."):
-        if not found.name.startswith(skipped):
-            importlib.import_module(found.name)
+    _import_below(hvdcloud, "hvdcloud.__main__", "hvdcloud.node.", "hvdcloud.templates", "hvdcloud.dockerfiles")
     from hvdcloud.cli.main import command_line
 
     command_line()
-    # A collection would write to memory that all processes share.
-    gc.collect()
-    gc.freeze()
 
 
-def _serve(requests: socket.socket) -> None:
+def _load_node() -> None:
+    import hvdcloud.node
+
+    for name in ("google_crc32c", "psutil"):
+        importlib.import_module(name)
+    # Those are programs of other Pythons.
+    _import_below(hvdcloud.node, "hvdcloud.node.check.job.", "hvdcloud.node.run.launcher.horovodrun")
+
+
+def _import_below(package: Any, *skipped: str) -> None:
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not found.name.startswith(skipped):
+            importlib.import_module(found.name)
+
+
+def _main(arguments: list[str]) -> None:
+    from hvdcloud.cli.main import main
+
+    main(arguments)
+
+
+def _main_of_node(arguments: list[str]) -> None:
+    from hvdcloud.node.__main__ import main
+
+    # Without any, what was called first was all that there was to do.
+    code = main(arguments) if arguments else 0
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(code)
+
+
+_PROGRAMS = {"hvdcloud": (_load, _main), "hvdcloud-node": (_load_node, _main_of_node)}
+
+
+def _serve(requests: socket.socket, main: _Main) -> None:
     while True:
         text, fds, _, _ = socket.recv_fds(requests, _MAX_REQUEST_BYTES, 4)
         if not text:
             return
         if os.fork() == 0:
             requests.close()
-            _watch(json.loads(text), *fds)
+            _watch(main, json.loads(text), *fds)
         for fd in fds:
             os.close(fd)
 
 
-def _watch(request: Mapping[str, Any], stdin: int, stdout: int, stderr: int, status: int) -> None:
+def _watch(main: _Main, request: Mapping[str, Any], stdin: int, stdout: int, stderr: int, status: int) -> None:
     """Start the command, and write its pid and how it ended: the server itself waits for nobody."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         child = os.fork()
         if not child:
             os.close(status)
-            _run(request, stdin, stdout, stderr)
+            _run(main, request, stdin, stdout, stderr)
         for fd in (stdin, stdout, stderr):
             os.close(fd)
         os.write(status, b"%d\n" % child)
@@ -164,7 +198,7 @@ def _watch(request: Mapping[str, Any], stdin: int, stdout: int, stderr: int, sta
         os._exit(0)
 
 
-def _run(request: Mapping[str, Any], *streams: int) -> None:
+def _run(main: _Main, request: Mapping[str, Any], *streams: int) -> None:
     try:
         if request["session"]:
             os.setsid()
@@ -176,8 +210,6 @@ def _run(request: Mapping[str, Any], *streams: int) -> None:
         if request["first"]:
             module, _, function = request["first"].partition(":")
             getattr(importlib.import_module(module), function)()
-        from hvdcloud.cli.main import main
-
         main(request["args"])
     finally:
         # main ends the process itself: here an exception is on its way.
@@ -188,6 +220,10 @@ def _run(request: Mapping[str, Any], *streams: int) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _load()
-    with socket.socket(fileno=int(sys.argv[1])) as requests:
-        _serve(requests)
+    load, main = _PROGRAMS[sys.argv[1]]
+    load()
+    # A collection would write to memory that all processes share.
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=int(sys.argv[2])) as requests:
+        _serve(requests, main)
