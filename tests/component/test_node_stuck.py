@@ -9,20 +9,23 @@ from collections.abc import Iterator
 
 import pytest
 
+from hvdcloud.node.run.stuck import LEAST_PAUSE, ROUNDS, SPIN_FACTOR
 from tests.support.harness import until
 from tests.support.nodes import RUN, NodeCluster, node_cluster
 
-LIMIT = 2.0
-# How long a rank works without a word: several times the limit, and longer than a spinning one would get.
-WORKS = f"import os, sys, time\nrank, end = int(os.environ['HOROVOD_RANK']), time.monotonic() + {5 * LIMIT}\n"
-# And one that takes no CPU time, which gets the limit only.
-WAITS = WORKS.replace(f"{5 * LIMIT}", f"{3 * LIMIT}")
+LIMIT = 0.6
+# How long a rank works without a word: longer than a spinning one would get, and a still one, at which nodes look as
+# often as at every other (run/stuck.py).
+WORKS_SECONDS = 3.0
+assert max(SPIN_FACTOR * LIMIT, LIMIT / 2 + ROUNDS * LEAST_PAUSE) < WORKS_SECONDS
+WORKS = f"import os, sys, time\nrank, end = int(os.environ['HOROVOD_RANK']), time.monotonic() + {WORKS_SECONDS}\n"
 
 
 @pytest.fixture
 def cluster() -> Iterator[NodeCluster]:
     with node_cluster() as cluster:
         cluster.stuck = LIMIT
+        cluster.pace = {"beat": 0.1}
         yield cluster
 
 
@@ -110,7 +113,7 @@ def test_a_rank_that_spins_gets_longer_and_is_found_too(cluster: NodeCluster) ->
     state = cluster.wait_done(seconds=120)
     for place in ("rank 0 is in <module> (train.py:3)", "rank 1 is in <module> (train.py:4)"):
         assert place in state["reason"]
-    assert state["stuck"]["seconds"] >= 4 * LIMIT
+    assert state["stuck"]["seconds"] >= SPIN_FACTOR * LIMIT
 
 
 def test_a_command_of_the_shell_that_starts_python_is_looked_through(cluster: NodeCluster) -> None:
@@ -118,21 +121,19 @@ def test_a_command_of_the_shell_that_starts_python_is_looked_through(cluster: No
     assert "ranks 0 and 1 are in <module> (train.py:2)" in cluster.wait_done(seconds=90)["reason"]
 
 
-QUIET_WAIT = {
+QUIET = {
     "prints and does not step": """
         while time.monotonic() < end:
             print('still there', flush=True)
-            time.sleep(0.5)
+            time.sleep(0.25)
         """,
     "writes checkpoints from another process": """
         import subprocess
         folder = os.environ['HVDCLOUD_CHECKPOINT_DIR']
-        script = f'for i in 1 2 3 4 5 6; do echo $i >> {folder}/model.pt; sleep 1; done'
+        script = f'for i in 1 2 3 4 5 6; do echo $i >> {folder}/model.pt; sleep 0.5; done'
         subprocess.run(['/bin/sh', '-c', script], check=True)
         """,
-}
-# What takes CPU time is done by one rank, and the other waits for it.
-QUIET_WORK = {
+    # What takes CPU time is done by one rank, and the other waits for it.
     "evaluates on one rank, while the other waits": """
         def evaluate(batch):
             time.sleep(0.01)
@@ -159,17 +160,16 @@ QUIET_WORK = {
 }
 
 
-@pytest.mark.parametrize("work", [*QUIET_WAIT, *QUIET_WORK])
+@pytest.mark.parametrize("work", QUIET)
 def test_a_run_that_works_without_a_word_is_not_ended(cluster: NodeCluster, work: str) -> None:
-    begins, script = (WAITS, QUIET_WAIT[work]) if work in QUIET_WAIT else (WORKS, QUIET_WORK[work])
-    start(cluster, begins + textwrap.dedent(script))
+    start(cluster, WORKS + textwrap.dedent(QUIET[work]))
     state = cluster.wait_done(seconds=120)
     assert (state["result"], state["reason"]) == ("succeeded", "")
 
 
 def test_a_run_without_a_limit_is_not_watched(cluster: NodeCluster) -> None:
     cluster.stuck = None
-    start(cluster, WAITS + "time.sleep(max(0.0, end - time.monotonic()))")
+    start(cluster, WORKS + "time.sleep(max(0.0, end - time.monotonic()))")
     assert cluster.wait_done(seconds=90)["result"] == "succeeded"
 
 

@@ -15,6 +15,8 @@ from hvdcloud.runs.stacks import RankStacks, Stuck, grouped
 
 ROUNDS = 4
 """How often every node has to have seen nothing, before a run is stuck."""
+LEAST_PAUSE = 0.5
+"""Seconds between two looks: in less, a thread that works now and then has not run for longer than a look takes it."""
 SPIN_FACTOR = 4.0
 """How many times the limit a thread may compute at the same place, without any other sign."""
 ANSWER_SECONDS = 120.0
@@ -128,7 +130,7 @@ class StuckWatch:
         fresh = self._rounds is None
         self._rounds = self._rounds or 0
         self._answers = dict.fromkeys(nodes)
-        self._asked_at, self._next_look = now, now + min(60.0, max(1.0, self._limit / 10))
+        self._asked_at, self._next_look = now, now + min(60.0, max(LEAST_PAUSE, self._limit / 10))
         return {"type": "look", "fresh": fresh, "of": self._since}
 
     def _is_still(self, now: float) -> bool:
