@@ -12,9 +12,10 @@ import pytest
 from hvdcloud.check.findings import all_reduce, machine_finding
 from hvdcloud.node.check.machine_check import BUCKET_BYTES, DISK_SPARE, disk_speed
 from tests.support.harness import until
-from tests.support.nodes import RUN, NodeCluster, node_cluster, wait_gone
+from tests.support.nodes import AT_WORK, RUN, NodeCluster, node_cluster, wait_gone
 
 OBJECT = "hvdcloud-check/digits/.hvdcloud/samples-n1"
+SOON = {"cpu_seconds": 0.1}
 MEASURES = """#!/bin/sh
 echo "a framework says something"
 [ "$HOROVOD_RANK" != 0 ] || echo 'HVDCLOUD-CHECK {{"ranks": 2, "latency": 0.002, "size": '$3', "seconds": 0.5}}'
@@ -47,7 +48,7 @@ def collective(cluster: NodeCluster, *jobs: list[str]) -> list[dict[str, Any]]:
 
 def test_a_node_measures_itself_and_leaves_an_empty_object_only(cluster: NodeCluster) -> None:
     cluster.add_tool("nvidia-smi", NVIDIA_SMI)
-    payload = {"bucket": cluster.bucket_url, "bucket_endpoint": None, "object": OBJECT, "credentials": None}
+    payload = {"bucket": cluster.bucket_url, "bucket_endpoint": None, "object": OBJECT, "credentials": None, **SOON}
     (cluster.root("n1") / "run/hvdcloud").mkdir(parents=True)
     found = machine_finding("n1", cluster.verb("n1", "check-machine", payload=payload), gpus=1)
     assert found.error == found.disk_error == found.bucket_error == ""
@@ -65,7 +66,7 @@ def test_a_node_measures_itself_and_leaves_an_empty_object_only(cluster: NodeClu
 
 def test_a_bucket_that_cannot_be_used_is_an_error_of_the_bucket_alone(cluster: NodeCluster) -> None:
     (cluster.base / "file").touch()
-    payload = {"bucket": (cluster.base / "file").as_uri(), "object": OBJECT}
+    payload = {"bucket": (cluster.base / "file").as_uri(), "object": OBJECT, **SOON}
     (cluster.root("n1") / "run/hvdcloud").mkdir(parents=True)
     found = machine_finding("n1", cluster.verb("n1", "check-machine", payload=payload), gpus=0)
     assert found.bucket_error
@@ -110,7 +111,7 @@ def test_what_is_left_of_a_check_is_ended_on_every_node(cluster: NodeCluster) ->
 
 
 def test_nothing_is_measured_while_a_run_is_active(cluster: NodeCluster) -> None:
-    cluster.start_run("import time; print('at work', flush=True); time.sleep(600)")
+    cluster.start_run(AT_WORK)
     cluster.wait_for_log("at work", times=2)
     payload = {"bucket": cluster.bucket_url, "object": OBJECT}
     for name in cluster.names:
