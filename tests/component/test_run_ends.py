@@ -3,10 +3,14 @@ pipe, and where there are no escape codes."""
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import pyte
 import pytest
@@ -135,10 +139,14 @@ SCENES = {
     "Ctrl-C in logs": lambda: interrupted(after_interrupt("logs")),
     "Ctrl-C in status": lambda: interrupted(after_interrupt("status")),
 }
-try:
-    SCENES[sys.argv[1]]()
-except HvdcloudError as error:
-    console.error(error)
+for scene in sys.argv[1:] or SCENES:
+    print(f"=== {scene} ===", flush=True)
+    console = Console()
+    try:
+        SCENES[scene]()
+    except HvdcloudError as error:
+        console.error(error)
+    sys.stdout.flush()
 """
 GONE = "digits is gone: 3 objects deleted in 1.5 s; listing again found nothing left"
 FOLDER = "/home/me/digits/checkpoints/20261121-101112-abcdef"
@@ -244,6 +252,10 @@ SCREENS = {
 }
 
 
+ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[2])}
+Scenes = Mapping[str, bytes]
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     path = tmp_path_factory.mktemp("ends") / "prints.py"
@@ -251,9 +263,34 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [sys.executable, str(path)]
 
 
-def on_a_terminal(program: list[str], scene: str, size: tuple[int, int] = (80, 24), **environ: str) -> bytes:
-    environ = {"PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "xterm-256color", **environ}
-    return printed_on_a_terminal([*program, scene], cwd=Path.cwd(), environ=environ, size=size)[1]
+def by_scene(printed: bytes) -> Scenes:
+    """What a process printed that showed one scene after the other."""
+    _, *parts = re.split(rb"^=== (.+) ===\r?\n", printed, flags=re.MULTILINE)
+    return dict(zip(map(bytes.decode, parts[::2]), parts[1::2], strict=True))
+
+
+class Terminals(Protocol):
+    """What every scene prints on a terminal of this size, with these variables; one process for all of them."""
+
+    def __call__(self, size: tuple[int, int] = ..., **environ: str) -> Scenes: ...
+
+
+@pytest.fixture(scope="module")
+def on_a_terminal(program: list[str]) -> Terminals:
+    @functools.cache
+    def shown(size: tuple[int, int], *variables: tuple[str, str]) -> Scenes:
+        environ = {**ENVIRONMENT, "TERM": "xterm-256color", **dict(variables)}
+        exit_code, printed = printed_on_a_terminal(program, cwd=Path.cwd(), environ=environ, size=size)
+        assert exit_code == 0, printed
+        return by_scene(printed)
+
+    return lambda size=(80, 24), **environ: shown(size, *environ.items())
+
+
+@pytest.fixture(scope="module")
+def piped(program: list[str]) -> Scenes:
+    environ = {**os.environ, **ENVIRONMENT, "PYTHONIOENCODING": "utf-8"}
+    return by_scene(subprocess.run(program, stdout=-1, stderr=subprocess.STDOUT, check=True, env=environ).stdout)
 
 
 def wrapped(lines: list[str], columns: int) -> list[str]:
@@ -266,41 +303,41 @@ def wrapped(lines: list[str], columns: int) -> list[str]:
 
 
 @pytest.mark.parametrize("scene", SCREENS)
-def test_a_terminal_shows_it_whole(program: list[str], scene: str) -> None:
+def test_a_terminal_shows_it_whole(on_a_terminal: Terminals, scene: str) -> None:
     for size in ((80, 24), (140, 45)):
         screen = pyte.Screen(*size)
-        pyte.ByteStream(screen).feed(on_a_terminal(program, scene, size))
+        pyte.ByteStream(screen).feed(on_a_terminal(size)[scene])
         assert [line.rstrip() for line in screen.display if line.strip()] == wrapped(SCREENS[scene], size[0])
 
 
 @pytest.mark.parametrize("scene", ["launch", "exception", "Ctrl-C in the run"])
-def test_a_pipe_a_dumb_terminal_and_one_without_colours_get_the_same_lines(program: list[str], scene: str) -> None:
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONIOENCODING": "utf-8"}
-    piped = subprocess.run([*program, scene], stdout=-1, stderr=subprocess.STDOUT, check=True, text=True, env=environ)
-    assert piped.stdout.splitlines() == SCREENS[scene]
+def test_a_pipe_a_dumb_terminal_and_one_without_colours_get_the_same_lines(
+    on_a_terminal: Terminals, piped: Scenes, scene: str
+) -> None:
+    assert piped[scene].decode().splitlines() == SCREENS[scene]
     # Ctrl-C leaves `^C` on a terminal, and has a line of its own after it.
-    dumb = on_a_terminal(program, scene, TERM="dumb").decode().splitlines()
+    dumb = on_a_terminal(TERM="dumb")[scene].decode().splitlines()
     assert [line for line in dumb if line] == SCREENS[scene]
-    assert not COLOUR.search(on_a_terminal(program, scene, NO_COLOR="1"))
+    assert not COLOUR.search(on_a_terminal(NO_COLOR="1")[scene])
 
 
-def test_what_ended_well_is_green_and_its_folder_opens_at_a_click(program: list[str]) -> None:
-    coloured = on_a_terminal(program, "launch")
+def test_what_ended_well_is_green_and_its_folder_opens_at_a_click(on_a_terminal: Terminals) -> None:
+    coloured = on_a_terminal()["launch"]
     assert b"\x1b[32m\xe2\x9c\x93 digits trained" in coloured
     assert f"file://{FOLDER}\x1b\\".encode() in coloured
 
 
-def test_an_error_is_red_and_ctrl_c_is_none(program: list[str]) -> None:
-    assert b"\x1b[31merror: rank 1" in on_a_terminal(program, "exception")
+def test_an_error_is_red_and_ctrl_c_is_none(on_a_terminal: Terminals) -> None:
+    assert b"\x1b[31merror: rank 1" in on_a_terminal()["exception"]
     for scene in SCREENS:
         if scene.startswith("Ctrl-C"):
-            printed = on_a_terminal(program, scene)
+            printed = on_a_terminal()[scene]
             assert b"error" not in printed
             assert not COLOUR.search(printed)
 
 
 def test_ascii_where_the_encoding_has_no_more(program: list[str]) -> None:
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONIOENCODING": "ascii"}
-    piped = subprocess.run([*program, "launch"], capture_output=True, check=True, text=True, env=environ)
-    last = piped.stdout.splitlines()[-1]
+    environ = {**os.environ, **ENVIRONMENT, "PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run([*program, "launch"], capture_output=True, check=True, text=True, env=environ)
+    last = ended.stdout.splitlines()[-1]
     assert last == f"OK digits trained: accuracy 0.992, 1 min 20 s, $0, 12 checkpoints -> {FOLDER}"
