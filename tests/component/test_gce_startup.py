@@ -126,16 +126,15 @@ class Vm:
         return [call for call in self.calls if call.startswith(prefix)]
 
 
-@pytest.fixture
-def vm(tmp_path: Path) -> Vm:
-    (tmp_path / "bin").mkdir()
-    vm = Vm(tmp_path)
+def new_vm(folder: Path) -> Vm:
+    (folder / "bin").mkdir()
+    vm = Vm(folder)
     for name, body in STAND_INS.items():
         vm.program(name, body)
-    for folder in ("dev", "usr/share/keyrings", "etc/apt/sources.list.d"):
-        (tmp_path / folder).mkdir(parents=True)
+    for each in ("dev", "usr/share/keyrings", "etc/apt/sources.list.d"):
+        (folder / each).mkdir(parents=True)
     for device in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
-        (tmp_path / "dev" / device).touch()
+        (folder / "dev" / device).touch()
     vm.put("key", KEY)
     vm.put("name", "digits-0")
     vm.put("attributes", "hvdcloud-authorized-key\nhvdcloud-compute-endpoint\nhvdcloud-idle\nhvdcloud-image\n")
@@ -148,14 +147,40 @@ def vm(tmp_path: Path) -> Vm:
     return vm
 
 
+@pytest.fixture
+def vm(tmp_path: Path) -> Vm:
+    return new_vm(tmp_path)
+
+
+@dataclass
+class Booted:
+    """A VM with the usual options that has started, and what its script printed."""
+
+    vm: Vm
+    done: subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def booted(tmp_path_factory: pytest.TempPathFactory) -> Booted:
+    vm = new_vm(tmp_path_factory.mktemp("booted"))
+    return Booted(vm, vm.boot(driver="R580"))
+
+
 @pytest.mark.parametrize("profile", ["cos", "dlvm"])
 @pytest.mark.parametrize("gpu", [True, False])
 def test_the_text_is_the_golden_one_and_passes_shellcheck(profile: Any, gpu: bool, tmp_path: Path) -> None:
-    text = startup.render(profile=profile, image=IMAGE, registry_login=True, gpu=gpu, driver="R580")
+    text, other = (
+        startup.render(profile=profile, image=IMAGE, registry_login=True, gpu=each, driver="R580")
+        for each in (gpu, not gpu)
+    )
     assert_golden(f"startup-{profile}-{'gpu' if gpu else 'cpu'}.sh", text)
     file = tmp_path / "startup.sh"
     file.write_text(text)
     subprocess.run(["bash", "-n", file], check=True)
+    if not gpu:
+        # They differ in this value alone: what shellcheck says of one, it says of both.
+        assert text == other.replace("\nGPU=yes\n", "\nGPU=no\n")
+        return
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     shellcheck = shutil.which("shellcheck", path=path)
     if shellcheck is None:
@@ -171,8 +196,8 @@ def test_no_value_can_break_out_of_its_quotes(vm: Vm) -> None:
     assert vm.called("docker pull") == [f"docker pull {image}"]
 
 
-def test_it_reports_every_step_and_powers_off_when_the_container_ends_well(vm: Vm) -> None:
-    done = vm.boot(driver="R580")
+def test_it_reports_every_step_and_powers_off_when_the_container_ends_well(booted: Booted) -> None:
+    vm, done = booted.vm, booted.done
     assert done.returncode == 0, done.stdout + done.stderr
     told = [status["status"] for status in vm.statuses]
     # The driver is told where it takes longer than the image.
@@ -183,8 +208,8 @@ def test_it_reports_every_step_and_powers_off_when_the_container_ends_well(vm: V
     assert done.stderr == ""
 
 
-def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata(vm: Vm) -> None:
-    vm.boot()
+def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata(booted: Booted) -> None:
+    vm = booted.vm
     [run] = vm.called("docker run")
     assert "--network host --ipc host --stop-timeout 30 --security-opt no-new-privileges --cap-drop ALL " in run
     # As a container of this machine's engine.
@@ -324,9 +349,8 @@ def test_a_vm_without_local_ssds_has_its_data_on_the_boot_disk(vm: Vm) -> None:
     assert "--volume" not in vm.called("docker run")[0]
 
 
-def test_container_optimized_os_lets_the_other_nodes_in(vm: Vm) -> None:
-    vm.boot()
-    assert [call for call in vm.called("iptables") if " -I INPUT " in call] == [
+def test_container_optimized_os_lets_the_other_nodes_in(booted: Booted) -> None:
+    assert [call for call in booted.vm.called("iptables") if " -I INPUT " in call] == [
         "iptables -w 30 -I INPUT -p tcp -j ACCEPT",
         "iptables -w 30 -I INPUT -p udp -j ACCEPT",
     ]
@@ -341,8 +365,8 @@ def test_only_root_can_ask_for_tokens_before_the_container_starts(vm: Vm, profil
     assert closed < started
 
 
-def test_the_token_is_on_no_command_line_and_not_in_the_serial_log(vm: Vm) -> None:
-    done = vm.boot()
+def test_the_token_is_on_no_command_line_and_not_in_the_serial_log(booted: Booted) -> None:
+    vm, done = booted.vm, booted.done
     assert (vm.folder / "password").read_text().strip() == "ya29.secret"
     assert vm.called("docker login") == [
         "docker login -u oauth2accesstoken --password-stdin https://us-central1-docker.pkg.dev"
