@@ -157,11 +157,11 @@ def test_a_file_that_is_written_again_replaces_the_one_that_is_here(home: Scene)
     assert here.pulled() == {"last.pt": b"second, and longer"}
 
 
-def test_thousands_of_small_files_come(home: Scene) -> None:
+def test_hundreds_of_small_files_come(home: Scene) -> None:
     here, (head, _) = home
-    files = {f"shard-{number}": b"%d" % number for number in range(700)}
+    files = {f"shard-{number}": b"%d" % number for number in range(300)}
     head.write(files)
-    assert here.bring().files == 700
+    assert here.bring().files == 300
     assert here.pulled() == files
 
 

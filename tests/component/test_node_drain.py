@@ -28,7 +28,11 @@ rank = os.environ["HOROVOD_RANK"]
 (folder / f"first-{rank}.pt").write_bytes(b"weights")
 print("at work", flush=True)
 """
-FOREVER = TRAINS + "time.sleep(600)\n"
+# The same without an end, and without a start of Python.
+FOREVER = (
+    *("/bin/sh", "-c"),
+    'printf weights > "$HVDCLOUD_CHECKPOINT_DIR/first-$HOROVOD_RANK.pt"; echo at work; exec sleep 600',
+)
 
 
 @pytest.fixture
@@ -135,9 +139,9 @@ def change_spec(cluster: NodeCluster, node: str, **values: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
-def start(cluster: NodeCluster, script: str = FOREVER) -> None:
+def start(cluster: NodeCluster) -> None:
     """A run whose uploads do not come by themselves."""
-    assert all(answer.get("ok") for answer in cluster.prepare([sys.executable, "-c", script]))
+    assert all(answer.get("ok") for answer in cluster.prepare(FOREVER))
     for node in cluster.names:
         change_spec(cluster, node, keep_every=600.0)
     assert cluster.launch() == {"ok": True}
@@ -148,12 +152,9 @@ def events(cluster: NodeCluster) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (cluster.run_dir() / "events.jsonl").read_text().splitlines()]
 
 
-def end_of_the_container(cluster: NodeCluster, node: str) -> subprocess.Popen[str]:
+def end_of_the_container(cluster: NodeCluster, node: str) -> subprocess.Popen[bytes]:
     """What the first process does before it ends everything."""
-    program = "from hvdcloud.node.uploads import drain; drain.upload_before_the_end()"
-    return subprocess.Popen(
-        [sys.executable, "-c", program], env=cluster.environment(node), stdout=subprocess.PIPE, text=True
-    )
+    return cluster.call(node, "hvdcloud.node.uploads.drain:upload_before_the_end")
 
 
 def test_a_preempted_node_says_so_and_uploads_at_once_and_until_its_end(cluster: NodeCluster) -> None:
@@ -213,7 +214,7 @@ def test_a_container_that_ends_ends_its_part_of_the_run_with_everything_in_the_b
     agent = cluster.agent("n1")
     out, _ = end_of_the_container(cluster, "n1").communicate(timeout=drain.LEAVE_SECONDS)
     assert is_gone(agent), "the agent had its last words"
-    assert f"hvdcloud: run {RUN}: node n1: all 1 files are in the bucket (" in out
+    assert f"hvdcloud: run {RUN}: node n1: all 1 files are in the bucket (" in out.decode()
     state = cluster.wait_done()
     assert (state["result"], state["reason"]) == ("lost", "node n1 ended its part of the run: it is being shut down")
     assert state["checkpoints"]["complete"]
@@ -241,7 +242,7 @@ def test_the_head_too_ends_with_its_run_written_down(cluster: NodeCluster) -> No
     start(cluster)
     supervisor = cluster.supervisor()
     out, _ = end_of_the_container(cluster, "n0").communicate(timeout=30)
-    assert "node n0: all 1 files are in the bucket (" in out
+    assert "node n0: all 1 files are in the bucket (" in out.decode()
     assert is_gone(supervisor)
     state = json.loads((cluster.run_dir() / "state.json").read_text())
     assert (state["state"], state["result"]) == ("done", "lost")

@@ -16,9 +16,10 @@ import pytest
 
 from hvdcloud.node.run import follow
 from tests.support.harness import until
-from tests.support.nodes import RUN, NodeCluster, node_cluster, wait_gone
+from tests.support.nodes import AT_WORK, RUN, NodeCluster, node_cluster, wait_gone
 
-FOREVER = "import time; print('at work', flush=True); time.sleep(600)"
+WITH_PID = ("/bin/sh", "-c", ': > "$HVDCLOUD_CHECKPOINT_DIR/pid-$$"; echo at work; exec sleep 600')
+"""`AT_WORK`, after it has left its process id as the name of a checkpoint."""
 SECRET = "hunter2-the-secret"
 
 
@@ -133,7 +134,7 @@ def test_a_command_that_does_not_exist_is_named(cluster: NodeCluster, command: l
 
 
 def test_stop_ends_the_run_everywhere(cluster: NodeCluster) -> None:
-    cluster.start_run(with_pid(FOREVER))
+    cluster.start_run(WITH_PID)
     cluster.wait_for_log("at work", times=2)
 
     state = cluster.verb("n0", "stop", RUN)
@@ -145,7 +146,7 @@ def test_stop_ends_the_run_everywhere(cluster: NodeCluster) -> None:
 
 @pytest.mark.parametrize("victim", ["supervisor", "agent of n0", "agent of n1"])
 def test_no_rank_is_left_when_the_node_program_is_killed(cluster: NodeCluster, victim: str) -> None:
-    cluster.start_run(with_pid(FOREVER))
+    cluster.start_run(WITH_PID)
     cluster.wait_for_log("at work", times=2)
 
     os.kill(cluster.supervisor() if victim == "supervisor" else cluster.agent(victim[-2:]), signal.SIGKILL)
@@ -157,7 +158,7 @@ def test_no_rank_is_left_when_the_node_program_is_killed(cluster: NodeCluster, v
 
 
 def test_a_killed_launcher_is_named(cluster: NodeCluster) -> None:
-    cluster.start_run(with_pid(FOREVER))
+    cluster.start_run(WITH_PID)
     cluster.wait_for_log("at work", times=2)
     (launcher,) = [
         int(path.parent.name)
@@ -181,7 +182,7 @@ def _read(path: Path) -> bytes:
 
 
 def test_an_agent_that_freezes_is_given_up_and_replaced(cluster: NodeCluster) -> None:
-    cluster.start_run(with_pid(FOREVER))
+    cluster.start_run(WITH_PID)
     cluster.wait_for_log("at work", times=2)
 
     os.kill(cluster.agent("n1"), signal.SIGSTOP)
@@ -194,7 +195,7 @@ def test_an_agent_that_freezes_is_given_up_and_replaced(cluster: NodeCluster) ->
 
 def test_a_node_that_cannot_be_reached_is_named_with_the_reason(cluster: NodeCluster) -> None:
     (cluster.base / "unreachable-n1").touch()
-    cluster.start_run(FOREVER)
+    cluster.start_run(AT_WORK)
 
     state = cluster.wait_done()
 
@@ -238,7 +239,7 @@ def test_background_processes_that_cleared_their_environment_are_ended_too(clust
 
 
 def test_one_run_at_a_time_and_its_code_stays_as_it_is(cluster: NodeCluster) -> None:
-    cluster.start_run(FOREVER)
+    cluster.start_run(AT_WORK)
     cluster.wait_for_log("at work", times=2)
     other = "20261121-101113-abcdef"
 
@@ -295,7 +296,7 @@ def test_logs_follow_until_the_end_and_start_where_they_are_told(cluster: NodeCl
 
 def test_the_head_knows_whether_a_client_follows_a_run(cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n0")))
-    cluster.start_run(FOREVER)
+    cluster.start_run(AT_WORK)
     cluster.wait_for_log("at work", times=2)
     assert not follow.is_followed(RUN)
     cluster.start("n0", "logs", RUN).communicate(timeout=30)
@@ -314,7 +315,7 @@ def test_the_head_knows_whether_a_client_follows_a_run(cluster: NodeCluster, mon
 
 
 def test_a_run_whose_supervisor_and_agents_were_all_killed_is_reported_lost(cluster: NodeCluster) -> None:
-    cluster.start_run(with_pid(FOREVER))
+    cluster.start_run(WITH_PID)
     cluster.wait_for_log("at work", times=2)
     everybody = [cluster.supervisor(), cluster.agent("n0"), cluster.agent("n1")]
 
@@ -331,7 +332,7 @@ def test_a_run_whose_supervisor_and_agents_were_all_killed_is_reported_lost(clus
 
 
 def test_flush_uploads_what_a_killed_agent_left(cluster: NodeCluster) -> None:
-    cluster.start_run(with_pid(FOREVER))
+    cluster.start_run(WITH_PID)
     cluster.wait_for_log("at work", times=2)
     for pid in (cluster.supervisor(), cluster.agent("n0"), cluster.agent("n1")):
         os.kill(pid, signal.SIGSTOP)
@@ -349,7 +350,7 @@ def test_flush_uploads_what_a_killed_agent_left(cluster: NodeCluster) -> None:
 
 
 def test_flush_asks_a_live_agent(cluster: NodeCluster) -> None:
-    cluster.start_run(with_pid(FOREVER))
+    cluster.start_run(WITH_PID)
     cluster.wait_for_log("at work", times=2)
 
     answer = cluster.verb("n0", "flush")

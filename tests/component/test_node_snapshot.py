@@ -23,10 +23,14 @@ print("epoch 2/2: loss 0.25", flush=True)
 """
 
 
-@pytest.fixture
-def cluster() -> Iterator[NodeCluster]:
-    with node_cluster(nodes=2) as cluster:
+@pytest.fixture(params=[2])
+def cluster(request: pytest.FixtureRequest) -> Iterator[NodeCluster]:
+    """Of two nodes, or as many as the test says."""
+    with node_cluster(nodes=request.param) as cluster:
         yield cluster
+
+
+ONE_NODE = pytest.mark.parametrize("cluster", [1], indirect=True)
 
 
 def enough(cluster: NodeCluster) -> None:
@@ -86,15 +90,17 @@ def test_a_node_that_never_ran_anything_is_sampled_when_it_is_asked(cluster: Nod
     assert "cpu" in answer["sample"]
 
 
+@ONE_NODE
 def test_of_a_long_log_only_the_end_comes_in_whole_lines(cluster: NodeCluster) -> None:
     cluster.start_run("for n in range(20000): print('line', n)")
     cluster.wait_done()
     log = cluster.verb("n0", "look")["log"]
     assert len(log["text"]) <= 1 << 16
-    assert log["text"].splitlines()[0].startswith(("[0] line ", "[1] line "))
+    assert log["text"].splitlines()[0].startswith("[0] line ")
     assert log["offset"] == (cluster.run_dir() / "log").stat().st_size
 
 
+@ONE_NODE
 def test_a_hanging_nvidia_smi_does_not_hold_a_run_up(cluster: NodeCluster) -> None:
     for name in cluster.names:
         tools = cluster.root(name) / "tools"
@@ -111,9 +117,10 @@ def test_a_hanging_nvidia_smi_does_not_hold_a_run_up(cluster: NodeCluster) -> No
     assert state["checkpoints"]["complete"]
 
 
+@ONE_NODE
 def test_who_follows_a_run_and_hangs_up_is_an_event(cluster: NodeCluster) -> None:
     cluster.start_run(TRAINS)
-    cluster.wait_for_log("epoch 1/2", times=2)
+    cluster.wait_for_log("epoch 1/2")
     follower = cluster.start("n0", "logs", RUN, "--follow")
     assert follower.stdout is not None
     follower.stdout.readline()

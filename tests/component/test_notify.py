@@ -33,14 +33,13 @@ from tests.standins.metadata.preemption import notices
 from tests.standins.registry import free_port
 from tests.standins.webhook import TOKEN, Webhook, webhook
 from tests.support.harness import until
-from tests.support.nodes import RUN, NodeCluster, node_cluster, wait_gone
+from tests.support.nodes import AT_WORK, RUN, NodeCluster, node_cluster, wait_gone
 from tests.support.vanishing import RUN as VANISHED
 from tests.support.vanishing import Laptop, Machines, NewVm, Vm
 
 NOTICE = Notice(
     event="failed", cluster="digits", run=RUN, result="failed", reason="rank 0 exited with 1", last_lines=["x"]
 )
-FOREVER = "import time; print('at work', flush=True); time.sleep(600)"
 SECONDS = 60.0
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 
@@ -54,6 +53,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def cluster() -> Iterator[NodeCluster]:
     with node_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def head() -> Iterator[NodeCluster]:
+    """A cluster of one node."""
+    with node_cluster(nodes=1) as cluster:
         yield cluster
 
 
@@ -176,7 +182,7 @@ def test_the_head_tells_how_a_run_ended_and_forgets_where(cluster: NodeCluster) 
 
 def test_the_address_is_nowhere_but_in_roots_file_in_memory(cluster: NodeCluster) -> None:
     with webhook() as hook:
-        cluster.start_run(FOREVER + f"  # {RUN}", notify=wanted(hook))
+        cluster.start_run(AT_WORK, notify=wanted(hook))
         cluster.wait_for_log("at work", times=2)
         assert {path.stat().st_mode & 0o777 for path in notify_files(cluster)} == {0o600}
         assert len(notify_files(cluster)) == 2
@@ -199,33 +205,33 @@ def test_the_address_is_nowhere_but_in_roots_file_in_memory(cluster: NodeCluster
         assert holding() == set()
 
 
-def test_a_failure_is_told_with_what_was_printed_last(cluster: NodeCluster) -> None:
+def test_a_failure_is_told_with_what_was_printed_last(head: NodeCluster) -> None:
     with webhook() as hook:
         script = "import os, sys, time; time.sleep(0.1); print('<!channel> \\x1b[2J\\u202e'); sys.exit(3)"
-        cluster.start_run(script, notify=wanted(hook, on=["failed"]))
+        head.start_run(script, notify=wanted(hook, on=["failed"]))
         message = told(hook)[0]
     assert (message["event"], message["exit_code"]) == ("failed", 3)
     assert any(line.endswith("<!channel> \\x1b[2J\\u202e") for line in message["last_lines"])
     assert all(line.isprintable() for line in message["last_lines"])
 
 
-def test_what_is_not_asked_for_is_not_told(cluster: NodeCluster) -> None:
+def test_what_is_not_asked_for_is_not_told(head: NodeCluster) -> None:
     with webhook() as hook:
-        cluster.start_run("print('trains')", notify=wanted(hook, on=["failed", "lost"]))
-        assert cluster.wait_done()["result"] == "succeeded"
-        forgotten(cluster)
+        head.start_run("print('trains')", notify=wanted(hook, on=["failed", "lost"]))
+        assert head.wait_done()["result"] == "succeeded"
+        forgotten(head)
     assert hook.got == []
 
 
-def test_a_server_that_hangs_delays_neither_the_end_nor_the_next_run(cluster: NodeCluster) -> None:
+def test_a_server_that_hangs_delays_neither_the_end_nor_the_next_run(head: NodeCluster) -> None:
     with webhook(["drip"]) as hook:
-        cluster.start_run("print('trains')", notify=wanted(hook))
-        state = cluster.wait_done()
+        head.start_run("print('trains')", notify=wanted(hook))
+        state = head.wait_done()
         assert (state["result"], state["checkpoints"]["complete"]) == ("succeeded", True)
-        until((cluster.run_dir() / "log-kept").exists, seconds=SECONDS, what="the log in the bucket")
+        until((head.run_dir() / "log-kept").exists, seconds=SECONDS, what="the log in the bucket")
         # The next run does not wait either.
-        cluster.prepare([sys.executable, "-c", "pass"], run="20261121-101113-abcdef")
-        assert cluster.launch(run="20261121-101113-abcdef") == {"ok": True}
+        head.prepare([sys.executable, "-c", "pass"], run="20261121-101113-abcdef")
+        assert head.launch(run="20261121-101113-abcdef") == {"ok": True}
 
 
 def test_the_deletion_of_nodes_waits_for_the_message_but_not_for_long(
@@ -242,11 +248,11 @@ def test_the_deletion_of_nodes_waits_for_the_message_but_not_for_long(
     assert not file.exists()
 
 
-def test_a_run_whose_supervisor_was_killed_is_told_by_the_head_all_the_same(cluster: NodeCluster) -> None:
+def test_a_run_whose_supervisor_was_killed_is_told_by_the_head_all_the_same(head: NodeCluster) -> None:
     with webhook() as hook:
-        cluster.start_run(FOREVER, notify=wanted(hook))
-        cluster.wait_for_log("at work", times=2)
-        os.kill(cluster.supervisor(), signal.SIGKILL)
+        head.start_run(AT_WORK, notify=wanted(hook))
+        head.wait_for_log("at work")
+        os.kill(head.supervisor(), signal.SIGKILL)
         message = told(hook)[0]
     assert (message["event"], message["result"]) == ("lost", "lost")
     assert "supervisor" in message["reason"]
@@ -255,7 +261,7 @@ def test_a_run_whose_supervisor_was_killed_is_told_by_the_head_all_the_same(clus
 def test_a_lost_run_that_a_client_may_try_again_is_left_to_that_client(cluster: NodeCluster) -> None:
     bucket, name = FolderBucket(cluster.bucket), f"digits/{RUN}/.hvdcloud/told"
     with webhook() as hook:
-        cluster.start_run(FOREVER, notify=wanted(hook, retries=True))
+        cluster.start_run(AT_WORK, notify=wanted(hook, retries=True))
         cluster.wait_for_log("at work", times=2)
         os.kill(cluster.agent("n1"), signal.SIGKILL)
         assert cluster.wait_done(seconds=SECONDS)["result"] == "lost"
@@ -269,7 +275,7 @@ def test_a_lost_run_that_a_client_may_try_again_is_left_to_that_client(cluster: 
 
 def test_the_head_tells_that_a_run_is_lost_whose_client_says_nothing(cluster: NodeCluster) -> None:
     with webhook() as hook:
-        cluster.start_run(FOREVER, notify=wanted(hook, retries=True))
+        cluster.start_run(AT_WORK, notify=wanted(hook, retries=True))
         cluster.wait_for_log("at work", times=2)
         os.kill(cluster.agent("n1"), signal.SIGKILL)
         cluster.wait_done(seconds=SECONDS)
@@ -278,17 +284,18 @@ def test_the_head_tells_that_a_run_is_lost_whose_client_says_nothing(cluster: No
 
 
 @pytest.mark.parametrize("retries", [False, True])
-def test_a_head_that_is_preempted_tells_before_it_goes(cluster: NodeCluster, retries: bool) -> None:
+def test_a_head_that_is_preempted_tells_before_it_goes(head: NodeCluster, retries: bool) -> None:
     with webhook() as hook:
-        cluster.start_run(FOREVER, notify=wanted(hook, retries=retries))
-        cluster.wait_for_log("at work", times=2)
+        head.start_run(AT_WORK, notify=wanted(hook, retries=retries))
+        head.wait_for_log("at work")
         # What its container does before it ends; a client that would try the run again says nothing.
-        program = "from hvdcloud.node.boot import entrypoint; entrypoint.save_all()"
         with notices() as server:
             server.preempt()
-            cluster.has_metadata_server("n0", server.url)
+            head.has_metadata_server("n0", server.url)
             began = time.monotonic()
-            subprocess.run([sys.executable, "-c", program], env=cluster.environment("n0"), check=True, timeout=60)
+            ending = head.call("n0", "hvdcloud.node.boot.entrypoint:save_all")
+            ending.communicate(timeout=60)
+            assert ending.returncode == 0
             took = time.monotonic() - began
         assert [(message["event"], message["run"]) for message in hook.messages] == [("lost", RUN)]
     assert took < drain.LEAVE_SECONDS
@@ -308,7 +315,7 @@ def at_once(cluster: NodeCluster, name: str, why: str) -> subprocess.Popen[bytes
 
 def test_a_lost_head_is_told_by_the_first_of_the_other_nodes_and_once() -> None:
     with node_cluster(nodes=3) as cluster, webhook() as hook:
-        cluster.start_run(FOREVER, notify=wanted(hook))
+        cluster.start_run(AT_WORK, notify=wanted(hook))
         cluster.wait_for_log("at work", times=3)
         agents = [cluster.agent(name) for name in ("n1", "n2")]
         head = (cluster.agent("n0"), cluster.supervisor())
@@ -343,34 +350,34 @@ def read(path: Path) -> bytes:
         return b""
 
 
-def test_what_another_has_told_is_not_told_again(cluster: NodeCluster) -> None:
+def test_what_another_has_told_is_not_told_again(head: NodeCluster) -> None:
     with webhook() as hook:
-        FolderBucket(cluster.bucket).write(f"digits/{RUN}/.hvdcloud/told", b"{}")
-        cluster.start_run("print('trains')", notify=wanted(hook))
-        assert cluster.wait_done()["result"] == "succeeded"
-        forgotten(cluster)
+        FolderBucket(head.bucket).write(f"digits/{RUN}/.hvdcloud/told", b"{}")
+        head.start_run("print('trains')", notify=wanted(hook))
+        assert head.wait_done()["result"] == "succeeded"
+        forgotten(head)
     assert hook.got == []
 
 
-def test_the_head_tells_without_its_bucket(cluster: NodeCluster) -> None:
+def test_the_head_tells_without_its_bucket(head: NodeCluster) -> None:
     with webhook() as hook:
-        cluster.start_run(
-            f"import shutil; shutil.rmtree({str(cluster.bucket)!r}, ignore_errors=True); "
-            f"open({str(cluster.bucket)!r}, 'w').close()",
+        head.start_run(
+            f"import shutil; shutil.rmtree({str(head.bucket)!r}, ignore_errors=True); "
+            f"open({str(head.bucket)!r}, 'w').close()",
             notify=wanted(hook),
         )
         assert told(hook)[0]["checkpoints_complete"] is False
 
 
-def test_the_cost_is_told_once_while_the_run_continues(cluster: NodeCluster) -> None:
+def test_the_cost_is_told_once_while_the_run_continues(head: NodeCluster) -> None:
     with webhook() as hook:
         about = {"dollars_per_hour": 3600.0, "dollars_before": 7.0, "seen": time.time()}
-        cluster.start_run(FOREVER, notify=wanted(hook, max_cost=10.0), about=about)
+        head.start_run(AT_WORK, notify=wanted(hook, max_cost=10.0), about=about)
         message = told(hook)[0]
         assert (message["event"], message["result"], message["max_cost"]) == ("cost", "", 10.0)
         assert message["dollars"] >= 8.0
-        assert len(notify_files(cluster)) == 2
-        cluster.verb("n0", "stop", RUN)
+        assert len(notify_files(head)) == 1
+        head.verb("n0", "stop", RUN)
         assert [each["event"] for each in told(hook, times=2)] == ["cost", "end"]
 
 
