@@ -83,16 +83,15 @@ def test_a_set_is_there_whole_and_read_only(server: StorageServer, node: DataNod
     assert (state.total_files, state.total_bytes) == (state.files, state.bytes)
     modes = {path.stat().st_mode & 0o222 for path in (node.data / "train").rglob("*")}
     assert modes == {0}
+    assert downloads(server)
+    assert all("generation=" in path for path, _, _ in downloads(server)), "each request names the generation"
 
 
-def test_each_request_names_the_generation(server: StorageServer, node: DataNode) -> None:
-    put(server, small(5))
-    assert node.fetch(train=PREFIX).phase == READY
-    assert all("generation=" in path for path, _, _ in downloads(server))
-
-
-def test_a_second_fetch_with_nothing_changed_asks_for_the_list_only(server: StorageServer, node: DataNode) -> None:
-    put(server, small())
+def test_a_second_fetch_asks_for_the_list_and_gets_what_changed_and_loses_what_is_gone(
+    server: StorageServer, node: DataNode
+) -> None:
+    objects = small()
+    put(server, objects)
     assert node.fetch(train=PREFIX).phase == READY
     before = (node.data / "train").stat().st_ino
     server.requests.clear()
@@ -100,12 +99,6 @@ def test_a_second_fetch_with_nothing_changed_asks_for_the_list_only(server: Stor
     assert (state.phase, state.files) == (READY, 40)
     assert downloads(server) == []
     assert (node.data / "train").stat().st_ino == before
-
-
-def test_a_changed_set_fetches_what_changed_and_loses_what_is_gone(server: StorageServer, node: DataNode) -> None:
-    objects = small()
-    put(server, objects)
-    assert node.fetch(train=PREFIX).phase == READY
     changed = {"0/image-0000.png": b"other pixels", "new/one": b"new"}
     put(server, changed)
     delete(server, "1/image-0001.png")
@@ -321,34 +314,33 @@ def test_an_object_that_changes_meanwhile_is_named(server: StorageServer, node: 
     assert node.fetch(train=PREFIX).phase == READY
 
 
-def test_no_right_a_missing_bucket_and_an_empty_prefix(server: StorageServer, node: DataNode) -> None:
+def test_no_right_a_missing_bucket_and_an_empty_prefix_stop_no_other_set(server: StorageServer, node: DataNode) -> None:
     put(server, small(3))
-    state = node.fetch(train="gs://bucket/nothing")
-    assert (state.phase, state.exit_code) == (FAILED, ExitCode.USAGE)
-    assert "gs://bucket/nothing has no objects" in (state.error or "")
-    state = node.fetch(train="gs://no-such-bucket/x")
-    assert (state.exit_code, state.error) == (ExitCode.USAGE, "the bucket gs://no-such-bucket does not exist")
+    node.start(empty="gs://bucket/nothing", missing="gs://no-such-bucket/x", train=PREFIX)
+    empty, missing, train = node.ended()
+    assert (empty.phase, empty.exit_code) == (FAILED, ExitCode.USAGE)
+    assert "gs://bucket/nothing has no objects" in (empty.error or "")
+    assert (missing.phase, missing.exit_code) == (FAILED, ExitCode.USAGE)
+    assert missing.error == "the bucket gs://no-such-bucket does not exist"
+    assert train.phase == READY, "one set that fails stops no other"
     server.boundary = lambda token, action, bucket, name: 403 if action == "get" else 200
-    state = node.fetch(train=PREFIX)
+    state = node.fetch(val=PREFIX)
     assert (state.phase, state.exit_code) == (FAILED, ExitCode.CREDENTIALS)
     assert "setup --data" in (state.hint or "")
 
 
-def test_one_set_that_fails_stops_no_other(server: StorageServer, node: DataNode) -> None:
-    put(server, small(3))
-    node.start(bad="gs://bucket/nothing", train=PREFIX)
-    assert [state.phase for state in node.ended()] == [FAILED, READY]
-
-
-@pytest.mark.parametrize("names", [("../out",), ("a/../../out",), ("a//b",), (".git/config",), ("a", "a/b")], ids=str)
-def test_hostile_names_write_nothing(server: StorageServer, node: DataNode, names: tuple[str, ...]) -> None:
+def test_hostile_names_write_nothing(server: StorageServer, node: DataNode) -> None:
+    hostile = [("../out",), ("a/../../out",), ("a//b",), (".git/config",), ("a", "a/b")]
     put(server, {"plain": b"x"})
-    plant(server, names, like="plain")
-    state = node.fetch(train=PREFIX)
-    assert state.phase == FAILED, state
-    assert names[-1] in (state.error or "")
+    for number, names in enumerate(hostile):
+        plant(server, ["plain", *names], like="plain", folder=f"set-{number}")
+    # A set each, in one fetch.
+    node.start(**{f"train-{number}": f"gs://bucket/set-{number}" for number in range(len(hostile))})
+    for names, state in zip(hostile, node.ended(), strict=True):
+        assert state.phase == FAILED, state
+        assert names[-1] in (state.error or "")
+        assert not (node.data / state.name).exists()
     assert downloads(server) == []
-    assert not (node.data / "train").exists()
 
 
 def test_names_that_differ_in_case_are_refused_where_the_disk_ignores_it(server: StorageServer, node: DataNode) -> None:

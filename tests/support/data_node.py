@@ -134,11 +134,11 @@ def put(server: StorageServer, objects: dict[str, bytes]) -> None:
         bucket.write(name, data)
 
 
-def plant(server: StorageServer, names: Iterable[str], *, like: str) -> None:
-    """Objects with the content of another one and any name, as anyone who may write to the bucket can make them."""
+def plant(server: StorageServer, names: Iterable[str], *, like: str, folder: str = "set") -> None:
+    """Objects with the content of one below PREFIX and any name, as anyone who may write there can make them."""
     bucket = server.store.buckets["bucket"]
     version = bucket.live[f"set/{like}"]
-    made = {f"set/{name}": dataclasses.replace(version, name=f"set/{name}") for name in names}
+    made = {name: dataclasses.replace(version, name=name) for name in (f"{folder}/{each}" for each in names)}
     bucket.live.update(made)
     bucket.names[:] = sorted({*bucket.names, *made})
 
