@@ -112,13 +112,13 @@ def test_after_a_kill_nothing_is_sent_twice(project: Project, server: StorageSer
 
 def settled(server: StorageServer) -> int:
     """How many objects there are once no request is under way."""
-    last = -1
+    last, since = -1, time.monotonic()
 
     def same() -> bool:
-        nonlocal last
-        before, last = last, len(server.store.bucket("bucket").live)
-        time.sleep(0.5)
-        return before == last
+        nonlocal last, since
+        if (now := len(server.store.bucket("bucket").live)) != last:
+            last, since = now, time.monotonic()
+        return time.monotonic() - since >= 1.0
 
     until(same, seconds=30, what="the last request to end")
     return last

@@ -579,7 +579,7 @@ def test_a_vm_whose_start_failed_is_switched_off_where_nobody_deletes_it(vm: Vm,
 def test_it_stays_to_be_looked_at_until_the_limit(vm: Vm, fail: Callable[[Vm], None]) -> None:
     fail(vm)
     vm.put("idle", "1.5")
-    vm.program("sleep", '[[ $1 != 1.5 ]] || date +%s.%N >"$FAKE/failed"; exec /bin/sleep "${1/#2/0}"')
+    vm.program("sleep", '[[ $1 == 1.5 ]] || exec /bin/sleep 0.02; date +%s.%N >"$FAKE/failed"; exec /bin/sleep 1.5')
     vm.program("shutdown", 'date +%s.%N >"$FAKE/off"')
     assert NOBODY_CAME.format("1.5 s") in vm.boot().stdout.splitlines()
     failed, off = (float((vm.folder / name).read_text()) for name in ("failed", "off"))
