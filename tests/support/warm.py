@@ -1,44 +1,33 @@
-"""`hvdcloud` in processes that begin with its modules loaded.
+"""`hvdcloud`, and the processes of pytest-xdist, in processes that begin with their modules loaded.
 
 Loading them takes most of a command's CPU time, 0.7 s, and 3 s with Google's library for Compute Engine. Every command
 is still a process of its own, with its own environment, folder, streams and signals: a server that has loaded the
-modules, and runs nothing else, forks it.
+modules, and runs nothing else, forks it (tests/support/warm_server.py). A session of tests has one.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
-import gc
-import importlib
 import json
 import os
-import pkgutil
 import select
-import signal
+import shlex
+import shutil
 import socket
 import subprocess
 import sys
-import traceback
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
-from tests.support.forked import become
-
-_MAX_REQUEST_BYTES = 1 << 20
-# What commands load only when they need it.
-_LIBRARIES = (
-    "cyclonedx.output.json",
-    "docker",
-    "paramiko",
-    "google.cloud.compute_v1",
-    "google.cloud.storage",
-    "google.oauth2.credentials",
-    "netrc",
-    "packaging.requirements",
-    "pydantic.type_adapter",
-    "tenacity",
-)
+MAX_REQUEST_BYTES = 1 << 20
+COMMANDS, TESTS = "commands", "tests"
+"""The server's sockets, in its folder."""
+_ROOT = Path(__file__).parents[2]
+_of_session: Path | None = None
 
 
 class WarmPopen(subprocess.Popen[str]):
@@ -63,7 +52,10 @@ class WarmPopen(subprocess.Popen[str]):
         try:
             self._status, status = os.pipe()
             try:
-                socket.send_fds(_server(), [json.dumps(request).encode()], [stdin, stdout, stderr, status])
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+                    server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_REQUEST_BYTES)
+                    server.connect(str(_server() / COMMANDS))
+                    socket.send_fds(server, [json.dumps(request).encode()], [stdin, stdout, stderr, status])
             finally:
                 os.close(status)
             self.pid = int(self._line())
@@ -99,95 +91,41 @@ class WarmPopen(subprocess.Popen[str]):
         return self.returncode
 
 
+def python_of_tests() -> str:
+    """What execnet starts in place of Python, for a process of pytest-xdist."""
+    return shlex.join([sys.executable, "-IS", str(_ROOT / "tests/support/warm_starter.py"), str(_server() / TESTS)])
+
+
+def use(folder: Path) -> None:
+    """Have this process's commands forked by the server with its sockets in the folder."""
+    global _of_session
+    _of_session = folder
+
+
+def _server() -> Path:
+    return _of_session or _own_server()
+
+
 @functools.cache
-def _server() -> socket.socket:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for end in (ours, theirs):
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MAX_REQUEST_BYTES)
-    program = [sys.executable, "-m", __name__, str(theirs.fileno())]
-    process = subprocess.Popen(program, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-    theirs.close()
+def _own_server() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="hvdcloud-warm-"))
+    ours, theirs = socket.socketpair()
+    with ExitStack() as stack:
+        ends = [stack.enter_context(theirs)]
+        for name in (COMMANDS, TESTS):
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            listener.bind(str(folder / name))
+            # Whoever asks while it loads modules waits.
+            listener.listen(128)
+            ends.append(listener)
+        numbers = [end.fileno() for end in ends]
+        program = [sys.executable, "-m", "tests.support.warm_server", str(folder), *map(str, numbers)]
+        process = subprocess.Popen(program, cwd=_ROOT, pass_fds=numbers, stdin=subprocess.DEVNULL)
 
     @atexit.register
     def end() -> None:
         ours.close()
         process.wait(timeout=80)
+        shutil.rmtree(folder)
 
-    return ours
-
-
-# --- the server -------------------------------------------------------------------------------------------------------
-
-
-def _load() -> None:
-    import hvdcloud
-
-    for name in _LIBRARIES:
-        importlib.import_module(name)
-    skipped = ("hvdcloud.__main__", "hvdcloud.node.", "hvdcloud.templates", "hvdcloud.dockerfiles")
-    for found in pkgutil.walk_packages(hvdcloud.__path__, "hvdcloud."):
-        if not found.name.startswith(skipped):
-            importlib.import_module(found.name)
-    from hvdcloud.cli.main import command_line
-
-    command_line()
-    # A collection would write to memory that all processes share.
-    gc.collect()
-    gc.freeze()
-
-
-def _serve(requests: socket.socket) -> None:
-    while True:
-        text, fds, _, _ = socket.recv_fds(requests, _MAX_REQUEST_BYTES, 4)
-        if not text:
-            return
-        if os.fork() == 0:
-            requests.close()
-            _watch(json.loads(text), *fds)
-        for fd in fds:
-            os.close(fd)
-
-
-def _watch(request: Mapping[str, Any], stdin: int, stdout: int, stderr: int, status: int) -> None:
-    """Start the command, and write its pid and how it ended: the server itself waits for nobody."""
-    try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        child = os.fork()
-        if not child:
-            os.close(status)
-            _run(request, stdin, stdout, stderr)
-        for fd in (stdin, stdout, stderr):
-            os.close(fd)
-        os.write(status, b"%d\n" % child)
-        os.write(status, b"%d\n" % os.waitpid(child, 0)[1])
-    finally:
-        os._exit(0)
-
-
-def _run(request: Mapping[str, Any], *streams: int) -> None:
-    try:
-        if request["session"]:
-            os.setsid()
-        become(request["cwd"], request["env"], streams)
-        sys.stdin = os.fdopen(0, closefd=False)
-        sys.stdout = os.fdopen(1, "w", closefd=False)
-        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if request["first"]:
-            module, _, function = request["first"].partition(":")
-            getattr(importlib.import_module(module), function)()
-        from hvdcloud.cli.main import main
-
-        main(request["args"])
-    finally:
-        # main ends the process itself: here an exception is on its way.
-        traceback.print_exc()
-        os._exit(1)
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _load()
-    with socket.socket(fileno=int(sys.argv[1])) as requests:
-        _serve(requests)
+    return folder
