@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from hvdcloud.lifecycle import logs
-from hvdcloud.remote import connection, ssh
-from tests.support.vanishing import Laptop, NewVm, Program, Vm
+# pytest-xdist's own process loads this file too, and runs no test: what takes time is loaded by the fixtures.
+if TYPE_CHECKING:
+    from tests.support.vanishing import Laptop, NewVm, Program, Vm
 
 
 @pytest.fixture
 def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laptop:
     """It is quick to ask who is silent."""
+    from hvdcloud.lifecycle import logs
+    from hvdcloud.remote import connection, ssh
+    from tests.support.vanishing import Laptop
+
     monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
     for module in (connection, ssh):
         monkeypatch.setattr(module, "CONNECT_SECONDS", 6.0)
@@ -27,6 +32,8 @@ def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laptop:
 
 @pytest.fixture
 def new_vm() -> Iterator[NewVm]:
+    from tests.support.vanishing import Vm
+
     vms: list[Vm] = []
 
     def make(programs: dict[str, Program]) -> Vm:

@@ -28,7 +28,7 @@ from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.files import read_json
 from hvdcloud.runs.notice import Settings
 from tests.support.harness import PATIENCE, until
-from tests.support.warm import WarmPopen
+from tests.support.warm import NODE, WarmPopen
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Of this process alone: a run's processes are found by its id, on the whole machine.
@@ -383,7 +383,7 @@ def start_verb(*verb: str, root: Path, env: Mapping[str, str], first: str = "") 
     """A verb of the node program, as a process that runs in its node's `/`; `first`: called before it."""
     pipe = subprocess.PIPE
     words = {"cwd": root, "env": env, "stdin": pipe, "stdout": pipe, "stderr": pipe}
-    return WarmPopen(verb, program="hvdcloud-node", first=first, **words)
+    return WarmPopen(verb, program=NODE, first=first, **words)
 
 
 def entry(path: str, data: bytes, *, mode: int = 0o644) -> dict[str, Any]:

@@ -40,9 +40,13 @@ class EngineSlots(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        if needs_machines(self._root / file):
-            return _MACHINES
-        return nodeid if Path(file).parent.name == "component" else file
+        return _scope(self._root, file) or nodeid
+
+    def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
+        # What is done is not counted again after each of thousands of tests.
+        for scope in [scope for scope, completed in workload.items() if all(completed.values())]:
+            del workload[scope]
+        return super()._pending_of(workload)
 
     def _assign_work_unit(self, node: Any) -> None:
         users = [each for each, work in self.assigned_work.items() if any(map(self._runs_at_engine, work.items()))]
@@ -77,6 +81,14 @@ class EngineSlots(LoadScopeScheduling):
     def _runs_at_engine(self, work: tuple[str, dict[str, bool]]) -> bool:
         scope, completed = work
         return not all(completed.values()) and self._needs_engine(scope)
+
+
+@cache
+def _scope(root: Path, file: str) -> str:
+    """Of a file's tests; empty: each is given out alone."""
+    if needs_machines(root / file):
+        return _MACHINES
+    return "" if Path(file).parent.name == "component" else file
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,8 @@ def local_wheels(sources: Sources, *, python: str | None = PYTHON_VERSION) -> li
     return wheels
 
 
-def tags_of(machine: str, python: str) -> set[Tag]:
+@cache
+def tags_of(machine: str, python: str) -> frozenset[Tag]:
     """Of the wheels that this version of CPython can install in our own images."""
     from packaging.tags import compatible_tags, cpython_tags
 
@@ -58,7 +60,9 @@ def tags_of(machine: str, python: str) -> set[Tag]:
     systems += ["manylinux2014", "manylinux2010", "manylinux1", "linux"]
     platforms = [f"{system}_{machine}" for system in systems]
     # Every argument is given: the defaults are those of the Python that runs hvdcloud.
-    return {*cpython_tags(version, [interpreter], platforms), *compatible_tags(version, interpreter, platforms)}
+    return frozenset(
+        (*cpython_tags(version, [interpreter], platforms), *compatible_tags(version, interpreter, platforms))
+    )
 
 
 def _fits_glibc(machine: str) -> Callable[[Tag], bool]:

@@ -118,10 +118,13 @@ def offers(
             own = kind.machine_type == settings.machine_type and spot == own_spot and kind.gpus == own_gpus
             ends = catalog.gpu(kind.gpu_type).ends if kind.gpu_type else None
             image = image_problem(kind.gpu_type) if kind.gpu_type else None
+            prices_by_region: dict[str | None, float | None] = {}
             for zone in _zones(kind, available, head=head) or [None]:
                 region = region_of(zone) if zone else None
                 elsewhere = region is not None and regions is not None and region not in regions
-                hourly = budget.dollars_per_hour(wanted, nodes=nodes, zone=zone)
+                if region not in prices_by_region:
+                    prices_by_region[region] = budget.dollars_per_hour(wanted, nodes=nodes, zone=zone)
+                hourly = prices_by_region[region]
                 found.append(
                     Offer(
                         machine_type=kind.machine_type,
