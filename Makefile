@@ -59,6 +59,8 @@ live: setup ## an hour on Google's own servers, which costs a dollar: make live 
 test: setup base-image registry .cache/terraform/.complete ## every test; some: make test PYTEST_ARGS=tests/unit
 	@$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
+# Half of its tests wait for most of their time.
+check: PYTEST_PROCESSES := 6
 check: lint ## while you work: lint, and the tests that need no engine
 	@$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(wildcard $(CURDIR)/tests/unit $(CURDIR)/tests/component) $(PYTEST_ARGS)
 
