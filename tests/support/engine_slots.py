@@ -13,7 +13,8 @@ from pathlib import Path
 
 GIB = 1 << 30
 LOCKS = Path(tempfile.gettempdir())
-_WAITS = re.compile(r"\b(?:tensorflow_)?image: str\b|\bengine\(alone=True\)")
+# A build waits while another one compiles Horovod.
+_WAITS = re.compile(r"\b(?:tensorflow_)?image: str\b|\bcarry_out\b|\bengine\(alone=True\)")
 _MARK = re.compile(r"^(?:pytestmark = \[?|@| {4})pytest\.mark\.engine\b", re.MULTILINE)
 
 
