@@ -18,12 +18,12 @@ from hvdcloud.storage.open import open_bucket
 from tests.standins.metadata.guest_attributes import Metadata, metadata_server
 from tests.standins.storage import running_server
 from tests.support.harness import until
-from tests.support.nodes import REPOSITORY
+from tests.support.nodes import REPOSITORY, node_environment
 
 
 def start_node(root: Path, metadata: Metadata | None, **environ: str) -> subprocess.Popen[str]:
     """The entrypoint as a process, without a key to let anybody in: it fails at its first step."""
-    environment = {**os.environ, "HVDCLOUD_NODE_ROOT": str(root), "PYTHONPATH": str(REPOSITORY), **environ}
+    environment = {**node_environment(root), **environ}
     if metadata is not None:
         environment["HVDCLOUD_METADATA"] = metadata.url
     return subprocess.Popen(

@@ -91,12 +91,16 @@ def test_what_was_found_is_neither_signalled_nor_waited_for_once_its_id_is_anoth
 
 def test_a_process_that_only_waits_to_be_reaped_is_not_waited_for() -> None:
     """In a container whose first process reaps late, or never, `stop` ends all the same."""
-    with subprocess.Popen(["/bin/sh", "-c", "true & echo $!; exec sleep 600"], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        ended = psutil.Process(int(parent.stdout.readline()))
-        assert processes.wait_gone([ended], seconds=10.0)
-        assert ended.status() == psutil.STATUS_ZOMBIE
-        parent.kill()
+    # A shell may reap it before it waits itself.
+    reaps_nothing = "import os, time; pid = os.fork() or os._exit(0); print(pid, flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-ISc", reaps_nothing], stdout=subprocess.PIPE) as parent:
+        try:
+            assert parent.stdout is not None
+            ended = psutil.Process(int(parent.stdout.readline()))
+            assert processes.wait_gone([ended], seconds=10.0)
+            assert ended.status() == psutil.STATUS_ZOMBIE
+        finally:
+            parent.kill()
 
 
 @pytest.mark.parametrize("verb", ["look", "state", "idle"])

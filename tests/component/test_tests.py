@@ -103,20 +103,30 @@ def test_while_one_process_builds_the_images_others_do_what_needs_none(tmp_path:
     needs = mark + "def test_it(image: str) -> None: ..."
     alone = mark + "@pytest.mark.engine(alone=True)"
     files = {"a.py": (needs, 9), "b.py": (needs, 9), "c.py": (alone, 9), "d.py": (mark, 9), "e.py": (mark, 9)}
+    # A file that speaks of an image, but does without the engine.
+    files |= {"f.py": (needs.removeprefix(mark), 9), "g.py": (mark, 9)}
     schedule, (builder, *others) = scheduler(tmp_path, files, slots=3, late_slots=3)
     tests = schedule.collection
     assert tests is not None
 
-    def files_of(worker: Worker) -> set[str]:
-        return {tests[index].partition("::")[0] for index in worker.queue}
+    def files_of(worker: Worker) -> list[str]:
+        return list(dict.fromkeys(tests[index].partition("::")[0] for index in worker.queue))
 
-    assert files_of(builder) == {"a.py"}
-    assert [files_of(other) for other in others] == [{"d.py"}, {"e.py"}]
+    def complete(worker: Worker, count: int) -> None:
+        for _ in range(count):
+            schedule.mark_test_complete(worker, worker.queue.pop(0))
+
+    assert files_of(builder) == ["a.py"]
+    assert [files_of(other) for other in others] == [["d.py"], ["e.py"]]
+    complete(others[0], 8)
+    assert files_of(others[0]) == ["d.py", "f.py"]
+    complete(others[0], 2)
+    complete(others[1], 8)
+    assert files_of(others[1]) == ["e.py", "g.py"], "f.py has made no image"
     # The first test has its image.
-    schedule.mark_test_complete(builder, builder.queue.pop(0))
-    for _ in range(8):
-        schedule.mark_test_complete(others[0], others[0].queue.pop(0))
-    assert files_of(others[0]) == {"d.py", "b.py"}
+    complete(builder, 1)
+    complete(others[0], 7)
+    assert files_of(others[0]) == ["f.py", "b.py"]
 
 
 def test_many_use_the_engine_at_a_time_or_one_alone(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from hvdcloud.storage.open import open_bucket
 from tests.standins.storage.server import StorageServer
 from tests.standins.storage.store import Conditions
 from tests.support.harness import until
-from tests.support.nodes import REPOSITORY, start_verb
+from tests.support.nodes import start_verb
 
 PREFIX = "gs://bucket/set"
 
@@ -40,9 +39,7 @@ class DataNode:
 
     def verb(self, *arguments: str, message: dict[str, Any] | None = None) -> dict[str, Any]:
         """Its answer, also where it failed."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "HVDCLOUD_NODE_ROOT": str(self.root), "PYTHONPATH": str(REPOSITORY)}
-        with start_verb(*arguments, root=self.root, env=environment) as process:
+        with start_verb(*arguments, root=self.root) as process:
             try:
                 out, errors = process.communicate(json.dumps(message).encode() + b"\n", timeout=240)
             finally:

@@ -16,7 +16,7 @@ import paramiko
 from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.folder import FolderBucket
-from tests.support.nodes import REPOSITORY, start_verb
+from tests.support.nodes import start_verb
 from tests.support.vanishing import RUN, Program, Vm, says
 
 CHUNK = 1 << 15
@@ -59,9 +59,7 @@ class BucketNode:
 
     def start(self, *verb: str) -> subprocess.Popen[bytes]:
         """The node program, as a process."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "HVDCLOUD_NODE_ROOT": str(self.root), "PYTHONPATH": str(REPOSITORY)}
-        return start_verb(*verb, root=self.root, env=environment)
+        return start_verb(*verb, root=self.root)
 
     def _power_off(self, channel: paramiko.Channel) -> None:
         self.verbs.append("poweroff")

@@ -207,12 +207,7 @@ class NodeCluster:
 
     def environment(self, name: str) -> dict[str, str]:
         """For a verb on a node."""
-        return {
-            **os.environ,
-            "HVDCLOUD_NODE_ROOT": str(self.root(name)),
-            "PATH": f"{self._tools}:{os.environ['PATH']}",
-            "PYTHONPATH": str(REPOSITORY),
-        }
+        return {**node_environment(self.root(name)), "PATH": f"{self._tools}:{os.environ['PATH']}"}
 
     def start(self, name: str, *verb: str) -> subprocess.Popen[bytes]:
         """A verb on a node, as a process."""
@@ -379,8 +374,17 @@ def node_cluster(*, nodes: int = 2) -> AbstractContextManager[NodeCluster]:
     return gone_afterwards(lambda folder: NodeCluster(folder, nodes=nodes))
 
 
-def start_verb(*verb: str, root: Path, env: Mapping[str, str], first: str = "") -> subprocess.Popen[bytes]:
+def node_environment(root: Path) -> dict[str, str]:
+    """Of the node program, where a folder is its node's `/`."""
+    return {**os.environ, "HVDCLOUD_NODE_ROOT": str(root), "PYTHONPATH": str(REPOSITORY)}
+
+
+def start_verb(
+    *verb: str, root: Path, env: Mapping[str, str] | None = None, first: str = ""
+) -> subprocess.Popen[bytes]:
     """A verb of the node program, as a process that runs in its node's `/`; `first`: called before it."""
+    root.mkdir(parents=True, exist_ok=True)
+    env = env or node_environment(root)
     pipe = subprocess.PIPE
     words = {"cwd": root, "env": env, "stdin": pipe, "stdout": pipe, "stderr": pipe}
     return WarmPopen(verb, program=NODE, first=first, **words)

@@ -63,17 +63,20 @@ class EngineSlots(LoadScopeScheduling):
         self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
 
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        test = self.registered_collections[node][item_index]
+        self._images_exist = self._images_exist or self._needs_images(self._split_scope(test))
+        super().mark_test_complete(node, item_index, duration)
+
     def _images_are_awaited(self) -> bool:
         """Whether a test that needs the images was given out, and none has ended yet."""
         if self._images_exist:
             return False
-        works = [work.items() for work in self.assigned_work.values()]
-        given_out = [tests for work in works for scope, tests in work if self._needs_images(scope)]
-        self._images_exist = any(any(tests.values()) for tests in given_out)
-        return bool(given_out) and not self._images_exist
+        return any(self._needs_images(scope) for work in self.assigned_work.values() for scope in work)
 
     def _needs_images(self, scope: str) -> bool:
-        return scope == _MACHINES or needs_images(self._root / scope.partition("::")[0])
+        file = self._root / scope.partition("::")[0]
+        return scope == _MACHINES or (needs_engine(file) and needs_images(file))
 
     def _needs_engine(self, scope: str) -> bool:
         return _needs_engine(self._root, scope)
