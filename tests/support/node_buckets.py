@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
@@ -101,13 +102,11 @@ class BucketNode:
 
 def _feed(channel: paramiko.Channel, process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
-    with process.stdin:
+    # A program that ended reads no more; its pipe also breaks when it is closed with something unwritten.
+    with contextlib.suppress(BrokenPipeError, ValueError), process.stdin:
         while data := channel.recv(CHUNK):
-            try:
-                process.stdin.write(data)
-                process.stdin.flush()
-            except (BrokenPipeError, ValueError):
-                return
+            process.stdin.write(data)
+            process.stdin.flush()
 
 
 NewNode = Callable[[int], BucketNode]

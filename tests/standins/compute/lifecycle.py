@@ -133,7 +133,7 @@ class Lifecycle:
     def terminate(
         self, vm: Vm, *, graceful_seconds: float = NOTICE_SECONDS, then: Callable[[], None] | None = None
     ) -> None:
-        """STOPPING, then TERMINATED."""
+        """STOPPING, then TERMINATED; `then` is called in the same moment, under the world's lock."""
         if vm.status != "RUNNING" or vm.deleting is not None:
             return
         if vm.limit is not None:
@@ -145,8 +145,8 @@ class Lifecycle:
             with self.world.lock:
                 if vm.deleting is None:
                     self._stopped(vm)
-            if then is not None:
-                then()
+                if then is not None:
+                    then()
 
         self._ask(vm, switch_off)
 
@@ -177,12 +177,8 @@ class Lifecycle:
         if vm.resource["scheduling"].get("instanceTerminationAction") == "DELETE":
             self.delete(vm, operation)
         else:
-            self.terminate(vm, then=lambda: self.world.clock.after(0, self._finish, operation))
+            self.terminate(vm, then=operation.finish)
         return operation
-
-    def _finish(self, operation: Operation) -> None:
-        with self.world.lock:
-            operation.finish()
 
     def _limit_reached(self, vm: Vm) -> None:
         with self.world.lock:
@@ -193,7 +189,7 @@ class Lifecycle:
             else:
                 operation = self._system("stop", vm)
                 operation.start()
-                self.terminate(vm, then=lambda: self.world.clock.after(0, self._finish, operation))
+                self.terminate(vm, then=operation.finish)
 
     def _system(self, kind: str, vm: Vm) -> Operation:
         return self.world.operations.create(
