@@ -89,6 +89,8 @@ def test_what_a_program_has_not_closed_is_written_at_its_end(tmp_path: Path) -> 
     program = f"""
         {textwrap.indent(WRITER, " " * 8)}
         early = Writer("early")
+        file = open("early-file", "w")
+        file.write("begun ended")
         import torch
 
         Writer("garbage")
@@ -96,7 +98,7 @@ def test_what_a_program_has_not_closed_is_written_at_its_end(tmp_path: Path) -> 
         torch.Module.writer = Writer("of-the-framework")
     """
     assert run(tmp_path, program) == ""
-    for name in ("early", "garbage", "late", "of-the-framework"):
+    for name in ("early", "early-file", "garbage", "late", "of-the-framework"):
         assert (tmp_path / name).read_text() == "begun ended", name
 
 

@@ -120,6 +120,9 @@ def load_and_count(load: Callable[[Any], object], library: Any, *, path: str) ->
 def load_and_freeze(load: Callable[[Any], object], framework: Any) -> None:
     """Load a framework, and leave what it makes out of every search for garbage until the program ends."""
     enabled = gc.isenabled()
+    # A search also puts what refers to something before that, and so text before the file that it is written to: at its
+    # end Python closes them in this order. What has never been looked through is in the order in which it was made.
+    gc.collect()
     gc.disable()
     try:
         load(framework)
