@@ -103,8 +103,8 @@ def finish(
     try:
         from hvdcloud.checkpoints.manifest import list_runs
         from hvdcloud.lifecycle.down import down
-        from hvdcloud.lifecycle.mirror import bring_home, mirroring
-        from hvdcloud.runs import archive
+        from hvdcloud.lifecycle.logs import wait_for_record
+        from hvdcloud.lifecycle.mirror import bring_home
 
         cluster = context.provider.cluster(context.name)
         if cluster is not None:
@@ -121,11 +121,8 @@ def finish(
         ]
         runs = [*(run_id for run_id in earlier if run_id != result.run), result.run]
         pulled = pull_runs(context, bucket=bucket, runs=runs, target=target)
-        # Nodes have lent credentials only until the checkpoints are in the bucket.
-        lent = context.platform.lends_credentials and bucket.url.startswith("gs://")
-        if cluster is not None and cluster.head is not None and not lent:
-            with mirroring(context, cluster), context.console.waiting(context.name, "waiting for the run's log"):
-                archive.wait(bucket, cluster=context.name, run_id=result.run)
+        if cluster is not None and cluster.head is not None:
+            wait_for_record(context, cluster, result.run)
         checked = [result.run] if result.checkpoints_complete else ()
         deleted = down(context, checked=checked, with_cost=False)
         gone = time.time()

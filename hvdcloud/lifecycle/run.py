@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
@@ -28,7 +29,7 @@ from hvdcloud.lifecycle.horovod import (
     gloo_timeout,
     hosts_of,
 )
-from hvdcloud.lifecycle.logs import detached, follow
+from hvdcloud.lifecycle.logs import detached, follow, wait_for_record
 from hvdcloud.lifecycle.mirror import bring_home, mirroring, send_for_resume
 from hvdcloud.lifecycle.pull import check_target
 from hvdcloud.lifecycle.replace import replacing
@@ -91,6 +92,10 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
             if context.config.data:
                 show_data(context, cluster, run_id)
             final = follow(context, cluster, run_id, elastic=elastic, retries=options.retries)
+        if not options.down_when_done:
+            # The run has ended: its result is not lost for Ctrl-C.
+            with contextlib.suppress(KeyboardInterrupt):
+                wait_for_record(context, cluster, run_id)
         return result_of_followed(cluster.name, final)
     except OutputClosedError as closed:
         said = detached(cluster, run_id, down_when_done=options.down_when_done)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from hvdcloud.runs.state import Event, RunState
@@ -45,13 +45,17 @@ def read(
     return None
 
 
-def wait(bucket: Bucket, *, cluster: str, run_id: str) -> None:
-    """Wait until a run that has just ended has its log in the bucket: its nodes are about to go, and hold the only one.
+def wait(bucket: Bucket, *, cluster: str, run_id: str, fetch: Callable[[], object]) -> None:
+    """Wait until a run that has just ended has its log and its last state in the bucket, which its head puts there.
 
-    It is not a checkpoint: after KEEP_SECONDS the nodes go without it.
+    They are no checkpoints: after KEEP_SECONDS it goes on without them.
+
+    Args:
+        fetch: brings what nodes have that do not share the bucket.
     """
     deadline, pause = time.monotonic() + KEEP_SECONDS, _POLL_SECONDS
     while state(bucket, cluster, run_id) is None and time.monotonic() < deadline:
+        fetch()
         time.sleep(pause)
         pause = min(2 * pause, _MOST_POLL_SECONDS)
 

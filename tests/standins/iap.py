@@ -19,10 +19,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+
+from tests.standins.http_server import Server
 
 _MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _SUBPROTOCOL = "relay.tunnel.cloudproxy.app"
@@ -147,7 +149,7 @@ def relaying(backend: Callable[[Mapping[str, str], str], Place]) -> Iterator[str
         def log_message(self, format: str, *args: object) -> None:
             """Quiet."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with Server(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
         server.socket = _tls().wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})

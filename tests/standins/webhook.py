@@ -9,8 +9,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.standins.http_server import Server
 
 TOKEN = "T0PSECRET-a1b2c3"
 """In the path of every address, as in those of Slack: who knows it may send."""
@@ -65,7 +67,7 @@ def webhook(answers: Sequence[int | str] = (), *, tls: ssl.SSLContext | None = N
         def log_message(self, format: str, *args: object) -> None:
             """Quiet."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with Server(("127.0.0.1", 0), Handler) as server:
         if tls is not None:
             server.socket = tls.wrap_socket(server.socket, server_side=True)
         hook.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}/services/{TOKEN}"

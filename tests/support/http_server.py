@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import urlsplit
+
+from tests.standins.http_server import Server
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,6 @@ def answering(answer: Callable[[Asked], Reply | None], *, host: str = "127.0.0.1
 
         def log_message(self, format: str, *args: object) -> None:
             """Quiet."""
-
-    class Server(ThreadingHTTPServer):
-        # A fetcher connects many times at once; what is over that number waits for a second.
-        request_queue_size = 128
 
     with Server((host, port), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})

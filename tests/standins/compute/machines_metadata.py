@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.standins.compute.backing import BackingHost, Instance, metadata_of
 from tests.standins.compute.records import KEY, NAMESPACE
+from tests.standins.http_server import Server
 
 ROOT = "/computeMetadata/v1"
 # Keys below these are the user's, so JSON shows them as they are.
@@ -73,9 +74,8 @@ class MetadataServer:
         self._http.server_close()
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(Server):
     daemon_threads = True
-    request_queue_size = 128
     guest: Callable[[str], Guest | None]
 
     def __init__(self, *args: Any) -> None:

@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +27,7 @@ from tests.standins.compute.lifecycle import Lifecycle
 from tests.standins.compute.records import Records
 from tests.standins.compute.schema import discovery
 from tests.standins.compute.state import Delays, Workers
+from tests.standins.http_server import Server
 from tests.support.http_server import Asked
 
 
@@ -211,9 +212,8 @@ class Emulator:
         self.lifecycle.host(zone).guest_attribute(name, namespace, key, value)
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(Server):
     daemon_threads = True
-    request_queue_size = 256
     owner: Emulator
 
 

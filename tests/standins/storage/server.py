@@ -13,11 +13,12 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 from hvdcloud.providers.gce.doctor.node_rights import RECORDS
+from tests.standins.http_server import Server
 from tests.standins.storage.errors import ApiError, invalid, not_found, not_implemented
 from tests.standins.storage.faults import Faults
 from tests.standins.storage.http import CutError, Request
@@ -145,9 +146,8 @@ def running_server(folder: Path, *, buckets: tuple[str, ...] = ("bucket",), **op
         yield server
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(Server):
     daemon_threads = True
-    request_queue_size = 256
     owner: StorageServer
 
 
