@@ -4,6 +4,7 @@ what the node program puts before ranks' programs. The framework is a stand-in, 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -14,6 +15,7 @@ import pytest
 from hvdcloud.node.rank_hook import sitecustomize
 
 FRAMEWORK = """
+import codecs
 import gc
 
 if gc.get_threshold() == (10, 2, 2):
@@ -28,6 +30,7 @@ class Ring:
         self.own = self
 
 rings = [Ring() for _ in range(1000)]
+codecs.register_error("rings", lambda error, rings=rings: ("", 0))
 """
 WRITER = """
 class Writer:
@@ -43,8 +46,8 @@ class Writer:
 """Of which only a search for garbage finds that it is not needed any more."""
 
 
-def run(folder: Path, program: str, *, framework: str = FRAMEWORK, name: str = "torch") -> str:
-    """What a program prints that runs as a rank's does, in this folder."""
+def run(folder: Path, program: str, *, framework: str = FRAMEWORK, name: str = "torch") -> tuple[str, str]:
+    """What a program writes on its standard streams that runs as a rank's does, in this folder."""
     (folder / f"{name}.py").write_text(framework)
     (folder / "train.py").write_text(textwrap.dedent(program))
     environment = {
@@ -61,8 +64,8 @@ def run(folder: Path, program: str, *, framework: str = FRAMEWORK, name: str = "
         timeout=60,
         check=False,
     )
-    assert done.stderr == ""
-    return done.stdout
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("name", sitecustomize.FRAMEWORKS)
@@ -82,12 +85,14 @@ def test_what_a_framework_makes_while_it_loads_is_never_looked_through(tmp_path:
         gc.collect()
         print(while_it_loaded, own())
     """
-    assert run(tmp_path, program, name=name) == "0 None\n"
+    assert run(tmp_path, program, name=name) == ("0 None\n", "")
 
 
 def test_what_a_program_has_not_closed_is_written_at_its_end(tmp_path: Path) -> None:
     program = f"""
         {textwrap.indent(WRITER, " " * 8)}
+        import json
+
         early = Writer("early")
         file = open("early-file", "w")
         file.write("begun ended")
@@ -96,10 +101,35 @@ def test_what_a_program_has_not_closed_is_written_at_its_end(tmp_path: Path) -> 
         Writer("garbage")
         late = Writer("late")
         torch.Module.writer = Writer("of-the-framework")
+        json.writer = Writer("of-a-library")
     """
-    assert run(tmp_path, program) == ""
-    for name in ("early", "early-file", "garbage", "late", "of-the-framework"):
+    assert run(tmp_path, program) == ("", "")
+    for name in ("early", "early-file", "garbage", "late", "of-the-framework", "of-a-library"):
         assert (tmp_path / name).read_text() == "begun ended", name
+
+
+@pytest.mark.parametrize(
+    ("left", "whole"),
+    [
+        ("", [False, True, False, False]),
+        ("reader = open(__file__)", [False, True, False, False]),
+        ("log = open('log', 'w')", [False, True, True, True]),
+        ("import subprocess\nfilter = subprocess.Popen(['true'], stdin=subprocess.PIPE)", [False, True, True, True]),
+    ],
+    ids=["nothing", "a file that is read", "a file that is written", "a pipe"],
+)
+def test_at_its_end_all_is_looked_through_once_unless_something_may_have_to_be_written(
+    tmp_path: Path, left: str, whole: list[bool]
+) -> None:
+    program = f"""
+        import atexit, gc
+        atexit.register(gc.set_debug, gc.DEBUG_STATS)
+        import torch
+        {textwrap.indent(left, " " * 8).strip()}
+    """
+    _, said = run(tmp_path, program)
+    searches = re.findall(r"collecting generation 2.*\n.*in each generation: (\d+) (\d+) (\d+)", said)
+    assert [sum(map(int, objects)) > 2000 for objects in searches] == whole
 
 
 def test_a_framework_that_fails_to_load_fails_as_ever(tmp_path: Path) -> None:
@@ -111,4 +141,4 @@ def test_a_framework_that_fails_to_load_fails_as_ever(tmp_path: Path) -> None:
             print(error, gc.isenabled(), gc.get_freeze_count())
     """
     failing = "raise ImportError('libcudart.so')"
-    assert run(tmp_path, program, framework=failing) == "libcudart.so True 0\n"
+    assert run(tmp_path, program, framework=failing) == ("libcudart.so True 0\n", "")

@@ -14,7 +14,8 @@ On GPUs the clock is the processor's: a rank's own kernels, which are still comp
 
 PyTorch makes 170,000 objects while it loads, which stay to the end. Python would look through all of them for garbage
 again and again: while they are made, as soon as a training has made a fourth as many that stay, whenever the program
-asks for that, and four times at its end. So they are left out (gc.freeze) until the program has ended.
+asks for that, and four times at its end. So they are left out (gc.freeze) until the program has ended, and then looked
+through once.
 
 Runs under the user's Python, of any version from 3.8, alone in its folder. Nothing here may fail a rank.
 """
@@ -22,11 +23,13 @@ Runs under the user's Python, of any version from 3.8, alone in its folder. Noth
 from __future__ import annotations
 
 import atexit
+import fcntl
 import functools
 import gc
 import importlib.util
 import json
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -39,6 +42,7 @@ LIBRARY = "horovod.torch.mpi_lib_v2"
 FUNCTION = "horovod_torch_wait_and_clear"
 WRITE_SECONDS = 1.0
 RECORD_BYTES = 256
+STDERR = 2
 FRAMEWORKS = ("torch", "tensorflow")
 
 
@@ -89,8 +93,12 @@ class Waits:
             return
 
     def close(self) -> None:
+        """Write the file for the last time."""
         if self.rank >= 0:
             self.write()
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 def count(library: Any, waits: Waits) -> None:
@@ -127,15 +135,20 @@ def load_and_freeze(load: Callable[[Any], object], framework: Any) -> None:
     try:
         load(framework)
         gc.freeze()
-        atexit.register(unfreeze_after_search)
     finally:
         if enabled:
             gc.enable()
 
 
-def unfreeze_after_search() -> None:
-    """At the end Python looks for garbage, then clears all modules, and looks again for what is garbage by that: only
-    the first time is what belongs to them left out."""
+def shorten_end() -> None:
+    """Have Python look through everything once at its end, instead of four times: before it removes the modules, before
+    and after it clears those that are left, and at last (finalize_modules and Py_FinalizeEx in CPython).
+
+    The first time is without what the framework made, the second one is whole. The others could only find what the
+    program has left in libraries, and look through all only where something of that may still have to be written.
+    """
+    if not gc.get_freeze_count():
+        return
     unfreeze = gc.unfreeze
 
     def at(phase: str, info: object) -> None:
@@ -144,6 +157,32 @@ def unfreeze_after_search() -> None:
             unfreeze()
 
     gc.callbacks.append(at)
+    if not is_writing():
+        vars(sys)["_hvdcloud_freezer"] = Freezer()
+
+
+class Freezer:
+    """Leaves everything out of further searches when it is deleted."""
+
+    __slots__ = ()
+
+    def __del__(self, freeze: Callable[[], None] = gc.freeze) -> None:
+        freeze()
+
+
+def is_writing() -> bool:
+    """Whether the program has a file or a pipe open to write to, beside its standard streams."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            mode, flags = os.fstat(int(name)).st_mode, fcntl.fcntl(int(name), fcntl.F_GETFL)
+        except OSError:
+            # The one of the list itself.
+            continue
+        # Libraries wake their own threads by pipes that never block.
+        written = stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and not flags & os.O_NONBLOCK)
+        if written and flags & os.O_ACCMODE != os.O_RDONLY and int(name) > STDERR:
+            return True
+    return False
 
 
 class Finder:
@@ -196,4 +235,6 @@ if __name__ == "sitecustomize":
         loads: dict[str, Callable[..., None]] = dict.fromkeys(FRAMEWORKS, load_and_freeze)
         loads[LIBRARY] = functools.partial(load_and_count, path=os.environ[FILE_VARIABLE])
         sys.meta_path.insert(0, Finder(loads))
+        # What is registered first is called last.
+        atexit.register(shorten_end)
     run_hidden()
