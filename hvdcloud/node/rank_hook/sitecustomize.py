@@ -12,7 +12,7 @@ TensorFlow's collectives do not come by here: our Horovod for it counts them its
 
 On GPUs the clock is the processor's: a rank's own kernels, which are still computing then, count as waiting.
 
-PyTorch makes 170,000 objects while it loads, which stay to the end. Python would look through all of them for garbage
+PyTorch makes 250,000 objects while it loads, which stay to the end. Python would look through all of them for garbage
 again and again: while they are made, as soon as a training has made a fourth as many that stay, whenever the program
 asks for that, and four times at its end. So they are left out (gc.freeze) until the program has ended, and then looked
 through once.
