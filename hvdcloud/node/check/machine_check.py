@@ -48,7 +48,7 @@ def main(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         url, endpoint, name = str(request["bucket"]), request.get("bucket_endpoint"), str(request["object"])
         credentials, cpu_seconds = request.get("credentials"), float(request.get("cpu_seconds", CPU_SECONDS))
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"check: {type(error).__name__}: {error}", hint="hvdcloud check again") from error
     refuse_while_active()
     try:

@@ -152,7 +152,8 @@ def _sockets(worker: int) -> Iterator[tuple[int, int, Socket]]:
                 with contextlib.suppress(OSError):
                     kind, _, inode = os.readlink(entry.path).partition(":")
                     if kind == "socket":
-                        holders[inode[1:-1]] = pid, int(entry.name)
+                        # Of those that share it, the worker itself: it lives longest.
+                        holders.setdefault(inode[1:-1], (pid, int(entry.name)))
     for table in TABLES:
         # The kernel takes milliseconds for a table, since it goes through all that it has room for.
         for text in read([table.replace("self", str(worker))] if holders else []):
