@@ -30,6 +30,6 @@ def see_all(made: Workers, *, now: float) -> None:
         see(made, node, *(other for other in nodes if other != node), now=now)
 
 
-def end(made: Workers, node: str, exit_code: int, *, at: float) -> None:
-    """The first worker of a node ends."""
-    made.processes[node, 7].ended = Ended(RankRecord(rank=0, exit_code=exit_code), at)
+def end(made: Workers, node: str, exit_code: int, *, at: float, terminated: bool = False) -> None:
+    """The first worker of a node ends. `terminated`: Horovod has told it to."""
+    made.processes[node, 7].ended = Ended(RankRecord(rank=0, exit_code=exit_code, terminated=terminated), at)

@@ -184,6 +184,8 @@ def test_a_node_whose_worker_has_ended_well_lacks_none_while_others_are_still_en
     end(made, "d-1", 1, at=100.0)
     assert made.nodes() == {"d-2"}
     assert made.nodes_served() == {"d-0", "d-2"}
+    end(made, "d-2", 0, at=100.0, terminated=True)
+    assert made.nodes_served() == {"d-0"}
     made.begin(now=101.0)
     assert made.nodes_served() == set()
 

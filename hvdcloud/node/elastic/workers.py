@@ -68,8 +68,8 @@ class Workers:
         return {process.node for process in self.living()}
 
     def nodes_served(self) -> set[str]:
-        """The nodes where workers run or have ended with 0, so that Horovod has none to start there."""
-        return {process.node for process in self.processes.values() if process.lives or process.succeeded}
+        """The nodes where workers run or have done their work, so that Horovod has none to start there."""
+        return {process.node for process in self.processes.values() if process.lives or process.completed}
 
     def any_succeeded(self) -> bool:
         """Whether a worker has ended with 0."""

@@ -168,6 +168,11 @@ class Worker:
         return self.ended is not None and not self.ended.record.exit_code
 
     @property
+    def completed(self) -> bool:
+        """It ended with 0 by itself: the 0 of one that was told to end says nothing."""
+        return self.succeeded and self.ended is not None and not self.ended.record.terminated
+
+    @property
     def failed(self) -> bool:
         """By itself, not because Horovod had asked it to end, and the others did not get over it."""
         record = self.ended.record if self.ended else None
@@ -194,7 +199,7 @@ def judge_elastic(
         lost: nodes that are missing now.
         stopped, trouble, launcher: as `judge` takes them.
     """
-    done = [each for each in workers if each.succeeded and each.ended and not each.ended.record.terminated]
+    done = [each for each in workers if each.completed]
     if done:
         first = min(worker.ended.at for worker in done if worker.ended)
         unfinished = [
