@@ -95,11 +95,11 @@ def _is_any_marked(run: str) -> bool:
 
 
 def _is_live(process: Process) -> bool:
-    """Whether it runs: one that only waits to be reaped does not."""
+    """Whether it runs: one that only waits to be reaped does not, unless a thread of it is still in the kernel."""
     import psutil
 
     try:
-        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) or process.num_threads() > 1
     except psutil.NoSuchProcess:
         return False
 
