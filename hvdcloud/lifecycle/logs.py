@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, UsageError
 from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
-from hvdcloud.lifecycle.mirror import bring_home, mirroring
+from hvdcloud.lifecycle.mirror import bring_from_head, mirroring
 from hvdcloud.lifecycle.notify import is_tried_again, tell_lost
 from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.storage_tokens import lend
@@ -122,14 +122,14 @@ def read_log(context: Context, cluster: Cluster, state: RunState) -> Followed:
 
 
 def wait_for_record(context: Context, cluster: Cluster, run_id: str) -> None:
-    """Wait until a run that has just ended has its log and how it ended in the bucket; a few seconds at most."""
+    """Wait until a run that has just ended has its log and how it ended in the bucket, but not long."""
     # Nodes have lent credentials only until the checkpoints are in the bucket.
     if context.platform.lends_credentials and cluster.bucket.startswith("gs://"):
         return
-    bucket, fetch = context.bucket(cluster, retry_seconds=BRIEF_RETRY_SECONDS), partial(bring_home, context, cluster)
     # What is wrong with the bucket is said where something depends on it.
     with contextlib.suppress(HvdcloudError), context.console.waiting(cluster.name, "waiting for the run's log"):
-        archive.wait(bucket, cluster=cluster.name, run_id=run_id, fetch=fetch)
+        bucket = context.bucket(cluster, retry_seconds=BRIEF_RETRY_SECONDS)
+        archive.wait(bucket, cluster=cluster.name, run_id=run_id, fetch=partial(bring_from_head, context, cluster))
 
 
 def _show(context: Context, state: RunState, *, rank: int | None, log: Iterable[bytes]) -> Followed:

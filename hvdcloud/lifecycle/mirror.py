@@ -59,6 +59,19 @@ def bring_home(context: Context, cluster: Cluster) -> Sequence[HvdcloudError]:
         return _bring(context, now, mirror)
 
 
+def bring_from_head(context: Context, cluster: Cluster) -> None:
+    """Fetch what the head has, if it runs, nodes have a bucket each, and no other process fetches.
+
+    Raises:
+        HvdcloudError: it could not be fetched.
+    """
+    mirror, head = mirror_of(context, cluster), cluster.head
+    if mirror is not None and head is not None and head.state is NodeState.RUNNING:
+        with mirror.alone() as alone:
+            if alone:
+                _bring_from(context.fleet(cluster).head, mirror)
+
+
 @contextlib.contextmanager
 def awake(context: Context, cluster: Cluster) -> Iterator[Cluster]:
     """The cluster for the block, with nodes of it that have stopped and may hold more than this machine has: they are
@@ -206,6 +219,15 @@ def _bring(context: Context, cluster: Cluster, mirror: Mirror) -> list[HvdcloudE
     return failed
 
 
+def _bring_from(session: Session, mirror: Mirror) -> Brought:
+    try:
+        return mirror.bring(session)
+    except HvdcloudError:
+        # It may have ended in the middle of an answer.
+        session.close()
+        raise
+
+
 def _revive(context: Context, nodes: Sequence[Node]) -> dict[str, Node]:
     """Start the nodes again; returns those that run, by name. A warning says what prevents it."""
     deadline = time.monotonic() + context.provider.ready_seconds
@@ -286,11 +308,7 @@ class _Follower:
     def _bring(self, session: Session) -> Brought:
         if self._ending.is_set():
             raise NodeError("the run is no longer followed", hint="hvdcloud pull")
-        try:
-            return self._mirror.bring(session)
-        except HvdcloudError:
-            session.close()
-            raise
+        return _bring_from(session, self._mirror)
 
     def _renew(self) -> None:
         """Nodes of an elastic run come and go."""

@@ -92,7 +92,8 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
             if context.config.data:
                 show_data(context, cluster, run_id)
             final = follow(context, cluster, run_id, elastic=elastic, retries=options.retries)
-        if not options.down_when_done:
+        # The head of a run that was lost may be lost too, and the run may be tried again.
+        if not options.down_when_done and final.state.result != "lost":
             # The run has ended: its result is not lost for Ctrl-C.
             with contextlib.suppress(KeyboardInterrupt):
                 wait_for_record(context, cluster, run_id)
