@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.node.monitor import waits
+from hvdcloud.node.rank_hook import sitecustomize
 from hvdcloud.runs.reports import RankWaits
 from hvdcloud.runs.state import RunState
 from tests.support.nodes import RUN, NodeCluster, node_cluster
@@ -93,6 +96,24 @@ def test_nothing_is_counted_where_the_project_does_not_want_it(cluster: NodeClus
     assert state.waits == []
     assert "[0] variables [] True" in cluster.log()
     assert not (cluster.run_dir() / "waits").exists()
+
+
+def test_a_child_that_a_rank_has_forked_writes_no_counts(tmp_path: Path) -> None:
+    program = """
+        import os, runpy, sys
+        counts = runpy.run_path(sys.argv[1])["Waits"]("counts")
+        counts.rank, counts.calls = 0, 1
+        counts.close()
+        if os.fork() == 0:
+            counts.calls = 2
+            sys.exit(counts.close())
+        os.wait()
+    """
+    (tmp_path / "counts").touch()
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), sitecustomize.__file__], cwd=tmp_path, check=True, timeout=60
+    )
+    assert json.loads((tmp_path / "counts").read_text())["calls"] == 1
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,10 @@ class Writer:
 """Of which only a search for garbage finds that it is not needed any more."""
 
 
+ONCE = [False, True, False, False]
+"""Which of the four searches at Python's end are through what the framework has made."""
+
+
 def run(folder: Path, program: str, *, framework: str = FRAMEWORK, name: str = "torch") -> tuple[str, str]:
     """What a program writes on its standard streams that runs as a rank's does, in this folder."""
     (folder / f"{name}.py").write_text(framework)
@@ -111,12 +115,14 @@ def test_what_a_program_has_not_closed_is_written_at_its_end(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("left", "whole"),
     [
-        ("", [False, True, False, False]),
-        ("reader = open(__file__)", [False, True, False, False]),
-        ("log = open('log', 'w')", [False, True, True, True]),
-        ("import subprocess\nfilter = subprocess.Popen(['true'], stdin=subprocess.PIPE)", [False, True, True, True]),
+        ("", ONCE),
+        ("reader = open(__file__)", ONCE),
+        ("log = open('log', 'w')", [True, True, True, True]),
+        ("import subprocess\nfilter = subprocess.Popen(['true'], stdin=subprocess.PIPE)", [True, True, True, True]),
+        ("import socket\nends = socket.socketpair()", [True, True, True, True]),
+        ("import socket\nends = [each.setblocking(False) or each for each in socket.socketpair()]", ONCE),
     ],
-    ids=["nothing", "a file that is read", "a file that is written", "a pipe"],
+    ids=["nothing", "a file that is read", "a file that is written", "a pipe", "a connection", "one of a library"],
 )
 def test_at_its_end_all_is_looked_through_once_unless_something_may_have_to_be_written(
     tmp_path: Path, left: str, whole: list[bool]
@@ -130,6 +136,71 @@ def test_at_its_end_all_is_looked_through_once_unless_something_may_have_to_be_w
     _, said = run(tmp_path, program)
     searches = re.findall(r"collecting generation 2.*\n.*in each generation: (\d+) (\d+) (\d+)", said)
     assert [sum(map(int, objects)) > 2000 for objects in searches] == whole
+
+
+def test_what_a_program_with_searches_switched_off_has_not_closed_is_written_at_its_end(tmp_path: Path) -> None:
+    program = """
+        import gc
+        import torch
+        gc.disable()
+        def train():
+            log.write("a step")
+        log = open("log", "w")
+        train()
+        gc.collect()
+    """
+    assert run(tmp_path, program) == ("", "")
+    assert (tmp_path / "log").read_text() == "a step"
+
+
+def test_what_was_made_before_the_framework_writes_into_a_file_that_was_opened_after_it(tmp_path: Path) -> None:
+    program = """
+        class Log:
+            def __del__(self):
+                self.file.write("ended")
+                self.file.close()
+
+        log = Log()
+        import torch
+        log.file = open("log", "w")
+        log.file.write("begun ")
+    """
+    assert run(tmp_path, program) == ("", "")
+    assert (tmp_path / "log").read_text() == "begun ended"
+
+
+@pytest.mark.parametrize(
+    "imports",
+    ["def main():\n    import tensorflow\nmain()", "import torch\nown = made()\nimport tensorflow"],
+    ids=["in a function", "after another one"],
+)
+def test_what_a_program_that_is_at_work_has_made_is_freed_though_a_framework_is_loaded_then(
+    tmp_path: Path, imports: str
+) -> None:
+    (tmp_path / "tensorflow.py").write_text(FRAMEWORK.replace('"rings"', '"more-rings"'))
+    program = f"""
+        import gc, weakref
+
+        class Model:
+            def __init__(self):
+                self.own = self
+
+        made, own = Model, Model()
+        {textwrap.indent(imports, " " * 8).strip()}
+        own = weakref.ref(own)
+        gc.collect()
+        print(own())
+    """
+    assert run(tmp_path, program) == ("None\n", "")
+
+
+def test_a_program_without_room_for_another_descriptor_ends_as_ever(tmp_path: Path) -> None:
+    program = """
+        import os, resource
+        import torch
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+    """
+    assert run(tmp_path, program) == ("", "")
 
 
 def test_a_framework_that_fails_to_load_fails_as_ever(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ On GPUs the clock is the processor's: a rank's own kernels, which are still comp
 
 PyTorch makes 250,000 objects while it loads, which stay to the end. Python would look through all of them for garbage
 again and again: while they are made, as soon as a training has made a fourth as many that stay, whenever the program
-asks for that, and four times at its end. So they are left out (gc.freeze) until the program has ended, and then looked
-through once.
+asks for that, and four times at its end. So they are left out (gc.freeze), with the few that the program had made
+before, until it has ended, and then looked through once.
 
 Runs under the user's Python, of any version from 3.8, alone in its folder. Nothing here may fail a rank.
 """
@@ -35,6 +35,7 @@ import time
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 FILE_VARIABLE = "HVDCLOUD_WAITS"
@@ -44,6 +45,7 @@ WRITE_SECONDS = 1.0
 RECORD_BYTES = 256
 STDERR = 2
 FRAMEWORKS = ("torch", "tensorflow")
+IMPORTING = (__name__, "importlib", "importlib._bootstrap", "importlib._bootstrap_external", "runpy")
 
 
 class Waits:
@@ -51,7 +53,7 @@ class Waits:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.descriptor = -1
+        self.process = os.getpid()
         self.waited = 0.0
         self.calls = 0
         self.since = 0.0
@@ -78,17 +80,23 @@ class Waits:
 
     def write(self) -> None:
         """Write the file; without room or rights the counts are missing, and training continues."""
+        # A child that the program has forked has counts of its own, which are not the rank's.
+        if os.getpid() != self.process:
+            return
+        record = {
+            "rank": self.rank,
+            "waited": round(self.waited, 6),
+            "seconds": round(self.ended - self.began, 6),
+            "since": round(self.since, 3),
+            "calls": self.calls,
+        }
         try:
-            if self.descriptor < 0:
-                self.descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
-            record = {
-                "rank": self.rank,
-                "waited": round(self.waited, 6),
-                "seconds": round(self.ended - self.began, 6),
-                "since": round(self.since, 3),
-                "calls": self.calls,
-            }
-            os.pwrite(self.descriptor, json.dumps(record).encode().ljust(RECORD_BYTES), 0)
+            # Each time: a program may close all that it has open, and get the number for a file of its own.
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.pwrite(descriptor, json.dumps(record).encode().ljust(RECORD_BYTES), 0)
+            finally:
+                os.close(descriptor)
         except Exception:  # noqa: BLE001 - a rank never fails over what is counted of it
             return
 
@@ -96,9 +104,6 @@ class Waits:
         """Write the file for the last time."""
         if self.rank >= 0:
             self.write()
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
 
 
 def count(library: Any, waits: Waits) -> None:
@@ -125,39 +130,51 @@ def load_and_count(load: Callable[[Any], object], library: Any, *, path: str) ->
         count(library, Waits(path))
 
 
-def load_and_freeze(load: Callable[[Any], object], framework: Any) -> None:
-    """Load a framework, and leave what it makes out of every search for garbage until the program ends."""
-    enabled = gc.isenabled()
-    # A search also puts what refers to something before that, and so text before the file that it is written to: at its
-    # end Python closes them in this order. What has never been looked through is in the order in which it was made.
-    gc.collect()
-    gc.disable()
-    try:
-        load(framework)
-        gc.freeze()
-    finally:
-        if enabled:
-            gc.enable()
+class Frozen:
+    """What was made until a framework was loaded: left out of every search for garbage until the program ends."""
 
+    def __init__(self) -> None:
+        self.whole = False
 
-def shorten_end() -> None:
-    """Have Python look through everything once at its end, instead of four times: before it removes the modules, before
-    and after it clears those that are left, and at last (finalize_modules and Py_FinalizeEx in CPython).
+    def load(self, load: Callable[[Any], object], framework: Any) -> None:
+        """Load a framework, and freeze what there is then, if it is the first one and the program has only begun: what
+        it makes later may be large, and garbage soon."""
+        enabled = gc.isenabled()
+        # A search also puts what refers to something before that, and so text before the file that it is written to: at
+        # its end Python closes them in this order. What has never been looked through is in the order in which it was
+        # made.
+        gc.collect()
+        gc.disable()
+        try:
+            load(framework)
+            if not gc.get_freeze_count() and is_at_module_level():
+                gc.freeze()
+                self.whole = True
+        finally:
+            if enabled:
+                gc.enable()
 
-    The first time is without what the framework made, the second one is whole. The others could only find what the
-    program has left in libraries, and look through all only where something of that may still have to be written.
-    """
-    if not gc.get_freeze_count():
-        return
-    unfreeze = gc.unfreeze
+    def end(self) -> None:
+        """Have Python look through everything once at its end, instead of four times: before it removes the modules,
+        before and after it clears those that are left, and at last (finalize_modules and Py_FinalizeEx in CPython).
 
-    def at(phase: str, info: object) -> None:
-        # Modules may have been cleared, this one too.
-        if phase == "stop":
+        The first time is without what is frozen, the second one is whole. The others could only find what the program
+        has left in libraries. Where something may still have to be written, Python ends as ever: what it finds first
+        decides what can be written.
+        """
+        if not self.whole:
+            return
+        unfreeze = gc.unfreeze
+        if is_writing() or not gc.isenabled():
             unfreeze()
+            return
 
-    gc.callbacks.append(at)
-    if not is_writing():
+        def at(phase: str, info: object) -> None:
+            # Modules may have been cleared, this one too.
+            if phase == "stop":
+                unfreeze()
+
+        gc.callbacks.append(at)
         vars(sys)["_hvdcloud_freezer"] = Freezer()
 
 
@@ -170,17 +187,31 @@ class Freezer:
         freeze()
 
 
+def is_at_module_level() -> bool:
+    """Whether modules are being imported, and no function of the program runs."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name != "<module>" and frame.f_globals.get("__name__") not in IMPORTING:
+            return False
+        frame = frame.f_back
+    return True
+
+
 def is_writing() -> bool:
-    """Whether the program has a file or a pipe open to write to, beside its standard streams."""
-    for name in os.listdir("/proc/self/fd"):
+    """Whether the program has a file, a pipe or a connection open to write to, beside its standard streams."""
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError:
+        return True
+    for name in names:
         try:
             mode, flags = os.fstat(int(name)).st_mode, fcntl.fcntl(int(name), fcntl.F_GETFL)
         except OSError:
             # The one of the list itself.
             continue
-        # Libraries wake their own threads by pipes that never block.
-        written = stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and not flags & os.O_NONBLOCK)
-        if written and flags & os.O_ACCMODE != os.O_RDONLY and int(name) > STDERR:
+        # Libraries have pipes and connections that never block.
+        waits = (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and not flags & os.O_NONBLOCK
+        if (stat.S_ISREG(mode) or waits) and flags & os.O_ACCMODE != os.O_RDONLY and int(name) > STDERR:
             return True
     return False
 
@@ -232,9 +263,10 @@ def run_hidden() -> None:
 
 if __name__ == "sitecustomize":
     if os.environ.get(FILE_VARIABLE):
-        loads: dict[str, Callable[..., None]] = dict.fromkeys(FRAMEWORKS, load_and_freeze)
+        frozen = Frozen()
+        loads: dict[str, Callable[..., None]] = dict.fromkeys(FRAMEWORKS, frozen.load)
         loads[LIBRARY] = functools.partial(load_and_count, path=os.environ[FILE_VARIABLE])
         sys.meta_path.insert(0, Finder(loads))
         # What is registered first is called last.
-        atexit.register(shorten_end)
+        atexit.register(frozen.end)
     run_hidden()
