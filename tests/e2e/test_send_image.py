@@ -122,8 +122,13 @@ def test_what_a_cut_left_can_be_deleted(source: Any, layered: str) -> None:
             send_image(layered, source=source, targets={"gpu1": client}, labels={"hvdcloud-owner": "ada"})
         way.restore()
         parts = client.images(filters={"label": "hvdcloud-owner=ada"}, quiet=True)
-        assert discard_parts(client) == len(parts) > 0
-        assert client.images(quiet=True, all=True) == []
+        assert discard_parts(client) >= len(parts) > 0
+        # The engine may still have been loading a portion that had arrived whole.
+
+        def empty() -> bool:
+            return discard_parts(client) + len(client.images(quiet=True, all=True)) == 0
+
+        until(empty, seconds=30, pause=0.1, what="an engine without images")
 
 
 def test_a_portion_travels_while_the_engine_unpacks_the_one_before(source: Any, layered: str) -> None:
