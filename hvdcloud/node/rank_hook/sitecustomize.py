@@ -134,7 +134,7 @@ class Frozen:
     """What was made until a framework was loaded: left out of every search for garbage until the program ends."""
 
     def __init__(self) -> None:
-        self.whole = False
+        self.is_frozen = False
 
     def load(self, load: Callable[[Any], object], framework: Any) -> None:
         """Load a framework, and freeze what there is then, if it is the first one and the program has only begun: what
@@ -149,7 +149,7 @@ class Frozen:
             load(framework)
             if not gc.get_freeze_count() and is_at_module_level():
                 gc.freeze()
-                self.whole = True
+                self.is_frozen = True
         finally:
             if enabled:
                 gc.enable()
@@ -162,7 +162,7 @@ class Frozen:
         has left in libraries. Where something may still have to be written, Python ends as ever: what it finds first
         decides what can be written.
         """
-        if not self.whole:
+        if not self.is_frozen:
             return
         unfreeze = gc.unfreeze
         if is_writing() or not gc.isenabled():
