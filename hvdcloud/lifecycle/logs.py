@@ -124,7 +124,7 @@ def read_log(context: Context, cluster: Cluster, state: RunState) -> Followed:
 def wait_for_record(context: Context, cluster: Cluster, run_id: str) -> None:
     """Wait until a run that has just ended has its log and how it ended in the bucket, but not long."""
     # Nodes have lent credentials only until the checkpoints are in the bucket.
-    if context.platform.lends_credentials and cluster.bucket.startswith("gs://"):
+    if context.platform.lends_credentials and (cluster.bucket or context.bucket_url).startswith("gs://"):
         return
     # What is wrong with the bucket is said where something depends on it.
     with contextlib.suppress(HvdcloudError), context.console.waiting(cluster.name, "waiting for the run's log"):

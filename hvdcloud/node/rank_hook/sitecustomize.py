@@ -210,8 +210,8 @@ def is_writing() -> bool:
             # The one of the list itself.
             continue
         # Libraries have pipes and connections that never block.
-        waits = (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and not flags & os.O_NONBLOCK
-        if (stat.S_ISREG(mode) or waits) and flags & os.O_ACCMODE != os.O_RDONLY and int(name) > STDERR:
+        blocks = (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and not flags & os.O_NONBLOCK
+        if (stat.S_ISREG(mode) or blocks) and flags & os.O_ACCMODE != os.O_RDONLY and int(name) > STDERR:
             return True
     return False
 
