@@ -46,7 +46,7 @@ class Writer:
 """Of which only a search for garbage finds that it is not needed any more."""
 
 
-ONCE = [False, True, False, False]
+ONCE, ALWAYS = [False, True, False, False], [True, True, True, True]
 """Which of the four searches at Python's end are through what the framework has made."""
 
 
@@ -117,9 +117,9 @@ def test_what_a_program_has_not_closed_is_written_at_its_end(tmp_path: Path) -> 
     [
         ("", ONCE),
         ("reader = open(__file__)", ONCE),
-        ("log = open('log', 'w')", [True, True, True, True]),
-        ("import subprocess\nfilter = subprocess.Popen(['true'], stdin=subprocess.PIPE)", [True, True, True, True]),
-        ("import socket\nends = socket.socketpair()", [True, True, True, True]),
+        ("log = open('log', 'w')", ALWAYS),
+        ("import subprocess\nfilter = subprocess.Popen(['true'], stdin=subprocess.PIPE)", ALWAYS),
+        ("import socket\nends = socket.socketpair()", ALWAYS),
         ("import socket\nends = [each.setblocking(False) or each for each in socket.socketpair()]", ONCE),
     ],
     ids=["nothing", "a file that is read", "a file that is written", "a pipe", "a connection", "one of a library"],

@@ -150,7 +150,6 @@ def relaying(backend: Callable[[Mapping[str, str], str], Place]) -> Iterator[str
             """Quiet."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
         server.socket = _tls().wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()

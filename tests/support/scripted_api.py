@@ -65,7 +65,6 @@ class Script:
                 """Quiet."""
 
         self.server = Server(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 

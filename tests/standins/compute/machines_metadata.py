@@ -75,7 +75,6 @@ class MetadataServer:
 
 
 class _Server(Server):
-    daemon_threads = True
     guest: Callable[[str], Guest | None]
 
     def __init__(self, *args: Any) -> None:

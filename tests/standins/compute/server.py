@@ -213,7 +213,6 @@ class Emulator:
 
 
 class _Server(Server):
-    daemon_threads = True
     owner: Emulator
 
 

@@ -147,7 +147,6 @@ def running_server(folder: Path, *, buckets: tuple[str, ...] = ("bucket",), **op
 
 
 class _Server(Server):
-    daemon_threads = True
     owner: StorageServer
 
 
