@@ -38,6 +38,14 @@ def some(names: Sequence[str], *, most: int = 8) -> str:
     return f"{', '.join(names[:most])}{more}"
 
 
+def kept_files(files: int, others: int, *, noun: str = "checkpoint") -> str:
+    """`3 checkpoints and 1 other file`; `others`: those of `files` that are none."""
+    if files == others:
+        return counted(others, "file") if files else "no checkpoints"
+    also = f" and {counted(others, 'other file')}" if others else ""
+    return counted(files - others, noun) + also
+
+
 def dollars(value: float) -> str:
     """To the cent: `$0.31`, `$1,204.00`; what rounds to nothing and is not nothing is `less than $0.01`."""
     return "less than $0.01" if 0 < value < LEAST_SHOWN_DOLLARS else f"${value:,.2f}"

@@ -1,4 +1,5 @@
-"""Names that are never checkpoints: what a program would take for a repository, and hvdcloud's own.
+"""Names of the files that are kept: by what a model is known, how a file's name becomes an object's, and names that are
+never checkpoints, what a program would take for a repository and hvdcloud's own.
 
 A version control program runs commands that a repository's configuration names, and a shell's prompt asks it in every
 folder that is entered. So nothing that it would take for a repository is sent to the bucket or written to this disk.
@@ -6,13 +7,16 @@ folder that is entered. So nothing that it would take for a repository is sent t
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from hvdcloud.checkpoints.manifest import file_name
+from hvdcloud.checkpoints.manifest import LONGEST_COMPONENT, file_name
 from hvdcloud.units import some
 
+WORKSPACE = "workspace"
+"""The folder of a run's objects, and of a pulled run, with what ranks wrote in the project's folder."""
 MOST_SENTENCES = 10
 _OWN = ".hvdcloud"
 _REPOSITORIES = (".git", ".hg")
@@ -22,6 +26,56 @@ _SHORT_NAMES = re.compile(r"(git|hg)~[0-9]+")
 # file that says where those are.
 _HEAD, _OBJECTS, _REFS, _ELSEWHERE = "head", "objects", "refs", "commondir"
 _PARTS_OF_A_REPOSITORY = frozenset((_HEAD, _OBJECTS, _REFS, _ELSEWHERE))
+
+_MODEL = re.compile(
+    r"(checkpoint|ckpt|model|weight|snapshot|epoch)s?(?![a-z])"
+    r"|\.(pt|pth|ckpt|h5|hdf5|keras|safetensors|onnx|tflite|gguf|pdparams|distcp|index|data-\d+-of-\d+|(pth|pt|ckpt)\.tar)$",
+    re.IGNORECASE,
+)
+_NOT_IN_OBJECTS = re.compile(r"[\x00-\x1f\ud800-\udfff]+")
+_LONGEST_FILE_NAME = 900
+"""Bytes: Cloud Storage takes 1,024, with the names of cluster, run and node."""
+_DIGEST = 16
+
+
+def is_model(name: str) -> bool:
+    """Whether a person would take a file of the project's folder for a model or a checkpoint, by its path there."""
+    return bool(_MODEL.search(name.removeprefix(f"{WORKSPACE}/")))
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether a run's object counts as a checkpoint: all that is in the checkpoint directory, and models elsewhere."""
+    file = file_name(name)
+    return not file.startswith(f"{WORKSPACE}/") or is_model(file)
+
+
+def checkpoint_name(file: str) -> str:
+    """The object's name of a file of the checkpoint directory: its path, but for folders called as WORKSPACE."""
+    return f"@{file}" if file.partition("/")[0].lstrip("@") == WORKSPACE else file
+
+
+def checkpoint_file(name: str) -> str:
+    """The path that `checkpoint_name` made this name of."""
+    return name[1:] if name.startswith("@") and name.partition("/")[0].lstrip("@") == WORKSPACE else name
+
+
+def object_safe(file: str) -> str:
+    """A path as an object's name can have it: %XX for a byte that none may have, a digest for what is too long."""
+    name = _NOT_IN_OBJECTS.sub(_escaped, file)
+    name = "/".join(part if len(part.encode()) <= LONGEST_COMPONENT else _cut(part) for part in name.split("/"))
+    return name if len(name.encode()) <= _LONGEST_FILE_NAME else f"{_digest(name)}/{name.rpartition('/')[2]}"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in found[0].encode(errors="surrogateescape"))
+
+
+def _cut(part: str) -> str:
+    return part.encode()[: LONGEST_COMPONENT - _DIGEST - 1].decode(errors="ignore") + f"~{_digest(part)}"
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
 
 
 def own_name(file: str) -> str | None:

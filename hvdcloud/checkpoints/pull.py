@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hvdcloud.checkpoints.fetch import fetch, local_paths, remove_partials
 from hvdcloud.checkpoints.manifest import RUN_ID, BadManifest, Entry, Manifest, load_each, run_prefix
-from hvdcloud.checkpoints.names import clashes, refusals
+from hvdcloud.checkpoints.names import clashes, is_checkpoint, refusals
 from hvdcloud.checkpoints.verified_files import Verified, VerifiedFiles, has_bytes_of
 from hvdcloud.errors import CapacityError, CheckpointError
 from hvdcloud.storage.base import (
@@ -53,6 +53,7 @@ class PullResult:
     run: str
     path: Path  # The folder, `TARGET/RUN`.
     files: int  # How many files are now on this disk, verified.
+    others: int  # How many of them are neither models nor of the checkpoint directory.
     fetched: int  # How many of them this pull brought.
     bytes_fetched: int
     bytes_skipped: int
@@ -72,11 +73,17 @@ class PullError(CheckpointError):
 @dataclass(slots=True, kw_only=True)
 class _Tally:
     files: int = 0
+    others: int = 0
     fetched: int = 0
     bytes_fetched: int = 0
     bytes_skipped: int = 0
     failed: dict[str, Exception] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+
+    def count(self, entry: Entry) -> None:
+        """One more file is on this disk."""
+        self.files += 1
+        self.others += not is_checkpoint(entry.name)
 
 
 def pull(
@@ -188,7 +195,7 @@ def _bring(
     missing: list[Entry] = []
     for entry in wanted.values():
         if is_right(places[entry.name], entry):
-            tally.files += 1
+            tally.count(entry)
             tally.bytes_skipped += entry.size
         else:
             missing.append(entry)
@@ -202,7 +209,7 @@ def _bring(
             tally.failed[entry.name] = error
             return
         _remember(verified_files, path, entry, cluster=cluster, run=run)
-        tally.files += 1
+        tally.count(entry)
         tally.fetched += 1
         tally.bytes_fetched += entry.size
         if time.monotonic() - saved >= _LEDGER_EVERY:
@@ -223,7 +230,7 @@ def _bring(
         right = [entry for entry in unlisted if is_right(places[entry.name], entry)]
         for entry in right:
             tally.failed.pop(entry.name, None)
-            tally.files += 1
+            tally.count(entry)
             tally.bytes_skipped += entry.size
         rest = [(entry, places[entry.name]) for entry in unlisted if entry not in right]
         fetch_all(rest, on_done=announced_done)
@@ -235,6 +242,7 @@ def _result(run: str, root: Path, tally: _Tally, *, bad: Sequence[BadManifest], 
         run=run,
         path=root,
         files=tally.files,
+        others=tally.others,
         fetched=tally.fetched,
         bytes_fetched=tally.bytes_fetched,
         bytes_skipped=tally.bytes_skipped,

@@ -11,7 +11,7 @@ import typer
 from hvdcloud.cli import complete
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Share, Wait, Yes
 from hvdcloud.cli.cluster import show_down
-from hvdcloud.units import counted, dollars, seconds, size
+from hvdcloud.units import counted, dollars, kept_files, seconds, size, some
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.cost import Cost
@@ -201,7 +201,9 @@ def show_end(
         for line in result.cost.lines:
             console.answer(line)
     result.raise_for_failure(again=again, pulled=True)
-    files = counted(own.files, "checkpoint") if own and own.files else "no checkpoints"
+    files = kept_files(own.files, own.others) if own else "no checkpoints"
+    if result.left_out:
+        files += f"; not kept: {some(result.left_out, most=3)}"
     money = price(platform, result.cost)
     console.result(result_parts(result, seconds(took), money, files), path=own.folder if own and own.files else None)
 
@@ -292,7 +294,7 @@ def show_pull(console: Console, result: PullResult) -> None:
         if not entry.files:
             console.answer(f"run {entry.run} has written no checkpoint" + ("" if entry.complete else _missing(entry)))
             continue
-        files = counted(entry.files, "checkpoint file")
+        files = kept_files(entry.files, entry.others, noun="checkpoint file")
         said = f"{files} of run {entry.run}, verified ({size(entry.bytes_fetched)} fetched)"
         if entry.complete:
             console.result([said], path=entry.folder)

@@ -127,6 +127,12 @@ class CheckpointsConfig(Section):
         "machine; the folder is empty or a bucket of hvdcloud's, any other only in the environment or a flag",
     )
     keep_every: Duration = Field(default=60.0, description="how often new files leave the node")
+    workspace_gb: float = Field(
+        default=1.0,
+        ge=0,
+        description="how many GB of what the ranks of a node write in the project's folder are kept for each run; "
+        "models and checkpoints, by their names, always are",
+    )
 
 
 class LimitsConfig(Section):

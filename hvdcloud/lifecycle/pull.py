@@ -36,6 +36,8 @@ class PulledRun:
     bytes_fetched: int
     complete: bool
     """False while the run may still write more, and where it ended before everything was in the bucket."""
+    others: int = 0
+    """How many of its files are neither models nor of the checkpoint directory."""
     ended: bool = False
     """It writes no more."""
     refused: Sequence[str] = ()
@@ -142,6 +144,7 @@ def _pull_run(
         run=run,
         folder=folder / run,
         files=result.files,
+        others=result.others,
         bytes_fetched=result.bytes_fetched,
         complete=result.complete,
         refused=refused,

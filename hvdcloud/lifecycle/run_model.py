@@ -18,7 +18,7 @@ from hvdcloud.runs.reports import RankWaits
 from hvdcloud.runs.retry import Attempt
 from hvdcloud.runs.slow_ranks import SlowRanks, slow_ranks_of
 from hvdcloud.runs.state import Member, RunState
-from hvdcloud.units import counted, seconds
+from hvdcloud.units import kept_files, seconds, some
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.cost import Cost
@@ -39,6 +39,10 @@ class RunResult:
     reason: str = ""
     seconds: float
     checkpoint_files: int = 0
+    other_files: int = 0
+    """How many of them are neither models nor of the checkpoint directory."""
+    left_out: Sequence[str] = ()
+    """Files and folders of the project's folder that were too large to be kept."""
     checkpoints_complete: bool = False
     last_line: str = ""
     """The last line that rank 0 printed, if the run was followed; of an elastic run, that any rank printed; of a run
@@ -86,9 +90,10 @@ class RunResult:
     @property
     def checkpoints(self) -> str:
         """`12 checkpoint files, all in the bucket`."""
-        files = counted(self.checkpoint_files, "checkpoint file") if self.checkpoint_files else "no checkpoints"
+        files = kept_files(self.checkpoint_files, self.other_files, noun="checkpoint file")
         if self.checkpoints_complete:
-            return f"{files}, all in the bucket" if self.checkpoint_files else files
+            kept = f"{files}, all in the bucket" if self.checkpoint_files else files
+            return kept + (f"; not kept: {some(self.left_out, most=3)}" if self.left_out else "")
         return f"{files} in the bucket, and not all that its nodes hold" if self.state != "running" else files
 
     def raise_for_failure(self, *, again: str | None = None, pulled: bool = False) -> None:
@@ -144,6 +149,8 @@ def result_of(cluster: str, state: RunState) -> RunResult:
         reason=told(state),
         seconds=(state.ended or time.time()) - state.started if state.started else 0.0,
         checkpoint_files=state.checkpoints.files,
+        other_files=state.checkpoints.others,
+        left_out=state.checkpoints.left_out,
         checkpoints_complete=state.checkpoints.complete,
         world=None if state.done else state.world,
         restarts=state.restarts,

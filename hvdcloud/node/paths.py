@@ -19,6 +19,9 @@ SSH_PORT = 2222
 SSH_SOCKETS = "ssh-"
 """How the sockets of shared ssh connections begin, in `volatile_dir`."""
 
+STAGING = ".hvdcloud-staging"
+"""The folder in the workspace for files that are on their way."""
+
 _RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 
 
@@ -74,9 +77,24 @@ def run_dir(run: str) -> Path:
     return runs_dir() / check_run_id(run)
 
 
+def uploads_file(run: str) -> Path:
+    """The last report of this node's agent on its uploads."""
+    return run_dir(run) / "uploads.json"
+
+
 def checkpoints_dir(run: str) -> Path:
     """HVDCLOUD_CHECKPOINT_DIR of one run."""
     return state_dir() / "checkpoints" / check_run_id(run)
+
+
+def outputs_dir(run: str) -> Path:
+    """What one run wrote in the project's folder, once that is another run's."""
+    return state_dir() / "outputs" / check_run_id(run)
+
+
+def workspace_file() -> Path:
+    """The run whose outputs the changes in the project's folder are, and what was there before."""
+    return state_dir() / "workspace.json"
 
 
 def bucket_dir() -> Path:

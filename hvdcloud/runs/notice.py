@@ -165,7 +165,7 @@ class Notice:
             seconds=until - state.started if state.started else None,
             dollars=cost_so_far(About.from_json(state.about), now=now),
             max_cost=settings.max_cost,
-            checkpoint_files=state.checkpoints.files if state.done else None,
+            checkpoint_files=state.checkpoints.files - state.checkpoints.others if state.done else None,
             checkpoints_complete=state.checkpoints.complete,
             metrics=reader.metrics,
             last_lines=shown(failure.lines) if failure is not None and failure.lines else last_lines(log),

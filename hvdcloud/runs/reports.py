@@ -108,13 +108,16 @@ class UploadReport:
     """Every file is in the bucket, and the manifests say so."""
     files: int = 0
     """How many were uploaded."""
+    others: int = 0
+    """How many of these are neither models nor in the checkpoint directory."""
     pending: Sequence[str] = ()
     """Still being written, or changed while they were read."""
     errors: Sequence[str] = ()
     """Sentences; one for each file, or for the bucket."""
     skipped: Sequence[str] = ()
-    """Sentences about what is not uploaded: links that lead out of the checkpoint directory, names that no checkpoint
-    may have."""
+    """Sentences about what is not uploaded: links that lead elsewhere, names that no checkpoint may have."""
+    left_out: Sequence[str] = ()
+    """Files and folders of the project's folder that are too large to be kept."""
     needs_token: bool = False
     """The storage token has ended, and uploads wait for the next one."""
 
@@ -128,15 +131,17 @@ class UploadReport:
         return cls(
             complete=bool(reports) and all(report.complete for report in reports.values()),
             files=sum(report.files for report in reports.values()),
+            others=sum(report.others for report in reports.values()),
             pending=[f"{node}: {name}" for node, report in reports.items() for name in report.pending],
             errors=[f"{node}: {error}" for node, report in reports.items() for error in report.errors],
             skipped=[f"{node}: {what}" for node, report in reports.items() for what in report.skipped],
+            left_out=sorted({name for report in reports.values() for name in report.left_out}),
             needs_token=any(report.needs_token for report in reports.values()),
         )
 
     def to_json(self) -> dict[str, Any]:
         found = asdict(self)
-        return found if self.needs_token else {key: found[key] for key in found if key != "needs_token"}
+        return {key: found[key] for key in found if found[key] or key not in ("others", "left_out", "needs_token")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

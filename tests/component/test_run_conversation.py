@@ -184,6 +184,7 @@ def test_a_laptop_sends_a_run_as_it_did(laptop: Laptop, new_vm: NewVm, tmp_path:
     said[1]["about"] = sorted(said[1]["about"])
     # Younger than the recording; a node of that time does not look at it.
     assert [each.pop("stuck") for each in said] == [1800.0, 1800.0]
+    assert said[0].pop("workspace_bytes") == 10**9
     assert told(said, {str(tmp_path): "FOLDER", said[1]["run"]: "RUN"}) == RECORDED["sent"][kind]
 
 
@@ -203,7 +204,8 @@ def test_a_laptop_reads_what_nodes_answered_as_it_did(kind: str) -> None:
     # Younger than the recording, and empty where a node of that time says nothing of it.
     for key in ("data", "slow_ranks", "stuck"):
         assert [each.pop(key) for each in read] == [None] * len(read)
-    for key in ("attempts", "nodes_lost", "nodes_preempted", "waits"):
+    assert [each.pop("other_files") for each in read] == [0] * len(read)
+    for key in ("left_out", "attempts", "nodes_lost", "nodes_preempted", "waits"):
         assert [list(each.pop(key)) for each in read] == [[]] * len(read)
     assert [(each.pop("missing_module"), each.pop("shares_gpu")) for each in read] == [("", False)] * len(read)
     assert [each.pop("times")["launched"] for each in read] == [None] * len(read)

@@ -103,7 +103,7 @@ def test_a_run_is_complete_once_everything_is_in_the_bucket(nodes: tuple[Node, N
     head, _ = nodes
     head.write("last", b"weights", modified=100)
     assert not head.is_complete()
-    assert head.finish() == UploadReport(complete=True, files=1, pending=[], errors=[], skipped=[])
+    assert head.finish() == UploadReport(complete=True, files=1, pending=[], errors=[], skipped=[], left_out=[])
     assert head.is_complete()
 
 

@@ -23,9 +23,11 @@ from hvdcloud.node.mesh import ssh
 from hvdcloud.node.records.secrets_file import read_credentials, read_environment, read_notify, write_private
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.request import Request
-from hvdcloud.node.run.sync import check_wanted
+from hvdcloud.node.run.sync import check_wanted, is_unchanged, sha256_of
 
-_AS_ON_THE_HEAD = ("run", "cluster", "bucket", "bucket_endpoint", "keep_every", "command", "user", "stuck")
+_AS_ON_THE_HEAD = (
+    *("run", "cluster", "bucket", "bucket_endpoint", "keep_every", "workspace_bytes", "command", "user", "stuck"),
+)
 PREPARE_SECONDS = 120.0
 """For a workspace of some GB; one that takes longer is tried again."""
 
@@ -58,7 +60,7 @@ class RunBundle(NamedTuple):
             "interface": words[words.index(option) + 1] if option in words else None,
             # With as many shares as nodes with ranks began.
             "data": None if request.data is None else request.data.to_json(),
-            "files": _files(),
+            "joins": True,
         }
         return cls(request, header, paths.workspace())
 
@@ -69,11 +71,16 @@ class RunBundle(NamedTuple):
         return began.index(member.name) if member.name in began else member.index % max(1, len(began))
 
 
-def _files() -> list[dict[str, Any]]:
-    """The project's files, as the last sync recorded them."""
+def _files(workspace: Path) -> list[dict[str, Any]]:
+    """The project's files: those that the last sync recorded, as ranks may have changed them since."""
     known = (read_json(paths.sync_file()) or {}).get("files", {})
-    wanted = ("link", "size", "mode", "sha256")
-    return [{"path": path, **{key: known[path][key] for key in wanted if key in known[path]}} for path in sorted(known)]
+    files = []
+    for path in sorted(known):
+        file = {"path": path, **{key: known[path][key] for key in known[path] if key != "mtime_ns"}}
+        if "link" not in file and not is_unchanged((workspace / path).stat(), known[path]):
+            file |= {"size": (workspace / path).stat().st_size, "sha256": sha256_of(workspace / path)}
+        files.append(file)
+    return files
 
 
 def provision(bundle: RunBundle, member: Member) -> None:
@@ -91,7 +98,8 @@ def provision(bundle: RunBundle, member: Member) -> None:
         return
     # A storage token that has been renewed since the run began.
     credentials = read_credentials(bundle.header["run"]) or bundle.header["credentials"]
-    header = {**bundle.header, "credentials": credentials, "node": member.index, "slots": member.slots}
+    files = _files(bundle.workspace)
+    header = {**bundle.header, "credentials": credentials, "node": member.index, "slots": member.slots, "files": files}
     if header["data"] is not None:
         header["data"] = {**header["data"], "index": bundle.share_of(member)}
     with subprocess.Popen(
@@ -112,7 +120,9 @@ def provision(bundle: RunBundle, member: Member) -> None:
             answer = process.stdout.readline().decode(errors="replace")
             first = parse_object(answer)
             if first is not None and first.get("want"):
-                _send(pipe, bundle, check_wanted(first, node=node, files=len(bundle.header["files"])))
+                _send(
+                    pipe, bundle.workspace, [files[index] for index in check_wanted(first, node=node, files=len(files))]
+                )
         answer = process.stdout.read().decode(errors="replace") or answer
         said = process.stderr.read().decode(errors="replace").strip()
     if process.returncode != 0:
@@ -123,15 +133,12 @@ def provision(bundle: RunBundle, member: Member) -> None:
     ssh.forget_connection(node)
 
 
-def _send(pipe: IO[bytes], bundle: RunBundle, wanted: Sequence[int]) -> None:
-    files = bundle.header["files"]
+def _send(pipe: IO[bytes], workspace: Path, files: Sequence[dict[str, Any]]) -> None:
     with tarfile.open(fileobj=pipe, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-        for index in wanted:
-            entry = files[index]
+        for entry in files:
             info = tarfile.TarInfo(entry["path"])
             info.size, info.mode = entry["size"], entry["mode"]
-            with (bundle.workspace / entry["path"]).open("rb") as content:
+            with (workspace / entry["path"]).open("rb") as content:
                 if os.fstat(content.fileno()).st_size < info.size:
-                    why = f"{entry['path']} was changed in the head's workspace, so no node can join the run"
-                    raise NodeError(why, hint="hvdcloud stop, then hvdcloud run")
+                    raise NodeError(f"{entry['path']} changed while it was sent", hint="hvdcloud logs")
                 archive.addfile(info, content)

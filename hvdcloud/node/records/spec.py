@@ -29,6 +29,8 @@ class Spec(NamedTuple):
     command: tuple[str, ...]
     resume: str | None
     """The run whose checkpoints were put into the checkpoint directory."""
+    workspace_bytes: int = 10**9
+    """How much of what ranks write in the project's folder is kept, besides models."""
     elastic: bool = False
     """Whether nodes may leave and join while it runs."""
     interface: str | None = None
@@ -56,6 +58,7 @@ class Spec(NamedTuple):
                 cores=max(1, int(value["cores"])),
                 command=tuple(str(part) for part in value["command"]),
                 resume=value.get("resume"),
+                workspace_bytes=int(value.get("workspace_bytes", 10**9)),
                 elastic=bool(value.get("elastic", False)),
                 interface=value.get("interface"),
                 user=str(value.get("user") or ""),

@@ -4,13 +4,13 @@ The supervisor on the head starts it over ssh and both hold a lease: JSON lines 
 the lease breaks (the head is gone) or falls silent (the head is frozen), the agent does what the supervisor would have
 asked for: it ends every process of the run on its node, uploads what is left, and goes.
 
-Messages from the supervisor: hello {silence, beat}, beat, finish; of ranks that are watched (run/stuck.py) look {fresh,
-of}, stacks; in an elastic run also mesh {addresses}, disconnect, reset, gather. To it: data (NodeData of
-runs/state.py), waits {ranks} (RankWaits), ready, beat, rank {rank, pid, host}, ended {record, pid, reaped, ago}, looked
-{of, compared, signs, spins, written}, stacks {ranks}, connected {workers, listening}, disconnected {broken}, reset
-{error}, gather {error}, token {missing}, leaving {why}, saved and ending {why} (uploads/drain.py), reaped {left},
-finished {checkpoints}. Of `ended`, `reaped` means that the agent was ending the ranks by then, and `ago` is the number
-of seconds since the rank's end.
+Messages from the supervisor: hello {silence, beat}, beat, finish; of ranks that are watched (run/stuck.py) look
+{fresh, of}, stacks; in an elastic run also mesh {addresses}, disconnect, reset, gather. To it: data (NodeData of
+runs/state.py), waits {ranks} (RankWaits), left_out {names}, ready, beat, rank {rank, pid, host}, ended {record, pid,
+reaped, ago}, looked {of, compared, signs, spins, written}, stacks {ranks}, connected {workers, listening},
+disconnected {broken}, reset {error}, gather {error}, token {missing}, leaving {why}, saved and ending {why}
+(uploads/drain.py), reaped {left}, finished {checkpoints}. Of `ended`, `reaped` means that the agent was ending the
+ranks by then, and `ago` is the number of seconds since the rank's end.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Agent:
     def __init__(self, spec: Spec, lease: Channel, *, probe: bool = False) -> None:
         self._spec = spec
         self._lease = lease
-        self._upload_loop = UploadLoop(spec)
+        self._upload_loop = UploadLoop(spec, say_left_out=lambda names: self._say({"names": names}, "left_out"))
         self._sampler = Sampler(spec, self._upload_loop, say_waits=self._say_waits)
         self._looker = Looker(spec)
         self._selector = selectors.DefaultSelector()

@@ -4,17 +4,20 @@ are begun to be fetched."""
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.errors import HvdcloudError, NodeError, UsageError
 from hvdcloud.node import machine, paths, rank_user
+from hvdcloud.node.files import read_json
 from hvdcloud.node.rank_user import RankUser
 from hvdcloud.node.records.active import ActiveRunError, active_run, live_agents
 from hvdcloud.node.records.secrets_file import as_json, write_private
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.launcher import imported_by_launcher, launcher_environment
 from hvdcloud.node.run.sync import Entry, Sync
+from hvdcloud.node.uploads import outputs
 
 if TYPE_CHECKING:
     from hvdcloud.runs.notice import Settings
@@ -52,6 +55,7 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
     user = rank_user.establish(spec.user)
     if user is not None:
         _refuse_owner_of_launcher(spec, user)
+    outputs.set_aside((read_json(paths.sync_file()) or {}).get("files", {}))
     sync = Sync(workspace=paths.workspace(), record=paths.sync_file(), entries=entries)
     wanted = sync.plan()
     answer.write(json.dumps({"want": wanted}).encode() + b"\n")
@@ -70,7 +74,12 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
     write_private(spec.run, environment=environment, credentials=header.get("credentials"), notify=notify)
     checkpoints = paths.checkpoints_dir(spec.run)
     checkpoints.mkdir(parents=True, exist_ok=True)
+    if user is not None:
+        rank_user.give(paths.workspace(), user)
+    outputs.begin(outputs.Outputs(spec.run, spec.workspace_bytes))
     restored = _restore(spec, checkpoints) if spec.resume else 0
+    if header.get("joins"):
+        _bring_outputs(spec, checkpoints)
     if user is not None:
         rank_user.give(paths.workspace(), user)
         rank_user.give(checkpoints, user)
@@ -131,3 +140,16 @@ def _restore(spec: Spec, directory: Path) -> int:
     assert spec.resume is not None
     restored: int = restore(open_run_bucket(spec), cluster=spec.cluster, run_from=spec.resume, directory=directory)
     return restored
+
+
+def _bring_outputs(spec: Spec, directory: Path) -> None:
+    """Get what the ranks of other nodes have written in the project's folder by now."""
+    from hvdcloud.checkpoints.names import WORKSPACE
+    from hvdcloud.node.uploads.loop import open_run_bucket
+    from hvdcloud.node.uploads.restore import gather
+
+    try:
+        gather(open_run_bucket(spec), cluster=spec.cluster, run=spec.run, directory=directory, only=f"{WORKSPACE}/")
+    except HvdcloudError as error:
+        # The run has it in memory: this node can train without.
+        sys.stderr.write(f"hvdcloud: {error}\n")

@@ -20,7 +20,7 @@ from hvdcloud.node.channel import turn
 from hvdcloud.node.mesh.ssh import forget_connections
 from hvdcloud.node.notify import tell
 from hvdcloud.node.records import state
-from hvdcloud.node.run.finish import announcements, not_uploaded
+from hvdcloud.node.run.finish import announcements, left_out_note, not_uploaded
 from hvdcloud.node.run.launcher import Launcher
 from hvdcloud.node.run.lease import Lease, remote_agent
 from hvdcloud.node.run.log import QUIET_SECONDS, RunLog
@@ -30,7 +30,7 @@ from hvdcloud.node.run.recorder import Recorder
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.watch import RankWatch
 from hvdcloud.node.uploads.drain import Saved, saved_note
-from hvdcloud.runs.reports import NodeData, RankWaits, UploadReport
+from hvdcloud.runs.reports import NodeData, RankWaits, UploadReport, texts_of
 from hvdcloud.runs.state import RunState
 
 FAILURE_SECONDS = 2.0
@@ -234,6 +234,8 @@ class Supervisor:
             self._leaves(lease, str(message["why"]))
         elif kind == "saved":
             self._log.note(saved_note(lease.node, Saved.from_json(message)))
+        elif kind == "left_out":
+            self._log.note(left_out_note(lease.node, texts_of(message["names"])))
         elif kind == "token":
             self._recorder.token(lease.node, missing=bool(message["missing"]))
         elif kind in ("looked", "stacks"):

@@ -15,8 +15,8 @@ from typing import IO, Any, NamedTuple
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node.files import read_json, write_json
+from hvdcloud.node.paths import STAGING
 
-_STAGING = ".hvdcloud-staging"
 _BLOCK = 1 << 20
 
 
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise UsageError(f"the list of files is malformed: {error!r}", hint="hvdcloud run again") from error
         parts = path.split("/")
-        if "\0" in path or any(part in ("", ".", "..") for part in parts) or parts[0] == _STAGING:
+        if "\0" in path or any(part in ("", ".", "..") for part in parts) or parts[0] == STAGING:
             raise UsageError(f"{path!r} is not a path inside the project", hint="rename it or add it to .gitignore")
         if entry.link is not None and not _stays_inside(path, entry.link):
             hint = "replace it by what it points to, or add it to .gitignore"
@@ -92,7 +92,7 @@ class Sync:
         self._workspace = workspace
         self._record_file = record
         self._entries = entries
-        self._staging = workspace / _STAGING
+        self._staging = workspace / STAGING
         stored = read_json(record) or {}
         self._known: dict[str, dict[str, Any]] = stored.get("files", {})
         self._folders: set[str] = set(stored.get("folders", []))
@@ -190,7 +190,7 @@ class Sync:
         if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
             return False
         known = self._known.get(entry.path)
-        sha256 = known.get("sha256") if known and _is_unchanged(status, known) else _sha256(target)
+        sha256 = known.get("sha256") if known and is_unchanged(status, known) else sha256_of(target)
         if sha256 != entry.sha256:
             return False
         if stat.S_IMODE(status.st_mode) != entry.mode:
@@ -250,10 +250,11 @@ class Sync:
             return False
         if "link" in known:
             return stat.S_ISLNK(status.st_mode) and str(target.readlink()) == known["link"]
-        return stat.S_ISREG(status.st_mode) and _is_unchanged(status, known)
+        return stat.S_ISREG(status.st_mode) and is_unchanged(status, known)
 
 
-def _is_unchanged(status: os.stat_result, known: dict[str, Any]) -> bool:
+def is_unchanged(status: os.stat_result, known: dict[str, Any]) -> bool:
+    """Whether a file is as a sync recorded it."""
     return (status.st_size, status.st_mtime_ns) == (known.get("size"), known.get("mtime_ns"))
 
 
@@ -262,7 +263,8 @@ def _parents(path: str) -> list[str]:
     return [str(parent) for parent in reversed(PurePosixPath(path).parents[:-1])]
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Hexadecimal, of a file's bytes."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):

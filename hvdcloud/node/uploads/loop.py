@@ -6,9 +6,9 @@ ranks, and a bucket that comes back later is used then.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.threads import attempt
 
 if TYPE_CHECKING:
+    from hvdcloud.node.uploads.outputs import Outputs
     from hvdcloud.node.uploads.uploader import Uploader
     from hvdcloud.storage.base import Bucket
 
@@ -29,14 +30,9 @@ FLUSH_SECONDS = 3600.0
 _TOKEN_POLL_SECONDS = 0.2
 
 
-def report_file(run: str) -> Path:
-    """uploads.json: the last report of this node's agent."""
-    return paths.run_dir(run) / "uploads.json"
-
-
 def is_complete(run: str) -> bool:
     """Whether all checkpoints of this node are in the bucket and its manifest says so."""
-    return UploadReport.from_json(read_json(report_file(run))).complete
+    return UploadReport.from_json(read_json(paths.uploads_file(run))).complete
 
 
 def incomplete_runs() -> list[str]:
@@ -54,10 +50,13 @@ def open_run_bucket(spec: Spec) -> Bucket:
 
 
 class UploadLoop:
-    """Uploads the checkpoints of one run on this node."""
+    """Uploads the checkpoints of one run on this node. `say_left_out` is called, in a thread, with what is too large to
+    be kept, when that is found."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, *, say_left_out: Callable[[Sequence[str]], object] = lambda _: None) -> None:
         self._spec = spec
+        self._say_left_out = say_left_out
+        self._left_out: set[str] = set()
         self.bucket: Bucket | None = None
         """The run's bucket; None as long as it could not be opened."""
         self._uploader: Uploader | None = None
@@ -71,6 +70,12 @@ class UploadLoop:
     @property
     def _directory(self) -> Path:
         return paths.checkpoints_dir(self._spec.run)
+
+    @property
+    def _outputs(self) -> Outputs:
+        from hvdcloud.node.uploads.outputs import Outputs
+
+        return Outputs(self._spec.run, self._spec.workspace_bytes)
 
     def start(self) -> None:
         self._thread.start()
@@ -102,6 +107,7 @@ class UploadLoop:
                 gather(self.bucket, cluster=self._spec.cluster, run=self._spec.run, directory=self._directory)
                 if user := rank_user.find(self._spec.user):
                     rank_user.give(self._directory, user)
+                    rank_user.give(paths.workspace(), user)
             except Exception as error:  # noqa: BLE001 - reported; the ranks take what they find
                 return f"{type(error).__name__}: {error}"
             finally:
@@ -150,6 +156,7 @@ class UploadLoop:
             run=spec.run,
             node=spec.node,
             directory=self._directory,
+            outputs=self._outputs,
             uploaded=self._uploaded,
         )
 
@@ -162,6 +169,9 @@ class UploadLoop:
         if report.result is None:
             return self._failed(report.error)
         self.needs_token = report.result.needs_token
+        if new := {*report.result.left_out} - self._left_out:
+            self._left_out |= new
+            self._say_left_out(sorted(new))
         return report.result
 
     def _finish(self, token_seconds: float) -> UploadReport:
@@ -206,16 +216,15 @@ class UploadLoop:
 
     def _unopened(self, error: str) -> UploadReport:
         """The bucket cannot be opened: everything there is, is pending."""
-        there: list[str] = []
-        with contextlib.suppress(OSError):
-            files = (path for path in self._directory.rglob("*") if path.is_file())
-            there = sorted(str(path.relative_to(self._directory)) for path in files)
-        return UploadReport(pending=there, errors=[error])
+        from hvdcloud.node.uploads.scan import walk
+
+        there = attempt(self._directory, lambda folder: walk(folder, []) + self._outputs.files([], set()))
+        return UploadReport(pending=sorted(file.name for file in there.result or ()), errors=[error])
 
 
 def write_report(run: str, report: UploadReport) -> None:
     """Remember how far the checkpoints are; on a full disk it is asked of the bucket again."""
     try:
-        write_json(report_file(run), report.to_json())
+        write_json(paths.uploads_file(run), report.to_json())
     except OSError:
-        report_file(run).unlink(missing_ok=True)
+        paths.uploads_file(run).unlink(missing_ok=True)

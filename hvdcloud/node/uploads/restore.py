@@ -1,4 +1,5 @@
-"""The checkpoints of an earlier run into this run's checkpoint directory, before its ranks start.
+"""The files of an earlier run to their places, before the ranks of this one start: its checkpoint directory and what
+ranks wrote in the project's folder.
 
 What was put there is written down beside the directory, so that the uploader does not send it back; the manifest names
 the earlier run instead, and a later restore follows that chain.
@@ -12,7 +13,9 @@ from pathlib import Path
 
 from hvdcloud.checkpoints.fetch import fetch, local_paths, remove_partials
 from hvdcloud.checkpoints.manifest import Entry, file_name, load_manifests, run_prefix
+from hvdcloud.checkpoints.names import WORKSPACE, checkpoint_file
 from hvdcloud.errors import CapacityError, CheckpointError
+from hvdcloud.node import paths
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.storage.base import Bucket, disk_error, free_bytes
 from hvdcloud.storage.checksum import crc32c_of_file
@@ -62,8 +65,8 @@ def restore(bucket: Bucket, *, cluster: str, run_from: str, directory: Path) -> 
     return _restore(bucket, choices_of(bucket, cluster=cluster, run_from=run_from), directory, run_from, replace=False)
 
 
-def gather(bucket: Bucket, *, cluster: str, run: str, directory: Path) -> int:
-    """Bring `directory` to the newest that all nodes of this very run have in the bucket.
+def gather(bucket: Bucket, *, cluster: str, run: str, directory: Path, only: str = "") -> int:
+    """Bring this node to the newest that all nodes of this very run have in the bucket; `only`: below this folder.
 
     Unlike `restore`, whose errors it raises, it replaces a file that another node has written since. What is here must
     be in the bucket already. Returns how many of its files are there.
@@ -71,7 +74,9 @@ def gather(bucket: Bucket, *, cluster: str, run: str, directory: Path) -> int:
     if not load_manifests(bucket, cluster=cluster, run=run):
         return 0
     earlier = read_baseline(directory).run
-    return _restore(bucket, choices_of(bucket, cluster=cluster, run_from=run), directory, earlier, replace=True)
+    choices = choices_of(bucket, cluster=cluster, run_from=run)
+    choices = {name: choices[name] for name in choices if name.startswith(only)}
+    return _restore(bucket, choices, directory, earlier, replace=True)
 
 
 def _restore(
@@ -82,7 +87,7 @@ def _restore(
         remove_partials(directory)
     except OSError as error:
         raise disk_error(error, path=directory, doing="preparing") from error
-    places = local_paths(directory, list(choices))
+    places = _places(directory, choices)
     restored: dict[str, tuple[int, int]] = {}
     for name in list(choices):
         if places[name].is_file():
@@ -110,6 +115,21 @@ def _restore(
             details="\n".join(f"{name}: {error}" for name, error in sorted(failures.items())[:50]),
         )
     return len(restored)
+
+
+def _places(directory: Path, choices: dict[str, list[Candidate]]) -> dict[str, Path]:
+    """Where the files belong; what the laptop has sent is not replaced, and no choice any more."""
+    project = (read_json(paths.sync_file()) or {}).get("files", {})
+    below = f"{WORKSPACE}/"
+    for name in [name for name in choices if name.startswith(below) and name.removeprefix(below) in project]:
+        del choices[name]
+    outputs = {name: name.removeprefix(below) for name in choices if name.startswith(below)}
+    checkpoints = {name: checkpoint_file(name) for name in choices if name not in outputs}
+    places: dict[str, Path] = {}
+    for root, files in ((paths.workspace(), outputs), (directory, checkpoints)):
+        found = local_paths(root, list(files.values()))
+        places |= {name: found[file] for name, file in files.items()}
+    return places
 
 
 def choices_of(bucket: Bucket, *, cluster: str, run_from: str) -> dict[str, list[Candidate]]:

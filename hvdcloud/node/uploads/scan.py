@@ -1,14 +1,15 @@
-"""What is in a checkpoint directory, and how to tell that a file has changed."""
+"""What files are in a folder that is uploaded, and how to tell that one has changed."""
 
 from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hvdcloud.checkpoints.manifest import usual_time
-from hvdcloud.checkpoints.names import refusals, sentences
+from hvdcloud.checkpoints.names import checkpoint_name, object_safe, refusals, sentences
 from hvdcloud.storage.base import PARTIAL_SUFFIX
 
 
@@ -27,7 +28,7 @@ class Signature:
 class File:
     """One regular file."""
 
-    name: str  # relative to the directory
+    name: str  # of the object, without the node's folder
     path: Path  # without symbolic links
     signature: Signature
     modified: float
@@ -37,11 +38,19 @@ def signature_of(status: os.stat_result) -> Signature:
     return Signature(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def walk(directory: Path, skipped: list[str]) -> list[File]:
+def walk(
+    directory: Path,
+    skipped: list[str],
+    *,
+    named: Callable[[str], str] = checkpoint_name,
+    leave_out: Callable[[str], bool] = lambda name: False,
+) -> list[File]:
     """All regular files below that can be checkpoints, also through symbolic links that stay below.
 
     Args:
         skipped: is given sentences about what is left out on purpose.
+        named: makes the name of an object of a path relative to the directory.
+        leave_out: whether a file or folder of this name does not count.
     """
     root = os.path.realpath(directory)
     files: list[File] = []
@@ -57,7 +66,7 @@ def walk(directory: Path, skipped: list[str]) -> list[File]:
             continue
         for entry in found:
             name = prefix + entry.name
-            if entry.name.startswith(".") and entry.name.endswith(PARTIAL_SUFFIX):
+            if (entry.name.startswith(".") and entry.name.endswith(PARTIAL_SUFFIX)) or leave_out(entry.name):
                 continue
             path = entry.path
             try:
@@ -65,7 +74,7 @@ def walk(directory: Path, skipped: list[str]) -> list[File]:
                     path = os.path.realpath(entry.path)
                     if not f"{path}/".startswith(f"{root}/"):
                         if os.path.lexists(path):
-                            skipped.append(f"{name} is a symbolic link to {path}, outside the checkpoint directory")
+                            skipped.append(f"{named(name)} is a symbolic link to {path}, outside its folder")
                         continue
                 status = os.lstat(path)
             except OSError:
@@ -74,12 +83,23 @@ def walk(directory: Path, skipped: list[str]) -> list[File]:
                 if path not in above:
                     folders.append((path, f"{name}/", (*above, path)))
             elif stat.S_ISREG(status.st_mode):
-                files.append(
-                    File(
-                        name=name, path=Path(path), signature=signature_of(status), modified=usual_time(status.st_mtime)
-                    )
-                )
+                modified = usual_time(status.st_mtime)
+                files.append(File(name=name, path=Path(path), signature=signature_of(status), modified=modified))
+    return _with_object_names(files, skipped, named)
 
+
+def _with_object_names(files: Collection[File], skipped: list[str], named: Callable[[str], str]) -> list[File]:
+    """The files that can be objects, named as these."""
     refused = refusals(file.name for file in files)
     skipped += sentences(refused, "not uploaded")
-    return [file for file in files if file.name not in refused]
+    taken: set[str] = set()
+    found: list[File] = []
+    # A name that can be an object's is not given to another file.
+    safe = {file.name: object_safe(file.name) for file in files if file.name not in refused}
+    for file in sorted((file for file in files if file.name in safe), key=lambda file: safe[file.name] != file.name):
+        name = named(safe[file.name])
+        while name in taken:
+            name += "~"
+        taken.add(name)
+        found.append(replace(file, name=name))
+    return found

@@ -1,4 +1,5 @@
-"""From the checkpoint directory to the bucket, while the run is active. A half-written file never goes.
+"""From the checkpoint directory, and from the project's folder what ranks write there, to the bucket, while the run is
+active. A half-written file never goes.
 
 A file is left alone while any process has it open for writing or mapped shared and writable, and for a moment after its
 last change. Then its CRC32C is taken; if its status is the same afterwards and no process writes it, the bytes are
@@ -18,8 +19,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hvdcloud.checkpoints.manifest import Entry, object_name, run_prefix
+from hvdcloud.checkpoints.names import is_checkpoint
 from hvdcloud.errors import CheckpointError, CredentialsError, HvdcloudError
 from hvdcloud.node.uploads.open_files import being_written
+from hvdcloud.node.uploads.outputs import Outputs
 from hvdcloud.node.uploads.own_manifest import OwnManifest
 from hvdcloud.node.uploads.restore import read_baseline
 from hvdcloud.node.uploads.scan import File, Signature, signature_of, walk
@@ -47,11 +50,12 @@ _WAITS = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 @dataclass(slots=True)
 class _Found:
-    """What one scan of the directory has found so far; file names are relative to it."""
+    """What one scan has found so far; names are those of objects, without the node's folder."""
 
     pending: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    left_out: set[str] = field(default_factory=set)
     may_pass: bool = False
     """An error may be gone at the next try."""
     needs_token: bool = False
@@ -71,6 +75,7 @@ class Uploader:
 
     Args:
         directory: HVDCLOUD_CHECKPOINT_DIR. It may appear later.
+        outputs: what ranks write elsewhere; None: that is not kept.
         uploaded: files that were uploaded before; this uploader adds its own.
         quiet_seconds: how long a file has to rest before it goes; not applied in a final scan.
     """
@@ -83,6 +88,7 @@ class Uploader:
         run: str,
         node: int,
         directory: Path,
+        outputs: Outputs | None = None,
         uploaded: set[str] | None = None,
         quiet_seconds: float = 1.0,
     ) -> None:
@@ -90,6 +96,7 @@ class Uploader:
         self._bucket = bucket
         self._node = node
         self._directory = directory
+        self._outputs = outputs
         self._quiet = quiet_seconds
         self._prefix = run_prefix(cluster, run)
         self._lock = threading.Lock()
@@ -114,14 +121,20 @@ class Uploader:
     def waiting(self) -> int:
         """How many files are not in the bucket as they are; beside any scan. Raises OSError: the directory cannot be
         read."""
-        return sum(1 for file in walk(self._directory, []) if self._known.get(file.name) != file.signature)
+        return len(self._changed(_Found()))
+
+    def _files(self, found: _Found) -> list[File]:
+        files = walk(self._directory, found.skipped)
+        return files + self._outputs.files(found.skipped, found.left_out) if self._outputs else files
 
     def _report(self, found: _Found) -> UploadReport:
         return UploadReport(
             files=len(self.uploaded),
+            others=sum(not is_checkpoint(name) for name in self.uploaded),
             pending=sorted(found.pending),
             errors=found.errors,
             skipped=[*found.skipped, *([replaced] if (replaced := self._manifest.replaced) else [])],
+            left_out=sorted(found.left_out),
             needs_token=found.needs_token,
         )
 
@@ -193,7 +206,7 @@ class Uploader:
             return
         baseline = read_baseline(self._directory)
         self._manifest.load(resumed=baseline.run)
-        for file in walk(self._directory, []):
+        for file in self._files(_Found()):
             entry = self._manifest.entries.get(object_name(file.name, node=self._node))
             size_and_time = (file.signature.size, file.signature.mtime_ns)
             uploaded = entry is not None and (entry.size, entry.modified) == (file.signature.size, file.modified)
@@ -213,7 +226,7 @@ class Uploader:
     def _changed(self, found: _Found) -> list[File]:
         """Files that are not in the bucket as they are, the one that has rested longest first: checkpoints arrive in
         the order in which they were written, a pointer to the latest after what it names."""
-        files = [file for file in walk(self._directory, found.skipped) if self._known.get(file.name) != file.signature]
+        files = [file for file in self._files(found) if self._known.get(file.name) != file.signature]
         return sorted(files, key=lambda file: (file.signature.mtime_ns, file.name))
 
     def _ready(self, files: Sequence[File], found: _Found, *, final: bool) -> list[File]:
