@@ -13,7 +13,6 @@ from hvdcloud.errors import UsageError
 
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "tf_keras": "tensorflow"}
 """What a script imports → `image.framework`."""
-CHECKPOINT_DIR = "HVDCLOUD_CHECKPOINT_DIR"
 # Every image has them: the framework, Horovod, and what these two cannot do without.
 _IN_THE_IMAGE = frozenset({*FRAMEWORKS, "horovod", "numpy", "cloudpickle", "packaging", "psutil", "yaml"})
 
@@ -27,7 +26,6 @@ class TrainingScript:
         because: the import that decided that: `train.py:4 imports horovod.torch`.
         other_framework: one that it imports as well; None: no other.
         uses_horovod: it imports Horovod.
-        uses_checkpoint_dir: it names the variable with the folder whose files are kept.
         packages: names of modules that neither Python, the project nor the image has, as far as that is known.
     """
 
@@ -35,7 +33,6 @@ class TrainingScript:
     because: str
     other_framework: str | None
     uses_horovod: bool
-    uses_checkpoint_dir: bool
     packages: tuple[str, ...]
 
 
@@ -54,12 +51,10 @@ def read_script(script: Path) -> TrainingScript:
     decided: dict[str, str] = {}  # Framework → the import that says so; what Horovod is imported for comes first.
     horovod: dict[str, str] = {}
     packages: set[str] = set()
-    names = ""
     waiting, seen = [script], {script}
     while waiting:
         file = waiting.pop(0)
         text = _read(file)
-        names += text
         for each in _imports(text, file):
             own = [path for path in _own_files(each, file, root=script.parent) if path.is_file()]
             waiting += [path for path in own if path not in seen]
@@ -81,7 +76,6 @@ def read_script(script: Path) -> TrainingScript:
         because=decided[framework] if framework else "",
         other_framework=other,
         uses_horovod=bool(horovod),
-        uses_checkpoint_dir=CHECKPOINT_DIR in names,
         packages=tuple(sorted(packages - _IN_THE_IMAGE)),
     )
 

@@ -14,7 +14,7 @@ from hvdcloud.config.gce import L4_MACHINES
 from hvdcloud.config.yaml_edit import set_keys
 from hvdcloud.errors import UsageError
 from hvdcloud.project_files import GITIGNORE
-from hvdcloud.training_script import CHECKPOINT_DIR, TrainingScript, read_script, training_scripts
+from hvdcloud.training_script import TrainingScript, read_script, training_scripts
 
 TEMPLATES = ("torch", "keras", "torch-elastic", "keras-elastic", "torch-data", "keras-data")
 _TEMPLATE_OF = {"torch": "torch", "tensorflow": "keras"}
@@ -151,8 +151,6 @@ def _notes(found: TrainingScript, script: str, *, framework: str, has_requiremen
         notes.append(f"{script} imports {found.other_framework} too; the image has one framework")
     if not found.uses_horovod:
         notes.append(f"{script} does not import horovod.{framework}: each rank would train on its own")
-    if not found.uses_checkpoint_dir:
-        notes.append(f"{script} does not use {CHECKPOINT_DIR}: only files in that folder are kept")
     if found.packages and not has_requirements:
         notes.append(f"{script} imports {', '.join(found.packages)}: list their packages in {_REQUIREMENTS}")
     return notes

@@ -385,10 +385,11 @@ class Retries:
     def _newest(self, run_id: str) -> str:
         """`epoch-11.pt of run 20261121-…`, the newest checkpoint that it wrote itself."""
         from hvdcloud.checkpoints.manifest import file_name, load_each
+        from hvdcloud.checkpoints.names import is_checkpoint
 
         good, _ = load_each(self._context.bucket(), cluster=self._context.name, run=run_id)
         files = [entry for manifest in good for entry in manifest.files]
         if not files:
             return f"run {run_id}"
-        newest = max(files, key=lambda entry: entry.modified)
+        newest = max(files, key=lambda entry: (is_checkpoint(entry.name), entry.modified))
         return f"{file_name(newest.name)} of run {run_id}"

@@ -180,7 +180,6 @@ image.framework     torch               my_train.py:2 imports torch
 image.requirements  null                requirements.txt does not exist
 image.device        cpu                 no --gpus
 note: my_train.py does not import horovod.torch: each rank would train on its own
-note: my_train.py does not use HVDCLOUD_CHECKPOINT_DIR: only files in that folder are kept
 note: my_train.py imports pandas: list their packages in requirements.txt
 next: hvdcloud launch
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import signal
 import subprocess
@@ -66,13 +67,15 @@ def test_launch_continues_on_new_nodes_when_one_was_killed(
     assert process.returncode == 0, screen.text
     said = screen.text[screen.text.index("attempt 1 was lost after") :].splitlines()[0]
     assert f"{project.name}-{lost}" in said
-    assert "; attempt 2 of at most 3 resumes from rank-" in said
+    assert re.search(r"; attempt 2 of at most 3 resumes from (workspace/beside|rank)-", said)
     assert " left" in said
     assert screen.text.count("is in attempt 2") == 2
     assert " · 2 attempts · " in screen.text.splitlines()[-1]
     # What only the killed node had is there as well: it was started again for that.
     found = {path.name for path in (project.folder / "checkpoints").rglob("*.pt")}
     assert found == files(1, 2)
+    beside = {path.name for path in (project.folder / "checkpoints").rglob("workspace/*.h5")}
+    assert beside == {f"beside-{rank}-{attempt}.h5" for rank in (0, 1) for attempt in (1, 2)}
     assert labelled(engine, project.name) == []
 
 

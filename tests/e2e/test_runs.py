@@ -246,13 +246,14 @@ def test_a_second_run_continues_from_the_first_ones_checkpoints(project: Project
     found = []
     for options in (("--fresh",), (), ()):
         ended = run(project, jobs.COUNTS_UP, options=options)
-        found.append(sorted(re.findall(r"rank \d found \d", ended.out)))
+        found.append(sorted(re.findall(r"rank \d found \d and \d", ended.out)))
         assert ("(--fresh starts empty)" in ended.err) == (len(found) > 1)
-    assert found == [[f"rank {rank} found {count}" for rank in (0, 1)] for count in (0, 1, 2)]
+    assert found == [[f"rank {rank} found {count} and {count}" for rank in (0, 1)] for count in (0, 1, 2)]
     pulled = project.hvdcloud("pull", "--to", str(tmp_path / "out"), "--json").json["result"]["runs"]
     # Files that a run was only given back belong to the run that wrote them.
-    newest = sorted(path.name for path in Path(pulled[-1]["folder"]).iterdir())
-    assert newest == ["count-3.pt"]
+    folder = Path(pulled[-1]["folder"])
+    newest = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    assert newest == ["count-3.pt", "workspace/runs/count-3.h5"]
 
 
 def test_a_run_to_continue_from_that_is_not_in_the_bucket_is_refused_before_anything_is_sent(project: Project) -> None:
@@ -325,7 +326,7 @@ def test_down_refuses_until_every_checkpoint_is_verified_on_disk(engine: Any, im
     assert "hvdcloud pull" in refused.err
     assert len(labelled(engine, project.name)) == 3
     pulled = project.hvdcloud("pull", "--to", str(tmp_path / "out"), "--json").json["result"]["runs"]
-    newest = next(Path(pulled[-1]["folder"]).glob("count-*.pt"))
+    newest = next(Path(pulled[-1]["folder"]).glob("workspace/runs/count-*.h5"))
     newest.write_bytes(b"something else")
     assert newest.name in project.hvdcloud("down", expect=9).err
     newest.unlink()

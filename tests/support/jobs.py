@@ -103,7 +103,7 @@ for step in itertools.count():
     time.sleep(1)
 """
 
-# Writes one checkpoint and continues from those that it finds.
+# Writes one checkpoint, and another one beside the script, and continues from those that it finds.
 COUNTS_UP = """
 import os
 from pathlib import Path
@@ -111,9 +111,11 @@ from pathlib import Path
 folder = Path(os.environ["HVDCLOUD_CHECKPOINT_DIR"])
 rank = int(os.environ["HOROVOD_RANK"])
 seen = len(list(folder.glob("count-*.pt")))
-print(f"rank {rank} found {seen}", flush=True)
+print(f"rank {rank} found {seen} and {len(list(Path().glob('runs/count-*.h5')))}", flush=True)
 if rank == 0:
     (folder / f"count-{seen + 1}.pt").write_text("weights")
+    Path("runs").mkdir(exist_ok=True)
+    Path(f"runs/count-{seen + 1}.h5").write_text("weights")
 """
 
 # Prints one number after the other, in lines of every length, until the test ends it.
@@ -128,7 +130,8 @@ for number in itertools.count():
     time.sleep(0.01)
 """
 
-# Each rank writes one checkpoint and, in as many attempts as its argument says, waits until its node is lost.
+# Each rank writes one checkpoint, and one beside the script, and, in as many attempts as its argument says, waits until
+# its node is lost.
 ATTEMPTS = """
 import os, sys, time
 from pathlib import Path
@@ -138,6 +141,8 @@ attempt = 1 + len(list(folder.glob(f"rank-{rank}-*.pt")))
 path = folder / f"rank-{rank}-attempt-{attempt}.pt"
 path.with_suffix(".tmp").write_text("weights")
 path.with_suffix(".tmp").replace(path)
+assert len(list(Path().glob(f"beside-{rank}-*.h5"))) == attempt - 1
+Path(f"beside-{rank}-{attempt}.h5").write_text("weights")
 print(f"rank {rank} is in attempt {attempt}", flush=True)
 if attempt <= int(sys.argv[1]):
     time.sleep(600)

@@ -35,16 +35,15 @@ def announcements(ended: RunState) -> list[str]:
 
 def not_uploaded(reports: Mapping[str, UploadReport]) -> list[str]:
     """What the log of a run that ends says of files that stay on its nodes, by the nodes' names."""
-    found = [left_out_note(node, report.left_out) for node, report in reports.items() if report.left_out]
-    found += [f"node {node}: {what}" for node, report in reports.items() for what in report.skipped]
+    found = [f"node {node}: {what}" for node, report in reports.items() for what in report.skipped]
     more = len(found) - NAMED_SKIPPED
     return [*found[:NAMED_SKIPPED], *([f"and {more} more like these"] if more > 0 else [])]
 
 
 def left_out_note(node: str, names: Sequence[str]) -> str:
     """What a run's log says of files that are too large to be kept."""
-    kept = "of what ranks write beside the script, models are kept, and checkpoints.workspace_gb of other files"
-    return f"node {node}: {some(names)} stays there: {kept}"
+    kept = "of what ranks write beside the script, models are kept and checkpoints.workspace_gb of other files"
+    return f"node {node}: not kept: {some(names)}; {kept}"
 
 
 def after(ended: RunState) -> None:

@@ -169,10 +169,14 @@ class UploadLoop:
         if report.result is None:
             return self._failed(report.error)
         self.needs_token = report.result.needs_token
-        if new := {*report.result.left_out} - self._left_out:
+        return self._told(report.result)
+
+    def _told(self, report: UploadReport) -> UploadReport:
+        """The report, once it is said what it names for the first time."""
+        if new := {*report.left_out} - self._left_out:
             self._left_out |= new
             self._say_left_out(sorted(new))
-        return report.result
+        return report
 
     def _finish(self, token_seconds: float) -> UploadReport:
         """Final uploads, as long as they make progress."""
@@ -187,7 +191,7 @@ class UploadLoop:
             finished = attempt(until, self._uploader.finish)
             if finished.result is None:
                 return self._failed(finished.error)  # `flush` tries again.
-            report = finished.result
+            report = self._told(finished.result)
             self.needs_token = report.needs_token
             if report.needs_token and self._token_arrives(after=token, deadline=token_deadline):
                 continue
