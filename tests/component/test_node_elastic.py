@@ -233,14 +233,14 @@ def test_why_a_node_cannot_be_made_ready_is_reported(two_nodes: ElasticNodes) ->
     head, one = cluster.names
     cluster.begin()
     code = cluster.root(head) / "workspace/train.py"
-    text = code.read_text()
-    code.write_text("")
+    text = code.read_text() + "# as a rank has changed it"
+    code.unlink()
     new = cluster.add()
 
     assert cluster.admit(new) == {"ok": True}
 
-    cluster.wait_for_log("train.py was changed in the head's workspace")
-    cluster.wait_until(lambda: "was changed" in cluster.member(new)["why"], "the reason in the run's state")
+    cluster.wait_for_log("workspace/train.py")
+    cluster.wait_until(lambda: "No such file" in cluster.member(new)["why"], "the reason in the run's state")
     code.write_text(text)
     cluster.wait_for_world([head, one, new])
     assert cluster.member(new)["why"] == ""
