@@ -219,6 +219,15 @@ def test_what_a_killed_node_program_had_not_uploaded_survives_the_next_run(proje
     assert project.bucket.read(f"{CLUSTER}/{FIRST}/workspace/train.py") == b"changed by a rank"
 
 
+def test_a_node_that_is_made_ready_again_for_its_run_keeps_what_is_not_in_the_bucket_yet(project: Project) -> None:
+    project.prepare(FIRST)
+    project.write("model.pt", text="not sent")
+    project.prepare(FIRST, elastic=True, joins=True)
+    assert (paths.workspace() / "model.pt").read_text() == "not sent"
+    assert project.finish(FIRST).complete
+    assert project.bucket.read(f"{CLUSTER}/{FIRST}/workspace/model.pt") == b"not sent"
+
+
 def test_a_node_that_joins_gets_what_the_others_wrote(project: Project) -> None:
     project.prepare(FIRST)
     project.write("vocabulary.json")

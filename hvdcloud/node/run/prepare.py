@@ -17,7 +17,7 @@ from hvdcloud.node.records.secrets_file import as_json, write_private
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.launcher import imported_by_launcher, launcher_environment
 from hvdcloud.node.run.sync import Entry, Sync
-from hvdcloud.node.uploads import outputs
+from hvdcloud.node.uploads.outputs import Outputs, set_aside
 
 if TYPE_CHECKING:
     from hvdcloud.runs.notice import Settings
@@ -55,7 +55,7 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
     user = rank_user.establish(spec.user)
     if user is not None:
         _refuse_owner_of_launcher(spec, user)
-    outputs.set_aside((read_json(paths.sync_file()) or {}).get("files", {}))
+    set_aside(before=spec.run, project=(read_json(paths.sync_file()) or {}).get("files", {}))
     sync = Sync(workspace=paths.workspace(), record=paths.sync_file(), entries=entries)
     wanted = sync.plan()
     answer.write(json.dumps({"want": wanted}).encode() + b"\n")
@@ -76,7 +76,7 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
     checkpoints.mkdir(parents=True, exist_ok=True)
     if user is not None:
         rank_user.give(paths.workspace(), user)
-    outputs.begin(outputs.Outputs(spec.run, spec.workspace_bytes))
+    Outputs(spec.run, spec.workspace_bytes).begin()
     restored = _restore(spec, checkpoints) if spec.resume else 0
     if header.get("joins"):
         _bring_outputs(spec, checkpoints)

@@ -12,7 +12,7 @@ import os
 from collections import defaultdict
 from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hvdcloud.checkpoints.names import WORKSPACE, is_model
 from hvdcloud.node import paths
@@ -54,36 +54,32 @@ class Outputs(NamedTuple):
         return kept
 
     def _all(self, skipped: list[str]) -> list[File]:
-        found = _walk(paths.outputs_dir(self.run), skipped)
-        record = read_json(paths.workspace_file()) or {}
+        found = {file.name: file for file in _walk(paths.outputs_dir(self.run), skipped)}
+        record = _record()
         if record.get("run") == self.run:
             before = record["files"]
-            found += [file for file in _walk(paths.workspace(), skipped) if before.get(file.name) != _state(file)]
-        return found
+            changed = (file for file in _walk(paths.workspace(), skipped) if before.get(file.name) != _state(file))
+            found |= {file.name: file for file in changed}
+        return list(found.values())
+
+    def begin(self) -> None:
+        """From now on, what changes in the project's folder is an output of this run."""
+        if _record().get("run") != self.run:
+            files = {file.name: _state(file) for file in _walk(paths.workspace(), [])}
+            write_json(paths.workspace_file(), {**self._asdict(), "files": files})
 
 
-def place(name: str) -> Path:
-    """Where the file of an object below `workspace/` belongs."""
-    return paths.workspace() / name.removeprefix(f"{WORKSPACE}/")
-
-
-def begin(outputs: Outputs) -> None:
-    """From now on, what changes in the project's folder is an output of this run."""
-    files = {file.name: _state(file) for file in _walk(paths.workspace(), [])}
-    write_json(paths.workspace_file(), {**outputs._asdict(), "files": files})
-
-
-def set_aside(project: Collection[str]) -> None:
-    """Move what the last run has written out of the project's folder; the next run gets what it continues from.
+def set_aside(*, before: str, project: Collection[str]) -> None:
+    """Move what another run has written out of the project's folder before this one, which gets what it continues from.
 
     What is too large to be kept stays, and so does what somebody put there after that run had ended.
 
     Args:
         project: paths of what the laptop has sent.
     """
-    if (record := read_json(paths.workspace_file())) is None:
+    record = _record()
+    if (run := record.get("run", before)) == before:
         return
-    run = record["run"]
     ended = float("inf")
     with contextlib.suppress(FileNotFoundError):
         ended = paths.uploads_file(run).stat().st_ctime_ns
@@ -106,6 +102,10 @@ def _remove_empty(folder: Path, root: Path) -> None:
         while folder != root:
             folder.rmdir()
             folder = folder.parent
+
+
+def _record() -> dict[str, Any]:
+    return read_json(paths.workspace_file()) or {}
 
 
 def _walk(folder: Path, skipped: list[str]) -> list[File]:
