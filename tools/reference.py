@@ -349,7 +349,8 @@ def _environment() -> Iterator[str]:
     yield from _text(
         f"Every key of hvdcloud.yaml is read from a variable too: `{file.ENV_PREFIX}` and the key in capitals, "
         f"with two underscores for each dot, as in `{file.ENV_PREFIX}NODES=4` or "
-        f"`{file.ENV_PREFIX}RUN__CONTROLLER=mpi`. Its value is read as YAML. These are not keys:"
+        f"`{file.ENV_PREFIX}RUN__CONTROLLER=mpi`. Its value is the text; lists, sections, quotes and null are read as "
+        "YAML. These are not keys:"
     )
     yield ""
     for name, what in file.ENV_NOT_CONFIG.items():

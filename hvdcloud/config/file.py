@@ -4,7 +4,8 @@ Flags beat environment (`HVDCLOUD_…`) beat file beat defaults. An unknown key,
 refused with the place it came from and, for a typo, the key that was meant.
 
 A nested key's environment variable joins its parts with two underscores: `HVDCLOUD_NODES=4`,
-`HVDCLOUD_RUN__CONTROLLER=mpi`. Values are read as YAML, as they would be in the file.
+`HVDCLOUD_RUN__CONTROLLER=mpi`. Lists, sections, quotes and null are read as YAML, as they would be in the file; other
+values are the text of the variable.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from typing import Any, Literal, TypeGuard, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 from hvdcloud.config.data import refused_data
 from hvdcloud.config.model import Config
 from hvdcloud.config.trust import ENV_PREFIX, HOSTS, refused
 from hvdcloud.config.types import duration_text, expected, is_duration
 from hvdcloud.config.yaml_edit import put
+from hvdcloud.config.yaml_text import Loader, Null, read
 from hvdcloud.errors import UsageError
 
 CONFIG_FILE = "hvdcloud.yaml"
@@ -53,6 +56,7 @@ _MOST_VALUES = 20_000
 """More than any real file has; aliases of aliases can make any number."""
 
 Key = tuple[str, ...]
+ENV = ("run", "env")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +154,9 @@ def load(
     for variable in sorted(environ):
         if variable.startswith(ENV_PREFIX) and variable not in ENV_NOT_CONFIG:
             key = tuple(variable.removeprefix(ENV_PREFIX).lower().split("__"))
-            value = _parsed(environ[variable])
+            if key[:2] == ENV and key[2:]:
+                key = (*ENV, variable.split("__", maxsplit=2)[2])
+            value = _parsed(environ[variable], key)
             put(tree, key, value)
             _place(places, key, value, Place(source="environment", text=variable))
     for dotted, given in (flags or {}).items():
@@ -221,7 +227,7 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
         if file.stat().st_size > _MOST_BYTES:
             raise UsageError(f"{file} has more than {_MOST_BYTES // 1000} kB", hint=f"fix {file}")
         text = file.read_text(encoding="utf-8")
-        with contextlib.closing(_Loader(text)) as loader:
+        with contextlib.closing(Loader(text)) as loader:
             root = loader.get_single_node()
             if root is None:
                 return {}, {}, []
@@ -240,26 +246,19 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
     return tree, places, twice
 
 
-class _Loader(yaml.SafeLoader):
-    """In which the key `on` is text: YAML 1.1 takes it for true."""
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """What is done with every mapping before its keys are read."""
-        for key, _ in node.value:
-            if key.tag == "tag:yaml.org,2002:bool":
-                key.tag = "tag:yaml.org,2002:str"
-        super().flatten_mapping(node)
-
-    close = yaml.SafeLoader.dispose
-
-
-def _parsed(text: str) -> object:
-    """A value as YAML reads it; the text itself where that is none."""
-    try:
-        with contextlib.closing(_Loader(text)) as loader:
-            return loader.get_single_data()
-    except yaml.YAMLError:
-        return text
+def _parsed(text: str, key: Key) -> object:
+    """The value of a key's environment variable: as in the file; where a text has no quotes, all of it."""
+    field = _field_at(key)
+    has_parts = field is None or get_origin(field.annotation) in (dict, list) or _model_of(field) is not None
+    with contextlib.suppress(yaml.YAMLError):
+        value = read(text)
+        if isinstance(value, str):
+            as_in_file = isinstance(value, Null) or text.strip()[0] in "'\""
+        else:
+            as_in_file = value is None or has_parts
+        if as_in_file and key[:-1] != ENV:
+            return value
+    return text
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------
@@ -333,8 +332,7 @@ def _got(value: object, key: Key) -> str:
     """What was written instead; nothing where that may be a secret."""
     if key[:1] == ("notify",) or (key[:1] == ("run",) and (len(key) == 1 or key[1] in _PRIVATE)):
         return ""
-    # Pydantic before 2.12 gives the number that it has made of an integer.
-    got = _as_yaml(int(value) if isinstance(value, float) and value.is_integer() else value)
+    got = value if isinstance(value, str) and value.isprintable() and value else _as_yaml(value)
     return f" (got {got if len(got) <= _LONGEST_VALUE else f'{got[:_LONGEST_VALUE]}…'})"
 
 
@@ -352,7 +350,7 @@ def _wanted(problem: Mapping[str, Any], key: Key) -> str:
         return str(values["expected"]).replace("'", "")
     field = _field_at(key)
     section = _model_of(field)
-    if field is not None and is_duration(field) and problem["type"] == "float_type":
+    if field is not None and is_duration(field) and problem["type"] in ("float_type", "finite_number"):
         return "a duration: 60s, 30m or 12h"
     if section is None:
         return expected(problem)
@@ -370,6 +368,7 @@ def _text(field: FieldInfo, value: object) -> str:
 
 def _as_yaml(value: object) -> str:
     """On one line, as in the file."""
+    value = to_jsonable_python(value, exclude_none=True)
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=1000)
     return text.removesuffix("\n").removesuffix("\n...")
 

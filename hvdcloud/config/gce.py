@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from hvdcloud.config.section import Section
 from hvdcloud.config.types import Text
@@ -12,7 +13,13 @@ from hvdcloud.config.types import Text
 
 def _spot_nodes(value: object) -> object:
     """It was true or false once."""
-    return ("all" if value else "none") if isinstance(value, bool) else value
+    return {"true": "all", "false": "none"}.get(str(value).lower(), value)
+
+
+def _zone(name: str) -> str:
+    if re.fullmatch(r"[a-z]+-[a-z]+\d+", name):
+        raise ValueError(f"{name} is a region; zones are such as {name}-b")
+    return name
 
 
 SpotNodes = Annotated[
@@ -47,7 +54,7 @@ class GceConfig(Section):
     """Compute Engine."""
 
     project: str | None = Field(default=None, description="default: the credentials' project")
-    zones: list[str] = Field(
+    zones: list[Annotated[str, AfterValidator(_zone)]] = Field(
         default_factory=list, description="tried in order; empty: every zone that has the GPU, cheapest first"
     )
     machine_type: str = Field(

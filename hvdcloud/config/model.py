@@ -13,7 +13,7 @@ from hvdcloud.config.notify import NotifyConfig
 from hvdcloud.config.retry import RetryConfig
 from hvdcloud.config.section import Section
 from hvdcloud.config.ssh import SshMachinesConfig
-from hvdcloud.config.types import BucketUrl, ClusterName, Command, Duration, EnvName, EnvValue, RankUser, Text
+from hvdcloud.config.types import BucketUrl, ClusterName, Command, Duration, EnvName, RankUser, Text
 
 
 class RemoteBuildConfig(Section):
@@ -102,14 +102,16 @@ class RunConfig(Section):
     controller: Literal["gloo", "mpi"] = Field(default="gloo", description="what Horovod coordinates its ranks with")
     mpi_args: str = Field(default="", description="more arguments for mpirun, with controller: mpi")
     slots_per_node: int | None = Field(default=None, ge=1, description="ranks per node; default: its GPUs, else 1")
-    env: dict[EnvName, EnvValue] = Field(default_factory=dict, description="environment of every rank")
+    env: dict[EnvName, str] = Field(
+        default_factory=dict, description="environment of every rank; each value is the text that was typed"
+    )
     secrets: list[EnvName] = Field(
         default_factory=list, description="names of variables whose values come from this machine's environment"
     )
     user: RankUser | None = Field(
         default=None,
         examples=["1000"],
-        description='whom ranks run as: a user of the image, "UID" or "UID:GID", in quotes; such ranks cannot read '
+        description="whom ranks run as: a user of the image, UID or UID:GID; such ranks cannot read "
         "what the node program keeps to itself: storage credentials, SSH keys; default: root",
     )
     elastic: ElasticConfig | None = Field(default=None, description="let the run continue with fewer or more nodes")

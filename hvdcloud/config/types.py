@@ -13,16 +13,16 @@ from pydantic.fields import FieldInfo
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NO_USER = 2**32 - 1
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
+_NUMBER = re.compile(r"[-+]?\d[\d_]{0,17}(?:\.\d*)?")
 
 
 def parse_duration(value: object) -> object:
     """Seconds from `90`, `60s`, `1h30m` or `0.5s`. Raises ValueError: other text; other types are left to pydantic."""
     if not isinstance(value, str):
-        try:
-            return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
-        except OverflowError:
-            raise ValueError("a duration has fewer digits; write 60s, 30m, 12h or 1h30m") from None
+        return value
     text = value.strip()
+    if _NUMBER.fullmatch(text):
+        return float(text)
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{value!r} is not a duration; write 60s, 30m, 12h or 1h30m")
     return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smhd])", text))
@@ -63,12 +63,7 @@ def _shell_words(command: str) -> str:
     return command
 
 
-def _rank_user(value: object) -> object:
-    if isinstance(value, int) and not isinstance(value, bool):
-        # It reads `1000:50` as a number in base 60, so no number can be trusted to be what was written.
-        raise ValueError('it needs quotes: "1000" or "1000:1000"; YAML takes it for a number')
-    if not isinstance(value, str):
-        return value
+def _rank_user(value: str) -> str:
     if found := re.fullmatch(r"(\d{1,10})(?::(\d{1,10}))?", value):
         if any(int(number) >= _NO_USER for number in found.groups("0")):
             raise ValueError(f"{value!r} is not a user: ids end at {_NO_USER - 1}")
@@ -86,13 +81,6 @@ def _env_name(name: str) -> str:
     return name
 
 
-def _scalar_text(value: object) -> object:
-    """YAML reads `EPOCHS: 3` as a number; an environment variable is text all the same."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, (int, float)) else value
-
-
 Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
@@ -108,9 +96,8 @@ def is_duration(field: FieldInfo) -> bool:
 
 ClusterName = Annotated[str, AfterValidator(_rfc1035)]
 BucketUrl = Annotated[str, AfterValidator(_bucket_url)]
-RankUser = Annotated[str, BeforeValidator(_rank_user)]
+RankUser = Annotated[str, AfterValidator(_rank_user)]
 EnvName = Annotated[str, AfterValidator(_env_name)]
-EnvValue = Annotated[str, BeforeValidator(_scalar_text)]
 Command = Annotated[str, AfterValidator(_shell_words)]
 Text = Annotated[str, Field(min_length=1)]
 
@@ -122,10 +109,13 @@ Choices = Annotated[list[T], Field(min_length=1), AfterValidator(lambda chosen: 
 _WRITE = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
     "float_parsing": "a number",
+    "finite_number": "a number",
     "bool_type": "true or false",
+    "bool_parsing": "true or false",
     "string_type": "text",
     "string_too_short": "at least one character",
     "list_type": "a list: [A, B]",

@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from hvdcloud.config.yaml_text import Null, read
 from hvdcloud.errors import UsageError
 
 Value = str | int | float | bool
@@ -63,18 +64,18 @@ def set_keys(text: str, values: Mapping[str, Value], *, name: str = "the file") 
     tree = _load(text, name)
     changes = []
     for dotted, value in values.items():
-        key = tuple(dotted.split("."))
+        key, new = tuple(dotted.split(".")), read(_scalar(value))
         old: Any = tree
         for part in key:
             old = old.get(part) if isinstance(old, Mapping) else None
-        if old == value and type(old) is type(value):
+        if old == new:
             continue
         text = _Text(text, values, name).with_key(key, value)
-        put(tree, key, value)
+        put(tree, key, new)
         # A way of writing YAML that was not thought of here must not cost the user a key.
         if not _says(text, tree):
             raise _not_editable(values, name, f"{dotted} belongs to an anchor, or is written in a way not known here")
-        changes.append(Change(key=dotted, old=old, new=value))
+        changes.append(Change(key=dotted, old=None if isinstance(old, Null) else old, new=value))
     return text, changes
 
 
@@ -259,14 +260,18 @@ def _scalar(value: Value, *, flow: bool = False, quoted: bool = False) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
     plain = re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9_./:@+= ]*", value) is not None and not value.endswith(":")
-    if quoted or not plain or yaml.safe_load(f"[{value}]" if flow else value) != ([value] if flow else value):
-        return json.dumps(value, ensure_ascii=False)
-    return value
+    if not quoted and plain:
+        # Another program that reads the file must not take it for a number either.
+        word: Any = yaml.compose(f"[{value}]" if flow else value, Loader=yaml.SafeLoader)
+        word = word.value[0] if flow else word
+        if (word.tag, word.value) == ("tag:yaml.org,2002:str", value):
+            return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _load(text: str, name: str) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(text)
+        tree = read(text)
     except yaml.YAMLError as error:
         raise UsageError(f"{name} is not YAML: {' '.join(str(error).split())}", hint=f"fix {name}") from None
     if tree is not None and not isinstance(tree, dict):
@@ -276,7 +281,7 @@ def _load(text: str, name: str) -> dict[str, Any]:
 
 def _says(text: str, tree: Mapping[str, Any]) -> bool:
     try:
-        return bool(yaml.safe_load(text) == tree)
+        return bool(read(text) == tree)
     except yaml.YAMLError:
         return False
 

@@ -28,6 +28,7 @@ _EFFORT = {"cpu": (5, 5), "cuda": (13, 20)}
 _LAYER = (1, 2)
 _SPARE_GB = 2
 _INTERPRETERS = ("python", "bash", "sh")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,9 @@ def project_checks(config: Config, command: Sequence[str] = ()) -> Iterator[Chec
     """What a run needs of the project and this environment; `command`: instead of `run.command`."""
     words = command or shlex.split(config.run.command)
     yield Check(name="files", run=lambda: _files(words, config.project_dir, given=bool(command)))
+    variables = {name: found for name, text in config.run.env.items() if (found := _VARIABLE.findall(text))}
+    if variables:
+        yield Check(name="environment", run=lambda: _unexpanded(variables))
     if config.run.secrets:
         yield Check(name="secrets", run=lambda: _secrets(config.run.secrets))
     if config.notify.variables:
@@ -289,6 +293,16 @@ def _script(words: Sequence[str]) -> str | None:
     if first.name.rstrip("0123456789.") in _INTERPRETERS and len(words) > 1 and words[1].endswith((".py", ".sh")):
         return None if PurePath(words[1]).is_absolute() else words[1]
     return None
+
+
+def _unexpanded(variables: Mapping[str, Sequence[str]]) -> Finding:
+    """What is said of values of `run.env` that name variables: of their own (`PATH: x:$PATH`), they cannot be meant."""
+    own = next((name for name in variables if name in variables[name]), "")
+    name = own or next(iter(variables))
+    variable = own or variables[name][0]
+    message = f"run.env.{name}: ${variable} in it is not expanded; a value is text"
+    hint = f"in run.command it is expanded: {name}=…${variable}… python train.py"
+    return failed(message, hint=hint, error=UsageError) if own else warning(message, hint=hint)
 
 
 def _secrets(names: Sequence[str]) -> Finding:

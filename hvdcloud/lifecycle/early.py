@@ -36,12 +36,13 @@ _SAID = ("data",)
 """What they found is worth a line where nothing is wrong."""
 
 
-def check_project(context: Context, command: Sequence[str], *, only_warn: bool = False) -> None:
+def check_project(context: Context, command: Sequence[str], *, only_warn: bool = False, first: bool = False) -> None:
     """Ask whether a run could begin: the script that it starts, and its secrets. Takes milliseconds.
 
     Args:
         command: what every rank runs; empty: `run.command`.
         only_warn: no run begins now, and another may begin.
+        first: it is asked again when the run begins, and its warnings are shown then.
 
     Raises UsageError: one of them is missing.
     """
@@ -50,6 +51,8 @@ def check_project(context: Context, command: Sequence[str], *, only_warn: bool =
         if found.status is Status.FAILED and found.error is not None:
             if not only_warn:
                 raise found.error(found.message, hint=found.hint)
+            context.console.warn(f"{found.message}; {found.hint}")
+        elif found.status is Status.WARNING and not first:
             context.console.warn(f"{found.message}; {found.hint}")
 
 

@@ -59,7 +59,7 @@ def launch(
     started = time.monotonic()
     # Before anything is built or costs anything.
     check_tools(context.config, options)
-    check_project(context, options.command)
+    check_project(context, options.command, first=True)
     check_target(context, target)
     early = EarlyChecks(context, make_spec(context), image=True)
     cluster: UpResult | None = None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
 from hvdcloud.config.file import load, load_config
@@ -61,7 +62,18 @@ def test_a_typo_is_refused_with_its_line_and_the_key_that_was_meant(file: Path) 
     ("line", "said"),
     [
         ("nodes: two", "nodes: write a whole number (got two)"),
-        ("nodes: '2'", "nodes: write a whole number (got '2')"),
+        ("nodes: 0x2", "nodes: write a whole number (got 0x2)"),
+        ("nodes: yes", "nodes: write a whole number (got yes)"),
+        ("ssh: {share: maybe}", "ssh.share: write true or false (got maybe)"),
+        ("limits: {max_cost: .inf}", "limits.max_cost: write a number (got .inf)"),
+        ("limits: {max_cost: inf}", "limits.max_cost: write a number (got inf)"),
+        # A number in base 60, in YAML 1.1.
+        ("limits: {idle: 12:30:00}", "limits.idle: '12:30:00' is not a duration"),
+        ("run: {command: null}", "run.command: write text (got null)"),
+        (
+            "gce: {zones: [us-east1-b, us-central1]}",
+            "gce.zones.1: us-central1 is a region; zones are such as us-central1-b",
+        ),
         ("nodes: 0", "nodes: write 1 or more (got 0)"),
         ("nodes: -3", "nodes: write 1 or more (got -3)"),
         ("run: {slots_per_node: -1}", "run.slots_per_node: write 1 or more (got -1)"),
@@ -76,17 +88,14 @@ def test_a_typo_is_refused_with_its_line_and_the_key_that_was_meant(file: Path) 
         ("limits: {max_cost: -1}", "limits.max_cost: write a number above 0 (got -1)"),
         ("image: cpu", "image: write {framework: torch, device: cpu} (got cpu)"),
         ("gce: {gpu: nvidia-l4}", "gce.gpu: write {type: nvidia-l4, count: 1} (got nvidia-l4)"),
-        ("run: {user: 1000}", 'run.user: it needs quotes: "1000" or "1000:1000"'),
-        # A number in base 60.
-        ("run: {user: 1000:50}", 'run.user: it needs quotes: "1000" or "1000:1000"'),
         ("run: {user: root}", "run.user: 'root' is root"),
         ("run: {user: '0:1000'}", "run.user: '0:1000' is root"),
         ("run: {user: '4294967295'}", "ids end at 4294967294"),
         ("run: {user: '1000:x'}", "is neither the name of a user nor UID or UID:GID"),
         ("run: {user: --keep-groups}", "is neither the name of a user nor UID or UID:GID"),
-        ("run: {user: [1000]}", "run.user: write text (got [1000])"),
+        ("run: {user: [1000]}", "run.user: write text (got ['1000'])"),
         ("run: {elastic: 4}", "run.elastic: write {min: 1, max: 4} (got 4)"),
-        (f"limits: {{idle: {10**400}}}", "limits.idle: a duration has fewer digits"),
+        (f"limits: {{idle: {10**400}}}", "is not a duration; write 60s, 30m, 12h or 1h30m"),
         ("run: {env: [A]}", "run.env: write names with values: {NAME: VALUE}"),
         ("gce: {zones: us-east1-b}", "gce.zones: write a list: [A, B] (got us-east1-b)"),
         ("checkpoints: {keep_every: null}", "checkpoints.keep_every: write a duration: 60s, 30m or 12h (got null)"),
@@ -185,12 +194,98 @@ def test_a_secret_is_never_in_the_file(file: Path) -> None:
     assert "run.env and run.secrets both name TOKEN" in error.message
 
 
-def test_numbers_in_env_are_text_to_the_ranks(file: Path) -> None:
-    file.write_text("name: digits\nrun: {env: {EPOCHS: 3, RATE: 0.5, FAST: true}}\n")
-    assert load_config(file, environ={}).run.env == {"EPOCHS": "3", "RATE": "0.5", "FAST": "true"}
+TYPED = (
+    "3", "0.5", "0123", "3.10", "1_000", "0x1F", "0o17", "0b101", "1234.e+7", "1e400", ".inf", "+1", "-0", "9" * 30,
+    "true", "yes", "off", "No", "y", "12:30:00", "190:20:30", "2024-01-02", "2024-01-02 03:04:05Z", "2024-13-45",
+    "~", "null", "=", "<<", "1,000", "a'b", "C:\\x", "10.0.0.7", "", "!!int 12",
+)  # fmt: skip
+"""Values without quotes that YAML 1.1 takes for something else, or may seem to."""
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("60s", 60), ("1h30m", 5400), ("0.5s", 0.5), ("2d", 172800), (90, 90)])
+def test_a_value_of_run_env_is_the_text_that_was_typed(file: Path) -> None:
+    values = "".join(f"    V{number}: {value}\n" for number, value in enumerate(TYPED))
+    file.write_text(f"name: digits\nrun:\n  env:\n{values}    NO: NO\n    on: 'null'\n    NULL: |\n      a\n      b\n")
+    env = dict(load_config(file, environ={}).run.env)
+    assert [env.pop(f"V{number}") for number in range(len(TYPED))] == [*TYPED[:-1], "12"]
+    assert env == {"NO": "NO", "on": "null", "NULL": "a\nb\n"}
+
+
+def test_what_config_show_prints_is_read_back_as_the_same_text(file: Path) -> None:
+    values = dict(zip((f"V{number}" for number in range(len(TYPED))), TYPED, strict=True))
+    shown = load(environ={}, flags={"name": "digits", "run.env": values, "gce.project": "0123", "ssh.hosts": ["10.2"]})
+    texts = {each.key: each.text for each in shown.settings()}
+    assert texts["ssh.hosts"] == "[{host: '10.2'}]"
+    file.write_text("".join(f"{each}: {texts[each]}\n" for each in ("name", "nodes")))
+    with file.open("a") as written:
+        written.write(f"run: {{env: {texts['run.env']}}}\ngce: {{project: {texts['gce.project']}}}\n")
+        written.write(f"ssh: {{hosts: {texts['ssh.hosts']}}}\nlimits: {{idle: {texts['limits.idle']}}}\n")
+    again = load_config(file, environ={})
+    assert (again.run.env, again.gce.project, again.ssh) == (values, "0123", shown.config.ssh)
+    assert yaml.safe_load(file.read_text())["run"]["env"] == values  # As other programs read it, too.
+
+
+@pytest.mark.parametrize(
+    ("written", "key", "text"),
+    [
+        ("name: yes", "name", "yes"),
+        ('name: "null"', "name", "null"),
+        ("gce: {project: 123456789012}", "gce.project", "123456789012"),
+        ("gce: {project: 0123}", "gce.project", "0123"),
+        ("gce: {gpu: {type: 1e5}}", "gce.gpu.type", "1e5"),
+        ("gce: {network: ~}", "gce.network", None),
+        ("image: {version: 2.10}", "image.version", "2.10"),
+        ("image: {requirements: on}", "image.requirements", "on"),
+        ("run: {command: true}", "run.command", "true"),
+        ("run: {command: 12:30}", "run.command", "12:30"),
+        ("run: {mpi_args: 0x1F}", "run.mpi_args", "0x1F"),
+        ("run: {user: 1000}", "run.user", "1000"),
+        ("run: {user: 1000:50}", "run.user", "1000:50"),
+        ("run: {secrets: [NO, ON, Y]}", "run.secrets", ["NO", "ON", "Y"]),
+        ("notify: {webhook: NO}", "notify.webhook", "NO"),
+        # Other keys read their own kind of value from text, in quotes too.
+        ("nodes: '2'", "nodes", 2),
+        ("nodes: 1_000", "nodes", 1000),
+        ("ssh: {share: on}", "ssh.share", True),
+        ("local: {share: FALSE}", "local.share", False),
+        ("limits: {max_cost: 10.50}", "limits.max_cost", 10.5),
+        ("limits: {idle: 90}", "limits.idle", 90.0),
+        ("limits: {idle: ~}", "limits.idle", None),
+        # An anchor is read by each key that has it.
+        ("nodes: &n 2\nrun: {env: {WORLD: *n}}", "run.env", {"WORLD": "2"}),
+        ("gce: {project: &p null}\nrun: {env: {P: *p}}", "gce.project", None),
+    ],
+)
+def test_text_is_what_was_typed_for_every_key_that_is_text(file: Path, written: str, key: str, text: object) -> None:
+    file.write_text(f"{written}\n" if written.startswith("name") else f"name: digits\n{written}\n")
+    assert {each.key: each.value for each in load(file, environ={}).settings()}[key] == text
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "key", "value"),
+    [
+        ("RUN__ENV__Epochs__Max", "0123", "run.env", {"Epochs__Max": "0123"}),
+        ("RUN__ENV__A", "{b: c} # d", "run.env", {"A": "{b: c} # d"}),
+        ("RUN__ENV__A", "null", "run.env", {"A": "null"}),
+        ("RUN__ENV__A", "", "run.env", {"A": ""}),
+        ("RUN__ENV", "{A: 0123, B: , C: ~}", "run.env", {"A": "0123", "B": "", "C": "~"}),
+        ("RUN__COMMAND", "python train.py --lr: 1 # x", "run.command", "python train.py --lr: 1 # x"),
+        ("RUN__COMMAND", "[ -f x ]", "run.command", "[ -f x ]"),
+        ("RUN__USER", '"1000"', "run.user", "1000"),
+        ("GCE__PROJECT", "0123", "gce.project", "0123"),
+        ("GCE__PROJECT", "null", "gce.project", None),
+        ("GCE__PROJECT", "", "gce.project", None),
+        ("GCE__ZONES", "[us-east1-b]", "gce.zones", ["us-east1-b"]),
+        ("LIMITS__IDLE", "90", "limits.idle", 90.0),
+        ("NODES", "3", "nodes", 3),
+    ],
+)
+def test_an_environment_variable_is_text_as_well(file: Path, name: str, typed: str, key: str, value: object) -> None:
+    file.write_text("name: digits\n")
+    loaded = load(file, environ={f"HVDCLOUD_{name}": typed})
+    assert {each.key: each.value for each in loaded.settings()}[key] == value
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("60s", 60), ("1h30m", 5400), ("0.5s", 0.5), ("2d", 172800), ("90", 90)])
 def test_durations(text: object, seconds: float) -> None:
     assert parse_duration(text) == seconds
 

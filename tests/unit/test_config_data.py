@@ -72,7 +72,7 @@ def test_a_data_set_can_come_from_the_environment(file: Path) -> None:
         ("data: {train: file://data}", "needs an absolute folder"),
         ("data: {train: file:////}", "needs an absolute folder"),
         ("data: {train: file:///data/../etc}", "has '..' in it"),
-        ("data: {train: 3}", "data.train: write {source: gs://my-bucket/train, per_node: all} (got 3)"),
+        ("data: {train: 3}", "data.train.source: '3' is neither gs://BUCKET[/PREFIX] nor file:///DIR"),
         ("data: {train: {per_node: all}}", "data.train.source is missing"),
         ("data: {train: {source: gs://bucket/a, per_node: half}}", "data.train.per_node: write all or shard"),
         ("data: {train: {source: file:///data/a, per_node: shard}}", "per_node: shard needs a gs:// source"),

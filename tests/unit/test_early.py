@@ -192,6 +192,27 @@ def test_a_missing_secret_is_found_before_anything_else(tmp_path: Path, monkeypa
     check_project(context, ())
 
 
+@pytest.mark.parametrize("value", ["/opt/x:$PATH", "${PATH}:/opt/x", "$HOME/bin:$PATH"])
+def test_a_value_that_would_lose_the_path_of_the_system_is_refused(tmp_path: Path, value: str) -> None:
+    context, _ = context_of(tmp_path, run={"command": "true", "env": {"PATH": value}})
+    with pytest.raises(UsageError, match=r"run\.env\.PATH: \$PATH in it is not expanded; a value is text") as caught:
+        check_project(context, ())
+    assert caught.value.hint == "in run.command it is expanded: PATH=…$PATH… python train.py"
+
+
+def test_a_variable_in_a_value_is_said_not_to_be_expanded_once(tmp_path: Path) -> None:
+    context, err = context_of(
+        tmp_path, run={"command": "true", "env": {"A": "pa$$", "DATA": "${HOME}/s3cret", "N": "$1"}}
+    )
+    check_project(context, (), first=True)
+    assert err.getvalue() == ""
+    check_project(context, ())
+    assert err.getvalue() == (
+        "warning: run.env.DATA: $HOME in it is not expanded; a value is text; in run.command it is expanded: "
+        "DATA=…$HOME… python train.py\n"
+    )
+
+
 def test_up_only_warns_of_them_since_another_command_may_run(tmp_path: Path) -> None:
     context, err = context_of(tmp_path)
     check_project(context, (), only_warn=True)

@@ -150,7 +150,11 @@ def test_what_setup_writes_is_read_back(template: str, tmp_path: Path) -> None:
         ("a: b\n", {"a": "true"}, 'a: "true"\n'),
         ("a: b\n", {"a": "1e3"}, "a: 1e3\n"),  # Text in YAML 1.1, which PyYAML reads.
         ("a: b\n", {"a": True}, "a: true\n"),
-        ("a: '1'\n", {"a": 1}, "a: 1\n"),
+        ("a: 1\n", {"a": "0123"}, 'a: "0123"\n'),
+        ("a: 3.1\n", {"a": "3.10"}, 'a: "3.10"\n'),
+        ("a: 1\n", {"a": "12:30:00"}, 'a: "12:30:00"\n'),
+        ("a: 1\n", {"a": "2024-13-45"}, 'a: "2024-13-45"\n'),
+        ("a: =\nb: 2024-13-45\n", {"c": "null"}, 'a: =\nc: "null"\nb: 2024-13-45\n'),
         ("a: |\n  x\n  y\n\nb: 1\n", {"a.c": "x"}, None),
         ("a: 1\r\nb:\r\n  c: 2\r\n", {"b.d": "x"}, "a: 1\r\nb:\r\n  c: 2\r\n  d: x\r\n"),
         ("b:\n  c: |\n    x\n    y\n\nz: 1\n", {"b.d": "w"}, "b:\n  c: |\n    x\n    y\n  d: w\n\nz: 1\n"),
@@ -184,6 +188,11 @@ def test_ways_of_writing_it(before: str, values: dict[str, str | int], after: st
     assert text == after
     assert {change.key for change in changes} == set(values)
     assert set_keys(text, values) == (text, [])
+
+
+@pytest.mark.parametrize(("before", "value"), [("a: '1'\n", 1), ("a: 0123\n", "0123"), ("a: true\n", True)])
+def test_what_is_the_same_text_is_left_as_it_is(before: str, value: str | int) -> None:
+    assert set_keys(before, {"a": value}) == (before, [])
 
 
 def test_json_is_yaml_too() -> None:
