@@ -113,7 +113,8 @@ class Invocation:
         from hvdcloud.lifecycle.context import Context
 
         given = [key for key, value in (flags or {}).items() if value is not None]
-        return Context(self.load_config(flags, default_name=default_name), self.console, flags=given)
+        config = self.load_config(flags, default_name=default_name)
+        return Context(config, self.console, flags=given, only_own=self.name is None and default_name is None)
 
 
 def _version(wanted: bool) -> None:

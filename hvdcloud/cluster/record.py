@@ -51,6 +51,8 @@ class ClusterRecord:
     created: str = ""
     image: str = ""
     bucket: str = ""
+    project: str = ""
+    """The folder of the project that it was made for."""
     size: int = 0
     """How many nodes the cluster should have."""
     nodes: tuple[MemberRecord, ...] = ()

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.files import default_bucket
@@ -39,8 +40,12 @@ STORAGE_ENDPOINT_VARIABLE = "STORAGE_EMULATOR_HOST"
 class Context:
     """Opens what a command needs when it needs it, once."""
 
-    def __init__(self, config: Config, console: Console, *, flags: Collection[str] = ()) -> None:
+    def __init__(
+        self, config: Config, console: Console, *, flags: Collection[str] = (), only_own: bool = False
+    ) -> None:
         self.config = config
+        self.only_own = only_own
+        """The name is the project's, not one that the user typed: another project's cluster is not meant by it."""
         self.flags = flags
         """Keys of the configuration that flags of this command gave."""
         self.console = console
@@ -108,13 +113,30 @@ class Context:
 
         Raises:
             UnseenError: none was found, but not every place answered.
+            UsageError: it is another project's, and its name was not typed.
         """
         from hvdcloud.remote.join import adopt_replaced_nodes
 
         found = self.provider.cluster(self.name)
         if found is None:
             return None
+        if self.only_own:
+            self.refuse_others(found)
         return adopt_replaced_nodes(self.state, as_known_here(found), host_keys=self.provider.host_keys)
+
+    def refuse_others(self, cluster: Cluster | None) -> None:
+        """Raises UsageError if this machine made the cluster for a project in another folder, and that is there."""
+        record = self.state.record_of(cluster.id) if cluster is not None else None
+        project, here = record.project if record else "", str(self.config.project_dir)
+        # A project that was moved leaves no configuration behind.
+        if project in ("", here) or not any(Path(project).glob("*.y*ml")):
+            return
+        self.console.named_here = ""  # The name is the point.
+        raise UsageError(
+            f"cluster {self.name} belongs to the project in {project}, not to that in {here}",
+            hint=f"take another name here: `name:` in hvdcloud.yaml, or --name; hvdcloud status --name {self.name} and "
+            f"hvdcloud down --name {self.name} are for that cluster from anywhere",
+        )
 
     def find(self) -> Cluster | None:
         """The cluster, by its labels; None if none was seen, which is no proof that there is none.

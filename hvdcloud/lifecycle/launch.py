@@ -58,6 +58,8 @@ def launch(
     """
     started = time.monotonic()
     # Before anything is built or costs anything.
+    if context.state.load() is not None:
+        context.refuse_others(context.find())
     check_tools(context.config, options)
     check_project(context, options.command, first=True)
     check_target(context, target)

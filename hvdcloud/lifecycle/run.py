@@ -75,6 +75,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         check_target(context, None)
     with context.state.lock("run"):
         cluster = context.cluster()
+        context.refuse_others(cluster)
         if changes := changes_since_up(context, cluster):
             if changes.required:
                 raise UsageError(changes.summary, hint=f"{changes.command} applies it")

@@ -151,6 +151,7 @@ def up(
         late_arrival = LateArrival(context)
         existing = context.find() or late_arrival.wait()
         while existing is not None:
+            context.refuse_others(existing)
             if not _clear_unfinished(context, existing):
                 return _reuse(context, existing, started=started)
             existing = late_arrival.wait()
@@ -323,7 +324,10 @@ def _make(context: Context, plan: Plan, login: KeyPair, room: RoomWait, *, comma
             steps.update("up", "making the nodes known to each other", after=NOTICEABLE_SECONDS)
             join(context.state, plan.spec, nodes, made=nodes, keep=context.keep)
             data = {name: each.text for name, each in spec.data.items()}
-            context.state.update(lambda record: replace(record, settings=settings_of(context), data=data))
+            project = str(context.config.project_dir)
+            context.state.update(
+                lambda record: replace(record, project=project, settings=settings_of(context), data=data)
+            )
             context.state.journal.record("up-done", cluster_id=plan.spec.id)
     except BaseException as error:
         with uninterrupted():

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +82,14 @@ def test_arguments_for_mpirun_arrive(project: Project) -> None:
 
 
 def test_what_a_rank_finds_around_it(project: Project) -> None:
+    file = project.folder / "hvdcloud.yaml"
+    file.write_text(file.read_text().replace("GREETING: hello", "GREETING: 0123"))
     out = run(project, jobs.ENVIRONMENT).out
     facts = [json.loads(line.partition("] ")[2]) for line in out.splitlines() if '{"rank"' in line]
     assert sorted(fact["host"] for fact in facts) == [f"{project.name}-0", f"{project.name}-1"]
     for fact in facts:
         assert fact["cwd"] == "/workspace"
-        assert fact["GREETING"] == "hello"
+        assert fact["GREETING"] == "0123"
         assert fact["token"] == hashlib.sha256(TOKEN.encode()).hexdigest()
         assert fact["HVDCLOUD_CHECKPOINT_DIR"].endswith(fact["HVDCLOUD_RUN"])
         assert int(fact["OMP_NUM_THREADS"]) >= 1
@@ -305,6 +308,18 @@ def test_a_node_that_is_not_the_pinned_one_is_refused(project: Project) -> None:
 def test_up_again_is_already_done(project: Project) -> None:
     assert "is up already" in project.hvdcloud("up").out
     assert "is up with 2 nodes, not 3" in project.hvdcloud("up", "--nodes", "3", expect=2).err
+
+
+def test_another_project_of_the_same_name_neither_trains_on_it_nor_deletes_it(project: Project, tmp_path: Path) -> None:
+    other = replace(project, folder=tmp_path)
+    configure(other)
+    other.write("train.py", jobs.COUNTS_UP)
+    for command in ("up", "run", "launch", "status", "pull", "down"):
+        said = other.hvdcloud(command, expect=2).err
+        assert f"cluster t-runs belongs to the project in {project.folder}, not to that in {tmp_path}" in said
+        assert "hvdcloud down --name t-runs" in said
+    # Who types the name means it.
+    assert "2/2" in other.hvdcloud("status", "--name", "t-runs").out
 
 
 def test_list_and_status_show_the_cluster(project: Project) -> None:

@@ -1,0 +1,151 @@
+"""A cluster is its project's: another folder's project of the same name is told so before anything is touched."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.cli.app import Invocation
+from hvdcloud.cluster.model import Cluster
+from hvdcloud.cluster.record import ClusterRecord, parse_record, record_json
+from hvdcloud.console import Console
+from hvdcloud.errors import ExitCode, UsageError
+from hvdcloud.lifecycle.context import Context
+from hvdcloud.lifecycle.down import down
+from hvdcloud.lifecycle.launch import launch
+from hvdcloud.lifecycle.run import run
+from hvdcloud.lifecycle.run_options import RunOptions
+from hvdcloud.lifecycle.up import up
+
+CLUSTER = Cluster(
+    name="digits", id="abcdef", owner="me", provider="local", created=datetime.now(timezone.utc), expected_nodes=2,
+    nodes=(), image="image", bucket="file:///bucket",
+)  # fmt: skip
+
+
+class Untouched:
+    """A provider that knows the cluster, and is asked for nothing else."""
+
+    name = "local"
+
+    def cluster(self, name: str) -> Cluster | None:
+        return CLUSTER if name == CLUSTER.name else None
+
+    def host_keys(self, _node: object) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Two projects of one name; the cluster was made for the first."""
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "hvdcloud.yaml").write_text("name: digits\n")
+        (tmp_path / name / "train.py").write_text("")
+    here = context(tmp_path / "first", monkeypatch)
+    here.state.make()
+    here.state.save(
+        ClusterRecord(id=CLUSTER.id, project=str(here.config.project_dir), runs=("20260101-000000-abcdef",))
+    )
+    return tmp_path / "first", tmp_path / "second"
+
+
+def context(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Context:
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("HVDCLOUD_NAME", raising=False)
+    found = Invocation(console=Console(err=io.StringIO()), **options).context()
+    found.__dict__["provider"] = Untouched()
+    return found
+
+
+NOTHING_EARLY: Any = object()
+"""What asks the engine in the background."""
+VERBS: Mapping[str, Callable[[Context], object]] = {
+    "up": lambda each: up(each, early=NOTHING_EARLY),
+    "run": lambda each: run(each, RunOptions()),
+    "launch": lambda each: launch(each, RunOptions()),
+    "down": lambda each: down(each, force=True),
+    "status": Context.cluster,
+    "pull": Context.find,
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_another_project_is_told_so_and_asked_for_a_name(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    first, second = folders
+    here = context(second, monkeypatch)
+    with pytest.raises(UsageError) as caught:
+        VERBS[verb](here)
+    assert caught.value.code is ExitCode.USAGE
+    assert caught.value.message == f"cluster digits belongs to the project in {first}, not to that in {second}"
+    assert "take another name here" in caught.value.hint
+    # The name stays in the command, although this folder's file has it too.
+    assert "hvdcloud down --name digits" in here.console._short(caught.value.hint)
+
+
+@pytest.mark.parametrize("verb", ["up", "run", "launch"])
+def test_a_name_that_is_typed_starts_no_training_on_it_either(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    with pytest.raises(UsageError, match="belongs to the project in"):
+        VERBS[verb](context(folders[1], monkeypatch, name="digits"))
+
+
+def test_who_types_the_name_may_look_at_it_and_delete_it_from_anywhere(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert context(folders[1], monkeypatch, name="digits").query() is not None
+    assert context(folders[1], monkeypatch).of("digits").query() is not None  # As `down --all` does.
+    (tmp_path / "empty").mkdir()
+    assert context(tmp_path / "empty", monkeypatch, name="digits").query() is not None
+
+
+def test_its_own_project_meets_no_question(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second = folders
+    assert context(first, monkeypatch).query() is not None
+    (tmp_path / "link").symlink_to(first)
+    assert context(tmp_path / "link", monkeypatch).query() is not None
+    assert context(second, monkeypatch, config=first / "hvdcloud.yaml").query() is not None
+    with pytest.raises(UsageError, match="belongs to the project in"):
+        context(first, monkeypatch, config=second / "hvdcloud.yaml").query()
+
+
+def test_a_project_that_was_moved_is_the_same_project(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folders[0].rename(tmp_path / "moved")
+    assert context(tmp_path / "moved", monkeypatch).query() is not None
+
+
+def test_a_cluster_of_another_machine_is_not_known_to_be_another_projects(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "another"))
+    assert context(folders[1], monkeypatch).query() is not None
+
+
+def test_a_later_cluster_of_the_name_is_not_the_first_projects(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = context(folders[1], monkeypatch)
+    here.state.save(ClusterRecord(id="012345", project=str(folders[0])))
+    assert here.query() is not None
+
+
+def test_the_record_keeps_the_project() -> None:
+    record = ClusterRecord(id="abcdef", project="/home/me/digits")
+    assert parse_record(record_json(record)).project == "/home/me/digits"
+    assert parse_record({"id": "abcdef"}).project == ""
