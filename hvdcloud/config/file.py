@@ -252,11 +252,9 @@ def _parsed(text: str, key: Key) -> object:
     has_parts = field is None or get_origin(field.annotation) in (dict, list) or _model_of(field) is not None
     with contextlib.suppress(yaml.YAMLError):
         value = read(text)
-        if isinstance(value, str):
-            as_in_file = isinstance(value, Null) or text.strip()[0] in "'\""
-        else:
-            as_in_file = value is None or has_parts
-        if as_in_file and key[:-1] != ENV:
+        quoted = text.strip()[:1] in ("'", '"')
+        known = quoted if type(value) is str else has_parts or value is None or isinstance(value, Null)
+        if known and key[:-1] != ENV:
             return value
     return text
 

@@ -87,6 +87,7 @@ def test_what_a_later_version_has_written_into_the_record_stays() -> None:
     state.update(lambda record: replace(record, runs=("r1", "r2")))
     assert json.loads((state.dir / "cluster.json").read_text()) == {
         **later,
+        "project": "",
         "settings": {},
         "data": {},
         "runs": ["r1", "r2"],
