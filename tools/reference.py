@@ -76,7 +76,6 @@ FILES = {
     "~/.local/state/hvdcloud/_data/checksums.sqlite3": "CRC32C of files that `data push` and `data check` have read",
     "CLUSTER/RUN/": "in the bucket: a run's checkpoints, those of node 1 and on in `@node-K/`",
     "CLUSTER/RUN/.hvdcloud/": "in the bucket: manifests, and for `logs` and `report` log, state, events and samples",
-    "hvdcloud-check/CLUSTER/": "in the bucket: what `check` measured it with, emptied",
     "/workspace": "on a node: the project's files; where ranks start",
     "/var/lib/hvdcloud/runs/RUN/": "on a node: a run's log, state, events and samples",
     "/var/lib/hvdcloud/data/NAME/": "on a node: `$HVDCLOUD_DATA/NAME`, a data set of `data`",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from hvdcloud.cli import check, cluster, data, forward, image, money, project, runs, setup, stacks, status, top
+from hvdcloud.cli import cluster, data, forward, image, money, project, runs, setup, stacks, status, top
 from hvdcloud.cli.app import Invocation, app
 from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError, UsageError
@@ -28,7 +28,7 @@ _COMMANDS = {
     "Start": (project.init, project.doctor, runs.launch, project.config_app),
     "Run": (cluster.up, runs.run, cluster.resize, image.build, image.push, data.data_app),
     "Look": (
-        *(status.status, top.top, check.check, runs.logs, stacks.stacks, runs.report, money.history),
+        *(status.status, top.top, runs.logs, stacks.stacks, runs.report, money.history),
         *(cluster.list_clusters, cluster.ssh, forward.forward),
     ),
     "Clean up": (runs.stop, runs.pull, cluster.down),
@@ -245,7 +245,6 @@ _AFTER_INTERRUPT = {
     "logs": ("logs is stopped; it has changed nothing", "hvdcloud logs -f follows the run again"),
     "stop": ("stop is interrupted; the run may have been told to end", "hvdcloud status shows whether it has"),
     "pull": ("the pull is stopped; what was fetched stays", "hvdcloud pull fetches the rest"),
-    "check": ("the check is stopped, and nothing of it runs on the nodes", "hvdcloud check starts again"),
     "data": ("the check is stopped; nothing was changed", "hvdcloud data check starts again"),
     "down": ("down is stopped; what it had not deleted yet stays", "hvdcloud down deletes it"),
 }

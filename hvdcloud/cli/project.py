@@ -38,7 +38,7 @@ def init(
         str | None,
         typer.Option(
             metavar="TEMPLATE",
-            help="The template: torch, keras, torch-elastic, keras-elastic, torch-data or keras-data.",
+            help="The template: torch, keras, torch-elastic, keras-elastic, torch-data, keras-data or bench.",
             show_default="torch",
             autocompletion=complete.templates,
         ),

@@ -16,7 +16,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.project_files import GITIGNORE
 from hvdcloud.training_script import TrainingScript, read_script, training_scripts
 
-TEMPLATES = ("torch", "keras", "torch-elastic", "keras-elastic", "torch-data", "keras-data")
+TEMPLATES = ("torch", "keras", "torch-elastic", "keras-elastic", "torch-data", "keras-data", "bench")
 _TEMPLATE_OF = {"torch": "torch", "tensorflow": "keras"}
 _REQUIREMENTS = "requirements.txt"
 _MAKE_DATA = "make_data.py"

@@ -21,17 +21,15 @@ _USAGE = (
     "entrypoint | serve | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
     "logs RUN [--follow] [--offset N] | "
     "state [RUN] | look [--offset N] | stacks RUN | stop RUN | flush | token | bucket | data | data-state | "
-    "data-fetcher | notify RUN end|cost|head-lost | check-machine | check-collective | check-rank | check-end RUN | "
+    "data-fetcher | notify RUN end|cost|head-lost | "
     "leave [WHY] | poweroff | idle | end-if-idle | end-at-limit SECONDS"
 )
 
 
 # What only the laptop asks for: activity from outside. Not `token`: a background process sends it.
-_CHECKS = {"check-machine", "check-collective", "check-end"}
 _FROM_OUTSIDE = {
     *("join", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stacks", "stop", "flush"),
     *("bucket", "data"),
-    *_CHECKS,
 }
 
 
@@ -122,8 +120,6 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
         if len(rest) != 2:
             raise UsageError(f"hvdcloud-node {verb} needs a run and a reason", hint=_USAGE)
         return tell.main(*rest)
-    if verb in _CHECKS or verb == "check-rank":
-        return _check(verb, rest)
     if verb == "poweroff":
         from hvdcloud.node.vms import poweroff
 
@@ -141,16 +137,6 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
 
         return idle.answer() if verb == "idle" else idle.end_if_idle()
     raise UsageError(f"hvdcloud-node has no verb {verb!r}", hint=_USAGE)
-
-
-def _check(verb: str, rest: list[str]) -> dict[str, Any] | int:
-    from hvdcloud.node.check import collective, machine_check
-
-    if verb == "check-machine":
-        return machine_check.main(_request(verb))
-    if verb == "check-collective":
-        return collective.main(_request(verb))
-    return collective.rank() if verb == "check-rank" else collective.end(_one(verb, rest))
 
 
 def _logs(rest: list[str]) -> int:

@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from hvdcloud.cli.main import hoist_globals
+from hvdcloud.lifecycle.init import TEMPLATES
 from tests.support.harness import Project
 from tools.reference import all_commands
 
@@ -107,7 +108,7 @@ def test_the_name_alone_prints_the_help(project: Project) -> None:
 @pytest.mark.parametrize(
     ("words", "values"),
     [
-        ("hvdcloud init --template ", ["torch", "keras", "torch-elastic", "keras-elastic", "torch-data", "keras-data"]),
+        ("hvdcloud init --template ", list(TEMPLATES)),
         ("hvdcloud init --template k", ["keras", "keras-elastic", "keras-data"]),
         ("hvdcloud up --provider ", ["local", "ssh", "gce"]),
         ("hvdcloud --name ", ["digits", "letters"]),

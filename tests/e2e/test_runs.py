@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import hvdcloud
 from tests.support import jobs
 from tests.support.harness import Ended, Project, labelled, processes_in, project_in, until
 
@@ -64,6 +65,18 @@ def test_ranks_on_both_nodes_reduce_together_and_every_line_names_its_rank(proje
     assert "[0] rank 0 of 2 sums 1\n" in out
     assert "[1] rank 1 of 2 sums 1\n" in out
     assert all(re.match(r"\[(\d+|launcher)\] ", line) for line in out.splitlines())
+
+
+def test_the_bench_template_measures_every_rank_and_message(project: Project, tmp_path: Path) -> None:
+    script = Path(hvdcloud.__file__).parent / "templates/bench/train.py"
+    out = run(project, script.read_text(), "--largest", "1", "--repeat", "3", "--width", "64", options=("--fresh",)).out
+    assert re.search(r"\[0\] +0 +t-runs-0 ", out)
+    assert re.search(r"\[0\] +1 +t-runs-1 ", out)
+    assert re.search(r"\[0\] +1\.000 MB +[\d.]+ ms +[\d.]+ MB/s", out)
+    pulled = project.hvdcloud("pull", "--to", str(tmp_path / "out"), "--json").json["result"]["runs"]
+    result = json.loads((Path(pulled[-1]["folder"]) / "bench.json").read_text())
+    assert [each["bytes"] for each in result["messages"]] == [4_000, 40_000, 400_000, 1_000_000]
+    assert sorted(each["rank"] for each in result["ranks"]) == [0, 1]
 
 
 def test_open_mpi_does_the_same(project: Project) -> None:

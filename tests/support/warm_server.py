@@ -76,7 +76,7 @@ def _load_node() -> None:
     for name in ("google_crc32c", "psutil"):
         importlib.import_module(name)
     # Those are programs of other Pythons.
-    _import_below(hvdcloud.node, "hvdcloud.node.check.job.", "hvdcloud.node.run.launcher.horovodrun")
+    _import_below(hvdcloud.node, "hvdcloud.node.run.launcher.horovodrun")
     _share_memory()
 
 

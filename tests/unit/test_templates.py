@@ -28,8 +28,9 @@ from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.providers import platform
 from hvdcloud.remote.code import list_code
 
-FRAMEWORKS = {name: "torch" if name.startswith("torch") else "tensorflow" for name in TEMPLATES}
-WITH_DATA = [name for name in TEMPLATES if name.endswith("-data")]
+TRAINING = [name for name in TEMPLATES if name != "bench"]
+FRAMEWORKS = {name: "torch" if name.startswith("torch") else "tensorflow" for name in TRAINING}
+WITH_DATA = [name for name in TRAINING if name.endswith("-data")]
 # What the images bring (numpy comes with TensorFlow), and what packages are called when they are imported.
 IN_THE_IMAGE = {"torch": {"torch", "horovod"}, "tensorflow": {"tensorflow", "numpy", "horovod"}}
 # What the scripts use where it is installed: requirements.txt offers it in a comment. torch and TensorFlow import
@@ -38,12 +39,12 @@ OPTIONAL = {"torch": {"tensorboard", "wandb"}, "tensorflow": {"wandb"}}
 IMPORT_NAMES = {"scikit-learn": "sklearn", "pytorch-optimizer": "pytorch_optimizer"}
 
 
-@pytest.fixture(params=TEMPLATES)
+@pytest.fixture(params=TRAINING)
 def template(request: pytest.FixtureRequest) -> Path:
     return Path(hvdcloud.__file__).parent / "templates" / str(request.param)
 
 
-@pytest.fixture(params=[name for name in TEMPLATES if name not in WITH_DATA])
+@pytest.fixture(params=[name for name in TRAINING if name not in WITH_DATA])
 def template_without_data(request: pytest.FixtureRequest) -> Path:
     return Path(hvdcloud.__file__).parent / "templates" / str(request.param)
 
@@ -121,7 +122,7 @@ def test_a_script_goes_without_the_packages_that_are_only_offered(template: Path
     assert all(id(node) in guarded for node in optional)
 
 
-@pytest.mark.parametrize("name", [name for name in TEMPLATES if not name.endswith("-elastic")])
+@pytest.mark.parametrize("name", [name for name in TRAINING if not name.endswith("-elastic")])
 def test_rank_0_alone_writes_charts_beside_the_checkpoints(name: str) -> None:
     """By the same lines in the template with data as in the plain one; no rank but 0 makes or feeds them."""
     folder = Path(hvdcloud.__file__).parent / "templates"

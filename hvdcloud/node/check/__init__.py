@@ -1,1 +1,0 @@
-"""What `hvdcloud check` measures: each node alone, and all-reduces between nodes."""
