@@ -99,6 +99,10 @@ class RunConfig(Section):
     """One training job."""
 
     command: Command = Field(default="python train.py", description="what every rank runs, in the project's folder")
+    grace: Duration = Field(
+        default=30.0,
+        description="from SIGTERM to SIGKILL where a run is ended: by stop, limits or a preemption, which leaves less",
+    )
     controller: Literal["gloo", "mpi"] = Field(default="gloo", description="what Horovod coordinates its ranks with")
     mpi_args: str = Field(default="", description="more arguments for mpirun, with controller: mpi")
     slots_per_node: int | None = Field(default=None, ge=1, description="ranks per node; default: its GPUs, else 1")

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import NodeState
+from hvdcloud.config.types import duration_text
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, UsageError
 from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
 from hvdcloud.lifecycle.mirror import bring_from_head, mirroring
@@ -188,9 +189,11 @@ def stop(context: Context, run_id: str | None) -> RunState:
     """End a run on every node; what it had written as checkpoints goes to the bucket. Returns the run's state."""
     cluster = context.cluster()
     lend(context, cluster)
-    with context.console.waiting("stop", "ending the run; its checkpoints go to the bucket"):
+    grace = context.config.run.grace
+    ending = f"waiting up to {duration_text(grace)} for the ranks to save (run.grace); checkpoints go to the bucket"
+    with context.console.waiting("stop", ending):
         run_id = find_run(context, cluster, run_id).run
-        return RunState.from_json(context.fleet(cluster).head.call(f"stop {run_id}", timeout=STOP_SECONDS))
+        return RunState.from_json(context.fleet(cluster).head.call(f"stop {run_id}", timeout=STOP_SECONDS + grace))
 
 
 class HeadGoneError(NodeError):

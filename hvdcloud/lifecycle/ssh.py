@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ def ssh_argv(context: Context, node: str, command: Sequence[str]) -> list[str]:
 
     Args:
         node: its name or index.
-        command: for the node's shell, also where it begins with a dash.
+        command: several words, or one text for the node's shell; it starts in /workspace, as that does.
 
     Raises:
         UsageError: no such cluster or node, or no ssh on this machine.
@@ -43,4 +44,8 @@ def ssh_argv(context: Context, node: str, command: Sequence[str]) -> list[str]:
     if program is None:
         raise UsageError("there is no ssh on this machine", hint="install the OpenSSH client")
     # Without --, ssh takes what follows the host's name for options of its own, as long as it begins with a dash.
-    return [program, "-F", str(context.state.ssh_config), "--", found.name, *command]
+    argv = [program, "-F", str(context.state.ssh_config), "--", found.name]
+    if not command:
+        return argv
+    text = command[0] if len(command) == 1 else shlex.join(command)
+    return [*argv, f"cd /workspace 2>/dev/null; {text}"]

@@ -111,6 +111,13 @@ def _session(pid: int) -> int | None:
         return None
 
 
+def _reads_pipe(process: Process) -> bool:
+    try:
+        return os.readlink(f"/proc/{process.pid}/fd/0").startswith("pipe:")
+    except OSError:
+        return False
+
+
 def descendants(pid: int) -> list[Process]:
     """A process's children, their children and so on; none where it has ended."""
     import psutil
@@ -129,8 +136,8 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def end_descendants() -> None:
-    """End all that the caller's children have left behind."""
+def end_descendants(seconds: float = GRACE_SECONDS) -> None:
+    """End all that the caller's children have left behind. `seconds`: from SIGTERM to SIGKILL."""
 
     def remaining() -> list[Process]:
         try:
@@ -141,7 +148,7 @@ def end_descendants() -> None:
             return []
         return [each for each in descendants(os.getpid()) if _is_live(each)]
 
-    _end_all(remaining)
+    _end_all(remaining, seconds)
 
 
 def send(processes: Iterable[Process], signal_number: int) -> None:
@@ -171,9 +178,9 @@ def reap(run: str) -> list[int]:
     return [each.pid for each in _end_all(lambda: find(run))]
 
 
-def _end_all(remaining: Callable[[], list[Process]]) -> list[Process]:
-    """SIGTERM, GRACE_SECONDS, SIGKILL, until none is left. Returns those that do not end."""
-    grace_ends = time.monotonic() + GRACE_SECONDS
+def _end_all(remaining: Callable[[], list[Process]], seconds: float = GRACE_SECONDS) -> list[Process]:
+    """SIGTERM, `seconds`, SIGKILL, until none is left. Returns those that do not end."""
+    grace_ends = time.monotonic() + seconds
     deadline = grace_ends + KILL_SECONDS
     told: set[Process] = set()
     while found := remaining():
@@ -184,8 +191,10 @@ def _end_all(remaining: Callable[[], list[Process]]) -> list[Process]:
             send(found, signal.SIGKILL)
             wait_gone(found, seconds=deadline - now)
             continue
+        # What reads a pipe, as `tee` does, ends with what writes to it, which may still have something to say.
+        first = [each for each in found if not _reads_pipe(each)] or found
+        fresh = [each for each in first if each not in told]
         # A stopped process would sit on its SIGTERM.
-        fresh = [each for each in found if each not in told]
         send(fresh, signal.SIGTERM)
         send(fresh, signal.SIGCONT)
         told.update(fresh)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +140,9 @@ def change_spec(cluster: NodeCluster, node: str, **values: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
-def start(cluster: NodeCluster) -> None:
+def start(cluster: NodeCluster, command: Sequence[str] = FOREVER) -> None:
     """A run whose uploads do not come by themselves."""
-    assert all(answer.get("ok") for answer in cluster.prepare(FOREVER))
+    assert all(answer.get("ok") for answer in cluster.prepare(command))
     for node in cluster.names:
         change_spec(cluster, node, keep_every=600.0)
     assert cluster.launch() == {"ok": True}
@@ -157,26 +158,41 @@ def end_of_the_container(cluster: NodeCluster, node: str) -> subprocess.Popen[by
     return cluster.call(node, "hvdcloud.node.uploads.drain:upload_before_the_end")
 
 
-def test_a_preempted_node_says_so_and_uploads_at_once_and_until_its_end(cluster: NodeCluster) -> None:
+def test_a_preempted_node_says_so_and_all_ranks_save_while_there_is_time_to_upload(cluster: NodeCluster) -> None:
+    saves = '''
+import signal, sys
+def save(*_):
+    print("told to end", flush=True)
+    time.sleep(3)
+    (folder / f"last-{rank}.pt").write_bytes(b"the last weights")
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+print("at work", flush=True)
+while True:
+    time.sleep(0.1)
+'''
     with notices() as server:
         cluster.has_metadata_server("n1", server.url)
-        start(cluster)
+        start(cluster, [sys.executable, "-c", TRAINS.replace('print("at work", flush=True)', saves)])
         # The first check, a second after the start, may have seen it; what comes later only this test sees.
         until(lambda: server.etags, seconds=10, what="the agent to watch")
         (checkpoint_directory(cluster, "n1") / "second-1.pt").write_bytes(b"more weights")
         server.preempt()
         cluster.wait_for_log("node n1 is being preempted: its checkpoints are being uploaded")
-        cluster.wait_for_log("node n1: all 2 files are in the bucket (")
-        assert {"first-1.pt", "second-1.pt"} <= in_bucket(cluster)
-        (checkpoint_directory(cluster, "n1") / "third-1.pt").write_bytes(b"the last weights")
-        until(lambda: "third-1.pt" in in_bucket(cluster), seconds=5, what="what was written after the notice")
+        cluster.wait_for_log("told to end", times=2)
+        end_of_the_container(cluster, "n1").communicate(timeout=drain.LEAVE_SECONDS)
+        assert "last-1.pt" in in_bucket(cluster), "the container waits for what is saved"
+    state = cluster.wait_done()
+    assert in_bucket(cluster) == {"first-0.pt", "first-1.pt", "second-1.pt", "last-0.pt", "last-1.pt"}
     log = cluster.log()
-    assert log.count("is being preempted") == 1
+    assert log.count("told to end") == 2, "each rank once"
+    assert re.search(r"waiting up to 1[12][.0-9]* s before their node goes for the ranks to save and end", log)
+    assert log.count("is being preempted: its") == 1
     assert log.count("files are in the bucket") == 1, "said once, however often it uploads"
     found = [event for event in events(cluster) if event["event"] == "preempted"]
     assert [(event["node"], event["detail"]) for event in found] == [("n1", "preempted")]
-    assert cluster.state()["state"] == "running", "a static run continues until the node is gone"
-    cluster.verb("n0", "stop", RUN)
+    assert (state["result"], state["reason"]) == ("lost", "node n1 ended its part of the run: it is being preempted")
+    assert state["checkpoints"]["complete"]
 
 
 def test_a_file_that_is_being_written_is_waited_for(cluster: NodeCluster) -> None:

@@ -157,6 +157,8 @@ class NodeCluster:
         """Of the run that was prepared last."""
         self.stuck: float | None = None
         """`limits.stuck` of the runs that are prepared and launched."""
+        self.grace = 30.0
+        """`run.grace` of the runs that are prepared."""
         self.pace: dict[str, float] = {}
         """Of `Request`: `beat` and `start` of the runs that are launched, where they are not as usual."""
         self._tools = base / "bin"
@@ -261,6 +263,7 @@ class NodeCluster:
                 "elastic": elastic,
                 **({"notify": notify.to_json()} if notify else {}),
                 "stuck": self.stuck,
+                "grace": self.grace,
                 **({"data": replace(data, index=index, count=len(self.names)).to_json()} if data else {}),
                 "files": [entry(path, data) for path, data in contents.items()],
             }

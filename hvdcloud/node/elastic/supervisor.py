@@ -318,8 +318,7 @@ class ElasticSupervisor(Supervisor):
 
     def _is_over(self) -> bool:
         if self._stop:
-            self._stopped = True
-            return True
+            return super()._is_over()
         if self._log.failure is not None:
             self._trouble = f"the log could not be written on node {self._head}: {self._log.failure.strerror}"
         if self._waits_for_data:

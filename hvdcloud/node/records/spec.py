@@ -39,6 +39,8 @@ class Spec(NamedTuple):
     """Whom ranks run as: a name, UID or UID:GID; empty: root."""
     stuck: float | None = None
     """Seconds without any sign of work after which the run is ended; None: never."""
+    grace: float = 30.0
+    """Seconds from SIGTERM to SIGKILL where somebody asks for the run's end."""
     data: Mapping[str, Any] | None = None
     """The data sets that this node needs, as `DataRequest` (node/data/sets.py) writes them; None: the run has none."""
 
@@ -63,6 +65,7 @@ class Spec(NamedTuple):
                 interface=value.get("interface"),
                 user=str(value.get("user") or ""),
                 stuck=None if value.get("stuck") is None else float(value["stuck"]),
+                grace=float(value.get("grace", 30.0)),
                 data=_data(value.get("data")),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:

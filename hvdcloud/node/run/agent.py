@@ -4,13 +4,13 @@ The supervisor on the head starts it over ssh and both hold a lease: JSON lines 
 the lease breaks (the head is gone) or falls silent (the head is frozen), the agent does what the supervisor would have
 asked for: it ends every process of the run on its node, uploads what is left, and goes.
 
-Messages from the supervisor: hello {silence, beat}, beat, finish; of ranks that are watched (run/stuck.py) look
-{fresh, of}, stacks; in an elastic run also mesh {addresses}, disconnect, reset, gather. To it: data (NodeData of
-runs/state.py), waits {ranks} (RankWaits), left_out {names}, ready, beat, rank {rank, pid, host}, ended {record, pid,
-reaped, ago}, looked {of, compared, signs, spins, written}, stacks {ranks}, connected {workers, listening},
-disconnected {broken}, reset {error}, gather {error}, token {missing}, leaving {why}, saved and ending {why}
-(uploads/drain.py), reaped {left}, finished {checkpoints}. Of `ended`, `reaped` means that the agent was ending the
-ranks by then, and `ago` is the number of seconds since the rank's end.
+Messages from the supervisor: hello {silence, beat}, beat, terminate {seconds}, finish; of ranks that are watched
+(run/stuck.py) look {fresh, of}, stacks; in an elastic run also mesh {addresses}, disconnect, reset, gather. To it: data
+(NodeData of runs/state.py), waits {ranks} (RankWaits), left_out {names}, ready, beat, rank {rank, pid, host}, ended
+{record, pid, reaped, ago}, looked {of, compared, signs, spins, written}, stacks {ranks}, connected {workers,
+listening}, disconnected {broken}, reset {error}, gather {error}, token {missing}, leaving {why}, saved and ending {why,
+seconds} (uploads/drain.py), quiet, reaped {left}, finished {checkpoints}. Of `ended`, `reaped` means that the agent was
+ending the ranks by then, and `ago` is the number of seconds since the rank's end.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ SILENCE_SECONDS = 30.0
 _STALL_SECONDS = 3.0
 """A pause of our own loop that means that we were frozen ourselves."""
 _LAST_WORDS_SECONDS = 2.0
+_LATE_SECONDS = 1.0
+"""How long after its time a rank may still say that its command was killed."""
 
 
 class _Peer(Caller):
@@ -81,6 +83,11 @@ class Agent:
         self._ending = False
         self._orphaned = ""
         self._lost_head = False
+        self._grace_ends: float | None = None
+        """When ranks that were told to end are killed, in monotonic seconds; None: they were not told."""
+        self._orderly = False
+        self._quiet = threading.Event()
+        """Whether all ranks have ended that were told to."""
         self._finished: UploadReport | None = None
         self._drain: drain.Drain | None = None
         self._askers: list[_Peer] = []
@@ -113,6 +120,7 @@ class Agent:
                 self._say_connected()
                 self._say_token()
                 beaten = now
+            self._check_quiet(now)
             if not self._ending and now - self._heard > self._silence:
                 self._lost_head = True
                 self._end(f"no heartbeat from the head for {self._silence:.0f} s")
@@ -166,6 +174,9 @@ class Agent:
                 self._look(of=message["of"], fresh=bool(message["fresh"]))
             elif kind == "stacks":
                 self._looker.stacks(self._ranks(), tell=lambda said: self._say(said, "stacks"))
+            elif kind == "terminate":
+                self._orderly = True
+                self._terminate(float(message["seconds"]))
             elif kind == "finish":
                 self._told_to_finish.set()
                 self._end("")
@@ -194,7 +205,7 @@ class Agent:
     def _hear_peer(self, peer: _Peer) -> None:
         for message in peer.channel.receive():
             kind = message.get("type")
-            if kind == "rank" and not (self._ending or self._resetting):
+            if kind == "rank" and not (self._ending or self._resetting or self._grace_ends):
                 peer.rank, peer.pid = int(message["rank"]), int(message["pid"])
                 peer.channel.send({"type": "go"})
                 self._lease.send({"type": "rank", "rank": peer.rank, "pid": peer.pid, "host": message.get("host")})
@@ -226,7 +237,7 @@ class Agent:
     def _record(self, peer: _Peer, record: RankRecord) -> None:
         record = replace(record, node=self._spec.name)
         self._records[record.rank] = record
-        reaped = self._ending or self._resetting
+        reaped = self._ending or self._resetting or self._grace_ends is not None
         now = time.time()
         ago = max(0.0, now - (record.ended or now))
         self._lease.send({"type": "ended", "record": record.to_json(), "pid": peer.pid, "reaped": reaped, "ago": ago})
@@ -255,7 +266,7 @@ class Agent:
 
     def _reset(self) -> None:
         """End the ranks of this node, and upload: Horovod will be started again (restart.py)."""
-        processes.reap(self._spec.run)
+        self._end_ranks()
         error = "; ".join(self._upload_loop.flush_now().errors)
         self._say({"error": error}, "reset")
 
@@ -264,7 +275,8 @@ class Agent:
         error = self._upload_loop.gather()
 
         def report() -> None:
-            self._resetting = False
+            self._resetting, self._grace_ends = False, None
+            self._quiet.clear()
             self._lease.send({"type": "gather", "error": error})
 
         self._mailbox.post(report)
@@ -286,6 +298,11 @@ class Agent:
             self._drain.start()
         if self._drain is not None:
             self._drain.ending |= ending
+            # An elastic run continues without this node, unless it is the head.
+            if self._grace_ends is None and (not self._spec.elastic or (ending and not self._spec.node)):
+                seconds = min(self._spec.grace, self._drain.patience_left)
+                self._lease.send({"type": "ending", "why": f"it is being {self._drain.why}", "seconds": seconds})
+                self._terminate(seconds)
 
     def _report_saved(self, saved: drain.Saved) -> None:
         """Say how far the uploads of this node are, which leaves; end the run here if that is what was waited for."""
@@ -293,6 +310,9 @@ class Agent:
             return
         if self._drain.is_news(saved):
             self._lease.send({"type": "saved", **saved.to_json()})
+        if self._grace_ends is not None and not self._quiet.is_set():
+            # What the ranks still save goes to the bucket too.
+            return
         if not self._drain.ending:
             self._answer_askers(saved)
         elif not (saved.patient and self._spec.elastic and self._spec.node and self._has_ranks()):
@@ -308,6 +328,39 @@ class Agent:
 
     def _has_ranks(self) -> bool:
         return any(peer.rank is not None and not peer.ended for peer in self._socket.callers)
+
+    def _terminate(self, seconds: float) -> None:
+        """Have every rank of this node end, and kill what still runs `seconds` later; once."""
+        if self._grace_ends is None:
+            self._grace_ends = time.monotonic() + seconds
+            for peer in self._socket.callers:
+                if peer.rank is not None:
+                    peer.channel.send({"type": "terminate", "seconds": seconds})
+            self._check_quiet(time.monotonic())
+
+    def _check_quiet(self, now: float) -> None:
+        """Say once that no rank runs any more. Each kills what is late; one that does not is not waited for."""
+        if self._grace_ends is None or self._quiet.is_set():
+            return
+        if not self._has_ranks() or now > self._grace_ends + _LATE_SECONDS:
+            self._quiet.set()
+            self._lease.send({"type": "quiet"})
+
+    def _end_ranks(self) -> list[int]:
+        """End every process of the run on this node. Blocks, in a thread. Returns the ids of those that are left."""
+        self._mailbox.post(lambda: self._terminate(processes.GRACE_SECONDS))
+        self._quiet.wait()
+        self._mailbox.post(self._let_ranks_go)
+        if self._orderly:
+            # The launcher ends with its last rank, and passes on what they have said.
+            processes.wait_gone(processes.find(self._spec.run), seconds=processes.GRACE_SECONDS)
+        return processes.reap(self._spec.run)
+
+    def _let_ranks_go(self) -> None:
+        """Hang up on the ranks that have ended their commands and wait for the others."""
+        for peer in [peer for peer in self._socket.callers if peer.ended]:
+            self._socket.forget(peer)
+            peer.connection.close()
 
     def _end(self, orphaned: str) -> None:
         """End the run on this node; once. `orphaned`: why, if it is not the supervisor that wants it."""
@@ -329,7 +382,7 @@ class Agent:
         if self._drain is not None:
             # The supervisor ends the run as soon as it knows that we will; what other ranks do then is not a failure.
             self._told_to_finish.wait(_LAST_WORDS_SECONDS)
-        left = processes.reap(self._spec.run)
+        left = self._end_ranks()
         self._say({"left": left}, "reaped")
         # No rank that the launcher still starts gets past this.
         forget(self._spec.run, keep_credentials=True)
@@ -345,8 +398,11 @@ class Agent:
         turn(self._selector, 0.0)
         self._say_token()
         if self._drain is not None:
+            saved = self._drain.saved(report)._replace(patient=False)
+            if self._drain.is_news(saved):
+                self._lease.send({"type": "saved", **saved.to_json()})
             # First, because the supervisor ends us when it has heard that we have finished.
-            self._answer_askers(self._drain.saved(report))
+            self._answer_askers(saved)
         self._lease.send({"type": "finished", "checkpoints": report.to_json(), "orphaned": self._orphaned})
         deadline = time.monotonic() + _LAST_WORDS_SECONDS
         # The end of this node ends its sshd too: wait until the head has got the message and closed the connection.

@@ -44,6 +44,8 @@ class Lease:
         self.heard = time.monotonic()
         """When the node last said something."""
         self.ready = False
+        self.quiet = False
+        """Whether the ranks of the node have ended that were told to."""
         self.left: list[int] = []
         """Processes of the run that could not be ended."""
         self.checkpoints: UploadReport | None = None
@@ -58,6 +60,11 @@ class Lease:
     def finished(self) -> bool:
         """Whether the agent has done all that was to do on its node."""
         return self.checkpoints is not None
+
+    def terminate(self, seconds: float) -> None:
+        """Ask the agent to have its ranks end, and to kill what still runs `seconds` later."""
+        self.quiet = False
+        self.channel.send({"type": "terminate", "seconds": seconds})
 
     def finish(self) -> None:
         """Ask the agent to end the run on its node."""

@@ -35,7 +35,7 @@ AGENT_SECONDS = 15.0
 """How long a rank waits for its node's agent: the launcher may be faster than the supervisor's ssh."""
 TERM_DELAY_SECONDS = 0.5
 """The launcher sends SIGTERM as soon as one rank fails, which may be but a consequence: a rank that is about to exit
-with a code of its own gets this long. What really ends the run signals the command itself (processes.reap)."""
+with a code of its own gets this long. What really ends the run is the agent's word."""
 _RANK_VARIABLES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 _INTERFACES = ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
 """Where Gloo and NCCL are told the interface to the other nodes (horovod/runner/gloo_run.py)."""
@@ -57,6 +57,8 @@ class _End(NamedTuple):
     """Whether the launcher had asked for it: then it is not what made the run fail."""
     out_of_memory: bool = False
     """Whether the kernel killed it for its memory."""
+    until: float | None = None
+    """Until when what it has left may go on, in monotonic seconds, where the agent asked for the end."""
 
 
 class _Record:
@@ -117,10 +119,26 @@ def main(run: str) -> int:
     if spec.elastic:
         threading.Thread(target=_end_with_launcher, name="launcher", daemon=True).start()
     end = _run(spec, full, asked=asked, account=account, agent=agent, wakeup=wakeup)
+    if end.until is not None:
+        # A shell ends at once, and leaves the program that has something to save.
+        processes.end_descendants(seconds=max(0.0, end.until - time.monotonic()))
     agent.send({"type": "ended", **record.ended(end)})
+    if end.until is not None:
+        _wait_for_the_others(agent, wakeup)
+        return 0
     # What the command leaves in the background would hold the launcher's pipes, and outlive the run.
     processes.end_descendants()
     return end.exit_code
+
+
+def _wait_for_the_others(agent: Channel, wakeup: int) -> None:
+    """Stay until the run ends: the launcher ends all ranks when one has failed, and others may still save."""
+    while not agent.closed:
+        ready, _, _ = select.select([agent.read_fd, wakeup], [], [])
+        if wakeup in ready and signal.SIGTERM in os.read(wakeup, 64):
+            return
+        if agent.read_fd in ready:
+            agent.receive()
 
 
 def with_own_interface(launcher: Mapping[str, str]) -> dict[str, str]:
@@ -212,7 +230,8 @@ def _run(
     agent: Channel,
     wakeup: int,
 ) -> _End:
-    """Start the command and stay until it has ended."""
+    """Start the command and stay until it has ended. It gets SIGTERM once, whoever asks for its end and how often; what
+    it has started gets its own when it has ended."""
     if problem := keras_check.problem(asked):
         _say(problem)
         return _End(REFUSED)
@@ -228,6 +247,7 @@ def _run(
     agent.send({"type": "started", "child": child})
     term_at: float | None = None
     kill_at: float | None = None
+    until: float | None = None
     terminated = False
     watched = [wakeup, agent.read_fd]
     while True:
@@ -242,17 +262,22 @@ def _run(
                     term_at = term_at or time.monotonic() + TERM_DELAY_SECONDS
                 elif number in _FORWARDED:
                     _signal_group(child, number)
-        if term_at is not None and time.monotonic() >= term_at:
-            _signal_group(child, signal.SIGTERM)
-            term_at, terminated = None, True
         if agent.read_fd in ready:
-            agent.receive()
+            for message in agent.receive():
+                if message.get("type") == "terminate":
+                    term_at = time.monotonic()
+                    kill_at = until = term_at + float(message["seconds"])
             if agent.closed:
                 watched = [wakeup]
                 _say("this node's agent is gone: the rank ends")
-                _signal_group(child, signal.SIGTERM)
+                term_at = time.monotonic()
+                kill_at = kill_at or term_at + processes.GRACE_SECONDS
+        if term_at is not None and time.monotonic() >= term_at:
+            if not terminated:
+                os.kill(child, signal.SIGTERM)
+                # A stopped process would sit on its SIGTERM.
                 _signal_group(child, signal.SIGCONT)
-                kill_at = time.monotonic() + processes.GRACE_SECONDS
+            term_at, terminated = None, True
         if kill_at is not None and time.monotonic() >= kill_at:
             _signal_group(child, signal.SIGKILL)
             kill_at = time.monotonic() + processes.GRACE_SECONDS
@@ -260,6 +285,7 @@ def _run(
     if code == NOT_FOUND and len(spec.command) == 1:
         _say(f"command not found: {spec.command[0]}")
     end = _End(128 - code, -code, terminated) if code < 0 else _End(code, None, terminated)
+    end = end._replace(until=until)
     # A shell that ran the command reports its signal as an exit code.
     killed = end.exit_code == 128 + signal.SIGKILL and not terminated
     return end._replace(out_of_memory=killed and machine.killed_for_memory() > killed_before)

@@ -20,6 +20,7 @@ from hvdcloud.node.channel import turn
 from hvdcloud.node.mesh.ssh import forget_connections
 from hvdcloud.node.notify import tell
 from hvdcloud.node.records import state
+from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.finish import announcements, left_out_note, not_uploaded
 from hvdcloud.node.run.launcher import Launcher
 from hvdcloud.node.run.lease import Lease, remote_agent
@@ -40,6 +41,7 @@ LAUNCHER_SECONDS = 10.0
 _MIN_SILENCE_BEATS = 3.0
 _SILENCE_MARGIN = 4.0
 _STALL_SECONDS = 3.0
+_NOTICEABLE_SECONDS = 1.0
 DRAIN_SECONDS = 1.0
 
 
@@ -72,6 +74,9 @@ class Supervisor:
         """Its exit code, if it had ended by itself when we asked for the end of the run."""
         self._stop = False
         self._stopped = False
+        self._save_seconds = 0.0
+        """How long ranks may take to end by themselves when the run does; only where somebody asks for the end."""
+        self._grace = Spec.load(request.run).grace
         self._ending = False
         self._trouble = ""
         self._trouble_is_loss = False
@@ -158,6 +163,7 @@ class Supervisor:
             self._start_launcher()
         if not self._ending and (stuck := self._watch.turn(self._watched_nodes())) is not None:
             self._state.stuck, self._trouble = stuck, stuck.text
+            self._save_seconds = self._grace
             state.record_event(self._request.run, "stuck", detail=stuck.text)
         now = time.monotonic()
         self._log.quiet()
@@ -228,7 +234,10 @@ class Supervisor:
             self._ranks.note_end(message, now=time.monotonic())
         elif kind == "reaped":
             lease.left = list(message["left"])
+        elif kind == "quiet":
+            lease.quiet = True
         elif kind == "ending":
+            self._save_seconds = float(message.get("seconds", 0.0))
             self._orphaned(lease, str(message["why"]))
         elif kind == "leaving":
             self._leaves(lease, str(message["why"]))
@@ -295,7 +304,7 @@ class Supervisor:
     def _is_over(self) -> bool:
         """Whether the run has to end, for any reason."""
         if self._stop:
-            self._stopped = True
+            self._stopped, self._save_seconds = True, self._grace
             return True
         if self._lost or self._trouble:
             return True
@@ -326,9 +335,12 @@ class Supervisor:
         self._ranks.reaping = self._launcher_end is None
         self._state.state, self._state.training_until = "finishing", time.time()
         self._recorder.write()
+        if self._save_seconds and self._launcher.runs:
+            self._let_ranks_save(self._save_seconds)
+        else:
+            self._launcher.signal(signal.SIGTERM)
         for lease in self._leases.values():
             lease.finish()
-        self._launcher.signal(signal.SIGTERM)
         kill_at = time.monotonic() + processes.GRACE_SECONDS + 1.0
         checkpoints: dict[str, UploadReport] = {}
         left: list[str] = []
@@ -363,6 +375,23 @@ class Supervisor:
         self._state.nodes_lost = sorted({loss.node for loss in self._missing()})
         self._state.left_behind = left
         state.write(self._state)
+
+    def _let_ranks_save(self, seconds: float) -> None:
+        """Have every rank told to end, and wait until all have. The launcher, which would not wait, is not told."""
+        began = time.monotonic()
+        for lease in self._leases.values():
+            lease.terminate(seconds)
+        said, limit = False, f"{seconds:.0f} s {'(run.grace)' if seconds == self._grace else 'before their node goes'}"
+        while any(lease.ready and not (lease.quiet or lease.finished) for lease in self._leases.values()):
+            self._turn(self._request.beat)
+            waited = time.monotonic() - began
+            if not said and waited >= _NOTICEABLE_SECONDS:
+                said = True
+                self._log.note(f"waiting up to {limit} for the ranks to save and end")
+            if waited > seconds + _STALL_SECONDS:
+                break
+        if said and time.monotonic() - began >= seconds:
+            self._log.note(f"ranks that had not ended after {limit} were killed")
 
     def _judge_our_reason(self) -> Outcome | None:
         """The end of a run that failed for want of data, or was stuck; None: it did not, and was not."""

@@ -33,7 +33,7 @@ LEAVE_SECONDS = 25.0
 """How long the end of a container waits for its checkpoints: a Spot VM is switched off 30 s after its notice."""
 SCAN_SECONDS = 0.5
 WRITERS_SECONDS = 3.0
-"""How long a file that is being written is waited for; `docker stop` kills after 10 s."""
+"""How long ranks that save, and a file that is being written, are waited for; `docker stop` kills after 10 s."""
 WRITERS_SECONDS_ON_A_VM = 12.0
 HANG_SECONDS = 60.0
 """How long one request waits for a change."""
@@ -204,10 +204,14 @@ class Drain:
         """The run ends on this node, which has its own last uploads."""
         self._over.set()
 
+    @property
+    def patience_left(self) -> float:
+        """For how many seconds ranks and what they write are still waited for; the rest is for the uploads."""
+        return max(0.0, self._began + self._patience - time.monotonic())
+
     def saved(self, report: UploadReport) -> Saved:
         """What a report means now."""
-        seconds = time.monotonic() - self._began
-        return Saved(report, seconds, patient=seconds < self._patience)
+        return Saved(report, time.monotonic() - self._began, patient=self.patience_left > 0)
 
     def is_news(self, saved: Saved) -> bool:
         """Whether the run's log has to say so: at the first time that all is in the bucket, or that it will not be."""
