@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.checks import Check, Finding, Once, failed, fine, setup_hint, unknown, unwritable, warning
 from hvdcloud.doctor.gpus import check_gpus, needs_of
 from hvdcloud.errors import CredentialsError, HvdcloudError, ImageError, NodeError, UsageError
+from hvdcloud.training_script import with_windows_line_ends
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
@@ -274,6 +275,12 @@ def _disk(image: Once[_Image]) -> Finding:
 def _files(words: Sequence[str], folder: Path, *, given: bool) -> Finding:
     """Whether what `run` starts is in the project's folder."""
     script, command = _script(words), shlex.join(words)
+    if (crlf := with_windows_line_ends(words, folder)) is not None:
+        return failed(
+            f"{crlf} has the line ends of Windows (CRLF), with which Linux cannot run it",
+            hint=f"sed -i 's/\\r$//' {shlex.quote(crlf)}; a line `*.sh text eol=lf` in .gitattributes keeps it so",
+            error=UsageError,
+        )
     if script is None:
         return fine(f"run.command: {command}")
     if not (folder / script).is_file():

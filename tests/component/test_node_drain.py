@@ -159,7 +159,7 @@ def end_of_the_container(cluster: NodeCluster, node: str) -> subprocess.Popen[by
 
 
 def test_a_preempted_node_says_so_and_all_ranks_save_while_there_is_time_to_upload(cluster: NodeCluster) -> None:
-    saves = '''
+    saves = """
 import signal, sys
 def save(*_):
     print("told to end", flush=True)
@@ -170,7 +170,7 @@ signal.signal(signal.SIGTERM, save)
 print("at work", flush=True)
 while True:
     time.sleep(0.1)
-'''
+"""
     with notices() as server:
         cluster.has_metadata_server("n1", server.url)
         start(cluster, [sys.executable, "-c", TRAINS.replace('print("at work", flush=True)', saves)])

@@ -8,13 +8,14 @@ import os
 import re
 import signal
 import stat
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hvdcloud.node.run import follow
+from hvdcloud.node.run import follow, rank
 from tests.support.harness import until
 from tests.support.nodes import AT_WORK, RUN, NodeCluster, node_cluster, wait_gone
 
@@ -131,6 +132,29 @@ def test_a_command_that_does_not_exist_is_named(cluster: NodeCluster, command: l
 
     assert state["exit_code"] == 127
     assert re.search(r"^\[[01]\] hvdcloud: command not found: trian\.py", cluster.log(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("#!/bin/bash\nwords=(one two)\n[[ -n ${words[1]} ]] && echo ${words[1]}", "two"),
+        ("#!/bin/bash -u\r\nset -e\r\nif [[ $- == *u*e* || $- == *e*u* ]]; then\r\n  echo strict\r\nfi\r\n", "strict"),
+        ("words=(one two); echo ${words[1]}", "two"),
+        ("#!/bin/sh\necho ${BASH_VERSION-plain}", None),
+        (f"#!/usr/bin/env {Path(sys.executable).name}\nimport sys\nprint(sys.argv)", "['-c']"),
+    ],
+    ids=["bash", "an option, and line ends of Windows", "bash is the default", "sh", "Python"],
+)
+def test_a_commands_text_is_run_by_the_program_that_it_names(cluster: NodeCluster, text: str, said: str | None) -> None:
+    cluster.prepare([text])
+    cluster.launch()
+    assert cluster.wait_done()["result"] == "succeeded", cluster.log()
+    if said is not None:
+        assert f"[1] {said}" in cluster.log().splitlines()
+
+
+def test_without_bash_a_commands_text_is_run_by_sh(tmp_path: Path) -> None:
+    assert rank.shell("echo a | cat", path=str(tmp_path)) == ["/bin/sh", "-c", "echo a | cat"]
 
 
 def test_stop_ends_the_run_everywhere(cluster: NodeCluster) -> None:

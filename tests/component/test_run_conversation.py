@@ -87,7 +87,7 @@ def static_run(cluster: NodeCluster) -> list[Any]:
     cluster.wait_for_log("at work", times=2)
     until(lambda: cluster.state()["state"] == "running", seconds=20, what="a running run")
     said += [cluster.verb("n0", "state", RUN), cluster.verb("n1", "look"), cluster.prepare(["true"])[0]]
-    said += [cluster.verb("n1", "flush"), cluster.verb("n1", "leave", "looked", "after")]
+    said.append(cluster.verb("n1", "flush"))
     going.touch()
     cluster.wait_done()
     said += [cluster.verb("n0", verb, *run) for verb, *run in (["state"], ["stop", RUN], ["flush"])]
@@ -185,6 +185,7 @@ def test_a_laptop_sends_a_run_as_it_did(laptop: Laptop, new_vm: NewVm, tmp_path:
     # Younger than the recording; a node of that time does not look at it.
     assert [each.pop("stuck") for each in said] == [1800.0, 1800.0]
     assert said[0].pop("workspace_bytes") == 10**9
+    assert said[0].pop("grace") == 30.0
     assert told(said, {str(tmp_path): "FOLDER", said[1]["run"]: "RUN"}) == RECORDED["sent"][kind]
 
 

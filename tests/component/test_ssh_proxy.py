@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -151,6 +152,27 @@ def test_openssh_gets_the_proxy_and_the_key_under_the_nodes_name(state: ClusterS
     assert option("digits-1", "hostname") == "198.51.100.7"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sh", "-c", 'echo "$0  $1"', "zero", "o n e"], "zero  o n e\n"),
+        (["printf", "%s.", "it's", "$HOME", "*"], "it's.$HOME.*."),
+        (["echo a b | tr a x"], "x b\n"),
+    ],
+    ids=["a command in quotes", "words", "one text for the shell"],
+)
+def test_the_users_command_keeps_its_quotes_on_the_node(state: ClusterState, words: list[str], said: str) -> None:
+    node = node_behind("true")
+    context: Any = SimpleNamespace(
+        cluster=lambda: SimpleNamespace(name="digits", nodes=(node,)), record=lambda _: None, state=state
+    )
+    # What sshd does with it.
+    text = " ".join(ssh_argv(context, "0", words)[5:])
+    assert text.startswith("cd /workspace 2>/dev/null; ")
+    assert subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout == said
+    assert ssh_argv(context, "0", [])[-1] == node.name, "a shell, which starts there by itself"
+
+
 @pytest.mark.parametrize("option", ["-oProxyCommand=touch MARK", "-oLocalCommand=x", "-F/dev/null", "-V", "--"])
 def test_the_users_command_gives_ssh_no_options(state: ClusterState, tmp_path: Path, option: str) -> None:
     """A word that begins with a dash, such as a file's name, is a part of the command for the node."""
@@ -164,7 +186,7 @@ def test_the_users_command_gives_ssh_no_options(state: ClusterState, tmp_path: P
     words = [option.replace("MARK", str(mark)), "ls"]
     argv = ssh_argv(context, "0", words)
     done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    assert argv[-2:] == words
+    assert argv[-1].endswith(f"; {shlex.join(words)}")
     assert heard.exists(), done.stderr
     assert done.returncode == 255
     assert not mark.exists()

@@ -398,8 +398,8 @@ class Agent:
         turn(self._selector, 0.0)
         self._say_token()
         if self._drain is not None:
-            saved = self._drain.saved(report)._replace(patient=False)
-            if self._drain.is_news(saved):
+            saved = self._drain.saved(report)
+            if self._drain.is_news(saved._replace(patient=False)):
                 self._lease.send({"type": "saved", **saved.to_json()})
             # First, because the supervisor ends us when it has heard that we have finished.
             self._answer_askers(saved)

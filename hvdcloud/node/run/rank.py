@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -295,8 +296,9 @@ def _start(command: tuple[str, ...], environment: dict[str, str], *, account: Ra
     """Start the command in /workspace, in a session of its own, so that a signal reaches all of it. Raises
     FileNotFoundError: there is no such program; OSError: it cannot be run."""
     os.chdir(paths.workspace())
-    argv = ["/bin/sh", "-c", command[0]] if len(command) == 1 else list(command)
-    program = argv[0] if "/" in argv[0] else which(argv[0], environment.get("PATH", os.defpath))
+    path = environment.get("PATH", os.defpath)
+    argv = shell(command[0], path=path) if len(command) == 1 else list(command)
+    program = argv[0] if "/" in argv[0] else which(argv[0], path)
     if account is not None:
         rank_user.give_output(account)
         argv = account.command([program, *argv[1:]])
@@ -304,6 +306,14 @@ def _start(command: tuple[str, ...], environment: dict[str, str], *, account: Ra
     return os.posix_spawn(
         program, argv, environment, setsid=True, setsigmask=(), setsigdef=[*_FORWARDED, signal.SIGCHLD, signal.SIGPIPE]
     )
+
+
+def shell(text: str, *, path: str) -> list[str]:
+    """The words that run a command's text: by the interpreter that its first line names, else by bash, where there is
+    none by sh. Line ends may be those of Windows."""
+    text = text.replace("\r\n", "\n").lstrip()
+    named = text[2:].partition("\n")[0].split() if text.startswith("#!") else []
+    return [*(named or [shutil.which("bash", path=path) or "/bin/sh"]), "-c", text]
 
 
 def which(name: str, path: str) -> str:
