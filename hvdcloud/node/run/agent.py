@@ -85,6 +85,8 @@ class Agent:
         self._lost_head = False
         self._grace_ends: float | None = None
         """When ranks that were told to end are killed, in monotonic seconds; None: they were not told."""
+        self._saves_until: float | None = None
+        """Until when a node that leaves waits for its ranks to save."""
         self._orderly = False
         self._quiet = threading.Event()
         """Whether all ranks have ended that were told to."""
@@ -237,7 +239,7 @@ class Agent:
     def _record(self, peer: _Peer, record: RankRecord) -> None:
         record = replace(record, node=self._spec.name)
         self._records[record.rank] = record
-        reaped = self._ending or self._resetting or self._grace_ends is not None
+        reaped = self._ending or self._resetting
         now = time.time()
         ago = max(0.0, now - (record.ended or now))
         self._lease.send({"type": "ended", "record": record.to_json(), "pid": peer.pid, "reaped": reaped, "ago": ago})
@@ -298,11 +300,12 @@ class Agent:
             self._drain.start()
         if self._drain is not None:
             self._drain.ending |= ending
-            # An elastic run continues without this node, unless it is the head.
-            if self._grace_ends is None and (not self._spec.elastic or (ending and not self._spec.node)):
+            # An elastic run continues without this node, unless it is the head. The supervisor has all ranks save, and
+            # then knows why they end.
+            if self._saves_until is None and (not self._spec.elastic or (ending and not self._spec.node)):
                 seconds = min(self._spec.grace, self._drain.patience_left)
+                self._saves_until = time.monotonic() + seconds
                 self._lease.send({"type": "ending", "why": f"it is being {self._drain.why}", "seconds": seconds})
-                self._terminate(seconds)
 
     def _report_saved(self, saved: drain.Saved) -> None:
         """Say how far the uploads of this node are, which leaves; end the run here if that is what was waited for."""
@@ -310,7 +313,7 @@ class Agent:
             return
         if self._drain.is_news(saved):
             self._lease.send({"type": "saved", **saved.to_json()})
-        if self._grace_ends is not None and not self._quiet.is_set():
+        if self._saves_until is not None and not self._quiet.is_set() and time.monotonic() < self._saves_until:
             # What the ranks still save goes to the bucket too.
             return
         if not self._drain.ending:

@@ -61,11 +61,6 @@ class Lease:
         """Whether the agent has done all that was to do on its node."""
         return self.checkpoints is not None
 
-    def terminate(self, seconds: float) -> None:
-        """Ask the agent to have its ranks end, and to kill what still runs `seconds` later."""
-        self.quiet = False
-        self.channel.send({"type": "terminate", "seconds": seconds})
-
     def finish(self) -> None:
         """Ask the agent to end the run on its node."""
         self.channel.send({"type": "finish"})

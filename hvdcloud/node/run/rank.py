@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdcloud.errors import NodeError
@@ -318,11 +317,9 @@ def shell(text: str, *, path: str) -> list[str]:
 
 def which(name: str, path: str) -> str:
     """The program of this name. Raises FileNotFoundError: no folder of `path` has it."""
-    for folder in path.split(os.pathsep):
-        candidate = Path(folder or ".") / name
-        if candidate.is_file() and os.access(candidate, os.X_OK):
-            return str(candidate)
-    raise FileNotFoundError(name)
+    if (found := shutil.which(name, path=path)) is None:
+        raise FileNotFoundError(name)
+    return found
 
 
 def _end_with_launcher() -> None:

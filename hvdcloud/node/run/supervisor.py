@@ -380,7 +380,8 @@ class Supervisor:
         """Have every rank told to end, and wait until all have. The launcher, which would not wait, is not told."""
         began = time.monotonic()
         for lease in self._leases.values():
-            lease.terminate(seconds)
+            lease.quiet = False
+            lease.channel.send({"type": "terminate", "seconds": seconds})
         said, limit = False, f"{seconds:.0f} s {'(run.grace)' if seconds == self._grace else 'before their node goes'}"
         while any(lease.ready and not (lease.quiet or lease.finished) for lease in self._leases.values()):
             self._turn(self._request.beat)
