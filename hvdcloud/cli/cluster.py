@@ -265,8 +265,8 @@ def ssh(
 ) -> None:
     """Open a shell on a node, or run a command there.
 
-    It begins in /workspace, where the project's code is. Several words are one command, with its quotes; a single one is
-    a text for the node's shell. The node's host key was pinned when the cluster came up.
+    It begins in /workspace, where the project's code is. Several words are one command, with its quotes; one is a text
+    for the node's shell. The node's host key was pinned when the cluster came up.
 
     \b
     Example:

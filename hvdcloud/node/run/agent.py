@@ -389,7 +389,8 @@ class Agent:
         self._say({"left": left}, "reaped")
         # No rank that the launcher still starts gets past this.
         forget(self._spec.run, keep_credentials=True)
-        report = self._upload_loop.finish()
+        patience = {"patience": self._drain.patience_left} if self._drain is not None else {}
+        report = self._upload_loop.finish(**patience)
         self._sampler.finish(upload=report.complete)
         forget(self._spec.run, keep_credentials=not report.complete)
         self._mailbox.post(lambda: self._set_finished(report))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,15 +116,16 @@ class UploadLoop:
                 self._uploader = None
             return ""
 
-    def finish(self, *, token_seconds: float = FLUSH_SECONDS) -> UploadReport:
+    def finish(self, *, token_seconds: float = FLUSH_SECONDS, patience: float = FLUSH_SECONDS) -> UploadReport:
         """The ranks have ended: upload the rest and close the manifest. Blocks; waits for an upload in progress.
 
         Args:
             token_seconds: how long to wait for a storage token, where the last one has ended.
+            patience: how many seconds to wait for files that are being written.
         """
         self._ending.set()
         with self._working:
-            report = self._finish(token_seconds)
+            report = self._finish(token_seconds, time.monotonic() + patience)
         write_report(self._spec.run, report)
         return report
 
@@ -178,7 +180,7 @@ class UploadLoop:
             self._say_left_out(sorted(new))
         return report
 
-    def _finish(self, token_seconds: float) -> UploadReport:
+    def _finish(self, token_seconds: float, patient_until: float) -> UploadReport:
         """Final uploads, as long as they make progress."""
         deadline = time.monotonic() + FLUSH_SECONDS
         token_deadline = time.monotonic() + token_seconds
@@ -188,7 +190,7 @@ class UploadLoop:
             assert self._uploader is not None
             before, token = len(self._uploaded), self._token()
             until = min(deadline, time.monotonic() + FLUSH_STEP_SECONDS)
-            finished = attempt(until, self._uploader.finish)
+            finished = attempt(until, partial(self._uploader.finish, patient_until=patient_until))
             if finished.result is None:
                 return self._failed(finished.error)  # `flush` tries again.
             report = self._told(finished.result)

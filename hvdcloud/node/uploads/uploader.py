@@ -11,6 +11,7 @@ continue. In Cloud Storage a checkpoint is never replaced: what a file is rewrit
 from __future__ import annotations
 
 import base64
+import math
 import os
 import threading
 import time
@@ -138,14 +139,16 @@ class Uploader:
             needs_token=found.needs_token,
         )
 
-    def finish(self, deadline: float) -> UploadReport:
+    def finish(self, deadline: float, *, patient_until: float = math.inf) -> UploadReport:
         """Final scans until everything is in the bucket, then mark the manifest complete.
 
         Args:
             deadline: of time.monotonic(); it holds even while the bucket doesn't answer.
+            patient_until: until when files that are being written are waited for.
         """
         last: list[UploadReport] = []
-        thread = threading.Thread(target=self._finish, args=(deadline, last), name="hvdcloud-finish", daemon=True)
+        args = (deadline, patient_until, last)
+        thread = threading.Thread(target=self._finish, args=args, name="hvdcloud-finish", daemon=True)
         thread.start()
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():
@@ -156,7 +159,7 @@ class Uploader:
             return UploadReport(files=len(self.uploaded), errors=["a bug ended the upload; the agent's log has it"])
         return replace(last[-1], complete=not (last[-1].pending or last[-1].errors))
 
-    def _finish(self, deadline: float, last: list[UploadReport]) -> None:
+    def _finish(self, deadline: float, patient_until: float, last: list[UploadReport]) -> None:
         waits = iter(_WAITS)
         pause = threading.Event()
         while True:
@@ -167,7 +170,8 @@ class Uploader:
             hopeless = found.needs_token or (found.errors and not found.pending and not found.may_pass)
             wait = next(waits, _WAITS[-1])
             # A scan that can't begin before the deadline is not begun.
-            if not (found.pending or found.errors) or hopeless or time.monotonic() + wait >= deadline:
+            until = deadline if found.errors else min(deadline, patient_until)
+            if not (found.pending or found.errors) or hopeless or time.monotonic() + wait >= until:
                 return
             pause.wait(wait)
 
