@@ -221,7 +221,9 @@ def test_a_file_that_stays_open_is_named_in_time(cluster: NodeCluster) -> None:
         assert drain.WRITERS_SECONDS < answer["seconds"] < drain.LEAVE_SECONDS
         cluster.wait_for_log("node n1: 1 files are in the bucket (")
         cluster.wait_for_log("but not all: events.pt being written")
-    assert cluster.wait_done()["checkpoints"]["pending"] == ["n1: events.pt"], "it stays on the node, which is not deleted"
+    assert cluster.wait_done()["checkpoints"]["pending"] == ["n1: events.pt"], (
+        "it stays on the node, which is not deleted"
+    )
     wait_gone([cluster.agent("n1")])
     cluster.verb("n1", "flush")
     assert "events.pt" in in_bucket(cluster)

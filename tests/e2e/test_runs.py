@@ -17,7 +17,8 @@ import pytest
 
 import hvdcloud
 from tests.support import jobs
-from tests.support.harness import Ended, Project, labelled, processes_in, project_in, until
+from tests.support.harness import Ended, Project, Screen, labelled, processes_in, project_in, until
+from tests.support.project_runs import in_bucket
 
 pytestmark = pytest.mark.engine
 
@@ -191,6 +192,23 @@ def test_secrets_show_nowhere(project: Project, engine: Any) -> None:
         project.hvdcloud("stop")
     _, left = engine.containers.get(f"{project.name}-0").exec_run(["find", "/run/hvdcloud", "-name", "env.json"])
     assert left == b""
+
+
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+def test_a_rank_that_saves_when_it_is_stopped_is_told_once_and_has_time(project: Project, controller: str) -> None:
+    project.write("train.py", jobs.SAVES_AT_ITS_END)
+    with project.started(
+        "run", "--fresh", "--controller", controller, "--", "sh", "-c", "cd . && python train.py; true"
+    ) as process:
+        screen = Screen(process)
+        screen.wait_for("trains\n", times=2)
+        stopped = project.hvdcloud("stop")
+        screen.end(within=60)
+    assert "waiting up to 30s for the ranks to save (run.grace)" in stopped.err
+    assert "waiting up to 30 s (run.grace) for the ranks to save and end" in screen.text
+    assert screen.text.count("is told to end") == 2
+    assert "rank 1 has saved" in screen.text
+    assert "last.pt" in in_bucket(project)
 
 
 def test_a_secret_that_is_not_set_is_named(project: Project) -> None:

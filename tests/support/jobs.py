@@ -103,6 +103,31 @@ for step in itertools.count():
     time.sleep(1)
 """
 
+# Trains without end and saves once more when it is told to end, which takes rank 1 a while.
+SAVES_AT_ITS_END = """
+import os, signal, sys, time
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+
+def save(number, frame):
+    print(f"rank {hvd.rank()} is told to end", flush=True)
+    if hvd.rank() == 0:
+        sys.exit(3)
+    time.sleep(7)  # Horovod's launcher kills the others 5 s after the first has failed.
+    torch.save({"step": step}, os.path.join(os.environ["HVDCLOUD_CHECKPOINT_DIR"], "last.pt"))
+    print(f"rank {hvd.rank()} has saved", flush=True)
+    sys.exit()
+
+signal.signal(signal.SIGTERM, save)
+print(f"rank {hvd.rank()} trains", flush=True)
+step = 0
+while True:
+    step += 1
+    time.sleep(0.1)
+"""
+
 # Writes one checkpoint, and another one beside the script, and continues from those that it finds.
 COUNTS_UP = """
 import os

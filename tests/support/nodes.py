@@ -109,7 +109,11 @@ def end(*_):
 def wait(*_):
     for each in ranks:
         if each not in codes:
-            pid, status = os.waitpid(each, os.WNOHANG)
+            try:
+                pid, status = os.waitpid(each, os.WNOHANG)
+            except ChildProcessError:
+                # The round that this signal has interrupted has it.
+                continue
             if pid:
                 codes[each] = os.waitstatus_to_exitcode(status)
     if any(codes.values()):
