@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +71,9 @@ def google_credentials(project: str | None) -> tuple[Any, str]:
     """
     import google.auth
     from google.auth.exceptions import GoogleAuthError
-    from google.auth.transport.requests import Request
 
     try:
-        credentials, default_project = google.auth.default(
-            scopes=[SCOPE], request=partial(Request(), timeout=TOKEN_SECONDS)
-        )
+        credentials, default_project = google.auth.default(scopes=[SCOPE])
     except (GoogleAuthError, ValueError) as error:
         if KEY_VARIABLE not in os.environ and not default_file().exists():
             # Google's own words for that are an address to read.

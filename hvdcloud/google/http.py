@@ -193,9 +193,7 @@ class Transport:
             Retrying,
             retry_if_exception,
             sleep_using_event,
-            stop_any,
             stop_before_delay,
-            stop_when_event_set,
             wait_random_exponential,
         )
 
@@ -225,13 +223,14 @@ class Transport:
                 error.quota_project = getattr(self._credentials, "quota_project_id", None) or ""
                 raise
 
-        def unreached(state: RetryCallState) -> bool:
-            return not Transport.reached and stop_before_delay(UNREACHED_SECONDS)(state)
+        def over(state: RetryCallState) -> bool:
+            seconds = patience.seconds if Transport.reached else min(patience.seconds, UNREACHED_SECONDS)
+            return stop.is_set() or stop_before_delay(seconds)(state)
 
         retrying = Retrying(
             retry=retry_if_exception(again),
             wait=wait_random_exponential(multiplier=RETRY_BASE_SECONDS, max=RETRY_CAP_SECONDS),
-            stop=stop_any(stop_before_delay(patience.seconds), stop_when_event_set(stop), unreached),
+            stop=over,
             sleep=sleep_using_event(stop),
             before_sleep=before_sleep,
             reraise=True,

@@ -202,7 +202,7 @@ def test_no_credentials_say_how_to_log_in(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_no_project_says_where_to_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("google.auth.default", lambda **_: (AnonymousCredentials(), None))
+    monkeypatch.setattr("google.auth.default", lambda scopes: (AnonymousCredentials(), None))
     with pytest.raises(UsageError, match="no project"):
         connect_client(project=None, endpoint=None)
 
