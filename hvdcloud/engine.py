@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import importlib
+import json
 import os
+import subprocess
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import CredentialsError, NodeError
+from hvdcloud.errors import CredentialsError, NodeError, UsageError
 from hvdcloud.modules import DOCKER_OVER_SSH, load
 
 if TYPE_CHECKING:
@@ -18,7 +21,7 @@ START_HINT = "start Docker, then try again: `sudo systemctl start docker` (or `m
 
 
 def connect(timeout: int = 60) -> docker.DockerClient:
-    """The engine that `DOCKER_HOST` names, else the one of the docker command's current context.
+    """The engine that the docker command uses: by DOCKER_HOST, else DOCKER_CONTEXT, else its current context.
 
     Args:
         timeout: seconds for which one request may be silent.
@@ -26,6 +29,7 @@ def connect(timeout: int = 60) -> docker.DockerClient:
     Raises:
         NodeError: no engine answers there. Each later request raises one, too, if the engine does not answer it.
         CredentialsError: one does, but this user may not use its socket, or its TLS files do not fit.
+        UsageError: the docker command's context does not exist, or its configuration cannot be read.
     """
     load("docker")
     from docker.errors import DockerException, TLSParameterError
@@ -43,7 +47,7 @@ def connect(timeout: int = 60) -> docker.DockerClient:
             address = f"DOCKER_HOST={os.environ['DOCKER_HOST']}"
             hint = "unset DOCKER_HOST takes this machine's engine; else set it to one that runs"
         elif "base_url" in settings:
-            hint = "docker context ls shows the engines; docker context use default takes this machine's"
+            hint = _other_context()
         if "ssh://" in address:
             unreachable += (_ssh_error(),)
         return EngineClient(address=address, timeout=timeout, **settings)
@@ -55,16 +59,17 @@ def connect(timeout: int = 60) -> docker.DockerClient:
         causes = list(_causes(error))
         if silent := [cause for cause in causes if isinstance(cause, EngineSilentError)]:
             raise silent[0] from error
+        # Before the next: OpenSSL's error has the number of EPERM.
+        if any(isinstance(cause, SSLError) for cause in causes):
+            raise CredentialsError(
+                f"the Docker engine at {address} and this machine do not trust each other: {causes[-1]}",
+                hint="check DOCKER_CERT_PATH and DOCKER_TLS_VERIFY, or the context's files: docker context inspect",
+            ) from error
         refused = any(isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM) for cause in causes)
         if refused and "ssh://" not in address:
             raise CredentialsError(
                 f"the Docker engine at {address} may not be used by this user: permission denied",
                 hint="sudo usermod -aG docker $USER, then log in again",
-            ) from error
-        if any(isinstance(cause, SSLError) for cause in causes):
-            raise CredentialsError(
-                f"the Docker engine at {address} and this machine do not trust each other: {causes[-1]}",
-                hint="check DOCKER_CERT_PATH and DOCKER_TLS_VERIFY",
             ) from error
         raise NodeError(f"no Docker engine answers at {address}: {_reason(causes)}", hint=hint) from error
 
@@ -88,10 +93,7 @@ def keeps_files(info: Mapping[str, Any]) -> bool:
 
 
 def command_environment() -> dict[str, str]:
-    """This process's environment, with which the docker command talks to the very engine that `connect` does.
-
-    docker-py does not know DOCKER_CONTEXT, so it is set here and never inherited.
-    """
+    """This process's environment, with which the docker command talks to the very engine that `connect` does."""
     environment = {name: value for name, value in os.environ.items() if name != "DOCKER_CONTEXT"}
     if not environment.get("DOCKER_HOST"):
         environment.pop("DOCKER_HOST", None)
@@ -109,22 +111,65 @@ def address_environment() -> dict[str, str]:
 
 def _settings() -> dict[str, Any]:
     """docker-py's arguments. It reads DOCKER_HOST, but knows of the docker command's contexts only on request."""
-    from docker.utils import kwargs_from_env
+    from docker.auth import load_config
+    from docker.errors import DockerException
+    from docker.utils import config, kwargs_from_env
 
-    settings: dict[str, Any] = {**kwargs_from_env()}
-    if "base_url" in settings or os.environ.get("DOCKER_HOST"):
-        return settings
-    if (context := _context()) is not None:
-        settings |= {"base_url": context.Host} | ({"tls": context.TLSConfig} if context.TLSConfig is not None else {})
-    return settings
+    if not Path(folder := os.environ.get("DOCKER_CONFIG") or "/").is_absolute():
+        message = f"DOCKER_CONFIG={folder} names another folder in each working folder, also one in a project"
+        raise UsageError(message, hint=f'export DOCKER_CONFIG="$PWD/{folder}"')
+    try:
+        load_config(config_dict=config.load_general_config())
+    except (DockerException, AttributeError, TypeError, ValueError) as error:
+        file = str(config.find_config_file())
+        message = f"{file} is no configuration of the docker command: {error}"
+        raise UsageError(message, hint=f"correct {file}, or move it away: docker login makes a new one") from error
+    context = None if os.environ.get("DOCKER_HOST") else _context()
+    if context is None:
+        return {**kwargs_from_env()}
+    return {"base_url": context.Host} | ({"tls": context.TLSConfig} if context.TLSConfig is not None else {})
 
 
 def _context() -> Any:
-    """The docker command's current context; None if that is not a separate engine."""
-    from docker.context import ContextAPI
+    """docker-py's Context of the engine that the docker command uses; None: the default one.
 
-    context = ContextAPI.get_current_context()
+    The docker command says which, outside of any project. Where there is none, docker-py reads its files.
+
+    Raises UsageError: the context does not exist.
+    """
+    from docker.context import Context, ContextAPI
+    from docker.context.config import get_current_context_name
+    from docker.tls import TLSConfig
+    from docker.utils.config import find_config_file
+
+    name, command = os.environ.get("DOCKER_CONTEXT") or get_current_context_name(), ["docker", "context", "inspect"]
+    context: Any = None
+    try:
+        done = subprocess.run(command, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30)
+        why = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        if done.returncode == 0:
+            [found] = json.loads(done.stdout)
+            context = Context(found["Name"], endpoints=found["Endpoints"])
+            skips = found["Endpoints"].get("docker", {}).get("SkipTLSVerify", False)
+            if (files := found["TLSMaterial"].get("docker", [])) or skips:
+                pem = {file: f"{found['Storage']['TLSPath']}/docker/{file}" for file in files}
+                client = (pem["cert.pem"], pem["key.pem"]) if {"cert.pem", "key.pem"} <= pem.keys() else None
+                context.tls_cfg["docker"] = TLSConfig(client_cert=client, ca_cert=pem.get("ca.pem"), verify=not skips)
+    except subprocess.TimeoutExpired as error:
+        why = str(error)
+    except OSError as error:
+        why = f"there is no context {name}, and the docker command cannot be run: {error.strerror}"
+        # Without a configuration, docker-py would take contexts from the working folder.
+        context = ContextAPI.get_context(name) if find_config_file() else None
+    # A program under docker's name may know no contexts.
+    if context is None and name != "default":
+        raise UsageError(f"the Docker engine is not known: {why}", hint=_other_context())
     return context if context is not None and context.Name != "default" and context.Host else None
+
+
+def _other_context() -> str:
+    other = "unset DOCKER_CONTEXT" if os.environ.get("DOCKER_CONTEXT") else "docker context use default"
+    return f"docker context ls shows the engines; {other} takes this machine's"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

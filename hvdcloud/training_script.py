@@ -26,6 +26,7 @@ class TrainingScript:
         because: the import that decided that: `train.py:4 imports horovod.torch`.
         other_framework: one that it imports as well; None: no other.
         uses_horovod: it imports Horovod.
+        relative: it imports what is beside it as a part of its own package: `from .net import x`.
         packages: names of modules that neither Python, the project nor the image has, as far as that is known.
     """
 
@@ -33,6 +34,7 @@ class TrainingScript:
     because: str
     other_framework: str | None
     uses_horovod: bool
+    relative: bool
     packages: tuple[str, ...]
 
 
@@ -43,25 +45,34 @@ class _Import:
     line: int
 
 
-def read_script(script: Path) -> TrainingScript:
+def read_script(script: Path, *, project: Path | None = None) -> TrainingScript:
     """Parse a script and the project's own files that it imports; nothing is executed.
+
+    Args:
+        project: the folder that the script belongs to; None: its own.
 
     Raises UsageError: one of them cannot be read, or is not Python.
     """
     decided: dict[str, str] = {}  # Framework → the import that says so; what Horovod is imported for comes first.
     horovod: dict[str, str] = {}
     packages: set[str] = set()
+    relative = False
+    folders = [script.parent, *([project, project / "src"] if project is not None else [])]
+    if script.suffix == ".ipynb":
+        hint = f"jupyter nbconvert --to script {script}, then the same command with the file that it writes"
+        raise UsageError(f"{script} is a notebook, not a Python file", hint=hint)
     waiting, seen = [script], {script}
     while waiting:
         file = waiting.pop(0)
-        text = _read(file)
-        for each in _imports(text, file):
-            own = [path for path in _own_files(each, file, root=script.parent) if path.is_file()]
+        source = _read(file)
+        for each in _imports(source, file):
+            relative |= each.level > 0 and file == script
+            own = [path for root in folders for path in _own_files(each, file, root=root) if path.is_file()]
             waiting += [path for path in own if path not in seen]
             seen.update(own)
             first, *rest = each.name.split(".")
-            beside = script.parent / first
-            if each.level or beside.is_dir() or beside.with_suffix(".py").is_file() or first in sys.stdlib_module_names:
+            ours = any((root / first).is_dir() or (root / f"{first}.py").is_file() for root in folders)
+            if each.level or ours or first in sys.stdlib_module_names:
                 continue
             because = f"{os.path.relpath(file, script.parent)}:{each.line} imports {each.name}"
             if first == "horovod":
@@ -76,6 +87,7 @@ def read_script(script: Path) -> TrainingScript:
         because=decided[framework] if framework else "",
         other_framework=other,
         uses_horovod=bool(horovod),
+        relative=relative,
         packages=tuple(sorted(packages - _IN_THE_IMAGE)),
     )
 
@@ -109,19 +121,18 @@ def with_windows_line_ends(words: Sequence[str], folder: Path) -> str | None:
     return None
 
 
-def _read(file: Path) -> str:
+def _read(file: Path) -> bytes:
     try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{file} cannot be read: {why}", hint="hvdcloud init --script FILE") from error
+        return file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}", hint="hvdcloud init --script FILE") from error
 
 
-def _imports(text: str, file: Path) -> Iterator[_Import]:
+def _imports(source: bytes, file: Path) -> Iterator[_Import]:
     try:
-        tree = ast.parse(text)
+        tree = ast.parse(source)  # Bytes: its encoding is what Python would take.
     except (SyntaxError, ValueError) as error:
-        line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         why = error.msg if isinstance(error, SyntaxError) else error
         raise UsageError(f"{file}{line} is not Python: {why}", hint=f"python -m py_compile {file}") from error
     for node in ast.walk(tree):

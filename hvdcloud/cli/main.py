@@ -9,6 +9,7 @@ import signal
 import sys
 import warnings
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -84,6 +85,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     # A closed terminal or a `kill` is handled as Ctrl-C is: `up` rolls back, `run` detaches.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
+    # A standard stream that is closed is None. In its place, what is opened next would be written to.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - for as long as the process lives
     silence_libraries()
     # Else pydantic looks in every installed package for plugins of its own.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
@@ -194,6 +199,10 @@ def _run(argv: list[str]) -> ExitCode:
 
 
 def _answered(argv: list[str], invocation: Invocation) -> ExitCode:
+    try:
+        Path.cwd()
+    except OSError:
+        return _failed(invocation, UsageError("this working folder was deleted", hint="cd to one that exists"))
     try:
         code = command_line(command_in(argv))(argv, standalone_mode=False, obj=invocation, prog_name="hvdcloud")
         if code == ExitCode.INTERRUPTED:  # Typer makes KeyboardInterrupt into this.

@@ -7,6 +7,7 @@ An answer with an HTTP error and an operation that ended with `error` speak diff
 from __future__ import annotations
 
 from hvdcloud.errors import CapacityError, CredentialsError, NodeError, UsageError
+from hvdcloud.google.credentials import NETWORK_HINT
 from hvdcloud.google.error_rule import Action, Rule, when
 
 QUOTAS_PAGE = "https://console.cloud.google.com/iam-admin/quotas?project={project}"
@@ -328,7 +329,7 @@ CATALOGUE: tuple[Rule, ...] = (
         names="connectionError timeout",
         source="requests: ConnectionError, Timeout; google.auth: TransportError",
     ).says(
-        "check this machine's network and proxy, then run the command again",
+        NETWORK_HINT,
         cause="the {api} API cannot be reached: {message}",
     ),
     when(Action.STOP, NodeError, names="certificate", source="requests: SSLError").says(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from hvdcloud.errors import CredentialsError
-from hvdcloud.google.credentials import login_hint
+from hvdcloud.google.credentials import innermost, login_hint
 from hvdcloud.google.error_rule import Action
 from hvdcloud.google.errors import ApiError, answer_error
 
@@ -36,6 +35,8 @@ READ_SECONDS = 60.0
 WAIT_SECONDS = 150.0
 """`operations.wait` answers within 2 minutes (discovery document)."""
 RETRY_SECONDS = 120.0
+UNREACHED_SECONDS = 5.0
+"""The same, where the network has not brought one answer to this process yet: it is not passing trouble."""
 RETRY_BASE_SECONDS = 0.5
 RETRY_CAP_SECONDS = 15.0
 
@@ -76,6 +77,9 @@ class Transport:
         service: the API, as in its address: `compute`, `serviceusage`. Only Compute has `call`.
         base_path: before every path of `read` and `post`.
     """
+
+    reached = False
+    """Whether any API has answered this process."""
 
     def __init__(
         self,
@@ -190,7 +194,6 @@ class Transport:
             retry_if_exception,
             sleep_using_event,
             stop_before_delay,
-            stop_when_event_set,
             wait_random_exponential,
         )
 
@@ -212,15 +215,22 @@ class Transport:
         def translated() -> T:
             try:
                 with api_errors(self.project, service=self.service):
-                    return attempt()
+                    answer = attempt()
+                Transport.reached = True
+                return answer
             except ApiError as error:
+                Transport.reached |= error.reason != "connectionError"
                 error.quota_project = getattr(self._credentials, "quota_project_id", None) or ""
                 raise
+
+        def over(state: RetryCallState) -> bool:
+            seconds = patience.seconds if Transport.reached else min(patience.seconds, UNREACHED_SECONDS)
+            return stop.is_set() or stop_before_delay(seconds)(state)
 
         retrying = Retrying(
             retry=retry_if_exception(again),
             wait=wait_random_exponential(multiplier=RETRY_BASE_SECONDS, max=RETRY_CAP_SECONDS),
-            stop=stop_before_delay(patience.seconds) | stop_when_event_set(stop),
+            stop=over,
             sleep=sleep_using_event(stop),
             before_sleep=before_sleep,
             reraise=True,
@@ -281,11 +291,12 @@ def api_errors(project: str, *, service: str = "compute") -> Iterator[None]:
         yield
     except GoogleAuthError as error:
         if isinstance(error, TransportError) or error.retryable:
-            raise ApiError(message=_plain(error), reason="connectionError", project=project, service=service) from error
-        message = f"the Google credentials are not accepted: {_plain(error)}"
+            reason, said = "connectionError", innermost(error)
+            raise ApiError(message=said, reason=reason, project=project, service=service) from error
+        message = f"the Google credentials are not accepted: {innermost(error)}"
         raise CredentialsError(message, hint=login_hint()) from error
     except RequestException as error:
-        raise ApiError(message=_plain(error), reason=_reason(error), project=project, service=service) from error
+        raise ApiError(message=innermost(error), reason=_reason(error), project=project, service=service) from error
 
 
 @contextlib.contextmanager
@@ -313,16 +324,9 @@ def _reason(error: Exception) -> str:
     """`timeout` and `connectionError` pass; anything else, such as an endpoint that is not a URL, does not."""
     from requests import exceptions
 
-    if isinstance(error, exceptions.Timeout):
+    if isinstance(error, exceptions.Timeout) and not isinstance(error, exceptions.ConnectTimeout):
         return "timeout"
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "certificate"
     passing = (exceptions.ConnectionError, exceptions.ChunkedEncodingError, exceptions.ContentDecodingError)
     return "connectionError" if isinstance(error, passing) else type(error).__name__
-
-
-def _plain(error: Exception) -> str:
-    """The innermost words of nested connection errors: `Connection refused`, not the objects around it."""
-    text = str(error.args[0] if error.args else error).rpartition("Caused by ")[2]
-    match = re.search(r"(?:\[Errno -?\d+\] |: )(\w[\w ]+)['\")]*$", text)
-    return match.group(1) if match else re.sub(r"<[^>]*>(: |, )?", "", text)

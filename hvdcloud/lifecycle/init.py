@@ -102,14 +102,17 @@ def init_script(
     """
     if not script.is_file() and (folder / script).is_file():
         script = folder / script
-    found = read_script(script)
+    found = read_script(script, project=folder)
     if not script.resolve().is_relative_to(folder.resolve()):
         message = f"{script} is not in the project's folder {folder.resolve()}"
         raise UsageError(message, hint=_command(script.parent, script))
     if template is None and found.framework is None:
         hint = f"{_command(folder, script)} --template torch, or keras"
         raise UsageError(f"{script} imports none of torch, tensorflow and keras", hint=hint)
-    command = f"python {shlex.quote(script.resolve().relative_to(folder.resolve()).as_posix())}"
+    inside = script.resolve().relative_to(folder.resolve())
+    command = f"python {shlex.quote(inside.as_posix())}"
+    if found.relative and len(inside.parts) > 1:
+        command = f"python -m {shlex.quote('.'.join(inside.with_suffix('').parts))}"
     if (folder / CONFIG_FILE).exists():
         raise UsageError(f"{folder / CONFIG_FILE} already exists", hint=f"hvdcloud launch {command}")
     name = name or _name_from(folder)

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import CredentialsError
-from hvdcloud.storage.gcs_errors import in_short
+from hvdcloud.storage.gcs_errors import in_short, unreachable
 from hvdcloud.storage.token_file import token_expiry
 
 
 def make_client(*, endpoint: str | None, credentials_file: Path | None) -> Any:
     """Google's client; arguments as of `open_bucket`. Raises CredentialsError: no credentials, or not readable."""
     from google.auth.credentials import AnonymousCredentials
-    from google.auth.exceptions import GoogleAuthError
+    from google.auth.exceptions import GoogleAuthError, TransportError
     from google.cloud.storage import Client
 
     # For its traces, which nothing collects here, the library asks for the bucket itself in the background: requests of
@@ -30,6 +30,8 @@ def make_client(*, endpoint: str | None, credentials_file: Path | None) -> Any:
             return Client(project="none", credentials=AnonymousCredentials(), client_options=options)
         return Client(client_options=options)
     except (GoogleAuthError, OSError, ValueError) as error:
+        if isinstance(error, TransportError):  # Some credentials are asked for their project.
+            raise unreachable("no Google credentials", error) from error
         why = in_short(error).partition(". ")[0].rstrip(".")
         hint = "gcloud auth application-default login"
         raise CredentialsError(f"no usable Google credentials: {why}", hint=hint) from error

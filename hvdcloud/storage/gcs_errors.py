@@ -48,10 +48,7 @@ def explain(error: BaseException, *, doing: str, url: str, by_token: bool) -> Ex
     # A metadata server that does not answer looks like wrong credentials; its answers come as a second argument.
     away = isinstance(error.__cause__, TransportError) and len(error.__cause__.args) == 1
     if away or code in (408, 429) or (code is not None and code >= 500) or isinstance(error, network):
-        return BucketUnreachableError(
-            f"{what} failed, also when tried again: {in_short(error)}",
-            hint="check the network and type the command again: what was sent is not sent again",
-        )
+        return unreachable(f"{what} failed, also when tried again", error)
     if by_token and (code == 401 or isinstance(error, GoogleAuthError)):
         return TokenMissingError(f"{WAITING} ({doing})", hint=RENEW_HINT)
     if code in (401, 403) or isinstance(error, GoogleAuthError):
@@ -63,6 +60,12 @@ def explain(error: BaseException, *, doing: str, url: str, by_token: bool) -> Ex
     if isinstance(error, OSError):
         return disk_error(error, path=Path(error.filename or "."), doing="writing")
     return CheckpointError(f"{what} failed: {in_short(error)}", hint="type the command again with --verbose")
+
+
+def unreachable(what: str, error: BaseException) -> BucketUnreachableError:
+    """The error for a network that does not bring an answer."""
+    hint = "check the network and type the command again: what was sent is not sent again"
+    return BucketUnreachableError(f"{what}: {in_short(error)}", hint=hint)
 
 
 def http_status(error: BaseException) -> int | None:

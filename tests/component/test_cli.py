@@ -337,3 +337,20 @@ def test_warnings_of_libraries_that_nobody_can_act_on_are_not_shown(text: str) -
         warnings.warn(text, UserWarning, stacklevel=1)
         warnings.warn("another one", UserWarning, stacklevel=1)
     assert [str(each.message) for each in shown] == ["another one"]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_reason_to_fail(closed: str, tmp_path: Path) -> None:
+    command = f'"{sys.executable}" -m hvdcloud init {tmp_path}/digits --json {closed}'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "digits" / "train.py").is_file()
+
+
+def test_a_deleted_working_folder_is_named(tmp_path: Path) -> None:
+    command = (
+        f'mkdir {tmp_path}/gone && cd {tmp_path}/gone && rmdir {tmp_path}/gone && "{sys.executable}" -m hvdcloud list'
+    )
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: this working folder was deleted\n  → cd to one that exists\n"

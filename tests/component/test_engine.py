@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
+import shutil
 import socket
+import ssl
+import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +20,7 @@ from paramiko import SSHException
 
 from hvdcloud import engine
 from hvdcloud.cluster.model import Leftover
-from hvdcloud.errors import CredentialsError, NodeError
+from hvdcloud.errors import CredentialsError, HvdcloudError, NodeError, UsageError
 from hvdcloud.image.publish import registry
 from hvdcloud.providers.local.provider import LocalProvider
 from tests.support.scripted_api import Call, Reply, Script
@@ -91,19 +97,156 @@ def test_a_socket_that_this_user_may_not_use_is_a_matter_of_permission(nowhere: 
     assert "usermod -aG docker" in raised.value.hint
 
 
-def test_the_docker_commands_current_context_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DOCKER_HOST", raising=False)
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    (tmp_path / "config.json").write_text(json.dumps({"currentContext": "colima"}))
-    # The folder's name is the SHA-256 of the context's.
-    meta = tmp_path / "contexts" / "meta" / "f24fd3749c1368328e2b149bec149cb6795619f244c5b584e844961215dadd16"
+# --- the docker command's contexts ------------------------------------------------------------------------------------
+
+
+def context(folder: Path, name: str, *, host: str, skip_verify: bool = False, config: str | None = None) -> None:
+    """A context as the docker command stores it, below the folder that DOCKER_CONFIG names."""
+    meta = folder / "contexts" / "meta" / hashlib.sha256(name.encode()).hexdigest()
     meta.mkdir(parents=True)
-    endpoint = {"docker": {"Host": "unix:///nowhere/colima.sock", "SkipTLSVerify": False}}
-    (meta / "meta.json").write_text(json.dumps({"Name": "colima", "Metadata": {}, "Endpoints": endpoint}))
+    endpoint = {"docker": {"Host": host, "SkipTLSVerify": skip_verify}}
+    (meta / "meta.json").write_text(json.dumps({"Name": name, "Metadata": {}, "Endpoints": endpoint}))
+    if config is not None:
+        (folder / "config.json").write_text(config)
+
+
+@pytest.fixture(params=["with the docker command", "without it"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the docker command's configuration."""
+    folder = tmp_path / "docker"
+    folder.mkdir()
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(folder))
+    monkeypatch.chdir(tmp_path)
+    if request.param == "without it":
+        monkeypatch.setenv("PATH", str(tmp_path))
+    elif shutil.which("docker") is None:
+        pytest.skip("no docker command")
+    return folder
+
+
+def test_the_docker_commands_current_context_is_used(settings: Path) -> None:
+    context(settings, "colima", host="unix:///nowhere/colima.sock", config='{"currentContext": "colima"}')
     with pytest.raises(NodeError, match=r"/nowhere/colima\.sock") as raised:
         engine.connect()
-    assert raised.value.hint.startswith("docker context ls shows the engines; ")
+    assert raised.value.hint == "docker context ls shows the engines; docker context use default takes this machine's"
     assert engine.address_environment()["DOCKER_HOST"] == "unix:///nowhere/colima.sock"
+    assert engine.command_environment()["DOCKER_CONTEXT"] == "colima"
+
+
+def test_docker_context_beats_the_current_context(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context(settings, "lab", host="tcp://127.0.0.1:1", config='{"currentContext": "colima"}')
+    monkeypatch.setenv("DOCKER_CONTEXT", "lab")
+    with pytest.raises(NodeError, match=r"at tcp://127\.0\.0\.1:1: Connection refused") as raised:
+        engine.connect()
+    assert raised.value.hint == "docker context ls shows the engines; unset DOCKER_CONTEXT takes this machine's"
+    assert engine.command_environment()["DOCKER_CONTEXT"] == "lab"
+
+
+def test_docker_host_beats_docker_context(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_CONTEXT", "nosuch")
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:2")
+    with pytest.raises(NodeError, match=r"DOCKER_HOST=tcp://127\.0\.0\.1:2: Connection refused"):
+        engine.connect()
+    environment = engine.command_environment()
+    assert (environment["DOCKER_HOST"], environment.get("DOCKER_CONTEXT")) == ("tcp://127.0.0.1:2", None)
+    monkeypatch.setenv("DOCKER_HOST", "")
+    monkeypatch.delenv("DOCKER_CONTEXT")
+    environment = engine.command_environment()
+    assert (environment.get("DOCKER_HOST"), environment["DOCKER_CONTEXT"]) == (None, "default")
+
+
+@pytest.mark.parametrize("by_environment", [True, False])
+def test_a_context_that_does_not_exist_never_becomes_this_machines_engine(
+    settings: Path, monkeypatch: pytest.MonkeyPatch, *, by_environment: bool
+) -> None:
+    (settings / "config.json").write_text('{"currentContext": "nosuch"}')
+    if by_environment:
+        monkeypatch.setenv("DOCKER_CONTEXT", "nosuch")
+    for use in (engine.connect, engine.command_environment, engine.address_environment):
+        with pytest.raises(UsageError, match=r"the Docker engine is not known: .*nosuch") as raised:
+            use()
+    other = "unset DOCKER_CONTEXT" if by_environment else "docker context use default"
+    assert raised.value.hint == f"docker context ls shows the engines; {other} takes this machine's"
+
+
+def test_a_projects_contexts_do_not_count(settings: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    context(tmp_path, "lab", host="unix:///nowhere/evil.sock", config="{}")
+    monkeypatch.setenv("DOCKER_CONTEXT", "lab")
+    monkeypatch.setenv("HOME", str(settings))
+    with pytest.raises(UsageError, match="lab"):
+        engine.connect()
+    monkeypatch.setenv("DOCKER_CONFIG", ".")
+    with pytest.raises(UsageError, match="DOCKER_CONFIG=") as raised:
+        engine.connect()
+    assert raised.value.hint == 'export DOCKER_CONFIG="$PWD/."'
+
+
+def test_contexts_are_found_without_a_config_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Path
+) -> None:
+    if shutil.which("docker") is None:
+        pytest.skip("docker-py finds contexts beside a config.json only")
+    context(settings, "lab", host="unix:///nowhere/lab.sock")
+    monkeypatch.setenv("DOCKER_CONTEXT", "lab")
+    with pytest.raises(NodeError, match=r"/nowhere/lab\.sock"):
+        engine.connect()
+
+
+@pytest.mark.parametrize("written", ["", "{}", '{"auths": {', '\ufeff{"auths":{}}', '{"credsStore":"desktop.exe"}'])
+def test_what_the_docker_command_goes_on_with_is_gone_on_with(
+    settings: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    (settings / "config.json").write_text(written)
+    monkeypatch.setattr("docker.utils.utils.DEFAULT_UNIX_SOCKET", "http+unix:///nowhere/docker.sock")
+    with pytest.raises(NodeError, match="no Docker engine answers at its default address"):
+        engine.connect()
+
+
+@pytest.mark.parametrize("written", ['["x"]', "7", '{"auths": ["x"]}', '{"auths": {"a.b": {"auth": "x"}}}'])
+def test_a_configuration_of_another_kind_is_named(settings: Path, written: str) -> None:
+    (settings / "config.json").write_text(written)
+    with pytest.raises(UsageError, match=f"{settings}/config.json is no configuration of the docker command"):
+        engine.connect()
+
+
+def test_a_contexts_tls_files_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("docker") is None:
+        pytest.skip("no docker command")
+    pem = {name: str(tmp_path / f"{name}.pem") for name in ("cert", "key")}
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+    subprocess.run([*new, "-keyout", pem["key"], "-out", pem["cert"]], check=True, capture_output=True)
+    for name in ("DOCKER_HOST", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    for name, more in (("lab", f",cert={pem['cert']},key={pem['key']}"), ("stranger", "")):
+        monkeypatch.setenv("DOCKER_CONTEXT", name)
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(pem["cert"], pem["key"])
+        server.load_verify_locations(pem["cert"])
+        server.verify_mode = ssl.CERT_REQUIRED
+        with server.wrap_socket(socket.create_server(("127.0.0.1", 0)), server_side=True) as listening:
+            made = f"host=tcp://127.0.0.1:{listening.getsockname()[1]},ca={pem['cert']}{more}"
+            make = ["docker", "context", "create", name, "--docker", made]
+            subprocess.run(make, check=True, capture_output=True, env={**os.environ, "DOCKER_CONTEXT": ""})
+            answering = threading.Thread(target=_answer_ping, args=(listening,), daemon=True)
+            answering.start()
+            if name == "lab":
+                assert engine.connect(timeout=10).api.api_version == "1.41"
+            else:
+                with pytest.raises(HvdcloudError):
+                    engine.connect(timeout=10)
+            answering.join(10)
+
+
+def _answer_ping(listening: ssl.SSLSocket) -> None:
+    with contextlib.suppress(OSError):
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nContent-Length: 0\r\n\r\n")
 
 
 # --- an engine that is too slow ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""BuildKit through the docker command: whether it exists, what it is sent, and what it says."""
+"""BuildKit through the docker command: what it is sent, and what it says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud import engine
 from hvdcloud.errors import ExitCode
 from hvdcloud.image.build.buildkit import with_cache, with_cache_mounts
 from hvdcloud.image.build.buildkit_output import PlainLog
@@ -14,20 +13,6 @@ from hvdcloud.image.engine_stream import BuildEvent
 from hvdcloud.image.plan import context
 from hvdcloud.image.plan.context import Entry
 from tests.support.build_steps import build_step
-
-# --- whether it exists ---------------------------------------------------------------------------------------------
-
-
-def test_the_command_talks_to_the_engine_that_docker_py_talks_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_CONTEXT", "elsewhere")
-    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:2375")
-    environment = engine.command_environment()
-    assert (environment["DOCKER_HOST"], environment.get("DOCKER_CONTEXT")) == ("tcp://127.0.0.1:2375", None)
-    monkeypatch.setenv("DOCKER_HOST", "")
-    monkeypatch.setenv("DOCKER_CONFIG", "/nowhere")
-    environment = engine.command_environment()
-    assert (environment.get("DOCKER_HOST"), environment["DOCKER_CONTEXT"]) == (None, "default")
-
 
 # --- what it is sent -----------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.errors import UsageError
+from hvdcloud.lifecycle.init import init_script
 from hvdcloud.training_script import TrainingScript, read_script, training_scripts, with_windows_line_ends
 
 
@@ -69,7 +70,7 @@ def test_what_is_no_python_is_refused_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.py cannot be read: No such file"):
         read_script(tmp_path / "none.py")
     (tmp_path / "bytes.py").write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match=r"bytes\.py cannot be read"):
+    with pytest.raises(UsageError, match=r"bytes\.py.* is not Python"):
         read_script(tmp_path / "bytes.py")
 
 
@@ -110,3 +111,39 @@ def test_a_script_with_windows_line_ends_is_found_where_linux_cannot_run_it(
     for name, text in files.items():
         (tmp_path / name).write_bytes(text.encode())
     assert with_windows_line_ends(shlex.split(command), tmp_path) == named
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b"\xef\xbb\xbfimport torch\r\nimport horovod.torch as hvd\r\n",
+        b"# -*- coding: latin-1 -*-\nimport torch\nimport horovod.torch as hvd\nprint('caf\xe9')\n",
+    ],
+)
+def test_a_source_is_read_in_the_encoding_that_python_takes(tmp_path: Path, source: bytes) -> None:
+    (tmp_path / "train.py").write_bytes(source)
+    assert read_script(tmp_path / "train.py").framework == "torch"
+
+
+def test_what_is_in_the_project_is_not_missing(tmp_path: Path) -> None:
+    for name in ("mylib/net.py", "src/core/__init__.py"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("import pandas\n")
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.py").write_text("import torch, core\nfrom mylib.net import net\n")
+    assert read_script(tmp_path / "scripts" / "train.py", project=tmp_path).packages == ("pandas",)
+
+
+def test_a_notebook_is_named_so(tmp_path: Path) -> None:
+    (tmp_path / "note.ipynb").write_text("{}")
+    with pytest.raises(UsageError, match="is a notebook") as raised:
+        read_script(tmp_path / "note.ipynb")
+    assert raised.value.hint.startswith("jupyter nbconvert --to script ")
+
+
+def test_a_script_with_relative_imports_runs_as_a_part_of_its_package(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "net.py").write_text("")
+    (tmp_path / "pkg" / "train.py").write_text("import torch\nfrom .net import x\n")
+    made = init_script(tmp_path, tmp_path / "pkg" / "train.py")
+    assert made.choices[0].value == "python -m pkg.train"

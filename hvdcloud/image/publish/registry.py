@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Any
 
 from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, ImageError
-from hvdcloud.google.credentials import SCOPE, login_hint
+from hvdcloud.google.credentials import SCOPE, TOKEN_SECONDS, credentials_error, login_hint
 from hvdcloud.google.registry_hosts import google_registry
 from hvdcloud.image.engine_stream import inspected, says_refused
 
@@ -29,6 +30,7 @@ def auth_config(host: str) -> dict[str, str] | None:
 
     Raises:
         CredentialsError: there are no Google credentials, or they give no token.
+        NodeError: Google cannot be reached.
     """
     if not google_registry(host):
         return None
@@ -38,10 +40,9 @@ def auth_config(host: str) -> dict[str, str] | None:
 
     try:
         credentials, _ = google.auth.default(scopes=[SCOPE])
-        credentials.refresh(Request())
+        credentials.refresh(partial(Request(), timeout=TOKEN_SECONDS))
     except (GoogleAuthError, OSError, ValueError) as error:
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CredentialsError(f"no Google token for the registry {host}: {said}", hint=login_hint()) from error
+        raise credentials_error(error, what=f"no Google token for the registry {host}") from error
     return {"username": "oauth2accesstoken", "password": str(credentials.token)}
 
 

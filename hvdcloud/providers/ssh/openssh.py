@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 PROGRAM = "ssh"
 CONNECT_SECONDS = 10
 """For the TCP connection to a host, and once more for each host that it is reached through."""
-_STRICT = ("BatchMode=yes", "StrictHostKeyChecking=yes")
+_STRICT = (
+    # Before OpenSSH 8.7 there are no StdinNull, ForkAfterAuthentication and SessionType.
+    "IgnoreUnknown=*",
+    "BatchMode=yes",
+    "StrictHostKeyChecking=yes",
+    "StdinNull=no",
+    "ForkAfterAuthentication=no",
+)
 _OPTIONS = (
     *_STRICT,
     f"ConnectTimeout={CONNECT_SECONDS}",
@@ -33,6 +40,7 @@ _OPTIONS = (
     "ForwardX11=no",
     "PermitLocalCommand=no",
     "RemoteCommand=none",
+    "SessionType=default",
     # The user's own forwardings to this host would meet those of another session of theirs.
     "ClearAllForwardings=yes",
     "ControlPersist=no",
@@ -58,7 +66,7 @@ def options(host: SshHostConfig, *, control: Path | None = None) -> list[str]:
         found += ["-p", str(host.port)]
     if host.jump:
         # Not -J: ssh would give these options to the last host alone.
-        strict = " ".join(f"-o{option}" for option in (*_STRICT, f"ConnectTimeout={CONNECT_SECONDS}"))
+        strict = " ".join(shlex.quote(f"-o{option}") for option in (*_STRICT, f"ConnectTimeout={CONNECT_SECONDS}"))
         found += [f"-oProxyCommand={PROGRAM} {strict} -W [%h]:%p ssh://{host.jump}"]
     return found
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.checks import Finding, Once, failed, fine, unknown, warning
 from hvdcloud.errors import CredentialsError, UsageError
-from hvdcloud.google.credentials import google_credentials
+from hvdcloud.google.credentials import TOKEN_SECONDS, google_credentials
 from hvdcloud.google.errors import ApiError, explained
 from hvdcloud.google.http import BASE_PATH, Transport, api_errors
 from hvdcloud.providers.gce import ssh_access
@@ -104,7 +105,7 @@ def check_credentials(login: Once[Login]) -> Finding:
     me = login()
     try:
         with explained("get a token for the Google credentials"), api_errors(me.project, service="token"):
-            me.credentials.refresh(Request())
+            me.credentials.refresh(partial(Request(), timeout=TOKEN_SECONDS))
     except CredentialsError as error:
         # What Google says to a token that begins in the future, or ended long ago.
         if "short-lived token" in error.message:

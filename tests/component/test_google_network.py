@@ -1,0 +1,116 @@
+"""Google's APIs without a network, and credentials that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hvdcloud.errors import CredentialsError, HvdcloudError, NodeError
+from hvdcloud.google.errors import ApiError
+from hvdcloud.google.http import Transport
+from hvdcloud.image.publish.registry import auth_config
+from hvdcloud.providers.gce.api.client import connect_client
+
+USER = {"type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c"}
+EXTERNAL = {
+    "type": "external_account",
+    "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/gh",
+    "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+    "token_url": "https://sts.googleapis.com/v1/token",
+}
+WORKFORCE = {
+    **USER,
+    "type": "external_account_authorized_user",
+    "audience": "//iam.googleapis.com/locations/global/workforcePools/p/providers/x",
+    "token_url": "https://sts.googleapis.com/v1/oauthtoken",
+}
+IMPERSONATED = {
+    "type": "impersonated_service_account",
+    "service_account_impersonation_url": "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/"
+    "sa@p.iam.gserviceaccount.com:generateAccessToken",
+    "source_credentials": USER,
+}
+
+
+@pytest.fixture
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Names credentials with this content, on a machine whose network reaches nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = server.getsockname()[1]
+    for name in ("https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{closed}")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(Transport, "reached", False)
+    file = tmp_path / "key.json"
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+
+    def write(content: str) -> Path:
+        file.write_text(content)
+        return file
+
+    return write
+
+
+def external(tmp_path: Path) -> dict[str, object]:
+    (tmp_path / "token").write_text("ey")
+    return {**EXTERNAL, "credential_source": {"file": str(tmp_path / "token")}}
+
+
+@pytest.mark.parametrize("kind", ["user", "workforce", "impersonated", "external"])
+def test_without_a_network_the_network_is_to_blame_within_seconds(
+    kind: str, key: Callable[[str], Path], tmp_path: Path
+) -> None:
+    known = {"user": USER, "workforce": WORKFORCE, "impersonated": IMPERSONATED, "external": external(tmp_path)}
+    key(json.dumps(known[kind]))
+    began = time.monotonic()
+    with pytest.raises((ApiError, NodeError)) as raised:
+        connect_client(project="p", endpoint=None).get_project()
+    error = raised.value
+    shown = error.as_user_error(doing="look for clusters") if isinstance(error, ApiError) else error
+    assert isinstance(shown, NodeError)
+    assert "cannot be reached" in shown.message
+    assert "network" in shown.hint
+    with pytest.raises(NodeError, match=r"no Google token for the registry .* cannot be reached"):
+        auth_config("us-docker.pkg.dev")
+    assert time.monotonic() - began < 20
+
+
+def test_a_network_that_was_there_gets_more_patience(
+    key: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key(json.dumps(USER))
+    monkeypatch.setattr(Transport, "reached", True)
+    monkeypatch.setattr("hvdcloud.google.http.UNREACHED_SECONDS", 0.0)
+    client, tries = connect_client(project="p", endpoint=None), []
+    client.transport.on_retry = tries.append
+    client.transport._retry_seconds = 3.0
+    with pytest.raises(ApiError):
+        client.get_project()
+    assert tries
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ('\ufeff{"type":"authorized_user","client_id":"a","client_secret":"b","refresh_token":"c"}', "BOM"),
+        ('{"type":"service_account","project_id":"p"}', "missing fields"),
+        (json.dumps({**EXTERNAL, "credential_source": {"file": "/nowhere/token"}}), "'/nowhere/token' was not found"),
+        ("{", "not a valid json file"),
+    ],
+)
+def test_credentials_that_cannot_be_read_are_named_with_their_file(
+    content: str, why: str, key: Callable[[str], Path]
+) -> None:
+    file = key(content)
+    for use in (lambda: connect_client(project="p", endpoint=None), lambda: auth_config("us-docker.pkg.dev")):
+        with pytest.raises(HvdcloudError) as raised:
+            use()
+        assert isinstance(raised.value, CredentialsError)
+        assert why in raised.value.message
+        assert raised.value.message.count(str(file)) == 1
