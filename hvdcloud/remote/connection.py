@@ -10,6 +10,7 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from hvdcloud.remote.proxy import Proxy
 
 CONNECT_SECONDS = 15.0
+SLOW_SECONDS = 60.0
+"""How long a node may take whose port is open: its sshd is slow, or has too many connections at once."""
+_PAUSE_SECONDS = 0.5
 PROXY_SECONDS = 45.0  # How long a proxy program may take to start and to get through.
 KEEPALIVE_SECONDS = 15
 
@@ -69,18 +73,24 @@ class NodeConnection:
         self._proxy: Proxy | None = None
         self._opening = threading.Lock()
 
-    def open(self) -> Transport:
+    def open(self, *, within: float = CONNECT_SECONDS) -> Transport:
         """Connect now, unless that is done.
+
+        Args:
+            within: seconds in which sshd is tried again that takes connections and does not say who it is.
 
         Raises NodeError: the node does not answer, or it is not the one whose host key was pinned.
         """
         with self._opening:
             if self._connection is None or not self._connection.is_connected:
-                self._connection = self._connect()
+                deadline = time.monotonic() + min(within, SLOW_SECONDS)
+                while self._connection is None or not self._connection.is_connected:
+                    self._connection = self._connect(deadline)
             transport: Transport = self._connection.transport
             return transport
 
-    def _connect(self) -> Connection:
+    def _connect(self, deadline: float) -> Connection | None:
+        """A connection; None: sshd may take the next one, before the deadline of time.monotonic()."""
         paramiko = load("paramiko")
         load("fabric")
         from fabric import Config, Connection
@@ -105,7 +115,7 @@ class NodeConnection:
                 "transport_factory": _prompt_transport,
                 "look_for_keys": False,
                 "allow_agent": False,
-                "banner_timeout": seconds,
+                "banner_timeout": max(seconds, deadline - time.monotonic()),
                 "auth_timeout": seconds,
             },
         )
@@ -115,6 +125,11 @@ class NodeConnection:
         try:
             connection.open()
         except (paramiko.SSHException, OSError, EOFError) as error:
+            # What a full sshd does with a connection: it is closed, or gets no greeting.
+            slow = type(error) in (paramiko.SSHException, ConnectionResetError, EOFError)
+            if slow and self._proxy is None and time.monotonic() + _PAUSE_SECONDS < deadline:
+                time.sleep(_PAUSE_SECONDS)
+                return None
             raise self._explain(error) from error
         connection.transport.set_keepalive(KEEPALIVE_SECONDS)
         return connection

@@ -78,12 +78,12 @@ class Session:
         self._serving = threading.Lock()
         self._heard = 0.0  # When sshd last answered, by `time.monotonic()`.
 
-    def open(self) -> Transport:
-        """Connect now, unless that is done.
+    def open(self, *, within: float = CONNECT_SECONDS) -> Transport:
+        """Connect now, unless that is done; `within`: seconds that a slow sshd has for it.
 
         Raises NodeError: the node does not answer, or it is not the one whose host key was pinned.
         """
-        return self._connection.open()
+        return self._connection.open(within=within)
 
     def close(self) -> None:
         """Close the connection; a program started on the node continues only if it has detached itself."""
@@ -194,6 +194,7 @@ class Session:
             NodeError: no answer in `timeout` seconds, one above MOST_ANSWER, or the connection broke.
         """
         deadline = time.monotonic() + timeout
+        self.open(within=timeout)
         with self.channel(command, within=min(timeout, CONNECT_SECONDS)) as channel:
             channel.settimeout(min(timeout, SEND_SECONDS))
             if stdin:
@@ -276,6 +277,7 @@ class Session:
         """One verb of the node program: JSON in, JSON out. Raises NodeError: it failed, or did not answer in time."""
         stdin = json.dumps(payload).encode() + b"\n" if payload is not None else b""
         deadline = time.monotonic() + timeout
+        self.open(within=timeout)
         with self.verb(verb, within=min(timeout, CONNECT_SECONDS)) as running:
             running.channel.settimeout(min(timeout, SEND_SECONDS))
             if stdin:
