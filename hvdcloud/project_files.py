@@ -150,7 +150,7 @@ class _Walk:
 
 
 def excluding_line(root: Path, path: str) -> str | None:
-    """Which line of which file excludes a file of the project: `FILE:NUMBER: LINE`; None: none does."""
+    """Which line of which file excludes a file of the project: in words; None: none does."""
     above: _DockerState = (False, ())
     parts, last = path.split("/"), None
     lines = _docker_lines(root) or ()
@@ -158,9 +158,11 @@ def excluding_line(root: Path, path: str) -> str | None:
         above = _docker_state(lines, "/".join(parts[:end]), above[1])
         last = max((line.number for line, does in zip(lines, above[1], strict=True) if does), default=None)
     if above[0]:
-        return next(f"{DOCKERIGNORE}:{line.number}: {line.text}" for line in lines if line.number == last)
+        return next(f"line {line.number} of {DOCKERIGNORE} ({line.text})" for line in lines if line.number == last)
     said = _ask_git(root, "check-ignore", "--verbose", path=path)[1].partition("\t")[0]
-    return said if said and ":!" not in said else None
+    file, _, rest = said.partition(":")
+    number, _, text = rest.partition(":")
+    return f"line {number} of {file} ({text})" if text and not text.startswith("!") else None
 
 
 # --- .dockerignore --------------------------------------------------------------------------------------------------

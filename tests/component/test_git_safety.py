@@ -113,7 +113,7 @@ def test_no_program_of_a_repository_is_started(project: Path, trace: Path) -> No
     sent = {path.relative_to(project).as_posix() for path in code_files(project)}
     assert {"a/train.py", "sub/net.py", "bare.git/HEAD"} <= sent
     assert "x.log" not in sent
-    assert excluding_line(project, "x.log") == ".gitignore:1:*.log"
+    assert excluding_line(project, "x.log") == "line 1 of .gitignore (*.log)"
     source = source_of(project, {})
     assert source is not None
     assert source.revision.endswith("-dirty")
