@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.checks import Check, Finding, Once, failed, fine, setup_hint, unknown, unwritable, warning
+from hvdcloud.doctor.command import check_command
 from hvdcloud.doctor.gpus import check_gpus, needs_of
 from hvdcloud.errors import CredentialsError, HvdcloudError, ImageError, NodeError, UsageError
-from hvdcloud.training_script import with_windows_line_ends
-from hvdcloud.units import counted
+from hvdcloud.remote.code import CodeFile, list_code
+from hvdcloud.units import counted, size
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
@@ -28,7 +29,6 @@ _ENGINE_SECONDS = 10
 _EFFORT = {"cpu": (5, 5), "cuda": (13, 20)}
 _LAYER = (1, 2)
 _SPARE_GB = 2
-_INTERPRETERS = ("python", "bash", "sh")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 
 
@@ -92,8 +92,11 @@ def machine_checks(config: Config, platform: Platform, *, state_folder: Path) ->
 
 def project_checks(config: Config, command: Sequence[str] = ()) -> Iterator[Check]:
     """What a run needs of the project and this environment; `command`: instead of `run.command`."""
-    words = command or shlex.split(config.run.command)
-    yield Check(name="files", run=lambda: _files(words, config.project_dir, given=bool(command)))
+    code = Once(lambda: list_code(config.project_dir, contents=False))
+    sent = Once(lambda: frozenset(file.path for file in code()))
+    yield Check(name="code", run=lambda: _code(code()))
+    run = partial(check_command, command, config.run.command, config.project_dir, sent)
+    yield Check(name="files", run=run, explained_by=("code",))
     variables = {name: found for name, text in config.run.env.items() if (found := _VARIABLE.findall(text))}
     if variables:
         yield Check(name="environment", run=lambda: _unexpanded(variables))
@@ -272,34 +275,9 @@ def _disk(image: Once[_Image]) -> Finding:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _files(words: Sequence[str], folder: Path, *, given: bool) -> Finding:
-    """Whether what `run` starts is in the project's folder."""
-    script, command = _script(words), shlex.join(words)
-    if (crlf := with_windows_line_ends(words, folder)) is not None:
-        return failed(
-            f"{crlf} has the line ends of Windows (CRLF), with which Linux cannot run it",
-            hint=f"sed -i 's/\\r$//' {shlex.quote(crlf)}; a line `*.sh text eol=lf` in .gitattributes keeps it so",
-            error=UsageError,
-        )
-    if script is None:
-        return fine(f"run.command: {command}")
-    if not (folder / script).is_file():
-        return failed(
-            f"{f'`{command}`' if given else 'run.command'} starts {script}, which is not in {folder}",
-            hint="name a file of this folder" if given else "correct run.command in hvdcloud.yaml, or write the file",
-            error=UsageError,
-        )
-    return fine(f"run.command: {command}; {script} exists")
-
-
-def _script(words: Sequence[str]) -> str | None:
-    """The project's file that a command line starts; None: it starts something else, or that is not known."""
-    first = PurePath(words[0])
-    if words[0].startswith("./"):
-        return words[0]
-    if first.name.rstrip("0123456789.") in _INTERPRETERS and len(words) > 1 and words[1].endswith((".py", ".sh")):
-        return None if PurePath(words[1]).is_absolute() else words[1]
-    return None
+def _code(files: Sequence[CodeFile]) -> Finding:
+    """What nodes are sent; raises UsageError: something of it cannot be."""
+    return fine(f"nodes get {counted(len(files), 'file')}, {size(sum(file.size for file in files))}")
 
 
 def _unexpanded(variables: Mapping[str, Sequence[str]]) -> Finding:

@@ -37,20 +37,21 @@ _SAID = ("data",)
 
 
 def check_project(context: Context, command: Sequence[str], *, only_warn: bool = False, first: bool = False) -> None:
-    """Ask whether a run could begin: the script that it starts, and its secrets. Takes milliseconds.
+    """Ask whether a run could begin: the files that it gets, the script that it starts, and its secrets.
 
     Args:
         command: what every rank runs; empty: `run.command`.
-        only_warn: no run begins now, and another may begin.
+        only_warn: no run begins now; raise what is wrong for every one, or with a `run.command` that somebody wrote.
         first: it is asked again when the run begins, and its warnings are shown then.
 
     Raises UsageError: one of them is missing.
     """
+    written = ["code", *(["files"] if "command" in context.config.run.model_fields_set else [])]
     for check in project_checks(context.config, command):
-        found = check.run()
+        found = _find(check)
         if found.status is Status.FAILED and found.error is not None:
-            if not only_warn:
-                raise found.error(found.message, hint=found.hint)
+            if not only_warn or check.name in written:
+                raise found.error(found.message, hint=found.hint, details=found.details)
             context.console.warn(f"{found.message}; {found.hint}")
         elif found.status is Status.WARNING and not first:
             context.console.warn(f"{found.message}; {found.hint}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.checkpoints.manifest import list_runs, run_prefix
 from hvdcloud.cluster.nodes_gone import not_whole
+from hvdcloud.doctor.command import ASSIGNMENT
 from hvdcloud.errors import HvdcloudError, OutputClosedError, UsageError, first_of
 from hvdcloud.lifecycle import notify
 from hvdcloud.lifecycle.changes import changes_since_up
@@ -165,7 +166,9 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         )
     text = config.run.command
     # Words, or one word for the shell if the text uses its syntax.
-    command = list(options.command) or ([text] if _SHELL_SYNTAX.search(text) else shlex.split(text))
+    # `FOO=1 python train.py`, of which a shell left words.
+    set_first = ["env"] if len(options.command) > 1 and ASSIGNMENT.match(options.command[0]) else []
+    command = [*set_first, *options.command] or ([text] if _SHELL_SYNTAX.search(text) else shlex.split(text))
     with context.console.waiting("run", "reading the project's files"):
         code = list_code(config.project_dir, warn=context.console.warn)
     endpoint = context.storage_endpoint

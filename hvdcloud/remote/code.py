@@ -21,11 +21,11 @@ from typing import Any
 
 from hvdcloud.errors import UsageError
 from hvdcloud.json_values import parse_object
-from hvdcloud.node.run.sync import check_wanted
+from hvdcloud.node.run.sync import check_wanted, stays_inside
 from hvdcloud.private_files import left_out
 from hvdcloud.project_files import code_files
 from hvdcloud.remote.ssh import CHUNK, SEND_SECONDS, Session
-from hvdcloud.units import size
+from hvdcloud.units import counted, size
 
 PREPARE_SECONDS = 600.0
 """How long a node may take before the first file is sent to it, and after the last one."""
@@ -122,36 +122,66 @@ class Sending:
         self._on_change(self)
 
 
-def list_code(folder: Path, *, warn: Callable[[str], object] | None = None) -> list[CodeFile]:
+def list_code(folder: Path, *, warn: Callable[[str], object] | None = None, contents: bool = True) -> list[CodeFile]:
     """Every file of the project that is not ignored and holds no credentials, sorted by path.
 
     Args:
         warn: called with a sentence if files with credentials are left out.
+        contents: read files, for their hashes.
 
     Raises:
-        UsageError: a file or a folder cannot be read, or the folder is the home folder or above it.
+        UsageError: a file or a folder cannot be read, a link leads out of the project, or the folder is the home folder
+            or above it.
     """
     private: set[str] = set()
     found = []
     path = folder
+    astray = []
     try:
         for path in code_files(folder, withheld=private.add):
             relative = path.relative_to(folder).as_posix()
             if path.is_symlink():
-                found.append(CodeFile(path=relative, link=os.readlink(path)))
+                link = _link(folder, path)
+                astray += [] if link else [path]
+                found.append(CodeFile(path=relative, link=link or ""))
                 continue
             status = path.stat()
             if stat.S_ISREG(status.st_mode):
                 mode = status.st_mode & 0o777
-                found.append(CodeFile(path=relative, size=status.st_size, mode=mode, sha256=_sha256(path)))
+                found.append(
+                    CodeFile(path=relative, size=status.st_size, mode=mode, sha256=_sha256(path) if contents else "")
+                )
     except OSError as error:
         raise UsageError(
             f"{error.filename or path} cannot be read: {error.strerror}",
             hint="fix its permissions or add it to .gitignore",
         ) from error
+    if astray:
+        raise _astray(folder, astray)
     if private and warn is not None:
         warn(left_out(private))
     return sorted(found, key=lambda file: file.path)
+
+
+def _link(folder: Path, path: Path) -> str | None:
+    """What a link of the project is on a node, however it is written here; None: it leads out of the project."""
+    text, root, real = os.readlink(path), os.path.realpath(folder), os.path.realpath(path)
+    if real != root and not real.startswith(f"{root}/"):
+        return None
+    if stays_inside(path.relative_to(folder).as_posix(), text):
+        return text
+    return os.path.relpath(real, os.path.realpath(path.parent))
+
+
+def _astray(folder: Path, links: Sequence[Path]) -> UsageError:
+    names = [path.relative_to(folder).as_posix() for path in links]
+    more = f", as do {counted(len(links) - 1, 'other link')}" if len(links) > 1 else ""
+    data = "data of hvdcloud.yaml brings a data set to the nodes; " if links[0].is_dir() else ""
+    return UsageError(
+        f"{names[0]} is a link that leads out of the project, to {os.readlink(links[0])}{more}; nodes do not have that",
+        hint=f"{data}copy it into the project, or leave it out with the line {names[0]} in .dockerignore",
+        details="\n".join(f"{name} -> {os.readlink(path)}" for name, path in zip(names[1:], links[1:], strict=True)),
+    )
 
 
 def _sha256(path: Path) -> str:

@@ -6,7 +6,6 @@ it was first built from, which is right as long as its content is the same.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import hvdcloud
+from hvdcloud.git import git, without_filters
 
 # https://github.com/opencontainers/image-spec/blob/v1.1.1/annotations.md
 # `created` is not among ours: the same content would be another image every time; the engine notes the time itself.
@@ -24,7 +24,6 @@ _REVISION = "org.opencontainers.image.revision"
 VERSION_PREFIX = "hvdcloud-image-"
 # A name that git takes for a host in `host:path`, with or without a user.
 _SCP_LIKE = re.compile(r"(?P<host>[^/:]+):/*(?P<path>.+)")
-_GIT_SECONDS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,24 +77,15 @@ def _from_git(project_dir: Path) -> Source | None:
     revision = _git(project_dir, "rev-parse", "--verify", "HEAD")
     if not revision:
         return None
-    changed = _git(project_dir, "status", "--porcelain", "--", ".")
+    changed = _git(project_dir, "status", "--porcelain", "--ignore-submodules=dirty", "--", ".", filters=False)
     remote = _git(project_dir, "remote", "get-url", "origin") or ""
     return Source(url=public_url(remote), revision=revision if changed == "" else f"{revision}-dirty")
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def _git(folder: Path, *arguments: str, filters: bool = True) -> str | None:
     """What git prints; None if there is no git, or it fails, which in no repository it does."""
     try:
-        done = subprocess.run(
-            ["git", *arguments],
-            cwd=folder,
-            # No lock in the repository, no question on the terminal.
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_GIT_SECONDS,
-            check=False,
-        )
+        done = git(folder, *arguments, environment={} if filters else without_filters(folder))
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else None

@@ -44,13 +44,14 @@ class Entry(NamedTuple):
         parts = path.split("/")
         if "\0" in path or any(part in ("", ".", "..") for part in parts) or parts[0] == STAGING:
             raise UsageError(f"{path!r} is not a path inside the project", hint="rename it or add it to .gitignore")
-        if entry.link is not None and not _stays_inside(path, entry.link):
+        if entry.link is not None and not stays_inside(path, entry.link):
             hint = "replace it by what it points to, or add it to .gitignore"
             raise UsageError(f"the symbolic link {path!r} leads out of the project, to {entry.link!r}", hint=hint)
         return entry
 
 
-def _stays_inside(path: str, target: str) -> bool:
+def stays_inside(path: str, target: str) -> bool:
+    """Whether a link at a path of the project leads to somewhere in the project, as it is written."""
     if not target or "\0" in target or target.startswith("/"):
         return False
     depth = path.count("/")
