@@ -18,7 +18,7 @@ from hvdcloud.errors import CheckpointError, CredentialsError, NodeError
 from hvdcloud.lifecycle import logs
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.down import down
-from hvdcloud.remote import ssh
+from hvdcloud.remote import connection, ssh
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.state import RunState
 from tests.support.harness import until
@@ -69,6 +69,23 @@ def test_a_call_to_a_vm_that_vanishes_does_not_last_until_its_deadline(
         session.call(verb, timeout=600)
     session.close()
     assert time.monotonic() - began < SOON
+
+
+def test_a_node_whose_sshd_is_slow_or_full_is_no_node_that_does_not_answer(
+    laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 1.0)
+    vm = new_vm({"hvdcloud-node": says('{"runs": {}}')})
+    session = Session(vm.node(0), laptop.context([vm])[0].state)
+    # Two connections are closed at once, and the third gets its greeting late.
+    vm.slow += [0, 0, 2.5]
+    assert session.call("flush", timeout=30.0) == {"runs": {}}
+    session.close()
+    vm.slow += [0] * 100
+    began = time.monotonic()
+    with pytest.raises(NodeError, match="node digits-0 does not answer"):
+        session.call("flush", timeout=2.0)
+    assert time.monotonic() - began < 10.0
 
 
 def test_a_node_that_works_for_longer_than_it_is_left_alone_is_not_lost(laptop: Laptop, new_vm: NewVm) -> None:

@@ -84,6 +84,8 @@ class Vm(paramiko.ServerInterface):
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.asked = threading.Event()
         """A program was started."""
+        self.slow: list[float] = []
+        """Seconds until the next connections are greeted; 0: they are closed, as by an sshd with too many."""
         self.services: dict[int, int] = {}
         """The ports of its localhost on which programs listen; each is a port of this machine."""
         self._led: dict[tuple[threading.Thread, int], int] = {}
@@ -130,9 +132,11 @@ class Vm(paramiko.ServerInterface):
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            if self._gone.is_set():
+            wait = self.slow.pop(0) if self.slow else None
+            if self._gone.is_set() or wait == 0:
                 connection.close()
                 continue
+            time.sleep(wait or 0)
             transport = Server(Wire(connection, self._gone))
             transport.add_server_key(paramiko.Ed25519Key.from_private_key(io.StringIO(self._key.private)))
             transport.start_server(event=threading.Event(), server=self)
