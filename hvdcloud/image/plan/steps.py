@@ -25,7 +25,9 @@ CONTROLLERS = ("gloo", "mpi")
 _OWN_DOCKERFILE = "hvdcloud/user:"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """What a processor is called in wheel names, and by engines and registries."""
-_FIX_REQUIREMENTS = "correct image.requirements in hvdcloud.yaml or the file it names, then `hvdcloud build` again"
+_FIX_REQUIREMENTS = (
+    "correct what pip names, in the file of image.requirements or in a package, then `hvdcloud build` again"
+)
 _FIX_DOWNLOADS = "check that PyPI can be reached, image.ca_bundle and image.find_links, then `hvdcloud build` again"
 
 
