@@ -14,12 +14,24 @@ ARG REQUIREMENTS
 # Of an image that is not ours, another.
 ARG PYTHON=/opt/venv/bin/python
 COPY constraints.txt /opt/constraints.txt
-COPY project/ /opt/project/
+COPY dockerfiles/requirements/git /opt/git/
+# Where a node has the project: `-e .` installs a link to it.
+COPY project/ /workspace/
+WORKDIR /workspace
 # What the image has already counts as installed; the constraints keep a requirement from replacing torch (and with it
-# bringing in CUDA), Horovod, which is compiled against exactly this torch, or numpy's major version.
+# bringing in CUDA), Horovod, which is compiled against exactly this torch, or numpy's major version. A repository that is
+# installed with -e is kept in the image, without what git knows of it, such as a password in its URL.
 RUN mkdir -p /opt/requirements \
+    && export LC_ALL=C.UTF-8 PIP_SRC=/opt/requirements/src PATH="$PATH:/opt/git" \
+    && if [ -s /opt/ca-bundle.crt ]; then export GIT_SSL_CAINFO=/opt/ca-bundle.crt; fi \
     && pip --python "$PYTHON" install ${FRAMEWORK_INDEX_URL:+--extra-index-url "$FRAMEWORK_INDEX_URL"} \
-        --prefix /opt/requirements -c /opt/constraints.txt -r "/opt/project/$REQUIREMENTS"
+        --prefix /opt/requirements -c /opt/constraints.txt -r "$REQUIREMENTS" \
+    && rm -rf /opt/requirements/src/*/.git \
+    && compiled=$(find . -name '*.so' -newer "$REQUIREMENTS" ! -path '*/build/*') \
+    && if [ -n "$compiled" ]; then \
+        echo "ERROR: -e compiles $compiled in the project's folder, which is no part of the image: install it without -e" \
+        && exit 1; \
+    fi
 
 FROM ${BASE}
 COPY --from=requirements /opt/requirements /opt/requirements

@@ -34,7 +34,7 @@ class Changes:
 
 def settings_of(context: Context) -> Mapping[str, str]:
     """What a cluster is made with now, by key, as text; without what flags of this command gave."""
-    from hvdcloud.image.plan.context import digest_of
+    from hvdcloud.image.plan.requirements import digest_of
 
     config = context.config
     tree = config.model_dump(mode="json")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.errors import UsageError
-from hvdcloud.image.plan.context import digest_of
 from hvdcloud.image.plan.own_dockerfile import read
+from hvdcloud.image.plan.requirements import digest_of
 from hvdcloud.image.plan.sources import find_sources
 from hvdcloud.project_files import build_files, code_files
 from hvdcloud.remote.code import list_code

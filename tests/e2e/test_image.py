@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -20,6 +24,7 @@ from hvdcloud.image.engine_stream import BuildEvent, ignore
 from hvdcloud.image.plan.sources import find_sources
 from hvdcloud.image.plan.versions import GLIBC_VERSION, PYTHON_VERSION
 from hvdcloud.image.plan.wheels import tags_of
+from tests.support.engines import default_gateway
 from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.engine
@@ -35,8 +40,9 @@ def small(tmp_path: Path, engine: Any, image: str) -> Iterator[Build]:
     """Builds an image with the requirements given; it is removed after the test."""
     built: list[str] = []
 
-    def call(requirements: str, *, config: dict[str, Any] | None = None, **options: Any) -> BuildResult:
-        (tmp_path / "requirements.txt").write_text(requirements)
+    def call(requirements: str | bytes, *, config: dict[str, Any] | None = None, **options: Any) -> BuildResult:
+        content = requirements.encode() if isinstance(requirements, str) else requirements
+        (tmp_path / "requirements.txt").write_bytes(content)
         image_config = ImageConfig(**(config or {}))
         # Before the build, so that what a failed one leaves is removed too.
         built.append(find_plan(image_config, project_dir=tmp_path).reference)
@@ -130,6 +136,97 @@ def test_a_requirement_comes_before_what_the_image_has_and_its_scripts_are_on_th
     assert inside(engine, built.reference, "python", "-c", "import packaging; print(packaging.__version__)") == "25.0"
     printed = inside(engine, built.reference, "sh", "-c", "command -v tabulate && echo a b | tabulate")
     assert printed.startswith("/opt/requirements/bin/tabulate\n")
+
+
+@pytest.fixture
+def repositories(tmp_path_factory: pytest.TempPathFactory, engine: Any) -> Iterator[str]:
+    """URL of two Git repositories, `one` and `two`, each with a package of its name; builds reach it."""
+    served = tmp_path_factory.mktemp("served")
+    for name in ("one", "two"):
+        work = tmp_path_factory.mktemp(name)
+        write(work, {"setup.py": SETUP.format(name), f"{name}.py": f"where = '{name} of a repository'\n"})
+        as_somebody = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+        for arguments in (("init", "-q"), ("add", "."), (*as_somebody, "commit", "-qm", "first")):
+            subprocess.run(["git", "-C", work, *arguments], check=True)
+        subprocess.run(["git", "clone", "-q", "--bare", work, served / name], check=True)
+        subprocess.run(["git", "-C", served / name, "update-server-info"], check=True)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(served))
+    with ThreadingHTTPServer((default_gateway(engine), 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"git+http://hvdcloud-secret@{server.server_name}:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+SETUP = "from setuptools import setup\nsetup(name='{0}', version='1', py_modules=['{0}'])\n"
+SOURCES = """[project]
+name = "mine"
+version = "1"
+scripts = {say = "mine:say"}
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+"""
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_pip_reads_what_a_requirements_file_may_hold_in_the_projects_folder(
+    builder: str, engine: Any, small: Build, repositories: str, tmp_path: Path
+) -> None:
+    hosts = repositories.partition("@")[2].partition(":")[0]
+    write(
+        tmp_path,
+        {
+            "pyproject.toml": SOURCES,
+            "src/mine/__init__.py": "def say(): print('mine', 1)\n",
+            # Built among the project's other files.
+            "lib/setup.py": f"import pathlib\nassert pathlib.Path('../VERSION').exists()\n{SETUP.format('lib')}",
+            "lib/lib.py": "where = 'a package of the project'\n",
+            "VERSION": "1",
+            "my reqs/x.txt": "tabulate\n",
+            "more.txt": "-climits.txt\n",
+            "limits.txt": "idna==3.10\n",
+        },
+    )
+    lines = ['-r "my reqs/x.txt"', "-r \\", "more.txt", "-e .", "./lib", "id\\", "na"]
+    lines += [f"one @ {repositories}/one", f"-e {repositories}/two#egg=two", f"--trusted-host {hosts}"]
+    built = small("\r\n".join(lines).encode("utf-16"))
+    code = "import idna, lib, one, tabulate, two; print(idna.__version__, lib.where, one.where, two.where, sep='; ')"
+    said = "3.10; a package of the project; one of a repository; two of a repository"
+    assert inside(engine, built.reference, "python", "-c", code) == said
+    # What `run` sends is what ranks import, whatever has changed since.
+    assert small((tmp_path / "requirements.txt").read_bytes()).cached
+    write(tmp_path, {"src/mine/__init__.py": "def say(): print('mine', 2)\n"})
+    assert small((tmp_path / "requirements.txt").read_bytes()).cached
+    nodes = {str(tmp_path): {"bind": "/workspace", "mode": "ro"}}
+    printed = engine.containers.run(built.reference, [], entrypoint="say", remove=True, volumes=nodes)
+    assert printed == b"mine 2\n"
+    # Neither the project's code nor the password of a URL stays in the image.
+    assert inside(engine, built.reference, "ls", "-A", "/workspace") == ""
+    assert found_in(engine, built.reference, "hvdcloud-secret", "two of a repository") == {"two of a repository"}
+
+
+def test_hashes_hold_beside_what_the_image_has(builder: str, engine: Any, small: Build) -> None:
+    digest = "sha256:946d195a0d259cbba61165e88e65941f16e9b36ea6ddb97f00452bae8b1287d3"
+    built = small(f"--require-hashes\nidna==3.10 \\\n  --hash={digest}\n")
+    assert inside(engine, built.reference, "python", "-c", "import idna; print(idna.__version__)") == "3.10"
+    with pytest.raises(ImageError, match="DO NOT MATCH THE HASHES"):
+        small(f"idna==3.10 --hash={digest[:-1]}0\n")
+
+
+def test_an_editable_package_that_is_compiled_is_refused_with_what_to_write(small: Build, tmp_path: Path) -> None:
+    setup = "from setuptools import Extension, setup\nsetup(name='fast', ext_modules=[Extension('fast', ['fast.c'])])\n"
+    write(tmp_path, {"setup.py": setup, "fast.c": "int fast;\n"})
+    with pytest.raises(
+        ImageError, match=r"-e compiles \./fast\S*\.so in the project's folder.*: install it without -e"
+    ):
+        small("-e .\n")
 
 
 def test_a_requirement_that_does_not_exist_fails_with_pips_own_lines(builder: str, small: Build) -> None:

@@ -17,6 +17,7 @@ from hvdcloud.console import Console
 from hvdcloud.errors import UsageError
 from hvdcloud.image.build.builder import find_plan
 from hvdcloud.image.plan import context, versions
+from hvdcloud.image.plan.requirements import read as requirements_of
 from hvdcloud.image.plan.sources import Sources, download_arguments, find_sources
 from hvdcloud.lifecycle.build import image_of_nodes, image_to_be
 from hvdcloud.lifecycle.context import Context
@@ -47,9 +48,13 @@ def wheels(folder: Path, *names: str) -> Sources:
 
 def project(folder: Path, requirements: str = "idna\n") -> context.Context:
     (folder / "requirements.txt").write_text(requirements)
-    return context.project_context(
-        ROW, Sources(), project_dir=folder, requirements="requirements.txt", base="hvdcloud/base:x"
-    )
+    return context_of(folder)
+
+
+def context_of(folder: Path, *, row: versions.Row = ROW, sources: Sources | None = None) -> context.Context:
+    wanted = requirements_of(folder, "requirements.txt")
+    assert wanted is not None
+    return context.project_context(row, sources or Sources(), requirements=wanted, base="hvdcloud/base:x")
 
 
 def test_the_same_files_make_the_same_bytes_and_the_same_name(tmp_path: Path) -> None:
@@ -166,7 +171,7 @@ def test_only_wheels_that_the_images_pip_can_install_are_sent(tmp_path: Path, ma
     find_links = wheels(tmp_path / "wheels", *fitting, *others, "mine-newest-py3-none-any.whl", "mine.whl").find_links
     (tmp_path / "requirements.txt").write_text("mine\n")
     sources = Sources(find_links=find_links, machine=machine)
-    sent = context.project_context(ROW, sources, project_dir=tmp_path, requirements="requirements.txt", base="b")
+    sent = context_of(tmp_path, sources=sources)
     found = {name.removeprefix("wheels/") for name in members(sent) if name.startswith("wheels/")}
     assert (found - fitting, fitting - found) == (set(), set())
 
@@ -174,11 +179,11 @@ def test_only_wheels_that_the_images_pip_can_install_are_sent(tmp_path: Path, ma
 def test_a_project_gets_local_wheels_but_not_torch_again(tmp_path: Path) -> None:
     sources = wheels(tmp_path / "wheels", TORCH_WHEEL, "mine-1.0-py3-none-any.whl")
     (tmp_path / "requirements.txt").write_text("mine\n")
-    sent = context.project_context(ROW, sources, project_dir=tmp_path, requirements="requirements.txt", base="b")
+    sent = context_of(tmp_path, sources=sources)
     assert [name for name in members(sent) if name.startswith("wheels/")] == ["wheels/mine-1.0-py3-none-any.whl"]
     before = sent.digest()
     (tmp_path / "wheels" / "mine-1.0-py3-none-any.whl").write_bytes(b"another wheel")
-    sent = context.project_context(ROW, sources, project_dir=tmp_path, requirements="requirements.txt", base="b")
+    sent = context_of(tmp_path, sources=sources)
     assert sent.digest() != before
 
 
@@ -194,7 +199,7 @@ def test_no_requirement_brings_keras_3_or_the_other_tensorflow(
 ) -> None:
     row = versions.find("tensorflow", device, version)
     (tmp_path / "requirements.txt").write_text("idna\n")
-    sent = context.project_context(row, Sources(), project_dir=tmp_path, requirements="requirements.txt", base="b")
+    sent = context_of(tmp_path, row=row)
     lines = content(sent, "constraints.txt").splitlines()
     assert {keras, f"tensorflow=={version}", f"tensorflow-cpu=={version}"} <= set(lines)
     locked = dict(context.locked(context.dockerfiles() / "locks" / row.lock))
@@ -210,7 +215,7 @@ def test_a_framework_with_a_hyphen_in_its_name_is_found_among_the_local_wheels(t
     ]
     assert sent == [f"wheels/{wheel}"]
     (tmp_path / "requirements.txt").write_text("tensorflow\n")
-    project = context.project_context(row, sources, project_dir=tmp_path, requirements="requirements.txt", base="b")
+    project = context_of(tmp_path, row=row, sources=sources)
     assert [name for name in members(project) if name.startswith("wheels/")] == []
 
 

@@ -13,7 +13,7 @@ from hvdcloud.config.file import load_config
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import UsageError
 from hvdcloud.image import engine_stream
-from hvdcloud.image.plan import custom_base, versions
+from hvdcloud.image.plan import custom_base, requirements, versions
 from hvdcloud.image.plan.sources import Sources
 from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
 
@@ -25,10 +25,10 @@ def planned(
     folder: Path, *, base: custom_base.Base | None = None, needs: custom_base.Needs | None = None, **config: str
 ) -> ImagePlan:
     """The plan of a project; without a requirements.txt there is none to install."""
-    requirements = "requirements.txt" if (folder / "requirements.txt").exists() else None
+    file = "requirements.txt" if (folder / "requirements.txt").exists() else None
     if base is not None:
         config["base"] = base.reference
-    image_config = ImageConfig(**{"requirements": requirements, **config})
+    image_config = ImageConfig(**{"requirements": file, **config})
     return plan_image(image_config, project_dir=folder, base=base, needs=needs)
 
 
@@ -116,7 +116,9 @@ def test_local_wheels_of_any_python_are_sent_but_no_framework(tmp_path: Path) ->
     sources = Sources(find_links=(folder,))
     base = custom_base.Base(reference="theirs:1", identity="sha256:a")
     builder = custom_base.builder_context(base, sources, framework="torch", device="cpu")
-    project = custom_base.project_context(sources, project_dir=tmp_path, requirements="requirements.txt", node="x")
+    wanted = requirements.read(tmp_path, "requirements.txt")
+    assert wanted is not None
+    project = custom_base.project_context(sources, requirements=wanted, node="x")
     assert [entry.path for entry in builder.unhashed if entry.path.endswith(".whl")] == [f"wheels/{ours}"]
     assert [entry.path for entry in project.hashed if entry.path.endswith(".whl")] == [f"wheels/{mine}"]
 

@@ -10,7 +10,8 @@ the project's own, which adds its requirements. dockerfiles/ says what is in eac
 from __future__ import annotations
 
 import hashlib
-import re
+import os
+import stat
 import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from hvdcloud.errors import UsageError
 from hvdcloud.image.plan.sources import Sources
 from hvdcloud.image.plan.versions import PYTHON_VERSION, Row
 from hvdcloud.image.plan.wheels import Wheel, is_framework, local_wheels
-from hvdcloud.private_files import refuse_private
 
 PACKAGE = Path(__file__).resolve().parents[2]
 # What the node program consists of, below hvdcloud/.
@@ -37,7 +37,6 @@ STACKS_LOCK = "locks/stacks.txt"
 # The same context has to be the same bytes, and Python's .pyc files remember their source's time: always this one.
 MTIME = 946_684_800  # 2000-01-01
 _CHUNK = 1 << 20
-_INCLUDE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[\s=]\s*(\S+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +100,33 @@ class Context:
                 yield _header(entry.path, size=len(entry.content), executable=entry.executable)
                 yield entry.content + _padding(len(entry.content))
         yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirements:
+    """What is sent of a project's folder to install its requirements there, as `project/…`.
+
+    Attributes:
+        path: of the requirements file, relative to the folder.
+        hashed, unhashed: as in `Context`.
+    """
+
+    path: str
+    hashed: tuple[Entry, ...]
+    unhashed: tuple[Entry, ...]
+
+
+def file_entry(file: Path, path: str) -> Entry | None:
+    """A file, link or folder of this disk; None for sockets and other special files, which Docker leaves out too."""
+    if file.is_symlink():
+        return Entry(path=path, link=os.readlink(file))
+    mode = file.stat().st_mode
+    if stat.S_ISDIR(mode):
+        return Entry(path=path)
+    if not stat.S_ISREG(mode):
+        return None
+    with file.open("rb"):
+        return Entry(path=path, source=file, executable=bool(mode & stat.S_IXUSR))
 
 
 def _hash(entry: Entry) -> str:
@@ -194,69 +220,31 @@ def stacks_entries(sources: Sources, *, python: str | None) -> tuple[Entry, ...]
     return ca_entry(sources), *wheel_entries(wheels)
 
 
-def project_context(row: Row, sources: Sources, *, project_dir: Path, requirements: str, base: str) -> Context:
-    """For a project's own image.
-
-    Args:
-        requirements: the file, below `project_dir`; files that it names with -r or -c come along.
-        base: reference of the base image.
-
-    Raises:
-        UsageError: a file is missing, or not below `project_dir`.
-    """
+def project_context(row: Row, sources: Sources, *, requirements: Requirements, base: str) -> Context:
+    """For a project's own image, on the base image with this reference."""
     # What the base image has is not needed again, and TensorFlow's other name means what it has.
     there = _pinned(row) | {name for name, equals, _ in (c.partition("==") for c in row.constraints) if equals}
+    wheels = [wheel for wheel in local_wheels(sources) if wheel.project not in there]
     return requirements_context(
-        sources,
-        project_dir=project_dir,
-        requirements=requirements,
-        base=base,
-        constraints=_constraints(row),
-        wheels=[wheel for wheel in local_wheels(sources) if wheel.project not in there],
+        sources, requirements=requirements, base=base, constraints=_constraints(row), wheels=wheels
     )
 
 
 def requirements_context(
-    sources: Sources,
-    *,
-    project_dir: Path,
-    requirements: str,
-    base: str,
-    constraints: Iterable[str],
-    wheels: Iterable[Wheel],
+    sources: Sources, *, requirements: Requirements, base: str, constraints: Iterable[str], wheels: Iterable[Wheel]
 ) -> Context:
     """For the layer with a project's requirements, of any base image."""
     wheels_folder, *wheel_files = wheel_entries(wheels)
     return Context(
         hashed=(
-            *dockerfile_entries(PROJECT_DOCKERFILE),
+            *dockerfile_entries(PROJECT_DOCKERFILE, "requirements/git"),
             Entry(path="constraints.txt", content="".join(f"{line}\n" for line in constraints).encode()),
-            *_requirement_files(project_dir, requirements),
+            *requirements.hashed,
             *wheel_files,
         ),
-        unhashed=(ca_entry(sources), wheels_folder),
-        salt=(base, requirements),
+        unhashed=(ca_entry(sources), wheels_folder, *requirements.unhashed),
+        salt=(base, requirements.path),
     )
-
-
-def has_requirements(project_dir: Path, requirements: str | None) -> bool:
-    """Whether there is anything to install, not only comments. Raises UsageError: the file does not exist."""
-    if requirements is None:
-        return False
-    lines = _requirements_file(project_dir, requirements).read_text(encoding="utf-8", errors="replace").splitlines()
-    return any(line.strip() and not line.lstrip().startswith("#") for line in lines)
-
-
-def digest_of(project_dir: Path, name: str | None, *, includes: bool) -> str:
-    """What stands for the content of a file of the project; empty: there is none.
-
-    Args:
-        includes: it is a requirements file, and those that it names count too.
-    """
-    if name is None or not (project_dir / name).is_file():
-        return ""
-    alone = [Entry(path=name, source=project_dir / name)]
-    return Context(hashed=tuple(_requirement_files(project_dir, name) if includes else alone)).digest()
 
 
 def has_framework(row: Row, sources: Sources) -> bool:
@@ -268,7 +256,11 @@ def dockerfile_entries(*names: str) -> tuple[Entry, ...]:
     """Files below `dockerfiles()`."""
     folder = dockerfiles()
     # Not the file's own mode: a wheel of hvdcloud need not have kept it.
-    executable = {name for name in names if name.startswith("build/")} | {"files/hvdcloud-node", "own/prepare.sh"}
+    executable = {name for name in names if name.startswith("build/")} | {
+        "files/hvdcloud-node",
+        "own/prepare.sh",
+        "requirements/git",
+    }
     return tuple(
         Entry(path=f"dockerfiles/{name}", source=folder / name, executable=name in executable) for name in names
     )
@@ -285,45 +277,6 @@ def node_program() -> Iterator[Entry]:
 def ca_entry(sources: Sources) -> Entry:
     """The CA certificates that downloads are checked with; empty where none are needed."""
     return Entry(path="ca-bundle.crt", source=sources.ca_bundle, content=None if sources.ca_bundle else b"")
-
-
-# --- requirements --------------------------------------------------------------------------------------------------
-
-
-def _requirements_file(project_dir: Path, requirements: str) -> Path:
-    path = project_dir / requirements
-    if not path.is_file():
-        message = f"{path} does not exist, but image.requirements names it"
-        raise UsageError(message, hint="create it, or set `requirements: null` below `image:` in hvdcloud.yaml")
-    return path
-
-
-def _requirement_files(project_dir: Path, requirements: str) -> list[Entry]:
-    """The file and those it names, as `project/…` with the same relative paths."""
-    root = project_dir.resolve()
-    found: dict[str, Entry] = {}
-    waiting = [_requirements_file(project_dir, requirements).resolve()]
-    while waiting:
-        path = waiting.pop()
-        if root not in path.parents:
-            raise UsageError(
-                f"{path} is not below the project's folder {root}, so it can't be part of the image's build",
-                hint="move it into the project, or name what it names in image.requirements' own file",
-            )
-        name = path.relative_to(root).as_posix()
-        if name in found:
-            continue
-        if not path.is_file():
-            message = f"{path} does not exist, but {requirements} includes it"
-            raise UsageError(message, hint="create it, or take the line out")
-        refuse_private(name, path, key="image.requirements")
-        content = path.read_bytes()
-        found[name] = Entry(path=f"project/{name}", content=content)
-        for line in content.decode("utf-8", errors="replace").splitlines():
-            include = _INCLUDE.match(line)
-            if include and "://" not in include[1]:
-                waiting.append((path.parent / include[1]).resolve())
-    return list(found.values())
 
 
 def _constraints(row: Row) -> Iterator[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import ImageError, UsageError
@@ -189,16 +188,12 @@ def node_context(base: Base, sources: Sources, *, builder: str, needs: Needs) ->
     )
 
 
-def project_context(sources: Sources, *, project_dir: Path, requirements: str, node: str) -> context.Context:
-    """For the layer with a project's requirements. Raises UsageError: a file is missing, or not in the project."""
+def project_context(sources: Sources, *, requirements: context.Requirements, node: str) -> context.Context:
+    """For the layer with a project's requirements."""
+    # What the image has is known in the image only.
+    constraints, wheels = [f"-c {CONSTRAINTS}"], _wheels(sources, wanted=False)
     return context.requirements_context(
-        sources,
-        project_dir=project_dir,
-        requirements=requirements,
-        base=node,
-        # What the image has is known in the image only.
-        constraints=[f"-c {CONSTRAINTS}"],
-        wheels=_wheels(sources, wanted=False),
+        sources, requirements=requirements, base=node, constraints=constraints, wheels=wheels
     )
 
 

@@ -6,9 +6,7 @@ mentions our image, since that one has to be built first.
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,10 +57,10 @@ def read(project_dir: Path, path: str) -> OwnDockerfile:
     found = root
     try:
         # The Dockerfile itself is sent, also if it is ignored.
-        entries = {name: _entry(root / name, name)}
+        entries = {name: context.file_entry(root / name, name)}
         for found in build_files(root):
             relative = found.relative_to(root).as_posix()
-            entries[relative] = _entry(found, relative)
+            entries[relative] = context.file_entry(found, relative)
     except OSError as error:
         message = f"{error.filename or found} can't be read for image.dockerfile: {error.strerror}"
         raise UsageError(message, hint=f"correct its permissions, or add it to {DOCKERIGNORE}") from error
@@ -74,16 +72,3 @@ def checked_context(image: str, *, controllers: tuple[str, ...]) -> context.Cont
     """For the proof that the user's image is still a node, where Horovod works with these controllers."""
     files = context.dockerfile_entries(CHECKED_DOCKERFILE, "files/check_horovod.py", "own/check_node.py")
     return context.Context(hashed=files, salt=(image, *controllers))
-
-
-def _entry(full: Path, path: str) -> context.Entry | None:
-    """None for sockets and other special files, which Docker leaves out too."""
-    if full.is_symlink():
-        return context.Entry(path=path, link=os.readlink(full))
-    mode = full.stat().st_mode
-    if stat.S_ISDIR(mode):
-        return context.Entry(path=path)
-    if not stat.S_ISREG(mode):
-        return None
-    with full.open("rb"):
-        return context.Entry(path=path, source=full, executable=bool(mode & stat.S_IXUSR))

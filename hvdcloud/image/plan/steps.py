@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import UsageError
-from hvdcloud.image.plan import base_images, context, custom_base, own_dockerfile, versions
+from hvdcloud.image.plan import base_images, context, custom_base, own_dockerfile, requirements, versions
 from hvdcloud.image.plan.provenance import version_labels
 from hvdcloud.image.plan.sources import Sources, find_sources
 
@@ -25,7 +25,9 @@ CONTROLLERS = ("gloo", "mpi")
 _OWN_DOCKERFILE = "hvdcloud/user:"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """What a processor is called in wheel names, and by engines and registries."""
-_FIX_REQUIREMENTS = "correct image.requirements in hvdcloud.yaml or the file it names, then `hvdcloud build` again"
+_FIX_REQUIREMENTS = (
+    "correct what pip names, in the file of image.requirements or in a package, then `hvdcloud build` again"
+)
 _FIX_DOWNLOADS = "check that PyPI can be reached, image.ca_bundle and image.find_links, then `hvdcloud build` again"
 
 
@@ -132,7 +134,6 @@ def plan_image(
     sources = find_sources(
         find_links=image_config.find_links, ca_bundle=image_config.ca_bundle, project_dir=project_dir, machine=machine
     )
-    file = image_config.requirements if context.has_requirements(project_dir, image_config.requirements) else None
     own = own_dockerfile.read(project_dir, image_config.dockerfile) if image_config.dockerfile is not None else None
     steps = []
     if own is not None and not own.on_ours:
@@ -141,6 +142,9 @@ def plan_image(
         steps.append(_own_dockerfile(own, below=None))
         made = steps[-1].reference
         base = custom_base.Base(reference=made, identity=own_image or made, dockerfile=own.path)
+    wanted = None
+    if image_config.requirements is not None:
+        wanted = requirements.read(project_dir, image_config.requirements, own_base=row is None)
     if row is not None:
         needs = None
         builder = _builder(row, sources)
@@ -150,8 +154,8 @@ def plan_image(
         needs = needs or custom_base.Needs()
         builder = _own_builder(base, sources, image_config, below=steps[-1:])
         steps += [builder, _own(base, sources, image_config, builder=builder, needs=needs)]
-    if file is not None:
-        steps.append(_project(row, sources, builder=builder, below=steps[-1], project_dir=project_dir, file=file))
+    if wanted is not None:
+        steps.append(_project(row, sources, builder=builder, below=steps[-1], wanted=wanted))
     if own is not None and own.on_ours:
         steps.append(_own_dockerfile(own, below=steps[-1]))
         controllers = (needs.controller,) if needs else CONTROLLERS
@@ -222,21 +226,21 @@ def _base(row: versions.Row, sources: Sources, *, builder: Step) -> Step:
 
 
 def _project(
-    row: versions.Row | None, sources: Sources, *, builder: Step, below: Step, project_dir: Path, file: str
+    row: versions.Row | None, sources: Sources, *, builder: Step, below: Step, wanted: context.Requirements
 ) -> Step:
     if row is None:
         arguments = {"PYTHON": custom_base.PYTHON}
-        sent = custom_base.project_context(sources, project_dir=project_dir, requirements=file, node=below.reference)
+        sent = custom_base.project_context(sources, requirements=wanted, node=below.reference)
     else:
         arguments = _index(row, sources)
-        sent = context.project_context(row, sources, project_dir=project_dir, requirements=file, base=below.reference)
+        sent = context.project_context(row, sources, requirements=wanted, base=below.reference)
     digest = sent.digest()
     return Step(
         reference=f"hvdcloud/project:{digest}",
-        what=f"the layer for {file}",
+        what=f"the layer for {wanted.path}",
         context=sent,
         dockerfile=f"dockerfiles/{context.PROJECT_DOCKERFILE}",
-        arguments={"BUILDER": builder.reference, "BASE": below.reference, "REQUIREMENTS": file, **arguments},
+        arguments={"BUILDER": builder.reference, "BASE": below.reference, "REQUIREMENTS": wanted.path, **arguments},
         labels={LABEL: digest},
         pip_hint=_FIX_REQUIREMENTS,
         needs=(builder.reference, below.reference),
