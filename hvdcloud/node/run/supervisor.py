@@ -160,7 +160,7 @@ class Supervisor:
             self._state.stuck, self._trouble = stuck, stuck.text
             state.record_event(self._request.run, "stuck", detail=stuck.text)
         now = time.monotonic()
-        self._log.quiet()
+        self._watch.output(self._log.quiet())
         self._launcher.poll()
         frozen_ourselves = now - self._turned > self._request.beat + _STALL_SECONDS
         self._turned = now
@@ -185,8 +185,7 @@ class Supervisor:
     def _read_output(self) -> None:
         data = self._launcher.read()
         if data:
-            self._log.output(data)
-            self._watch.output(data)
+            self._watch.output(self._log.output(data))
         elif data is not None:
             self._close_output()
 
