@@ -96,7 +96,7 @@ if __name__ == "__main__":
         """Read what a rank prints. Nobody watches Horovod's readers: where one dies, its rank would wait forever."""
         try:
             safe_shell_exec.prefix_connection(*arguments)
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - whatever it was, the run ends with it
             traceback.print_exc()
             os._exit(1)
 
