@@ -126,14 +126,6 @@ def give(folder: Path, user: RankUser) -> None:
                 os.chown(name, user.uid, user.gid, dir_fd=descriptor, follow_symlinks=False)
 
 
-def give_output(user: RankUser) -> None:
-    """Let the user open this process's standard output and error by name too (/dev/stdout)."""
-    for descriptor in (1, 2):
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISFIFO(mode) or os.isatty(descriptor):
-            os.fchown(descriptor, user.uid, -1)
-
-
 def _reaches_metadata(user: RankUser) -> bool:
     """Whether the user could ask the VM's metadata server; providers/gce/plan/startup has the rule against it."""
     server = machine.facts().get("metadata")

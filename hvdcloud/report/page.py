@@ -136,7 +136,7 @@ def _read_log(record: RunRecord) -> _Log:
         metrics=numbers.metrics(),
         reason=failure.reason if failure is not None else told(record.state),
         before=count - len(last),
-        last="\n".join(_line(line.decode(errors="replace")) for line in last),
+        last="\n".join(_line(line.decode(errors="backslashreplace")) for line in last),
     )
 
 

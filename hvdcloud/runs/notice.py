@@ -110,7 +110,7 @@ def last_lines(log: bytes) -> list[str]:
     """The last lines that ranks printed; without any, those of the whole log."""
     lines = [line for line in log.split(b"\n") if line.strip()]
     ranks = [line for line in lines if rank_and_text(line) is not None]
-    return shown([as_left(line.decode(errors="replace")) for line in (ranks or lines)[-SHOWN_LINES:]])
+    return shown([as_left(line.decode(errors="backslashreplace")) for line in (ranks or lines)[-SHOWN_LINES:]])
 
 
 def shown(lines: Sequence[str]) -> list[str]:

@@ -102,7 +102,7 @@ class LogReader:
             self._keep(rank, _as_drawn(raw))
             if not self._speaker.may(rank):
                 continue
-            text = _COLOUR.sub(b"", raw).decode(errors="replace")
+            text = _COLOUR.sub(b"", raw).decode(errors="backslashreplace")
             if text.strip():
                 self.last_line = text.strip()
             for part in text.split("\r"):
@@ -155,10 +155,10 @@ class LogReader:
     def failure(self, state: RunState) -> Failure | None:
         """Why the run failed, if it did; the log is known up to its end."""
         ranks = {
-            rank: [(number, raw.decode(errors="replace")) for number, raw in lines]
+            rank: [(number, raw.decode(errors="backslashreplace")) for number, raw in lines]
             for rank, lines in self._ranks.items()
         }
-        launcher = [line.removeprefix(LAUNCHER_PREFIX).decode(errors="replace") for line in self._launcher]
+        launcher = [line.removeprefix(LAUNCHER_PREFIX).decode(errors="backslashreplace") for line in self._launcher]
         return explain(state, ranks=ranks, launcher=[line for line in launcher if line.strip()])
 
 

@@ -150,6 +150,18 @@ def test_a_head_that_only_drives_counts_as_a_node_and_trains_nothing(three_nodes
     assert state["elastic"] == {"min": 2, "max": 8}
 
 
+def test_a_worker_that_hangs_after_another_has_ended_well_ends_the_run_as_stuck(three_nodes: ElasticNodes) -> None:
+    cluster = three_nodes
+    head, one, two = cluster.names
+    cluster.stuck = 3.0
+    cluster.begin()
+    cluster.order(two, SUCCEEDS)
+    for name in (head, one):
+        cluster.order(name, "import threading\nthreading.Event().wait()")
+    state = cluster.wait_done(seconds=60)
+    assert (state["result"], state["stuck"]["groups"][0]["where"]) == ("failed", "Event.wait")
+
+
 def test_a_node_that_is_dismissed_after_it_was_lost_is_gone_and_not_looked_for(two_nodes: ElasticNodes) -> None:
     cluster = two_nodes
     head, one = cluster.names

@@ -38,6 +38,17 @@ def test_all_that_a_rank_prints_arrives_before_its_exit_code(shell: Any) -> None
     assert errors.getvalue() == "[1]<stderr>:here\n"
 
 
+def test_a_reader_that_dies_ends_the_launcher_with_its_cause(
+    shell: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    # Our stand-in for Horovod decodes as strictly as Horovod.
+    shell.execute("printf 'caf\\351\\n'", stdout=io.StringIO(), stderr=io.StringIO(), index=0)
+    assert ended == [1]
+    assert "UnicodeDecodeError" in capsys.readouterr().err
+
+
 def test_a_rank_that_a_signal_ended_has_the_exit_code_of_a_shell(shell: Any) -> None:
     assert shell.execute("kill -KILL $$", stdout=io.StringIO(), stderr=io.StringIO()) == 128 + signal.SIGKILL
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import re
 import signal
 import stat
@@ -70,6 +71,33 @@ def test_the_state_says_when_it_trained_and_what_the_log_ends_with(cluster: Node
     moments = [state[key] for key in ("started", "launched", "training_since", "training_until", "ended")]
     assert moments == sorted(moments)
     assert state["metrics"] == {"accuracy": 0.9, "loss": 0.25}
+
+
+WRITES_BYTES = """
+import os, random
+
+def write(descriptor):
+    source = random.Random(f"{os.environ['HOROVOD_RANK']} {descriptor}")
+    data = source.randbytes(SIZE) + bytes(range(256)) + "[1]<stdout>:münchen ".encode()[:-3] + b"\\xe9\\r\\n last"
+    while data:
+        data = data[os.write(descriptor, data[: source.randrange(1, 20000)]) :]
+
+write(1)
+"""
+
+
+def test_what_ranks_write_is_in_the_log_and_the_bucket_byte_for_byte(cluster: NodeCluster) -> None:
+    size = 3_000_000
+    cluster.start_run(WRITES_BYTES.replace("SIZE", str(size)))
+    assert cluster.wait_done(seconds=120)["result"] == "succeeded"
+    log = (cluster.run_dir() / "log").read_bytes()
+    for rank in (0, 1):
+        wrote = random.Random(f"{rank} 1").randbytes(size) + bytes(range(256)) + "[1]<stdout>:münchen ".encode()[:-3]
+        prefix = b"[%d] " % rank
+        lines = [line.removeprefix(prefix) for line in log.split(b"\n") if line.startswith(prefix)]
+        assert b"\n".join(lines) == wrote + b"\xe9\r\n last"
+    kept = cluster.bucket / "digits" / RUN / ".hvdcloud/log"
+    assert until(lambda: kept.exists() and kept.read_bytes(), seconds=60, what="the log in the bucket") == log
 
 
 def test_the_log_names_what_is_no_checkpoint(cluster: NodeCluster) -> None:

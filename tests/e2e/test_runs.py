@@ -86,6 +86,17 @@ def test_open_mpi_does_the_same(project: Project) -> None:
     assert "[1] rank 1 of 2 sums 1\n" in out
 
 
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+def test_a_ranks_bytes_are_what_its_log_has(project: Project, controller: str) -> None:
+    run(project, jobs.WRITES_BYTES, options=("--controller", controller))
+    (newest,) = sorted((project.state / project.name / "bucket" / project.name).glob("*/.hvdcloud/log"))[-1:]
+    log = newest.read_bytes()
+    wrote = bytes(range(256)) * 400 + b"\n" * 20000 + b"[1]<stdout>:caf\xe9\r\n no end"
+    for prefix in (b"[0] ", b"[1] "):
+        lines = [line.removeprefix(prefix) for line in log.split(b"\n") if line.startswith(prefix)]
+        assert b"\n".join(lines) == wrote
+
+
 def test_arguments_for_mpirun_arrive(project: Project) -> None:
     configure(project, controller="mpi", mpi_args="--oversubscribe -x FROM_MPIRUN=yes")
     try:

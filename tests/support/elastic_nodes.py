@@ -240,6 +240,7 @@ class ElasticNodes(NodeCluster):
             "np": default_ranks(hosts),
             "horovodrun": elastic_argv(hosts=hosts, least=least, most=most, interface="lo", gloo_timeout=120),
             "gloo_timeout": 120,
+            "stuck": self.stuck,
             **self.pace,
             "elastic": {"min": least, "max": most, "longest_step": 30.0},
             **({"data": replace(data, count=len(self.names)).to_json()} if data else {}),

@@ -29,6 +29,15 @@ print(json.dumps({
 }), flush=True)
 """
 
+# Bytes that are no text, and more short lines at once than Open MPI has room to number.
+WRITES_BYTES = """
+import os
+
+data = bytes(range(256)) * 400 + b"\\n" * 20000 + b"[1]<stdout>:caf\\xe9\\r\\n no end"
+while data:
+    data = data[os.write(1, data) :]
+"""
+
 # Rank 1 ends in the way that its argument says; the others wait for it forever, in Horovod.
 ONE_ENDS = """
 import os, signal, sys, time

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import time
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 
-from hvdcloud.node.run.log import Normaliser, RunLog
+from hvdcloud.node.run.log import FRAME_BYTES, Normaliser, RunLog, framed
 
 
 def normalised(*pieces: bytes) -> bytes:
@@ -42,7 +44,7 @@ def test_lines_may_arrive_in_any_pieces() -> None:
 
 
 def test_a_last_line_without_newline_does_not_swallow_the_next_ranks_line() -> None:
-    assert normalised(b"[0]<stdout>:done[1]<stdout>:also done\n") == b"[0] done\n[1] also done\n"
+    assert normalised(b"[0]<stdout>:done[1]<stdout>:also done\n") == b"[1] also done\n[0] done\n"
 
 
 def test_a_long_line_that_open_mpi_tags_in_pieces_is_whole_again() -> None:
@@ -54,7 +56,54 @@ def test_a_long_line_that_open_mpi_tags_in_pieces_is_whole_again() -> None:
 def test_a_progress_bar_keeps_its_carriage_returns() -> None:
     bar = b"[0]<stderr>: 10%\r[0]<stderr>: 20%\r[0]<stderr>: done\n"
 
-    assert normalised(bar) == b"[0]  10%\r[0]  20%\r[0]  done\n"
+    assert normalised(bar) == b"[0]  10%\r 20%\r done\n"
+
+
+def tagged(launcher: str, rank: int, data: bytes, size: int) -> list[bytes]:
+    """What a rank's bytes are as a launcher prints them: Gloo's in lines, Open MPI's in pieces."""
+    text = b"".join(framed(data[at : at + FRAME_BYTES]) for at in range(0, len(data), FRAME_BYTES))
+    if launcher == "gloo":
+        return [b"[%d]<stdout>:%b" % (rank, line) for line in text.splitlines(keepends=True)]
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    tag = b"[1,%d]<stdout>:" % rank
+    return [tag + piece[:-1].replace(b"\n", b"\n" + tag) + piece[-1:] for piece in pieces]
+
+
+@pytest.mark.parametrize("launcher", ["gloo", "mpi"])
+def test_what_two_ranks_write_at_once_is_in_the_log_byte_for_byte(launcher: str) -> None:
+    source = random.Random(launcher)
+    written = {
+        rank: source.randbytes(300_000) + "\0\r\r\n[1]<stdout>:x[1,0]<stderr>:münchen\n\n".encode() + b"no end \xe9"
+        for rank in (0, 1)
+    }
+    streams = [tagged(launcher, rank, data, 4096) for rank, data in written.items()]
+    log = normalised(*(piece for pair in zip_longest(*streams, fillvalue=b"") for piece in pair))
+    for rank, data in written.items():
+        prefix = b"[%d] " % rank
+        lines = [line.removeprefix(prefix) for line in log.split(b"\n") if line.startswith(prefix)]
+        assert b"\n".join(lines) == data
+
+
+def test_a_frame_that_is_none_is_in_the_log_as_it_is() -> None:
+    damaged = framed(b"damaged")[:-3]
+    assert normalised(b"[0]<stdout>:" + damaged + b"\n") == b"[0] " + damaged + b"\n"
+
+
+def test_a_progress_bar_is_shown_as_it_grows_and_two_share_a_line() -> None:
+    normaliser = Normaliser()
+    shown = b""
+    for step in range(2):
+        for rank in (0, 1):
+            shown += normaliser.feed(b"[%d]<stderr>:%b" % (rank, framed(b"\r %d%%" % step)), now=step)
+            shown += normaliser.flush(now=step + 0.5)
+    assert shown == b"[0] \r 0%\r[1] \r 0%\r[0] \r 1%\r[1] \r 1%"
+
+
+def test_a_line_of_another_rank_begins_behind_a_partial_one() -> None:
+    normaliser = Normaliser()
+    shown = normaliser.feed(b"[0]<stdout>:" + framed(b"loading ...")) + normaliser.flush()
+    shown += normaliser.feed(b"[1]<stdout>:" + framed(b"ready\n") + b"[0]<stdout>:" + framed(b" done\n"))
+    assert shown == b"[0] loading ...\n[1] ready\n[0]  done\n"
 
 
 def test_a_partial_line_can_be_shown_before_it_ends() -> None:

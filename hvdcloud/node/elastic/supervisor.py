@@ -188,9 +188,11 @@ class ElasticSupervisor(Supervisor):
         self._admission.admit([{"name": name, "index": member.index, "slots": member.slots}])
 
     def _watched_nodes(self) -> set[str]:
-        """The nodes with workers, while all of them have found each other and none is being replaced."""
-        settled = self._workers.formed and self._restart is None and self._launcher.code is None
-        return self._workers.nodes() if settled and not self._state.making else set()
+        """The nodes with workers, while all of them have found each other and none is being replaced; also once one has
+        completed: Horovod then starts no other one, and the rest may wait for something that never comes."""
+        settled = (self._workers.formed and not self._state.making) or self._workers.any_completed()
+        runs = self._restart is None and self._launcher.code is None
+        return self._workers.nodes() if settled and runs else set()
 
     # -- what the agents say -------------------------------------------------------------------------------------------
 

@@ -75,6 +75,10 @@ class Workers:
         """Whether a worker has ended with 0."""
         return any(process.succeeded for process in self.processes.values())
 
+    def any_completed(self) -> bool:
+        """Whether a worker has done its work: one that was told to end may end with 0 too."""
+        return any(process.completed for process in self.processes.values())
+
     def waits_for_one_that_ended(self, *, now: float) -> bool:
         """Whether workers still run long after one of them ended with 0: they may wait for it."""
         ends = [process.ended.at for process in self.processes.values() if process.ended and process.succeeded]

@@ -63,4 +63,4 @@ def _log(run: str, offset: int | None) -> dict[str, Any]:
         skip = data.find(b"\n") + 1
         start, data = start + skip, data[skip:]
     whole = data.rfind(b"\n") + 1
-    return {"offset": start + whole, "text": data[:whole].decode(errors="replace")}
+    return {"offset": start + whole, "text": data[:whole].decode(errors="backslashreplace")}

@@ -1,112 +1,159 @@
-"""The run's log: every line says which rank wrote it, with either launcher."""
+"""The run's log: the bytes that every rank wrote, line by line with its rank, under either launcher."""
 
 from __future__ import annotations
 
+import binascii
 import os
 import re
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
+FRAME_BYTES = 3000
+"""What a rank writes at most in one frame, which a pipe then takes whole (PIPE_BUF)."""
+# Open MPI drops what does not fit into its buffer with a prefix for each line, which it does where lines are as long as
+# their prefix.
+_FRAME = b"hvdcloud-output-base64: "
 _TAG = re.compile(rb"\[(?:\d+,)?(\d+)\]<std(out|err)>:")
 _TAG_START = re.compile(rb"\[[\d,]{0,12}\]?(?:<[a-z]{0,6}>?)?\Z")
-_HINT = b"]<std"
-_LAUNCHER = b"[launcher] "
-_MAX_HELD = 1 << 16
+_LONGEST_START = 24
+_PIECE = re.compile(rb"[^\n]*\n|[^\n]+")
+_LAUNCHER = (b"[launcher] ", b"")
+_MAX_HELD = 1 << 24
 QUIET_SECONDS = 0.1
 """How long a partial line waits for its end."""
+_Stream = tuple[bytes, bytes]
+"""The prefix of its lines in the log, and which of a rank's two outputs it is."""
+
+
+def framed(data: bytes) -> bytes:
+    """What a rank wrote as one line of ASCII: launchers decode, cut and number the lines of their ranks."""
+    return _FRAME + binascii.b2a_base64(data)
+
+
+@dataclass(slots=True)
+class _Line:
+    """A line that has no end yet, as far as it is not in the log."""
+
+    began: float
+    grew: float = 0.0
+    text: bytearray = field(default_factory=bytearray)
 
 
 class Normaliser:
-    """Turns the launchers' line prefixes into `[RANK] `.
+    """Turns what a launcher prints into lines that begin with `[RANK] `, and are else the bytes that the rank wrote.
 
-    Gloo's launcher writes `[0]<stdout>:text`, Open MPI's `[1,0]<stdout>:text`; a line without either comes from the
-    launcher itself and gets `[launcher] `. Two things are put right on the way: a rank's last line without a newline
-    does not swallow another rank's next line, and a long line that Open MPI tagged in pieces is whole again.
+    Gloo's launcher writes `[0]<stdout>:text`, Open MPI's `[1,0]<stdout>:text`, also within a line, where it got that in
+    pieces; a line without either comes from the launcher itself and gets `[launcher] `. Each stream's line is put
+    together by itself: no line swallows another one's. Pure.
     """
 
     def __init__(self) -> None:
         self._held = b""
-        self._owner: bytes | None = None
-        self._inside = False
+        """What may be the first part of a tag."""
+        self._speaks = _LAUNCHER
+        self._frames: dict[_Stream, bytes] = {}
+        """The frames that have no end yet."""
+        self._lines: dict[_Stream, _Line] = {}
+        self._open: _Stream | None = None
+        """Whose line has no end yet in the log."""
+        self._drawn = False
+        """Whether that line is drawn over itself, as progress bars are."""
 
     @property
     def holding(self) -> bool:
         """Whether a partial line waits for its end."""
-        return bool(self._held)
+        return bool(self._lines)
 
-    def feed(self, data: bytes) -> bytes:
+    def feed(self, data: bytes, *, now: float = 0.0) -> bytes:
         """What can be written now; a line without its end is kept for a while."""
         data = self._held + data
-        end = data.rfind(b"\n") + 1
+        start = _TAG_START.search(data, max(0, len(data) - _LONGEST_START))
+        end = start.start() if start else len(data)
         self._held = data[end:]
-        ready = self._lines(data[:end]) if end else b""
-        if len(self._held) > _MAX_HELD:
-            ready += self.flush()
-        return ready
+        ready, position = bytearray(), 0
+        for tag in _TAG.finditer(data, 0, end):
+            ready += self._hear(data[position : tag.start()], now)
+            self._speaks, position = (b"[%b] " % tag[1], tag[2]), tag.end()
+        return bytes(ready + self._hear(data[position:end], now))
 
-    def flush(self) -> bytes:
-        """The partial line as it is now, except what may be the first part of a prefix."""
-        held = self._held
-        match = _TAG_START.search(held)
-        keep = match.start() if match else len(held)
-        self._held = held[keep:]
-        return self._part(held[:keep]) if keep else b""
+    def flush(self, *, now: float = float("inf")) -> bytes:
+        """The partial lines that have not grown for a moment, or are drawn over themselves."""
+        ready = b""
+        for stream, line in list(self._lines.items()):
+            drawn = b"\r" in line.text
+            if now - (line.began if drawn else line.grew) >= QUIET_SECONDS:
+                ready += self._part(stream, bytes(self._lines.pop(stream).text))
+        return ready
 
     def close(self) -> bytes:
         """All that is left, ended with a newline."""
-        held, self._held = self._held, b""
-        ready = self._part(held) if held else b""
-        if self._inside:
-            ready += b"\n"
-            self._inside = False
+        left, self._held = self._held, b""
+        ready = self._hear(left, 0.0)
+        for stream, frame in self._frames.items():
+            ready += self._say(stream, frame, 0.0)
+        self._frames.clear()
+        return ready + self.end_lines()
+
+    def end_lines(self) -> bytes:
+        """What there is of every partial line, ended with a newline."""
+        return self.flush() + self._end()
+
+    def _hear(self, text: bytes, now: float) -> bytes:
+        """The next of the launcher's output, without tags: behind the end of a line the launcher speaks."""
+        ready = b""
+        for piece in _PIECE.findall(text):
+            stream = self._speaks
+            said = self._frames.pop(stream, b"") + piece
+            if said.endswith(b"\n"):
+                self._speaks = _LAUNCHER
+                ready += self._say(stream, _unframed(said), now)
+            elif _FRAME.startswith(said[: len(_FRAME)]):
+                self._frames[stream] = said
+            else:
+                ready += self._say(stream, said, now)
         return ready
 
-    def _lines(self, data: bytes) -> bytes:
-        lines = data.split(b"\n")
-        lines.pop()
-        ready = []
-        first = self._inside
-        for line in lines:
-            if not first and _HINT in line and (match := _TAG.match(line)):
-                rest = line[match.end() :]
-                if _HINT not in rest:
-                    ready.append(b"[%b] %b\n" % (match[1], rest))
-                    continue
-            elif not first and _HINT not in line:
-                ready.append(b"%b%b\n" % (_LAUNCHER, line))
-                continue
-            first = False
-            ready.append(self._part(line))
-            ready.append(b"\n")
-            self._inside = False
-        return b"".join(ready)
+    def _say(self, stream: _Stream, data: bytes, now: float) -> bytes:
+        """The next of one stream."""
+        whole, newline, rest = data.rpartition(b"\n")
+        ready = b""
+        if newline:
+            if (line := self._lines.pop(stream, None)) is not None:
+                whole = bytes(line.text) + whole
+            ready = self._begin(stream) + whole.replace(b"\n", b"\n" + stream[0]) + newline
+            self._open = None
+        if rest:
+            line = self._lines.setdefault(stream, _Line(began=now))
+            line.text += rest
+            line.grew = now
+            if len(line.text) > _MAX_HELD:
+                ready += self._part(stream, bytes(self._lines.pop(stream).text))
+        return ready
 
-    def _part(self, text: bytes) -> bytes:
-        """A piece of a line, possibly tagged in its middle; leaves `_inside` set."""
-        ready = bytearray()
-        position = 0
-        for match in _TAG.finditer(text):
-            ready += self._plain(text[position : match.start()])
-            position = match.end()
-            owner = match[0]
-            after_return = match.start() > 0 and text[match.start() - 1] == 0x0D
-            if self._inside and owner == self._owner and not after_return:
-                continue
-            if self._inside and not after_return:
-                ready += b"\n"
-            ready += b"[%b] " % match[1]
-            self._owner = owner
-            self._inside = True
-        return bytes(ready + self._plain(text[position:]))
+    def _part(self, stream: _Stream, text: bytes) -> bytes:
+        """A part of a line that has no end yet. Where two ranks draw in turn, neither begins another line."""
+        drawn = b"\r" in text
+        ready = self._begin(stream, end=b"\r" if drawn and self._drawn else b"\n") + text
+        self._open, self._drawn = stream, drawn
+        return ready
 
-    def _plain(self, text: bytes) -> bytes:
-        if not text:
-            return b""
-        if self._inside:
-            return text
-        self._inside = True
-        self._owner = None
-        return _LAUNCHER + text
+    def _begin(self, stream: _Stream, *, end: bytes = b"\n") -> bytes:
+        return b"" if self._open == stream else self._end(end) + stream[0]
+
+    def _end(self, end: bytes = b"\n") -> bytes:
+        ended, self._open = self._open is not None, None
+        return end if ended else b""
+
+
+def _unframed(line: bytes) -> bytes:
+    """What a rank wrote; a line that is no frame is as it is."""
+    if line.startswith(_FRAME):
+        try:
+            return binascii.a2b_base64(line[len(_FRAME) :])
+        except binascii.Error:
+            pass  # Whatever wrote this, nothing of it is lost.
+    return line
 
 
 class RunLog:
@@ -115,7 +162,6 @@ class RunLog:
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._normaliser = Normaliser()
-        self._grew_at = 0.0
         self.failure: OSError | None = None
         """Why a line could not be written: a full disk, mostly."""
 
@@ -124,30 +170,28 @@ class RunLog:
         """Whether a partial line waits for its end; `quiet` writes it."""
         return self._normaliser.holding
 
-    def output(self, data: bytes) -> None:
-        """What horovodrun wrote."""
-        self._grew_at = time.monotonic()
-        self._write(self._normaliser.feed(data))
+    def output(self, data: bytes) -> bytes:
+        """Take what horovodrun wrote; returns what of it is in the log now."""
+        return self._write(self._normaliser.feed(data, now=time.monotonic()))
 
-    def quiet(self) -> None:
-        """Show a partial line too, where nothing came for a moment."""
-        if self.holding and time.monotonic() - self._grew_at >= QUIET_SECONDS:
-            self._write(self._normaliser.flush())
-            self._grew_at = time.monotonic()
+    def quiet(self) -> bytes:
+        """Show partial lines too, where nothing came for a moment; returns what is in the log now."""
+        return self._write(self._normaliser.flush(now=time.monotonic()))
 
     def note(self, text: str) -> None:
         """A line of our own."""
         lines = b"".join(b"[hvdcloud] %b\n" % line for line in text.encode(errors="backslashreplace").split(b"\n"))
-        self._write(self._normaliser.close() + lines)
+        self._write(self._normaliser.end_lines() + lines)
 
     def close(self) -> None:
         self._write(self._normaliser.close())
         os.close(self._descriptor)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> bytes:
         view = memoryview(data)
         while view and self.failure is None:
             try:
                 view = view[os.write(self._descriptor, view) :]
             except OSError as error:
                 self.failure = error
+        return data

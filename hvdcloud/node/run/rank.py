@@ -29,6 +29,7 @@ from hvdcloud.node.rank_user import RankUser
 from hvdcloud.node.records.secrets_file import read_environment
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run import keras_check
+from hvdcloud.node.run.log import FRAME_BYTES, framed
 from hvdcloud.runs.reports import RankRecord
 
 AGENT_SECONDS = 15.0
@@ -118,16 +119,21 @@ def main(run: str) -> int:
     record = _Record(run, rank, elastic=spec.elastic)
     if spec.elastic:
         threading.Thread(target=_end_with_launcher, name="launcher", daemon=True).start()
-    end = _run(spec, full, asked=asked, account=account, agent=agent, wakeup=wakeup)
-    if end.until is not None:
+    carriers: list[threading.Thread] = []
+    end = _run(spec, full, asked=asked, account=account, agent=agent, wakeup=wakeup, carriers=carriers)
+    if end.until is None:
+        agent.send({"type": "ended", **record.ended(end)})
+        # What the command leaves in the background would hold its outputs, and outlive the run.
+        processes.end_descendants()
+    else:
         # A shell ends at once, and leaves the program that has something to save.
         processes.end_descendants(seconds=max(0.0, end.until - time.monotonic()))
-    agent.send({"type": "ended", **record.ended(end)})
+    for carrier in carriers:
+        carrier.join()
     if end.until is not None:
+        agent.send({"type": "ended", **record.ended(end)})
         _wait_for_the_others(agent, wakeup)
         return 0
-    # What the command leaves in the background would hold the launcher's pipes, and outlive the run.
-    processes.end_descendants()
     return end.exit_code
 
 
@@ -229,6 +235,7 @@ def _run(
     account: RankUser | None,
     agent: Channel,
     wakeup: int,
+    carriers: list[threading.Thread],
 ) -> _End:
     """Start the command and stay until it has ended. It gets SIGTERM once, whoever asks for its end and how often; what
     it has started gets its own when it has ended."""
@@ -237,7 +244,7 @@ def _run(
         return _End(REFUSED)
     killed_before = machine.killed_for_memory()
     try:
-        child = _start(spec.command, environment, account=account)
+        child = _start(spec.command, environment, account=account, carriers=carriers)
     except FileNotFoundError:
         _say(f"command not found: {spec.command[0]}")
         return _End(NOT_FOUND)
@@ -291,20 +298,52 @@ def _run(
     return end._replace(out_of_memory=killed and machine.killed_for_memory() > killed_before)
 
 
-def _start(command: tuple[str, ...], environment: dict[str, str], *, account: RankUser | None) -> int:
-    """Start the command in /workspace, in a session of its own, so that a signal reaches all of it. Raises
-    FileNotFoundError: there is no such program; OSError: it cannot be run."""
+def _start(
+    command: tuple[str, ...],
+    environment: dict[str, str],
+    *,
+    account: RankUser | None,
+    carriers: list[threading.Thread],
+) -> int:
+    """Start the command in /workspace, in a session of its own, so that a signal reaches all of it, and what carries
+    its output. Raises FileNotFoundError: there is no such program; OSError: it cannot be run."""
     os.chdir(paths.workspace())
     path = environment.get("PATH", os.defpath)
     argv = shell(command[0], path=path) if len(command) == 1 else list(command)
     program = argv[0] if "/" in argv[0] else which(argv[0], path)
     if account is not None:
-        rank_user.give_output(account)
         argv = account.command([program, *argv[1:]])
         program = argv[0]
-    return os.posix_spawn(
-        program, argv, environment, setsid=True, setsigmask=(), setsigdef=[*_FORWARDED, signal.SIGCHLD, signal.SIGPIPE]
+    outputs = {descriptor: os.pipe() for descriptor in (1, 2)}
+    if account is not None:
+        for reader, _ in outputs.values():
+            # So that it can open them by name too (/dev/stdout).
+            os.fchown(reader, account.uid, -1)
+    child = os.posix_spawn(
+        program,
+        argv,
+        environment,
+        file_actions=[(os.POSIX_SPAWN_DUP2, writer, descriptor) for descriptor, (_, writer) in outputs.items()],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=[*_FORWARDED, signal.SIGCHLD, signal.SIGPIPE],
     )
+    for descriptor, (reader, writer) in outputs.items():
+        os.close(writer)
+        carriers.append(threading.Thread(target=_carry, args=(reader, descriptor), daemon=True))
+        carriers[-1].start()
+    return child
+
+
+def _carry(source: int, target: int) -> None:
+    """Pass on what the command writes, in frames. If that ends, the command must not wait for it: it gets SIGPIPE."""
+    try:
+        while data := os.read(source, FRAME_BYTES):
+            os.write(target, framed(data))
+    except BrokenPipeError:
+        pass  # The launcher is gone.
+    finally:
+        os.close(source)
 
 
 def shell(text: str, *, path: str) -> list[str]:

@@ -23,7 +23,7 @@ ANSWER_SECONDS = 120.0
 """How long a node may take to look, or to take stacks; a look that fails says nothing."""
 _MOST_TENSORS = 32
 _MOST_RANKS = 4096
-_TAG = re.compile(rb"\[(?:\d+,)?(\d+)\]<std(?:out|err)>:")
+_RANK = re.compile(rb"\[(\d+)\] ")
 # What Horovod prints every HOROVOD_STALL_CHECK_TIME_SECONDS (stall_inspector.cc): a sentence, "Missing ranks:", and for
 # each a line "3: [allreduce.grad.weight, …]".
 _STALL = re.compile(rb"submitted to be reduced, gathered or broadcasted by subset of ranks|stall_inspector\.cc")
@@ -42,20 +42,19 @@ class StallReader:
         """Whose complaint is read."""
 
     def feed(self, data: bytes) -> bool:
-        """The next of the launcher's output. Returns whether a rank, or the launcher, has printed anything else."""
+        """The next of the log. Returns whether a rank, or the launcher, has printed anything else."""
         # A progress bar ends its lines with a return.
         lines = re.split(rb"[\r\n]", self._held + data)
         self._held = lines.pop()[-4096:]
         # All of them are read: each may begin or end a complaint.
         news = sum(map(self._is_news, lines)) > 0
         # A line of Horovod's own begins with its time in brackets, and may become a complaint.
-        rest = _TAG.sub(b"", self._held, count=1)
+        rest = _RANK.sub(b"", self._held, count=1)
         return news or (self._inside is None and bool(rest.strip()) and not rest.startswith(b"["))
 
     def _is_news(self, line: bytes) -> bool:
-        tag = _TAG.match(line)
-        # Open MPI tags each piece that it gets, also within a line.
-        who, said = (tag[1], _TAG.sub(b"", line[tag.end() :])) if tag else (b"", line)
+        rank = _RANK.match(line)
+        who, said = (rank[1], line[rank.end() :]) if rank else (b"", line)
         if _STALL.search(said):
             self._inside, self.missing = who, {}
             return False
@@ -96,7 +95,7 @@ class StuckWatch:
         self._stacks_asked_at: float | None = None
 
     def output(self, data: bytes, *, now: float) -> None:
-        """The launcher has printed something."""
+        """The log has grown by this."""
         if self._stalls.feed(data):
             self.worked(now=now)
 

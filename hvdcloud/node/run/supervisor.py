@@ -166,7 +166,7 @@ class Supervisor:
             self._save_seconds = self._grace
             state.record_event(self._request.run, "stuck", detail=stuck.text)
         now = time.monotonic()
-        self._log.quiet()
+        self._watch.output(self._log.quiet())
         self._launcher.poll()
         frozen_ourselves = now - self._turned > self._request.beat + _STALL_SECONDS
         self._turned = now
@@ -191,8 +191,7 @@ class Supervisor:
     def _read_output(self) -> None:
         data = self._launcher.read()
         if data:
-            self._log.output(data)
-            self._watch.output(data)
+            self._watch.output(self._log.output(data))
         elif data is not None:
             self._close_output()
 

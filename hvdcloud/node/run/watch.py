@@ -28,8 +28,8 @@ class RankWatch:
         self._watch = StuckWatch(limit, now=time.monotonic()) if limit is not None else None
 
     def output(self, data: bytes) -> None:
-        """The launcher has printed something."""
-        if self._watch is not None:
+        """The log has grown by this, which may be nothing."""
+        if self._watch is not None and data:
             self._watch.output(data, now=time.monotonic())
 
     def heard(self, node: str, message: Mapping[str, Any]) -> None:

@@ -39,6 +39,7 @@ if __name__ == "__main__":
     import sys
     import threading
     import time
+    import traceback
     import types
     from typing import Any
 
@@ -91,6 +92,14 @@ if __name__ == "__main__":
         def loads_base64(text: bytes) -> Any:
             return Pickle.loads(base64.b64decode(text))
 
+    def forward(*arguments: Any) -> None:
+        """Read what a rank prints. Nobody watches Horovod's readers: where one dies, its rank would wait forever."""
+        try:
+            safe_shell_exec.prefix_connection(*arguments)
+        except BaseException:  # noqa: BLE001 - whatever it was, the run ends with it
+            traceback.print_exc()
+            os._exit(1)
+
     class Shell:
         """In the place of horovod.runner.common.util.safe_shell_exec."""
 
@@ -111,9 +120,7 @@ if __name__ == "__main__":
                 command, shell=True, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
             )
             readers = [
-                threads.in_thread(
-                    safe_shell_exec.prefix_connection, (source, target, kind, index, prefix_output_with_timestamp)
-                )
+                threads.in_thread(forward, (source, target, kind, index, prefix_output_with_timestamp))
                 for source, target, kind in (
                     (process.stdout, stdout or sys.stdout, "stdout"),
                     (process.stderr, stderr or sys.stderr, "stderr"),
