@@ -27,7 +27,7 @@ from hvdcloud.errors import CredentialsError, HvdcloudError
 from hvdcloud.json_values import mapping
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.remote.join import recorded_data
-from hvdcloud.runs.reports import instant
+from hvdcloud.runs.reports import instant, plain_name
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
@@ -102,7 +102,8 @@ def renew(context: Context, cluster: Cluster, fleet: Fleet, *, ending_within: fl
 
     def ask(session: Session, tokens: dict[str, str]) -> dict[str, float]:
         answer = session.call("token", payload={"tokens": tokens}, timeout=ANSWER_SECONDS)
-        return {run: instant(ends) or 0.0 for run, ends in mapping(answer.get("runs")).items()}
+        runs = mapping(answer.get("runs"))
+        return {run: instant(ends) or 0.0 for run, ends in runs.items() if plain_name(run)}
 
     def merged(tokens: dict[str, str]) -> dict[str, float]:
         nonlocal whole

@@ -241,14 +241,14 @@ def too_large(bucket: Bucket, name: str, *, most: int) -> TooLargeError:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, *, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+def locked(folder: Path, *, seconds: float | None = None) -> Iterator[None]:
     """Hold a folder's lock, which the kernel frees when the process dies.
 
-    Raises BlockingIOError: another process has held it for `seconds`.
+    Raises BlockingIOError: another process has held it for `seconds` (LOCK_SECONDS, unless they are given).
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + (LOCK_SECONDS if seconds is None else seconds)
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
