@@ -36,7 +36,6 @@ _MOVES = re.compile(r"(\n|\r|\x08+|\x1b\[2K)")
 _PREFIX = re.compile(r"\[(?:\d{1,6}|launcher|hvdcloud)\] ")
 _RANK = re.compile(r"\[\d{1,6}\] ")
 _MAY_BEGIN = re.compile(r"\[(?:\d{0,6}|[a-z]{0,8})\]?")
-_NO_PREFIX = "[?] "
 
 
 def visible(text: str, *, lines: bool = True) -> str:
@@ -89,12 +88,9 @@ class JobText:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._held = ""
         """The beginning of what may become a colour, or a prefix."""
-        self._prefix = ""
-        """Of the line; empty at its beginning."""
-        self._begun = False
-        """Whether the prefix is shown, and what follows is the job's."""
-        self._cells = 0
-        """Between the prefix and the cursor, at least."""
+        self._prefix = ""  # Of the line; empty at its beginning.
+        self._begun = False  # Whether the prefix is shown, and what follows is the job's.
+        self._cells = 0  # Between the prefix and the cursor, at least.
 
     def feed(self, data: bytes) -> str:
         """The next piece, wherever it is cut."""
@@ -126,11 +122,12 @@ class JobText:
             if not self._begun:
                 self._begun = True
                 found = (_RANK if self._prefix else _PREFIX).match(part)
-                self._prefix = found[0] if found else self._prefix or _NO_PREFIX
+                self._prefix = found[0] if found else self._prefix or "[?] "
                 return self._prefix + self._part(part.removeprefix(self._prefix))
-            # A character that may have no width does not count.
-            plain = _COLOURS.sub("", part)
-            self._cells += sum(each.isascii() or unicodedata.category(each) in ("So", "Sm") for each in plain)
+            # A character that may have no width, or a tab at the right margin, does not count.
+            self._cells += sum(
+                " " <= each <= "~" or unicodedata.category(each) in ("So", "Sm") for each in _COLOURS.sub("", part)
+            )
         return part
 
 

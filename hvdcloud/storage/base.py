@@ -33,7 +33,6 @@ MOST_READ = 16 << 20
 
 # How long the lock of a folder is waited for, which its holder needs for the moment of a rename.
 LOCK_SECONDS = 30.0
-_LOCK_POLL_SECONDS = 0.005
 
 # How long a backend keeps trying while the network or the service fails, per request.
 RETRY_SECONDS = 60.0
@@ -136,11 +135,8 @@ class Bucket(Protocol):
         """Store a few bytes; `if_generation` as in `upload`."""
 
     def read(self, name: str, *, generation: int | None = None, most: int = MOST_READ) -> bytes:
-        """A small object's bytes. Anybody may have made a large one, or grow it meanwhile.
-
-        Raises ObjectMissingError: no such object, or not at that generation; TooLargeError: it has more than `most`
-        bytes.
-        """
+        """A small object's bytes. Raises ObjectMissingError: no such object, or not at that generation; TooLargeError: it
+        has more than `most` bytes, as anybody may have made it."""
 
     def pieces(self, name: str, *, start: int = 0) -> Iterator[bytes]:
         """The bytes of an object of any size from `start` on, PIECE at a time; all are of one generation.
@@ -242,10 +238,8 @@ def too_large(bucket: Bucket, name: str, *, most: int) -> TooLargeError:
 
 @contextlib.contextmanager
 def locked(folder: Path, *, seconds: float | None = None) -> Iterator[None]:
-    """Hold a folder's lock, which the kernel frees when the process dies.
-
-    Raises BlockingIOError: another process has held it for `seconds` (LOCK_SECONDS, unless they are given).
-    """
+    """Hold a folder's lock, which the kernel frees when the process dies. Raises BlockingIOError: another process has
+    held it for so many seconds (None: LOCK_SECONDS)."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         deadline = time.monotonic() + (LOCK_SECONDS if seconds is None else seconds)
@@ -256,7 +250,7 @@ def locked(folder: Path, *, seconds: float | None = None) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise
-                time.sleep(_LOCK_POLL_SECONDS)
+                time.sleep(0.005)
         yield
     finally:
         os.close(descriptor)

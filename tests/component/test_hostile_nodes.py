@@ -133,10 +133,9 @@ def test_no_answer_of_a_head_breaks_a_command(command: str, answer: str, laptop:
         "stop": lambda: logs.stop(context, None),
         "end of a run": lambda: logs.read_log(context, cluster, RunState(run=RUN)),
     }
-    with context:
-        # Anything but an error of ours fails.
-        with contextlib.suppress(HvdcloudError):
-            commands[command]()
+    # Anything but an error of ours fails.
+    with context, contextlib.suppress(HvdcloudError):
+        commands[command]()
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"status": "failed", "step": "' + "x" * 10, "7", "[]", "\x00"])

