@@ -91,7 +91,7 @@ class Console:
         self._line(_continued(f"warning: {text}"), style="yellow")
 
     def _line(self, text: str, *, style: str = "") -> None:
-        text = visible(self._short(text))
+        text = self._job_text.leave() + visible(self._short(text))
         if self._drawing is not None:
             self._drawing.above(text, style=style)
             return
@@ -184,7 +184,7 @@ class Console:
         """A line of the answer, for people; `style` is Rich's, such as "green", and for terminals only."""
         if not self.as_json:
             with _closed_output_ends_the_command():
-                _write(self._out, text, style=style)
+                _write(self._out, self._job_text.leave() + text, style=style)
 
     def result(
         self, parts: Sequence[str], *, path: Path | None = None, command: str = "", progress: bool = False
@@ -203,7 +203,7 @@ class Console:
             return
         stream = self._err if progress else self._out
         mark, between, arrow = ("✓", " · ", " → ") if _has(stream, "✓·→") else ("OK", ", ", " -> ")
-        text = f"{mark} {between.join(parts)}"
+        text = f"{self._job_text.leave()}{mark} {between.join(parts)}"
         with contextlib.nullcontext() if progress else _closed_output_ends_the_command():
             if not _can_draw(stream):
                 _write(stream, text + (f"{arrow}{path or command}" if path or command else ""))

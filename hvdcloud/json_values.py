@@ -30,7 +30,7 @@ def mappings(value: object) -> list[dict[str, Any]]:
 
 def whole_number(value: object) -> int:
     """The number that a label or a field spells, `"4"`; 0 for anything else, which another tool may have written."""
-    return int(str(value)) if str(value).isdecimal() else 0
+    return int(str(value)) if str(value).isdecimal() and len(str(value)) < 19 else 0
 
 
 def text(value: object) -> str:

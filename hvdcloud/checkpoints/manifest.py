@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NoReturn
 
 from hvdcloud.errors import CheckpointError
-from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectInfo, ObjectMissingError, check_name
+from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectMissingError, TooLargeError, check_name
 from hvdcloud.storage.checksum import CRC32C
 
 VERSION = 1
@@ -40,7 +40,6 @@ _LARGEST_NUMBER = 2**63 - 1
 _SHOWN = 80
 _LONGEST_NAME = 1024
 _HINT = "restore this object from a backup, or delete it to give up what this node wrote in this run"
-_READS = 5
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _VERSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{8})?")
 
@@ -275,21 +274,21 @@ def _short(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def read_manifest(
-    bucket: Bucket, *, cluster: str, run: str, node: int, info: ObjectInfo | None = None
-) -> Manifest | None:
+def read_manifest(bucket: Bucket, *, cluster: str, run: str, node: int) -> Manifest | None:
     """One node's manifest; None if it has not written one.
-
-    Args:
-        info: what the bucket has just said of it.
 
     Raises:
         BadManifestError: it is not valid, or not that of this node.
         CheckpointError: the bucket cannot be read.
     """
     name = manifest_name(cluster, run, node)
-    manifest = _read_valid(bucket, name, info)
-    return None if manifest is None else check_owner(manifest, cluster, run, node, source=f"{bucket.url}/{name}")
+    source = f"{bucket.url}/{name}"
+    try:
+        return check_owner(from_json(bucket.read(name, most=LARGEST), source=source), cluster, run, node, source=source)
+    except ObjectMissingError:
+        return None
+    except TooLargeError as error:
+        raise BadManifestError(f"the manifest {source} is not valid: {error.message}", hint=_HINT) from error
 
 
 def check_owner(manifest: Manifest, cluster: str, run: str, node: int, *, source: str) -> Manifest:
@@ -310,25 +309,6 @@ def check_owner(manifest: Manifest, cluster: str, run: str, node: int, *, source
     return manifest
 
 
-def _read_valid(bucket: Bucket, name: str, info: ObjectInfo | None) -> Manifest | None:
-    """A manifest as it is in the bucket, of a size that is known before it is read; None if there is none."""
-    source = f"{bucket.url}/{name}"
-    for _ in range(_READS):
-        info = info or bucket.stat(name)
-        if info is None:
-            return None
-        if info.size > LARGEST:
-            raise BadManifestError(
-                f"the manifest {source} is not valid: it has {info.size} bytes; the largest that is read has {LARGEST}",
-                hint=_HINT,
-            )
-        try:
-            return from_json(bucket.read(name, generation=info.generation), source=source)
-        except ObjectMissingError:
-            info = None  # Its node has just replaced it.
-    raise CheckpointError(f"{source} is replaced all the time", hint="hvdcloud pull tries again")
-
-
 def load_each(bucket: Bucket, *, cluster: str, run: str) -> tuple[list[Manifest], list[BadManifest]]:
     """Every node's manifest of a run by node number, and those that cannot be used: each costs its own node's files.
 
@@ -337,19 +317,19 @@ def load_each(bucket: Bucket, *, cluster: str, run: str) -> tuple[list[Manifest]
         HvdcloudError: the bucket cannot be listed.
     """
     folder = f"{run_prefix(cluster, run)}{FOLDER}/"
-    found: dict[int, ObjectInfo] = {}
+    found: dict[int, str] = {}
     for info in bucket.list(f"{folder}manifest-"):
         if match := _MANIFEST_NAME.fullmatch(info.name.removeprefix(folder)):
-            found[int(match[1])] = info
+            found[int(match[1])] = info.name
     good: list[Manifest] = []
     bad: list[BadManifest] = []
-    for node, info in sorted(found.items()):
+    for node, name in sorted(found.items()):
         try:
-            manifest = read_manifest(bucket, cluster=cluster, run=run, node=node, info=info)
+            manifest = read_manifest(bucket, cluster=cluster, run=run, node=node)
         except BucketUnreachableError:
             raise
         except CheckpointError as error:
-            bad.append(BadManifest(node=node, name=info.name, error=error))
+            bad.append(BadManifest(node=node, name=name, error=error))
         else:
             good += [manifest] if manifest is not None else []
     return good, bad

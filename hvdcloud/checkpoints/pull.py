@@ -359,7 +359,7 @@ def _only_one(root: Path, *, run: str) -> Iterator[None]:
     """Two pulls into one folder would delete each other's unfinished files. The kernel frees the lock of a dead one."""
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(locked(root, wait=False))
+            stack.enter_context(locked(root, seconds=0))
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise disk_error(error, path=root, doing="locking") from error

@@ -181,7 +181,7 @@ def show_clusters(console: Console, listing: Listing) -> None:
         nodes = f"{len(cluster.nodes)}/{cluster.expected_nodes}"
         states = sorted({node.state.value for node in cluster.nodes})
         state = "whole" if cluster.whole else "stopped" if cluster.has_stopped else ", ".join(["NOT WHOLE", *states])
-        created = f"{cluster.created:%Y-%m-%d %H:%M:%S}Z"
+        created = f"{cluster.created:%Y-%m-%d %H:%M:%S}Z" if cluster.created.timestamp() else "cannot be read"
         rows.append([cluster.name, nodes, state, *(_dollars(cluster) if costs else []), cluster.owner, created])
     if len(clusters) > 1:
         total = _dollars(*clusters) if costs else []

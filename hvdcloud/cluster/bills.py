@@ -122,10 +122,10 @@ def read_bill(bucket: Bucket, name: str) -> Bill | None:
         BadBillError: it cannot be used.
         HvdcloudError: the bucket cannot be read.
     """
-    from hvdcloud.storage.base import ObjectMissingError, read_small
+    from hvdcloud.storage.base import ObjectMissingError
 
     try:
-        return parse_bill(read_small(bucket, name, most=LARGEST), name=name, source=f"{bucket.url}/{name}")
+        return parse_bill(bucket.read(name, most=LARGEST), name=name, source=f"{bucket.url}/{name}")
     except ObjectMissingError:
         return None
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Any
+
+from hvdcloud.json_values import whole_number
+from hvdcloud.runs.reports import instant
 
 if TYPE_CHECKING:
     from hvdcloud.config.data import DataConfig
@@ -204,14 +207,17 @@ class Cluster:
     @property
     def whole(self) -> bool:
         """Every node that was asked for runs, and no other exists."""
-        return [node.index for node in self.nodes] == list(range(self.expected_nodes)) and all(
-            node.state is NodeState.RUNNING for node in self.nodes
+        # Compared without a list of them all: a label may name any number.
+        return (
+            self.has_all_nodes
+            and len(self.nodes) == self.expected_nodes
+            and all(node.state is NodeState.RUNNING for node in self.nodes)
         )
 
     @property
     def has_all_nodes(self) -> bool:
         """Every node that was asked for exists, in whatever state."""
-        return set(range(self.expected_nodes)) <= {node.index for node in self.nodes}
+        return len({node.index for node in self.nodes if node.index < self.expected_nodes}) == self.expected_nodes
 
     @property
     def has_stopped(self) -> bool:
@@ -268,6 +274,11 @@ class Leftover:
     reason: str
     delete_with: str
     """A command that deletes it by hand."""
+
+
+def created_by(labels: Mapping[str, str]) -> datetime:
+    """When a cluster was made, as its labels say; the epoch where they name no time that a calendar knows."""
+    return datetime.fromtimestamp(instant(whole_number(labels.get(LABEL_CREATED))) or 0.0, tz=timezone.utc)
 
 
 def leftover_table(left: Iterable[Leftover]) -> str:

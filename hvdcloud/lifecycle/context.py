@@ -200,7 +200,7 @@ class Context:
         self.record(cluster)
         with self.console.waiting(self.name, "asking the head"):
             answer = self.fleet(cluster).head.call("state", timeout=STATE_SECONDS)
-        return [RunState.from_json(each) for each in answer["runs"]]
+        return RunState.all_from_json(answer.get("runs"))
 
     def keep(self, fleet: Fleet) -> None:
         """Use these sessions for the rest of the command."""

@@ -66,7 +66,7 @@ def show_data(context: Context, cluster: Cluster, run_id: str) -> None:
             except NodeError:
                 # `follow` has patience with a head that does not answer.
                 return
-            state = RunState.from_json(answer["runs"][0])
+            state = next(iter(RunState.all_from_json(answer.get("runs"))), RunState())
             for each in state.data:
                 if each.ready:
                     steps.leave(each.node)

@@ -18,12 +18,11 @@ from hvdcloud.errors import CheckpointError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.report.page import spent_by_nodes
 from hvdcloud.runs.state import About, RunState
-from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectMissingError, read_small
+from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectMissingError
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
 
-LARGEST = 16 << 20
 """Bytes of a run's state that are read: room for the ends of 100,000 ranks."""
 _RUN_TIME = "%Y%m%d-%H%M%S"
 _CLOCKS = timedelta(days=1)
@@ -131,7 +130,7 @@ def read_state(bucket: Bucket, cluster: str, run: str) -> RunState | None:
     """
     name = state_name(cluster, run)
     try:
-        state = RunState.parse(read_small(bucket, name, most=LARGEST))
+        state = RunState.parse(bucket.read(name))
     except ObjectMissingError:
         return None
     if state.run != run or state.cluster not in ("", cluster):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.config.types import duration_text
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, UsageError
+from hvdcloud.json_values import mapping, text
 from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
 from hvdcloud.lifecycle.mirror import bring_from_head, mirroring
 from hvdcloud.lifecycle.notify import is_tried_again, tell_lost
@@ -115,7 +116,8 @@ def read_log(context: Context, cluster: Cluster, state: RunState) -> Followed:
         log = kept[1] if kept is not None else ()
     else:
         answer = context.fleet(cluster).head.call("look")
-        log = [str(answer["log"]["text"]).encode()] if answer.get("run") == state.run else ()
+        said = text(mapping(answer.get("log")).get("text"))
+        log = [said.encode(errors="replace")] if answer.get("run") == state.run else ()
     reader = LogReader(elastic=state.elastic is not None)
     for piece in log:
         reader.feed(piece)

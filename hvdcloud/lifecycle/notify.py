@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -84,15 +85,16 @@ def is_tried_again(context: Context, cluster: Cluster, run_id: str) -> bool:
     nodes wait as long. False at once where nobody would be told by this client, or `run.retry` is off."""
     from hvdcloud.checkpoints.manifest import told_name
     from hvdcloud.node.notify import tell
+    from hvdcloud.storage.base import ObjectMissingError
 
     if context.config.run.retry is None or not _is_wanted(context.config):
         return False
     deadline = time.monotonic() + tell.RETRY_SECONDS
     try:
         while time.monotonic() < deadline:
-            bucket, name = context.bucket(cluster), told_name(cluster.name, run_id, tell.END)
-            if bucket.stat(name) is not None:
-                return (parse_object(bucket.read(name)) or {}).get(_RETRIED) is True
+            with contextlib.suppress(ObjectMissingError):
+                told = context.bucket(cluster).read(told_name(cluster.name, run_id, tell.END))
+                return (parse_object(told) or {}).get(_RETRIED) is True
             time.sleep(_LOOK_SECONDS)
     except HvdcloudError:
         # Without the bucket nobody can say it; `tell_lost` says so.

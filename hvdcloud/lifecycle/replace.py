@@ -162,7 +162,7 @@ class Replacer:
     def _state(self) -> RunState:
         """The run's state, as the head knows it; empty if it knows no such run."""
         with self._context.head_session() as head:
-            states = map(RunState.from_json, head.call("state", timeout=STATE_SECONDS)["runs"])
+            states = RunState.all_from_json(head.call("state", timeout=STATE_SECONDS).get("runs"))
         return next((state for state in states if state.run == self._run), RunState())
 
     def _replace(self, cluster: Cluster, lost: Sequence[int], state: RunState) -> None:

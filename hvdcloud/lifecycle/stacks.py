@@ -12,7 +12,7 @@ from hvdcloud.json_values import parse_object
 from hvdcloud.lifecycle.logs import find_run
 from hvdcloud.runs.reports import instant
 from hvdcloud.runs.stacks import Group, RankStacks, grouped
-from hvdcloud.storage.base import ObjectMissingError
+from hvdcloud.storage.base import ObjectMissingError, TooLargeError
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
@@ -107,6 +107,6 @@ def _kept(context: Context, cluster: Cluster | None, run_id: str | None) -> Stac
         )
     try:
         answer = parse_object(bucket.read(stacks_name(context.name, wanted[-1])))
-    except ObjectMissingError:
+    except (ObjectMissingError, TooLargeError):
         answer = None
     return _of_ended(context, wanted[-1], answer or {})

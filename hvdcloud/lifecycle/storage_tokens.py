@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.cluster.files import explained, state_root
 from hvdcloud.cluster.state import ClusterState
 from hvdcloud.errors import CredentialsError, HvdcloudError
+from hvdcloud.json_values import mapping
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.remote.join import recorded_data
+from hvdcloud.runs.reports import instant, plain_name
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
@@ -100,7 +102,8 @@ def renew(context: Context, cluster: Cluster, fleet: Fleet, *, ending_within: fl
 
     def ask(session: Session, tokens: dict[str, str]) -> dict[str, float]:
         answer = session.call("token", payload={"tokens": tokens}, timeout=ANSWER_SECONDS)
-        return {str(run): float(ends) for run, ends in answer["runs"].items()}
+        runs = mapping(answer.get("runs"))
+        return {run: instant(ends) or 0.0 for run, ends in runs.items() if plain_name(run)}
 
     def merged(tokens: dict[str, str]) -> dict[str, float]:
         nonlocal whole

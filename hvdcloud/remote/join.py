@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.errors import HvdcloudError, NodeError, first_of
-from hvdcloud.json_values import mapping
+from hvdcloud.json_values import mapping, text
 from hvdcloud.remote.keys import KeyPair, new_key_pair, no_key, pin, pinned, read_key_pair, write_key_pair
 from hvdcloud.remote.ssh import Fleet, Session
-from hvdcloud.runs.reports import instant
+from hvdcloud.runs.reports import instant, whole
 from hvdcloud.visible import says
 
 if TYPE_CHECKING:
@@ -196,9 +196,9 @@ def _remember(
         if answer is not None:
             member = replace(
                 member or MemberRecord(name=node.name),
-                cores=int(answer["cores"]),
-                gpus=int(answer["gpus"]),
-                interface=str(answer["interface"]),
+                cores=whole(answer.get("cores")) or 0,
+                gpus=whole(answer.get("gpus")) or 0,
+                interface=text(answer.get("interface")),
                 made=node.made,
                 made_after=earlier_runs if node.name in new else member.made_after if member else (),
                 boot=boot_steps(answer.get("boot")) if node.name in new else member.boot if member else {},

@@ -82,6 +82,8 @@ def pin(state: ClusterState, nodes: Sequence[Node]) -> None:
         "    User root\n"
         f'    IdentityFile "{state.key_file}"\n'
         "    IdentitiesOnly yes\n"
+        "    IdentityAgent none\n"
+        "    ForwardAgent no\n"
         f'    UserKnownHostsFile "{state.known_hosts}"\n'
         "    GlobalKnownHostsFile none\n"
         "    StrictHostKeyChecking yes\n"

@@ -81,7 +81,7 @@ class Mirror:
         with contextlib.ExitStack() as stack:
             while True:
                 try:
-                    stack.enter_context(locked(self.replicas.folder, wait=False))
+                    stack.enter_context(locked(self.replicas.folder, seconds=0))
                 except BlockingIOError:
                     if wait is None:
                         yield False

@@ -28,7 +28,7 @@ from hvdcloud.runs.reports import number
 from hvdcloud.runs.slow_ranks import slow_ranks_of
 from hvdcloud.runs.state import Event, RunState
 from hvdcloud.units import counted, dollars, seconds, size
-from hvdcloud.visible import as_left
+from hvdcloud.visible import as_left, visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -103,7 +103,7 @@ def page(record: RunRecord) -> str:
         log_before=log.before,
         log=log.last,
     )
-    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", html)
+    return visible(_FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", html))
 
 
 def outcome(record: RunRecord) -> str:
@@ -170,6 +170,7 @@ def _summary(record: RunRecord, log: _Log) -> list[tuple[str, object]]:
     total = sum(entry.size for entry in record.checkpoints)
     where = "" if record.complete else "; more may be on the nodes"
     rows.append(("Checkpoints", f"{counted(len(record.checkpoints), 'file')}, {size(total)}{where}"))
+    rows += [("Not read", why) for why in record.unread]
     return rows
 
 

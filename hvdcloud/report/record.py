@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.checkpoints.manifest import FOLDER, events_name, load_each, log_name, run_prefix, state_name
+from hvdcloud.runs.archive import MOST_LOG
 from hvdcloud.runs.reports import instant, json_lines
-from hvdcloud.runs.state import About, Event, RunState
-from hvdcloud.storage.base import ObjectMissingError
+from hvdcloud.runs.state import About, Event, RunState, read_sample
+from hvdcloud.storage.base import MOST_READ, PIECE, ObjectMissingError, TooLargeError
 
 if TYPE_CHECKING:
     from hvdcloud.checkpoints.manifest import Entry
     from hvdcloud.storage.base import Bucket
 
+_MOST_SAMPLES = 64 << 20
+"""Bytes of all nodes' samples together."""
 _SAMPLES = re.compile(r"samples-(0|[1-9][0-9]{0,5})\.jsonl")
 
 
@@ -38,6 +42,8 @@ class RunRecord:
     checkpoints: Sequence[Entry]
     complete: bool
     """Every node that has said anything has said that all of its files are in the bucket."""
+    unread: Sequence[str] = ()
+    """Sentences: objects of it that cannot be used, and why."""
 
     @property
     def about(self) -> About:
@@ -69,31 +75,38 @@ def read_record(bucket: Bucket, *, cluster: str, run: str) -> RunRecord:
     """
     manifests, bad = load_each(bucket, cluster=cluster, run=run)
     folder = f"{run_prefix(cluster, run)}{FOLDER}/"
-    samples = {}
+    samples, unread, left = {}, [], _MOST_SAMPLES
+
+    def read(name: str, most: int = MOST_READ) -> bytes:
+        try:
+            return bucket.read(name, most=most)
+        except ObjectMissingError:
+            return b""
+        except TooLargeError as error:
+            unread.append(error.message)
+            return b""
+
     for info in bucket.list(f"{folder}samples-"):
         if match := _SAMPLES.fullmatch(info.name.removeprefix(folder)):
-            rows = [row for row in json_lines(_read(bucket, info.name)) if instant(row.get("t")) is not None]
+            data = read(info.name, min(left, MOST_READ))
+            left -= len(data)
+            rows = [read_sample(row) for row in json_lines(data) if instant(row.get("t")) is not None]
             samples[int(match[1])] = sorted(rows, key=lambda row: float(row["t"]))
     return RunRecord(
         cluster=cluster,
         run=run,
         bucket=bucket.url,
-        state=RunState.parse(_read(bucket, state_name(cluster, run))),
+        state=RunState.parse(read(state_name(cluster, run))),
         log=_pieces(bucket, log_name(cluster, run)),
         samples=dict(sorted(samples.items())),
-        events=Event.parse_lines(_read(bucket, events_name(cluster, run))),
+        events=Event.parse_lines(read(events_name(cluster, run))),
         checkpoints=sorted((entry for each in manifests for entry in each.files), key=lambda entry: entry.modified),
         complete=bool(manifests) and not bad and all(each.complete for each in manifests),
+        unread=[*unread, *(each.error.message for each in bad)],
     )
-
-
-def _read(bucket: Bucket, name: str) -> bytes:
-    try:
-        return bucket.read(name)
-    except ObjectMissingError:
-        return b""
 
 
 def _pieces(bucket: Bucket, name: str) -> Iterator[bytes]:
     with contextlib.suppress(ObjectMissingError):
-        yield from bucket.pieces(name)
+        # Not to an end that its writer moves on and on.
+        yield from itertools.islice(bucket.pieces(name), MOST_LOG // PIECE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from hvdcloud.storage.base import Bucket
 
 KEEP_SECONDS = 5.0
+MOST_LOG = 1 << 30
+"""Bytes of a log's end that are read; a log in a bucket may have any size that its writer likes."""
 _POLL_SECONDS, _MOST_POLL_SECONDS = 0.005, 0.1
 
 
@@ -32,16 +35,23 @@ def read(
         cluster_id: None: runs of every cluster that had this name count.
         run_id: None: the newest that has a log.
         start: the first byte of the log that is wanted.
-        most: read only this many bytes at its end.
+        most: read only this many bytes at its end; of one above MOST_LOG no more than these are read, and it says so.
     """
     from hvdcloud.checkpoints.manifest import list_runs, log_name
+    from hvdcloud.storage.base import PIECE
 
     for run in reversed(list_runs(bucket, cluster, suffix=cluster_id)):
         if run_id in (None, run) and (found := state(bucket, cluster, run)) is not None:
             name = log_name(cluster, run)
-            if (info := bucket.stat(name)) is not None:
-                first = start if most is None else max(start, info.size - most)
-                return found, bucket.pieces(name, start=first)
+            # A listing does not read what it lists, as `stat` does in a folder.
+            for info in bucket.list(name):
+                if info.name == name:
+                    first = max(start, info.size - (most or MOST_LOG))
+                    left_out = first > start and most is None
+                    said = [b"[hvdcloud] the log has %d bytes; these are its last\n" % info.size] if left_out else []
+                    # Not to an end that its writer moves on and on.
+                    log = itertools.islice(bucket.pieces(name, start=first), 1 + MOST_LOG // PIECE)
+                    return found, itertools.chain(said, log)
     return None
 
 
@@ -71,21 +81,23 @@ def states(bucket: Bucket, *, cluster: str, cluster_id: str) -> list[RunState]:
 def events(bucket: Bucket, cluster: str, run: str) -> list[Event]:
     """What happened to a run, as far as the bucket has it."""
     from hvdcloud.checkpoints.manifest import events_name
-    from hvdcloud.storage.base import ObjectMissingError
+    from hvdcloud.storage.base import ObjectMissingError, TooLargeError
 
     try:
         return Event.parse_lines(bucket.read(events_name(cluster, run)))
-    except ObjectMissingError:
+    except (ObjectMissingError, TooLargeError):
         return []
 
 
 def state(bucket: Bucket, cluster: str, run: str) -> RunState | None:
-    """The last state of a run; None: the bucket has none that says which run it is."""
+    """The last state of a run, or why it cannot be read; None: the bucket has none that says which run it is."""
     from hvdcloud.checkpoints.manifest import state_name
-    from hvdcloud.storage.base import ObjectMissingError
+    from hvdcloud.storage.base import ObjectMissingError, TooLargeError
 
     try:
         found = RunState.parse(bucket.read(state_name(cluster, run)))
     except ObjectMissingError:
         return None
+    except TooLargeError as error:
+        return RunState(run=run, cluster=cluster, state="done", reason=error.message)
     return found if found.run else None

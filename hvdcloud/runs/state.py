@@ -275,6 +275,11 @@ class RunState:
             waits=RankWaits.all_from_json(value.get("waits")),
         )
 
+    @classmethod
+    def all_from_json(cls, values: object) -> list[RunState]:
+        """The states in a JSON list, as a node answers it, in its order."""
+        return [state for state in map(cls.from_json, mappings(values)) if state.run]
+
     def to_json(self) -> dict[str, Any]:
         found = asdict(self) | {"result": self.result or None, "ranks": [record.to_json() for record in self.ranks]}
         found["checkpoints"] = self.checkpoints.to_json()

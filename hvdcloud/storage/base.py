@@ -12,6 +12,7 @@ import errno
 import fcntl
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,12 @@ PARTIAL_SUFFIX = ".hvdcloud-part"
 # Bytes of an object of any size that are in memory at a time.
 PIECE = 1 << 20
 
+# Bytes of an object that are read into memory, unless its reader says another number.
+MOST_READ = 16 << 20
+
+# How long the lock of a folder is waited for, which its holder needs for the moment of a rename.
+LOCK_SECONDS = 30.0
+
 # How long a backend keeps trying while the network or the service fails, per request.
 RETRY_SECONDS = 60.0
 
@@ -37,6 +44,10 @@ class PreconditionError(CheckpointError):
 
 class ObjectMissingError(CheckpointError):
     """No such object, or no longer at that generation."""
+
+
+class TooLargeError(CheckpointError):
+    """The object has more bytes than its reader takes, who has not read them."""
 
 
 class ChangedWhileUploadingError(CheckpointError):
@@ -123,8 +134,9 @@ class Bucket(Protocol):
     def write(self, name: str, data: bytes, *, if_generation: int | None = None) -> ObjectInfo:
         """Store a few bytes; `if_generation` as in `upload`."""
 
-    def read(self, name: str, *, generation: int | None = None) -> bytes:
-        """A small object's bytes. Raises ObjectMissingError: no such object, or not at that generation."""
+    def read(self, name: str, *, generation: int | None = None, most: int = MOST_READ) -> bytes:
+        """A small object's bytes. Raises ObjectMissingError: no such object, or not at that generation; TooLargeError:
+        it has more than `most` bytes, as anybody may have made it."""
 
     def pieces(self, name: str, *, start: int = 0) -> Iterator[bytes]:
         """The bytes of an object of any size from `start` on, PIECE at a time; all are of one generation.
@@ -216,12 +228,29 @@ def settle(partial: Path, item: Download) -> None:
     partial.replace(item.target)
 
 
+def too_large(bucket: Bucket, name: str, *, most: int) -> TooLargeError:
+    """What `read` raises for an object above its limit."""
+    return TooLargeError(
+        f"{bucket.url}/{name} has more than the {most} bytes that are read of it",
+        hint="look at who wrote it, and delete it",
+    )
+
+
 @contextlib.contextmanager
-def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a folder's lock, which the kernel frees when the process dies. Without `wait`, OSError if taken."""
+def locked(folder: Path, *, seconds: float | None = None) -> Iterator[None]:
+    """Hold a folder's lock, which the kernel frees when the process dies. Raises BlockingIOError: another process has
+    held it for so many seconds (None: LOCK_SECONDS)."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        deadline = time.monotonic() + (LOCK_SECONDS if seconds is None else seconds)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.005)
         yield
     finally:
         os.close(descriptor)
@@ -244,26 +273,15 @@ def free_bytes(path: Path) -> int:
 
 def disk_error(error: OSError, *, path: Path, doing: str) -> HvdcloudError:
     """What an error of the file system means to the user."""
+    if isinstance(error, BlockingIOError):
+        # It goes away without anybody's doing, as a network's fault does: uploads try again.
+        return BucketUnreachableError(
+            f"{doing} {path} failed: another process, maybe a job's, has held a folder's lock there for"
+            f" {LOCK_SECONDS:g} s",
+            hint="hvdcloud stop ends a cluster's job; `lslocks` and `fuser -v FOLDER` name the process",
+        )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return CapacityError(f"no space left while {doing} {path}", hint="free some space and type the command again")
     return CheckpointError(
         f"{doing} {path} failed: {error.strerror or error}", hint="make the path usable and type the command again"
     )
-
-
-def read_small(bucket: Bucket, name: str, *, most: int) -> bytes:
-    """The bytes of an object that should be small, of which anybody may have made a large one.
-
-    Raises:
-        ObjectMissingError: there is no such object.
-        CheckpointError: it has more than `most` bytes, which are not read.
-    """
-    found = bytearray()
-    for piece in bucket.pieces(name):
-        found += piece
-        if len(found) > most:
-            raise CheckpointError(
-                f"{bucket.url}/{name} has more than {most} bytes, which no record of hvdcloud's has",
-                hint="look at who wrote it, and delete it",
-            )
-    return bytes(found)

@@ -22,6 +22,7 @@ from typing import IO
 
 from hvdcloud.errors import CheckpointError, HvdcloudError
 from hvdcloud.storage.base import (
+    MOST_READ,
     PIECE,
     Download,
     ObjectInfo,
@@ -33,6 +34,7 @@ from hvdcloud.storage.base import (
     locked,
     partial_path,
     settle,
+    too_large,
     vanished,
 )
 from hvdcloud.storage.checksum import CHUNK, KEPT, Crc32c, Sha256, crc32c_of_descriptor, open_plain
@@ -108,10 +110,13 @@ class FolderBucket:
             size, crc32c = crc32c_of_descriptor(descriptor)
         return _info(name, status, crc32c=crc32c, size=size)
 
-    def read(self, name: str, *, generation: int | None = None) -> bytes:
+    def read(self, name: str, *, generation: int | None = None, most: int = MOST_READ) -> bytes:
         with os.fdopen(self.descriptor(name, generation=generation), "rb") as file:
             # Not to its end, which a writer may move on and on.
-            return file.read(os.fstat(file.fileno()).st_size)
+            length = os.fstat(file.fileno()).st_size
+            if length > most:
+                raise too_large(self, name, most=most)
+            return file.read(length)
 
     def descriptor(self, name: str, *, generation: int | None = None) -> int:
         """Of the object's file, for reading; to be closed.

@@ -107,9 +107,10 @@ class FolderTree:
                     continue
                 # The lock tells a file that is being written from one that a killed process left. It is taken after
                 # the file appeared, so another writer's sweep may have been quicker: then make another one.
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                if os.fstat(descriptor).st_nlink:
-                    break
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if os.fstat(descriptor).st_nlink:
+                        break
                 os.close(descriptor)
             with os.fdopen(descriptor, "wb") as file:
                 try:

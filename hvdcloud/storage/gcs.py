@@ -11,12 +11,13 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from io import FileIO
+from io import BytesIO, FileIO
 from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.storage.base import (
+    MOST_READ,
     PIECE,
     BucketUnreachableError,
     CorruptObjectError,
@@ -28,6 +29,7 @@ from hvdcloud.storage.base import (
     check_name,
     partial_path,
     settle,
+    too_large,
     vanished,
 )
 from hvdcloud.storage.checksum import KEPT, Sha256, crc32c_of_bytes, crc32c_of_file, open_plain
@@ -97,11 +99,19 @@ class GcsBucket:
             blob = self._bucket.get_blob(self._full(name), **self._kwargs)
             return None if blob is None else self._info(blob)
 
-    def read(self, name: str, *, generation: int | None = None) -> bytes:
+    def read(self, name: str, *, generation: int | None = None, most: int = MOST_READ) -> bytes:
+        bucket = self
+
+        class Bounded(BytesIO):
+            def write(self, data: Any) -> int:
+                if self.tell() + len(data) > most:
+                    raise too_large(bucket, name, most=most)
+                return super().write(data)
+
         with self._explained(f"reading {name}"):
             blob = self._bucket.blob(self._full(name), generation=generation)
-            data: bytes = blob.download_as_bytes(checksum="crc32c", **self._kwargs)
-            return data
+            blob.download_to_file(found := Bounded(), checksum="crc32c", **self._kwargs)
+            return found.getvalue()
 
     def pieces(self, name: str, *, start: int = 0) -> Iterator[bytes]:
         info = self.stat(name)

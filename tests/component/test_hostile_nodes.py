@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -16,9 +17,10 @@ import paramiko
 import pytest
 
 from hvdcloud.checkpoints.manifest import log_name, state_name
+from hvdcloud.cli.status import show_status
 from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode, HvdcloudError, NodeError, OutputClosedError
-from hvdcloud.lifecycle import logs
+from hvdcloud.lifecycle import logs, stacks
 from hvdcloud.lifecycle.run_model import result_of
 from hvdcloud.lifecycle.status import status
 from hvdcloud.providers.gce.ops.ready import parse_status
@@ -97,8 +99,6 @@ def test_a_run_whose_name_is_a_command_is_none(run: str) -> None:
 
 
 def test_a_status_of_a_run_reaches_no_terminal_raw(laptop: Laptop, new_vm: NewVm) -> None:
-    from hvdcloud.cli.status import show_status
-
     member = {"name": f"n{EVIL}", "state": EVIL, "why": f"[/foo] [link=x] {EVIL}"}
     state = {"run": RUN, "state": "running", "elastic": {"min": 1, "max": 2}, "np": 2, "world": 1, "members": [member]}
     answer = json.dumps({"runs": [{**ENDED, "result": EVIL, "reason": EVIL}, state]})
@@ -109,6 +109,33 @@ def test_a_status_of_a_run_reaches_no_terminal_raw(laptop: Laptop, new_vm: NewVm
     assert "\x1b" not in shown
     assert not [line for line in shown.splitlines() if line.startswith(("error", "  →"))]
     assert "[/foo] [link=x] \\x1b]52;c;cm0=\\x07" in shown
+
+
+ANSWERS: list[object] = [
+    *({}, {"runs": None}, {"runs": 5}, {"runs": "x"}, {"runs": {"a": 1}}, {"runs": [7, None, [], {}]}),
+    *({"runs": [{"run": RUN, "started": 1e300, "np": 10**400, "ranks": {}, "data": [3]}]}, {"runs": [ENDED], "log": 7}),
+]
+
+
+@pytest.mark.parametrize(
+    "answer", [*(json.dumps(each) for each in ANSWERS), "[" * 100_000, "7", '{"runs": [' + "9" * 5000]
+)
+@pytest.mark.parametrize("command", ["status", "logs", "stacks", "stop", "end of a run"])
+def test_no_answer_of_a_head_breaks_a_command(command: str, answer: str, laptop: Laptop, new_vm: NewVm) -> None:
+    verbs = {
+        f"hvdcloud-node {verb}": says(answer + "\n", error=answer + "\n") for verb in ("state", "logs", "look", "stop")
+    }
+    context, cluster, _ = laptop.context([new_vm({**verbs, "hvdcloud-node stacks": says(answer + "\n")})])
+    commands = {
+        "status": lambda: show_status(Console(out=laptop.out), status(context)),
+        "logs": lambda: logs.logs(context, None, follow_it=False),
+        "stacks": lambda: stacks.stacks(context, None),
+        "stop": lambda: logs.stop(context, None),
+        "end of a run": lambda: logs.read_log(context, cluster, RunState(run=RUN)),
+    }
+    # Anything but an error of ours fails.
+    with context, contextlib.suppress(HvdcloudError):
+        commands[command]()
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"status": "failed", "step": "' + "x" * 10, "7", "[]", "\x00"])

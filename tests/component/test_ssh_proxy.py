@@ -144,6 +144,8 @@ def test_openssh_gets_the_proxy_and_the_key_under_the_nodes_name(state: ClusterS
     assert option("digits-0", "hostkeyalias") == "digits-0"
     # No key of an agent's is offered instead, and no host key of this machine's is believed.
     assert option("0", "identitiesonly") == "yes"
+    assert option("0", "identityagent") == "none"
+    assert option("0", "forwardagent") == "no"
     assert option("0", "globalknownhostsfile") == "none"
     assert option("0", "userknownhostsfile") == str(state.known_hosts)
     assert option("0", "stricthostkeychecking") == "true"

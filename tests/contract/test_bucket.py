@@ -18,6 +18,7 @@ import pytest
 
 from hvdcloud.errors import CheckpointError
 from hvdcloud.storage.base import (
+    MOST_READ,
     PIECE,
     Bucket,
     ChangedWhileUploadingError,
@@ -25,6 +26,7 @@ from hvdcloud.storage.base import (
     Download,
     ObjectMissingError,
     PreconditionError,
+    TooLargeError,
 )
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.open import open_bucket
@@ -165,6 +167,18 @@ def test_names_that_lead_elsewhere_are_refused(bucket: Bucket, name: str) -> Non
     with pytest.raises(CheckpointError):
         bucket.read(name)
     assert list(bucket.list("")) == []
+
+
+def test_no_reader_takes_more_of_an_object_than_it_says(bucket: Bucket) -> None:
+    bucket.write("x", b"x" * 1000)
+    assert bucket.read("x", most=1000) == b"x" * 1000
+    with pytest.raises(TooLargeError, match="has more than the 999 bytes that are read of it") as raised:
+        bucket.read("x", most=999)
+    assert f"{bucket.url}/x" in raised.value.message
+    assert raised.value.hint == "look at who wrote it, and delete it"
+    bucket.write("x", b"x" * (MOST_READ + 1))
+    with pytest.raises(TooLargeError):
+        bucket.read("x")
 
 
 def test_a_missing_object_is_missing_and_not_empty(bucket: Bucket, tmp_path: Path) -> None:

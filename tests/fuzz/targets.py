@@ -13,7 +13,10 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import pyte
 
 from hvdcloud.checkpoints import manifest as manifests
 from hvdcloud.cli.screen import Looks, draw
@@ -24,6 +27,10 @@ from hvdcloud.config.file import load
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.errors import answer_error, operation_errors
 from hvdcloud.image.publish import referrers
+from hvdcloud.json_values import mapping
+from hvdcloud.lifecycle import stacks
+from hvdcloud.lifecycle.context import Context
+from hvdcloud.lifecycle.logs import read_log
 from hvdcloud.lifecycle.top import View, _Watch
 from hvdcloud.node.channel import Channel
 from hvdcloud.node.records.spec import Spec
@@ -31,10 +38,15 @@ from hvdcloud.node.run.sync import Entry
 from hvdcloud.node.uploads.drain import Saved
 from hvdcloud.providers.base import ignore_progress
 from hvdcloud.providers.engine import nodes as engine
+from hvdcloud.providers.engine import view as engine_view
+from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.gce.inventory import Inventory
 from hvdcloud.providers.gce.money import price_table
 from hvdcloud.providers.gce.ops.ready import Boots, _Boot
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
+from hvdcloud.providers.ssh.requests import taken_ports
+from hvdcloud.remote import join
 from hvdcloud.remote.ssh import Answer, Session
 from hvdcloud.report.page import page, spent_by_nodes
 from hvdcloud.report.record import RunRecord
@@ -43,7 +55,7 @@ from hvdcloud.runs.notice import EVENTS, KINDS, Notice, Settings
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.reports import RankRecord, UploadReport, instant, json_lines
 from hvdcloud.runs.state import About, Event, RunState
-from hvdcloud.visible import visible
+from hvdcloud.visible import JobText, visible
 from tests.fuzz.hostile import document, lines
 from tests.support.views import view
 
@@ -217,6 +229,29 @@ def log(data: bytes) -> None:
     _notice(failed, text)
 
 
+def terminal(data: bytes) -> None:
+    """A job's output on a terminal: whatever it draws, whose it is stays in front of each line."""
+    moves = (
+        b"\r",
+        b"\b",
+        b"\x1b[2K",
+        b"\x1b[1K",
+        b"\x1b[K",
+        b"\n",
+        b"[0] ",
+        b"\xe2\x86\x92 hvdcloud",
+        "e\u0301".encode(),
+    )
+    said = b"[0] x" + b"".join(moves[byte] if byte < len(moves) else bytes([byte]) for byte in data[:30])
+    drawn = pyte.Screen(400, 40)
+    stream, text = pyte.Stream(drawn), JobText()
+    for start in range(0, len(said), 7):
+        stream.feed(text.feed(said[start : start + 7]).replace("\n", "\r\n"))
+    for line in filter(None, map(str.rstrip, drawn.display)):
+        assert line.startswith("["), line
+        assert not line.startswith("[hvdcloud]") or b"\n" in said, line
+
+
 # --- nodes -----------------------------------------------------------------------------------------------------------
 
 _LOOK: Mapping[str, Any] = {
@@ -258,6 +293,77 @@ def _draw(seen: View, *, width: int) -> None:
         assert line.cell_len <= width
         # As top's lines are written (cli/top_app.py).
         assert not {"\x1b", "\n"}.intersection(visible(line.plain, lines=False))
+
+
+_STACKS: Mapping[str, Any] = {
+    "t": 1795000010.0,
+    "ranks": [{"rank": 0, "node": "digits-0", "threads": [{"name": "MainThread", "frames": [{"function": "f"}]}]}],
+}
+_REPLIES: Sequence[Any] = (
+    {"runs": [_STATE, {**_STATE, "run": "20261122-101112-abcdef"}]},
+    _LOOK,
+    _STACKS,
+    {"cores": 4, "gpus": 1, "interface": "eth0", "boot": [["pull", 1.5]]},
+    {"runs": {_RUN: 1795000010.0}},
+)
+
+
+def reply(data: bytes) -> None:
+    """A head's answer, as `status`, `logs`, `stacks`, `up` and the lending of tokens use it."""
+    try:
+        found = Session(_NODE, ClusterState("digits")).parse(
+            "state", Answer(stdout=document(data, _REPLIES), stderr=b"", exit_code=0)
+        )
+    except HvdcloudError as error:
+        _error(error)
+        return
+
+    def call(*_: object, **__: object) -> dict[str, Any]:
+        return found
+
+    head = SimpleNamespace(call=call, node=_NODE)
+    context: Any = SimpleNamespace(
+        name="digits", record=lambda _: None, fleet=lambda _: SimpleNamespace(head=head),
+        console=SimpleNamespace(waiting=lambda *_: contextlib.nullcontext()),
+    )  # fmt: skip
+    cluster: Any = SimpleNamespace(name="digits", is_headless=False)
+    for state in Context.run_states(context, cluster):
+        assert state.run
+        _sayable(state.reason, read_log(context, cluster, RunState(run=_RUN)).log.last_line)
+    with contextlib.suppress(HvdcloudError):
+        _sayable(stacks._of_ended(context, _RUN, found))
+    _sayable(join.boot_steps(found.get("boot")))
+
+
+_LABELS: Mapping[str, Any] = {
+    "managed-by": "hvdcloud", "hvdcloud-cluster": "digits", "hvdcloud-owner": "ada", "hvdcloud-id": "0a1b2c",
+    "hvdcloud-nodes": "2", "hvdcloud-node": "1", "hvdcloud-created": "1790000000", "hvdcloud-port": "20001",
+    "hvdcloud-image": "digits:1", "hvdcloud-bucket": "gs://b/digits",
+}  # fmt: skip
+
+
+def labels(data: bytes) -> None:
+    """Labels of containers and VMs, which anybody who may make one writes: no cluster hides the others."""
+    try:
+        value = json.loads(document(data, [_LABELS]))
+    except (ValueError, RecursionError):
+        return
+    found = {str(key): each for key, each in mapping(value).items() if isinstance(each, str)}
+    container = {"Id": "c", "Names": ["/digits-0"], "State": "running", "Created": 1790000000}
+    both = tuple({**container, "Labels": each} for each in ({**_LABELS, "hvdcloud-cluster": "fine"}, found))
+    clusters = [
+        *engine_view.describe_clusters(EngineObjects(containers=both), provider="x", describe=engine_view.node_of)
+    ]
+    assert "fine" in [each.name for each in clusters]
+    zone = "https://compute.googleapis.com/compute/v1/projects/p/zones/us-central1-a"
+    vm = {"name": "digits-0", "zone": zone, "status": "RUNNING", "labels": found,
+          "metadata": {"items": [{"key": key, "value": each} for key, each in found.items()]}}  # fmt: skip
+    rule = {"name": "digits", "description": " ".join(f"{key}={each}" for key, each in found.items())}
+    mapper = ResourceMapper(project="p", way=Way.EXTERNAL)
+    clusters += mapper.clusters(Inventory(instances=(vm,), disks=(vm,), firewalls=(rule,)))
+    for each in clusters:
+        _sayable(each, f"{each.created:%Y-%m-%d}", each.whole, each.has_all_nodes, each.has_stopped, each.is_headless)
+    assert all(0 < port < 2**62 for port in taken_ports([], [found]))
 
 
 _MESSAGES: Sequence[Any] = (
@@ -458,7 +564,7 @@ TARGETS: Mapping[str, Target] = {
     target.__name__: target
     for target in (
         *(manifest, state, bill, report, log, answer, wire, prepare, guest_attribute, container_line),
-        *(config, prices, google, registry),
+        *(reply, labels, terminal, config, prices, google, registry),
     )
 }
 SEEDS = Path(__file__).parent / "seeds"

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import shutil
 import stat
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from hvdcloud.errors import CheckpointError, UsageError
-from hvdcloud.storage.base import ChangedWhileUploadingError, Download, ObjectMissingError, PreconditionError
+from hvdcloud.storage import base
+from hvdcloud.storage.base import (
+    BucketUnreachableError,
+    ChangedWhileUploadingError,
+    Download,
+    ObjectMissingError,
+    PreconditionError,
+    TooLargeError,
+)
 from hvdcloud.storage.checksum import crc32c_of_bytes
+from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.folder_tree import TEMPORARY
 from hvdcloud.storage.open import open_bucket
 
@@ -43,6 +54,41 @@ def test_a_generation_survives_a_restart_and_a_clock_that_goes_back(tmp_path: Pa
     future = first.generation + 10**18
     os.utime(tmp_path / "x", ns=(future, future))
     assert bucket.write("x", b"2").generation > future
+
+
+def test_a_lock_that_another_holds_is_waited_for_but_not_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "LOCK_SECONDS", 0.2)
+    bucket = open_bucket(tmp_path.as_uri())
+    bucket.write("x", b"1")
+    (tmp_path / "file").write_bytes(b"1")
+    holder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    for write in (
+        lambda: bucket.write("x", b"2"),
+        lambda: bucket.write("new", b"2", if_generation=0),
+        lambda: bucket.upload(tmp_path / "file", "y"),
+        lambda: FolderBucket(tmp_path).adopt(tmp_path / "file", "z", generation=5),
+    ):
+        # As a network that is away: what uploads tries again.
+        with pytest.raises(BucketUnreachableError, match=r"maybe a job's, has held .* lock there for 0\.2 s") as raised:
+            write()
+        assert str(tmp_path) in raised.value.message
+        assert "hvdcloud stop" in raised.value.hint
+    assert bucket.read("x") == b"1"
+    threading.Timer(0.1, os.close, [holder]).start()
+    bucket.write("x", b"2")
+    assert bucket.read("x") == b"2"
+
+
+def test_a_file_without_an_end_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "x").open("wb") as file:
+        file.truncate(1 << 40)
+    began = time.monotonic()
+    with pytest.raises(TooLargeError):
+        open_bucket(tmp_path.as_uri()).read("x")
+    assert time.monotonic() - began < 1
 
 
 def test_only_plain_files_are_objects(tmp_path: Path) -> None:

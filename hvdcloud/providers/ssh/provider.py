@@ -257,8 +257,8 @@ class SshProvider(EngineProvider):
 
     def _destroy(self, name: str, indices: set[int] | None, *, on_progress: OnProgress) -> Sequence[Leftover]:
         found = next(iter(self._clusters(f"{LABEL_CLUSTER}={name}")[0]), None)
-        wanted = set(range(found.expected_nodes)) if indices is None and found else indices or set()
-        everywhere = found is not None and wanted <= {node.index for node in found.nodes}
+        there = {node.index for node in found.nodes} if found is not None else set()
+        everywhere = found is not None and (found.has_all_nodes if indices is None else indices <= there)
 
         def destroy(host: Host) -> Sequence[Leftover]:
             return _engine_nodes(host).destroy(name, on_progress=on_progress, indices=indices)
@@ -311,7 +311,7 @@ def newest_of_each_node(
     older: list[dict[str, Any]] = []
 
     def rank(container: dict[str, Any]) -> tuple[bool, int]:
-        return container["State"] in ("running", "paused"), int(container.get("Created", 0))
+        return container["State"] in ("running", "paused"), whole_number(container.get("Created"))
 
     for container in sorted(containers, key=rank):
         key = (container["Labels"].get(LABEL_CLUSTER, ""), view.index_of(container))

@@ -9,6 +9,7 @@ from typing import Any
 
 from hvdcloud.cluster.model import ClusterSpec, Request
 from hvdcloud.errors import CapacityError
+from hvdcloud.json_values import whole_number
 from hvdcloud.providers.base import NodeBucket
 from hvdcloud.providers.engine.gpus import LABEL_PORT
 from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request, with_bucket
@@ -92,4 +93,4 @@ def bucket_as_seen_by_nodes(*, bucket: str, bucket_endpoint: str | None) -> Node
 def taken_ports(listening: Collection[int], labels: Collection[Mapping[str, str]]) -> set[int]:
     """The ports of a host that no new node may have: `labels` are those of its containers of ours."""
     ours = (each.get(LABEL_PORT, "") for each in labels)
-    return {*listening, *(int(port) for port in ours if port.isdecimal())}
+    return {*listening, *filter(None, map(whole_number, ours))}

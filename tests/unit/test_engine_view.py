@@ -1,0 +1,79 @@
+"""Labels of containers → clusters: anybody who may make a container writes them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvdcloud.cli.cluster import show_clusters
+from hvdcloud.cluster.model import Cluster
+from hvdcloud.cluster.state import as_known_here
+from hvdcloud.console import Console
+from hvdcloud.json_values import whole_number
+from hvdcloud.providers.base import Listing
+from hvdcloud.providers.engine.view import EngineObjects, describe_clusters, node_of
+from hvdcloud.providers.ssh.provider import newest_of_each_node
+
+NINES = "9" * 5000
+LABELS = {
+    "managed-by": "hvdcloud",
+    "hvdcloud-cluster": "digits",
+    "hvdcloud-owner": "ada",
+    "hvdcloud-id": "0a1b2c",
+    "hvdcloud-nodes": "1",
+    "hvdcloud-node": "0",
+    "hvdcloud-created": "1790000000",
+}
+
+
+def container(**labels: str) -> dict[str, Any]:
+    ours = {**LABELS, **{f"hvdcloud-{key}": value for key, value in labels.items()}}
+    return {"Id": "c", "Names": ["/digits-0"], "State": "running", "Created": 1790000000, "Labels": ours}
+
+
+def clusters(*containers: dict[str, Any]) -> dict[str, Cluster]:
+    found = describe_clusters(EngineObjects(containers=containers), provider="local", describe=node_of)
+    return {each.name: each for each in found}
+
+
+@pytest.mark.parametrize("number", [NINES, "9" * 63, "9" * 18, "-1", "1e9", "inf", "nan", "", "x", "²", "\x1b[2J"])
+@pytest.mark.parametrize("label", ["created", "nodes", "node"])
+def test_a_label_that_no_number_fits_is_shown_as_such_and_hides_no_other_cluster(label: str, number: str) -> None:
+    found = clusters(container(), container(cluster="evil", **{label: number}))
+    assert found["digits"].whole
+    evil = found["evil"]
+    assert 0 <= evil.expected_nodes < 10**18
+    out = io.StringIO()
+    show_clusters(Console(out=out), Listing(clusters=tuple(found.values())))
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    assert ["digits", "1/1", "whole", "ada", "2026-09-21", "14:13:20Z"] in lines
+    shown = next(line for line in lines if line[0] == "evil")
+    if label == "created":
+        assert shown[-3:] == ["cannot", "be", "read"]
+    elif label == "nodes":
+        assert not evil.whole
+    assert "\x1b" not in out.getvalue()
+
+
+def test_a_number_of_any_length_is_read_or_is_none() -> None:
+    assert [whole_number(each) for each in ("12", 12, NINES, "-1", None, "9" * 18)] == [12, 12, 0, 0, 0, 10**18 - 1]
+
+
+def test_hosts_with_such_labels_are_told_apart_as_well() -> None:
+    evil = {**container(cluster="evil", node=NINES), "Created": "x"}
+    newest, older = newest_of_each_node([container(), evil])
+    assert (len(newest), len(older)) == (2, 0)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../../x", "a\0b", "x" * 5000, "\x1b[2J", "\u202ex", "\ud800"])
+def test_a_cluster_of_any_name_is_listed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path))
+    found = clusters(container(), container(cluster=name))
+    assert set(found) == {"digits", name}
+    out = io.StringIO()
+    show_clusters(Console(out=out), Listing(clusters=tuple(map(as_known_here, found.values()))))
+    assert "\x1b" not in out.getvalue()
+    assert "\u202e" not in out.getvalue()
