@@ -91,9 +91,9 @@ def test_what_ranks_write_is_in_the_log_and_the_bucket_byte_for_byte(cluster: No
     cluster.start_run(WRITES_BYTES.replace("SIZE", str(size)))
     assert cluster.wait_done(seconds=120)["result"] == "succeeded"
     log = (cluster.run_dir() / "log").read_bytes()
-    for rank in (0, 1):
-        wrote = random.Random(f"{rank} 1").randbytes(size) + bytes(range(256)) + "[1]<stdout>:münchen ".encode()[:-3]
-        prefix = b"[%d] " % rank
+    for number in (0, 1):
+        wrote = random.Random(f"{number} 1").randbytes(size) + bytes(range(256)) + "[1]<stdout>:münchen ".encode()[:-3]
+        prefix = b"[%d] " % number
         lines = [line.removeprefix(prefix) for line in log.split(b"\n") if line.startswith(prefix)]
         assert b"\n".join(lines) == wrote + b"\xe9\r\n last"
     kept = cluster.bucket / "digits" / RUN / ".hvdcloud/log"
