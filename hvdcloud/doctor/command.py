@@ -51,7 +51,8 @@ def check_command(words: Sequence[str], text: str, folder: Path, sent: Callable[
             hint=f"sed -i 's/\\r$//' {shlex.quote(crlf)}; a line `*.sh text eol=lf` in .gitattributes keeps it so",
             error=UsageError,
         )
-    plain = _plain(commands[0]) if commands else []
+    own_interpreter = len(words) < 2 and (words[0] if words else text).lstrip().startswith("#!")
+    plain = _plain(commands[0]) if commands and not own_interpreter else []
     first = plain[0] if plain else ""
     program = f"{'bash' if first.endswith('.sh') else 'python'} {shlex.join(plain)}"
     script = _script(plain, folder)
@@ -128,8 +129,10 @@ def _started(words: Sequence[str]) -> tuple[str, str]:
         return "", ""
     rest = iter(words[1:])
     for word in rest:
-        if not word.startswith(("-", "+")) or word == "-":
-            return "file", word
+        if not word.startswith(("-", "+")):
+            return ("", "") if word.startswith("<") else ("file", word)
+        if word == "-":
+            return "", ""
         if re.fullmatch(r"-[A-Za-z]*c", word):
             return ("", "") if python else ("shell", next(rest, ""))
         if python and (module := re.fullmatch(r"-[bBdEhiIOPqsSuvx]*m(.*)", word)):

@@ -113,6 +113,13 @@ def test_a_file_that_is_no_program_is_refused_with_what_to_type(folder: Path, wo
         "echo horovodrun",
         "python train.py --launcher horovodrun",
         "python train.py 'a;b' # horovodrun",
+        "#!/bin/bash\nset -euo pipefail\npython train.py",
+        "\n#!/usr/bin/env python3\nimport train",
+        "# horovodrun is not needed\nset -e\npython train.py",
+        "for seed in 1 2; do python train.py --seed $seed; done",
+        "python - <<END\nimport train\nEND",
+        "python < train.py",
+        "if [[ -n $LR ]]; then python train.py; fi",
     ],
 )
 def test_what_may_be_right_is_not_refused(folder: Path, text: str) -> None:
