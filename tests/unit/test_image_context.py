@@ -18,6 +18,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.image.build.builder import find_plan
 from hvdcloud.image.plan import context, versions
 from hvdcloud.image.plan.sources import Sources, download_arguments, find_sources
+from hvdcloud.image.plan.wheels import local_wheels
 from hvdcloud.lifecycle.build import image_of_nodes, image_to_be
 from hvdcloud.lifecycle.context import Context
 
