@@ -26,7 +26,6 @@ HOSTS = ("ssh", "hosts")
 """Machines on which nodes are made: a file may name them, and the user is asked once (cluster/confirm_hosts.py)."""
 BUCKET = ("checkpoints", "bucket")
 _GOOGLE = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/?")
-
 Key = tuple[str, ...]
 
 
