@@ -90,6 +90,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - for as long as the process lives
     silence_libraries()
+    # A program of the working folder is never run: that may be a project which was cloned from anywhere.
+    if "PATH" in os.environ:
+        os.environ["PATH"] = os.pathsep.join(filter(os.path.isabs, os.environ["PATH"].split(os.pathsep)))
     # Else pydantic looks in every installed package for plugins of its own.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     code = _run(hoist_globals(sys.argv[1:] if argv is None else argv))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from hvdcloud.config.section import Section
+from hvdcloud.config.types import HostPath, folder_url
 
 _NAME = r"[a-z][-_a-z0-9]{0,62}"
 _GCS = re.compile(r"gs://([a-z0-9][-_.a-z0-9]{1,220}[a-z0-9])((?:/[^/\x00-\x1f\x7f]+)*)/?")
@@ -25,19 +25,14 @@ def _data_name(name: str) -> str:
 
 def _data_source(url: str) -> str:
     if url.startswith("file://"):
-        folder = unquote(urlsplit(url).path)
-        if not re.fullmatch(r"file:///[^?#\x00-\x1f\x7f]+", url) or os.path.normpath(folder).strip("/") == "":
-            raise ValueError(f"{url!r} needs an absolute folder: file:///DIR")
-        if ".." in Path(folder).parts:
-            raise ValueError(f"{url!r} has '..' in it; write the folder that it leads to")
-        return url.rstrip("/")
+        return folder_url(url)
     if not _GCS.fullmatch(url) or any(part in (".", "..") for part in url.split("/")):
         raise ValueError(f"{url!r} is neither gs://BUCKET[/PREFIX] nor file:///DIR")
     return url.rstrip("/")
 
 
 DataName = Annotated[str, AfterValidator(_data_name)]
-DataSource = Annotated[str, AfterValidator(_data_source)]
+DataSource = Annotated[str, AfterValidator(_data_source), HostPath]
 
 
 class DataConfig(Section):
@@ -49,8 +44,7 @@ class DataConfig(Section):
     source: DataSource = Field(
         examples=["gs://my-bucket/train"],
         description="gs://BUCKET[/PREFIX], whose objects each node fetches once; or file:///DIR with provider local, a "
-        "folder of this machine that is mounted into the nodes; folders that hold private files only in the "
-        "environment",
+        "folder of this machine that is mounted into the nodes; one outside of the project's only in the environment",
     )
     per_node: Literal["all", "shard"] = Field(
         default="all",

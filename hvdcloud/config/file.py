@@ -337,7 +337,8 @@ def _got(value: object, key: Key) -> str:
 def _untrusted(config: Config, *, file: Path, places: Mapping[Key, Place]) -> Iterator[_Problem]:
     """What only the user may decide, and the file does; and data that the nodes cannot have."""
     unfit = refused_data(config.data, provider=config.provider, bucket=config.checkpoints.bucket)
-    for key, why, fix in (*refused(config, {key: place.source for key, place in places.items()}), *unfit):
+    written = {key: place.source for key, place in places.items()}
+    for key, why, fix in (*refused(config, written, project=file.resolve().parent), *unfit):
         yield _Problem(f"{places.get(key, file)}: {'.'.join(key)}: {why}", fix)
 
 

@@ -13,7 +13,7 @@ from hvdcloud.config.notify import NotifyConfig
 from hvdcloud.config.retry import RetryConfig
 from hvdcloud.config.section import Section
 from hvdcloud.config.ssh import SshMachinesConfig
-from hvdcloud.config.types import BucketUrl, ClusterName, Command, Duration, EnvName, RankUser, Text
+from hvdcloud.config.types import BucketUrl, ClusterName, Command, Duration, EnvName, ProjectPath, RankUser, Text
 
 
 class RemoteBuildConfig(Section):
@@ -40,7 +40,7 @@ class ImageConfig(Section):
         description="another image than hvdcloud's own to make the nodes' image of: any with Python >= 3.10 and the "
         "framework, on Debian or Ubuntu; Horovod is compiled in if it has none",
     )
-    dockerfile: Text | None = Field(
+    dockerfile: ProjectPath | None = Field(
         default=None,
         description="your own Dockerfile, in the project's folder: on top of the image with ARG BASE, FROM ${BASE}; "
         "else what it makes is taken like base",
@@ -62,16 +62,17 @@ class ImageConfig(Section):
         default=None,
         description="where the image is pushed, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits; gce needs one",
     )
-    requirements: str | None = Field(
+    requirements: ProjectPath | None = Field(
         default="requirements.txt",
         description="pip requirements added to the image; the default counts where that file exists",
     )
-    find_links: str | None = Field(
-        default=None, description="folder of local wheels for the build; default: what PIP_FIND_LINKS names"
+    find_links: ProjectPath | None = Field(
+        default=None, description="folder of the project with wheels for the build; default: what PIP_FIND_LINKS names"
     )
-    ca_bundle: str | None = Field(
+    ca_bundle: ProjectPath | None = Field(
         default=None,
-        description="CA certificates for the build; default: what SSL_CERT_FILE, PIP_CERT or REQUESTS_CA_BUNDLE names",
+        description="file of the project with CA certificates for the build; default: what SSL_CERT_FILE, PIP_CERT or "
+        "REQUESTS_CA_BUNDLE names",
     )
     remote: RemoteBuildConfig = Field(default_factory=lambda: RemoteBuildConfig())
 
@@ -130,7 +131,7 @@ class CheckpointsConfig(Section):
     bucket: BucketUrl | None = Field(
         default=None,
         description="gs://BUCKET[/PREFIX] or file:///DIR; null, with provider local and ssh, means a folder of this "
-        "machine; the folder is empty or a bucket of hvdcloud's, any other only in the environment or a flag",
+        "machine; a file:// folder can be named in the environment or a flag only",
     )
     keep_every: Duration = Field(default=60.0, description="how often new files leave the node")
     workspace_gb: float = Field(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
+from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic.fields import FieldInfo
@@ -46,11 +49,24 @@ def _rfc1035(name: str) -> str:
 
 
 def _bucket_url(url: str) -> str:
-    if url.startswith("file://") and not re.fullmatch(r"file:///.+", url):
-        raise ValueError(f"{url!r} needs an absolute folder: file:///DIR")
-    if not re.fullmatch(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](/.*)?|file:///.+", url):
+    if url.startswith("file://"):
+        return folder_url(url)
+    if not re.fullmatch(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](/.*)?", url):
         raise ValueError(f"{url!r} is neither gs://BUCKET[/PREFIX] nor file:///DIR")
     return url.rstrip("/")
+
+
+def folder_url(url: str) -> str:
+    """A file:///DIR without links on its way: what is checked is what is mounted. Raises ValueError: it is none."""
+    if not re.fullmatch(r"file:///[^?#\x00-\x1f\x7f]+", url):
+        raise ValueError(f"{url!r} needs an absolute folder: file:///DIR")
+    folder = Path(unquote(urlsplit(url).path))
+    if ".." in folder.parts:
+        raise ValueError(f"{url!r} has '..' in it; write the folder that it leads to")
+    real = Path(os.path.realpath(folder))
+    if real == Path("/"):
+        raise ValueError(f"{url!r} needs an absolute folder: file:///DIR")
+    return url.rstrip("/") if real == folder else real.as_uri()
 
 
 def _shell_words(command: str) -> str:
@@ -94,8 +110,19 @@ def is_duration(field: FieldInfo) -> bool:
     return Duration in get_args(field.annotation) or BeforeValidator(parse_duration) in field.metadata
 
 
+class HostPath:
+    """Marks a key that may name a file or folder of this machine: trust.py says which ones hvdcloud.yaml may name."""
+
+
+def is_host_path(field: FieldInfo) -> bool:
+    """Whether a key's value may name a file or folder of this machine."""
+    marks = (mark for part in get_args(field.annotation) for mark in getattr(part, "__metadata__", ()))
+    return HostPath in (*field.metadata, *marks)
+
+
 ClusterName = Annotated[str, AfterValidator(_rfc1035)]
-BucketUrl = Annotated[str, AfterValidator(_bucket_url)]
+BucketUrl = Annotated[str, AfterValidator(_bucket_url), HostPath]
+ProjectPath = Annotated[str, Field(min_length=1), HostPath]
 RankUser = Annotated[str, AfterValidator(_rank_user)]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 Command = Annotated[str, AfterValidator(_shell_words)]

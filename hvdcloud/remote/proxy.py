@@ -50,6 +50,7 @@ class Proxy:
             # In a session of its own, so that Ctrl-C does not cut the line while we still tidy up over it.
             self._process = subprocess.Popen(
                 shlex.split(command),
+                cwd="/",
                 stdin=its_input.fileno(),
                 stdout=its_output.fileno(),
                 stderr=self._errors,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,3 +84,57 @@ def test_a_builds_server_in_the_file_gets_nothing(project: Project, listener: st
     )
     assert "HVDCLOUD_IMAGE__REMOTE__ENDPOINT" in project.hvdcloud("build", "--remote", expect=2).err
     assert heard == []
+
+
+@pytest.mark.parametrize("path", [".", "", "./bin:bin"])
+def test_no_program_of_the_project_runs(project: Project, tmp_path: Path, path: str) -> None:
+    for name in (
+        "docker",
+        "git",
+        "ssh",
+        "gcloud",
+        "terraform",
+        "tofu",
+        "trivy",
+        "grype",
+        "nvidia-smi",
+        "pip",
+        "python3",
+    ):
+        for file in (project.folder / name, project.folder / "bin" / name):
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(f"#!/bin/sh\necho {name} >> {tmp_path}/trace\n")
+            file.chmod(0o755)
+    project.write("hvdcloud.yaml", "name: digits\nprovider: ssh\nssh: {hosts: [192.0.2.1]}\n")
+    project.write("-/x", "")
+    environ = {**os.environ, **project.environ, "HVDCLOUD_STATE_DIR": str(project.state), "PATH": path}
+    for arguments in (["doctor"], ["list"], ["build"], ["setup", "--plan"]):
+        subprocess.run(
+            [sys.executable, "-c", "from hvdcloud.cli.main import main; main()", *arguments],
+            cwd=project.folder, env={**environ, "PYTHONSAFEPATH": "1"}, capture_output=True, timeout=120, check=False,
+        )  # fmt: skip
+    assert not (tmp_path / "trace").exists()
+
+
+def test_python_m_imports_no_library_of_the_project(project: Project, tmp_path: Path) -> None:
+    for name in ("yaml", "docker", "typer", "rich", "pydantic", "sitecustomize", "usercustomize", "requests"):
+        project.write(f"{name}.py", f"open({str(tmp_path / 'trace')!r}, 'a').write('{name} ')\n")
+    project.write("hvdcloud.yaml", "name: digits\n")
+    environ = {**os.environ, "HVDCLOUD_STATE_DIR": str(project.state)}
+    shown = subprocess.run(
+        [sys.executable, "-m", "hvdcloud", "config", "show"],
+        cwd=project.folder, env=environ, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (shown.returncode, (tmp_path / "trace").exists()) == (0, False), shown.stderr
+
+
+@pytest.mark.parametrize("how", ["/proc/self/cwd/way/../../../..", "PROJECT", "PROJECT/way", "EMPTY"])
+@pytest.mark.parametrize("section", ["checkpoints: {bucket: 'URL'}", "data: {set: 'URL'}"])
+def test_the_file_mounts_no_folder_of_this_machine(project: Project, tmp_path: Path, section: str, how: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (project.folder / ".hvdcloud-tmp").mkdir()
+    (project.folder / "way").symlink_to(tmp_path / "empty")
+    url = "file://" + how.replace("PROJECT", str(project.folder)).replace("EMPTY", str(tmp_path / "empty"))
+    project.write("hvdcloud.yaml", f"name: digits\nprovider: local\n{section.replace('URL', url)}\n")
+    for command in ("up", "launch", "build"):
+        assert section.partition(":")[0] in project.hvdcloud(command, expect=2).err

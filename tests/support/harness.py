@@ -158,7 +158,7 @@ class Project:
         path.write_text(text)
 
     def configure(self, **sections: Any) -> None:
-        """Write hvdcloud.yaml (JSON is YAML). Endpoints, which a file may not choose, go to the environment."""
+        """Write hvdcloud.yaml (JSON is YAML). Endpoints and folders, which it may not choose, go to the environment."""
         tree: dict[str, Any] = json.loads(json.dumps({"name": self.name, **sections}))
         for key in SERVERS:
             section: Any = tree
@@ -166,6 +166,11 @@ class Project:
                 section = section.get(part) or {}
             if key[-1] in section:
                 self.environ[variable(key)] = section.pop(key[-1])
+        for section, prefix in (("data", "HVDCLOUD_DATA__"), ("checkpoints", "HVDCLOUD_CHECKPOINTS__")):
+            for name, value in list(tree.get(section, {}).items()):
+                self.environ.pop(prefix + name.upper(), None)
+                if str(value).startswith("file://"):
+                    self.environ[prefix + name.upper()] = tree[section].pop(name)
         self.write("hvdcloud.yaml", json.dumps(tree, indent=2) + "\n")
 
 

@@ -42,11 +42,13 @@ class Folder:
         self.remember(self.context())
 
     def write(self, config: Mapping[str, Any], **more: Any) -> None:
+        # A folder that is not the project's is named in the environment.
+        self.environ = {"HVDCLOUD_DATA__VAL": more["data"].pop("val")} if "val" in more.get("data", {}) else {}
         (self.path / "hvdcloud.yaml").write_text(yaml.safe_dump({**config, **more}))
 
     def context(self, **flags: Any) -> Context:
         given = {"nodes": None, **flags}
-        config = load_config(self.path / "hvdcloud.yaml", flags=given, environ={})
+        config = load_config(self.path / "hvdcloud.yaml", flags=given, environ=self.environ)
         return Context(config, Console(), flags=flags.keys())
 
     def remember(self, context: Context) -> None:
@@ -135,7 +137,10 @@ def test_the_record_keeps_the_settings() -> None:
 
 
 LOCAL = {"name": "digits", "provider": "local", "nodes": 2}
-MOUNTED = {"data": {"val": "file:///data/val", "train": "gs://bucket/train"}}
+
+
+def mounted() -> dict[str, Any]:
+    return {"data": {"val": "file:///data/val", "train": "gs://bucket/train"}}
 
 
 def local(folder: Folder, mounted: Mapping[str, str], **more: Any) -> Changes | None:
@@ -147,15 +152,15 @@ def local(folder: Folder, mounted: Mapping[str, str], **more: Any) -> Changes | 
 
 
 def test_a_folder_with_data_that_is_not_mounted_needs_another_up(folder: Folder) -> None:
-    found = local(folder, {}, **MOUNTED)
+    found = local(folder, {}, **mounted())
     assert found == Changes(summary=summary("data.val none → file:///data/val"), command=AGAIN, required=True)
-    found = local(folder, {"val": "all file:///data/old"}, **MOUNTED)
+    found = local(folder, {"val": "all file:///data/old"}, **mounted())
     assert found == Changes(
         summary=summary("data.val file:///data/old → file:///data/val"), command=AGAIN, required=True
     )
 
 
 def test_buckets_with_data_need_no_other_up_and_a_folder_too_many_does_no_harm(folder: Folder) -> None:
-    assert local(folder, {"val": "all file:///data/val"}, **MOUNTED) is None
+    assert local(folder, {"val": "all file:///data/val"}, **mounted()) is None
     assert local(folder, {"val": "all file:///data/val"}) is None
     assert local(folder, {}, data={"train": {"source": "gs://bucket/train", "per_node": "shard"}}) is None

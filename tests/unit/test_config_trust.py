@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
-from hvdcloud.config.trust import HOSTS, SERVERS, google_server, unfit_folder, variable
+from hvdcloud.config.trust import BUCKET, HOSTS, SERVERS, google_server, variable
+from hvdcloud.config.types import is_host_path
 from hvdcloud.errors import UsageError
+from hvdcloud.image.plan.steps import plan_image
 
 EVIL = "http://203.0.113.7:8080"
 
@@ -149,61 +156,153 @@ def test_a_file_that_unfolds_without_end_is_refused_at_once(file: Path, text: st
     assert time.process_time() - began < 10
 
 
-# --- folders that nodes write to -------------------------------------------------------------------------------------
+# --- files and folders of this machine -------------------------------------------------------------------------------
 
 
-def bucket_refusal(file: Path, folder: str) -> UsageError:
-    return refusal(file, f"name: digits\ncheckpoints:\n  bucket: 'file://{folder}'\n")
+def sections(section: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
+    """Every key of the schema; a data set is called `set`."""
+    for name, field in section.model_fields.items():
+        models = [each for each in (field.annotation, *get_args(field.annotation)) if isinstance(each, type)]
+        inner = [each for each in models if issubclass(each, BaseModel)]
+        part = (name, "set") if name == "data" else (name,)
+        for each in inner:
+            yield from sections(each, (*above, *part))
+        if not inner:
+            yield (*above, *part), field
 
 
-@pytest.mark.parametrize(
-    "folder",
-    [
-        "HOME/.ssh", "HOME", "HOME/..", "HOME/../..", "HOME/.ssh/..", "HOME/project/../.ssh", "HOME/.config/autostart",
-        "HOME/%2essh", "HOME/link", "HOME/link/new", "/.", "/usr/..", "/tmp/a%00b", "/tmp/LONG",
-        "/etc/systemd/system/x.service.d", "HOME/papers",
-    ],
-)  # fmt: skip
-def test_a_file_may_not_give_nodes_a_folder_of_the_users(file: Path, home: Path, folder: str) -> None:
-    (home / "papers").mkdir()
-    (home / "papers" / "thesis.tex").write_text("mine\n")
-    (home / "link").symlink_to(".ssh")
-    error = bucket_refusal(file, folder.replace("HOME", str(home)).replace("LONG", 300 * "x"))
-    assert f"{file}:3: checkpoints.bucket: " in error.message
-    assert "nodes may change everything in it" in error.message
-    assert "HVDCLOUD_CHECKPOINTS__BUCKET" in error.hint
+PATHS = {key: field for key, field in sections(Config) if is_host_path(field)}
+IN_NODES = {
+    ("run", "command"), ("checkpoints", "keep_every"), ("checkpoints", "workspace_gb"), ("data", "set", "per_node")
+}  # fmt: skip
+"""Keys whose descriptions speak of files, and that name none of this machine."""
+SPEAKS_OF_FILES = re.compile(
+    r"\b(path|folder|director(y|ies)|files?|wheels|certificates|Dockerfile|DIR)\b", re.IGNORECASE
+)
 
 
-def test_a_merged_bucket_is_looked_at_too(file: Path, home: Path) -> None:
-    refusal(file, f"name: digits\ncheckpoints: {{<<: {{bucket: 'file://{home}/.ssh'}}}}\n")
+def test_every_key_that_may_name_a_file_of_this_machine_has_the_type_that_says_so() -> None:
+    speak = {key for key, field in sections(Config) if SPEAKS_OF_FILES.search(f"{key[-1]} {field.description}")}
+    assert speak == {*PATHS, *IN_NODES}, "give a new key the type ProjectPath, or say here that it names no file"
 
 
-def test_the_user_may_name_any_folder(file: Path, home: Path) -> None:
-    file.write_text(f"name: digits\ncheckpoints: {{bucket: 'file://{home}/.ssh'}}\n")
+def written(key: tuple[str, ...], value: str) -> str:
+    text = json.dumps(value)
+    for part in reversed(key):
+        text = f"{{{part}: {text}}}"
+    return f"name: digits\n{text[1:-1]}\n"
+
+
+@pytest.fixture
+def folders(file: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """What a path of the tests begins with; the project has links out of it."""
+    project, base = file.parent, file.parent.parent
+    for folder in (base / "OUT", base / "EMPTY", project / "in", project / ".git", project / ".hvdcloud-tmp"):
+        folder.mkdir()
+    (base / "OUT" / "file").write_text("mine\n")
+    (project / "link").symlink_to(base / "OUT")
+    (project / "to-file").symlink_to(base / "OUT" / "file")
+    monkeypatch.chdir(project)
+    return {"PROJECT": project, "OUT": base / "OUT", "EMPTY": base / "EMPTY", "HOME": home}
+
+
+def at(folders: dict[str, Path], path: str) -> str:
+    first, slash, rest = path.partition("/")
+    return f"{folders.get(first, first)}{slash}{rest}"
+
+
+OUTSIDE = [
+    "OUT", "OUT/file", "EMPTY", "PROJECT/..", "PROJECT/../OUT", "PROJECT/in/..", "PROJECT/in/../../OUT", "/",
+    "//", "/etc", "HOME", "HOME/.ssh", "HOME/new", "PROJECT/link", "PROJECT/link/new", "PROJECT/link/../OUT",
+    "PROJECT/to-file", "/proc/self/cwd/link", "/proc/self/cwd/link/../OUT", "/proc/self/root",
+    "/proc/self/root/etc", "/proc/self/fd/0", "/dev/zero", "PROJECT/.git", "PROJECT/.git/config", "PROJECT/a\0b",
+    "/tmp/" + 300 * "x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", PATHS, ids=".".join)
+@pytest.mark.parametrize("path", [*OUTSIDE, "PROJECT/%2e%2e/OUT", "PROJECT/li%6ek", "OUT/%00"])
+def test_a_file_names_nothing_outside_of_its_folder(
+    file: Path, folders: dict[str, Path], key: tuple[str, ...], path: str
+) -> None:
+    full = at(folders, path)
+    assert ".".join(key[:2]) in refusal(file, written(key, f"file://{full}")).message
+    if key[0] == "image" and "%" not in path:
+        assert ".".join(key) in refusal(file, written(key, full)).message
+
+
+@pytest.mark.parametrize("key", [key for key in PATHS if key[0] == "image"], ids=".".join)
+@pytest.mark.parametrize("path", ["..", "../OUT", "in/../../OUT", "link", "link/file", "to-file", ".git", "in/.."])
+def test_a_relative_path_leads_nowhere_else(
+    file: Path, folders: dict[str, Path], key: tuple[str, ...], path: str
+) -> None:
+    error = refusal(file, written(key, path))
+    assert error.message.startswith(f"{file}:2: {'.'.join(key)}: {path} leads to {folders['PROJECT'].parent}")
+    assert error.hint == f"move it there; or, if nodes and builds may read it: export {variable(key)}={path}"
+    assert getattr(load_config(file, environ={variable(key): path}).image, key[-1]) == path
+
+
+@pytest.mark.parametrize("path", ["PROJECT", "/proc/self/cwd"])
+def test_ranks_do_not_get_the_project_whole(file: Path, folders: dict[str, Path], path: str) -> None:
+    assert "data.set: " in refusal(file, written(("data", "set"), f"file://{at(folders, path)}")).message
+
+
+@pytest.mark.parametrize("path", ["PROJECT", "PROJECT/in", "PROJECT/.hvdcloud-tmp", "PROJECT/..", "EMPTY", "OUT/new"])
+def test_a_file_names_no_folder_as_bucket(file: Path, folders: dict[str, Path], path: str) -> None:
+    assert "checkpoints.bucket" in refusal(file, written(BUCKET, f"file://{at(folders, path)}")).message
+
+
+@pytest.mark.parametrize("key", [key for key in PATHS if key != BUCKET], ids=".".join)
+def test_a_file_names_what_is_below_its_folder(file: Path, folders: dict[str, Path], key: tuple[str, ...]) -> None:
+    for value in (f"file://{folders['PROJECT']}/in", *(["in", "in/new"] if key[0] == "image" else [])):
+        file.write_text(written(key, value))
+        load_config(file, environ={})
+
+
+def test_a_fifo_or_a_device_of_the_project_is_no_wheel_and_no_certificate(file: Path) -> None:
+    os.mkfifo(file.parent / "fifo.whl")
+    for key in ("find_links", "ca_bundle", "requirements", "dockerfile"):
+        file.write_text(f"name: digits\nimage: {{{key}: fifo.whl}}\n")
+        config = load_config(file, environ={})
+        with pytest.raises(UsageError, match=f"image.{key} names it"):
+            plan_image(config.image, project_dir=file.parent)
+
+
+@pytest.mark.parametrize("name", ["HVDCLOUD_CHECKPOINTS__BUCKET", "HVDCLOUD_CHECKPOINTS"])
+def test_the_user_may_name_any_folder_as_bucket(file: Path, home: Path, name: str) -> None:
+    error = refusal(file, f"name: digits\ncheckpoints:\n  bucket: 'file://{home}/a b;c'\n")
+    assert error.message.startswith(f"{file}:3: checkpoints.bucket: file://{home}/a b;c is a folder of this machine")
+    assert error.message.endswith("and nodes may change everything in it")
+    assert f"export HVDCLOUD_CHECKPOINTS__BUCKET='file://{home}/a b;c'" in error.hint
     mine = (home / ".cache").as_uri()
-    config = load_config(file, environ={"HVDCLOUD_CHECKPOINTS__BUCKET": mine})
+    config = load_config(file, environ={name: mine if name.endswith("BUCKET") else f"{{bucket: '{mine}'}}"})
     assert config.checkpoints.bucket == mine
     assert load_config(file, flags={"checkpoints.bucket": mine}, environ={}).checkpoints.bucket == mine
 
 
-def test_an_empty_folder_a_new_one_and_a_bucket_of_an_earlier_version_are_taken(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    marks = ("digits/20261121-101112-abcdef/.hvdcloud", ".hvdcloud-tmp")
-    for number, mark in enumerate(marks):
-        for bucket in (tmp_path / f"bucket-{number}", home / ".local" / f"bucket-{number}"):
-            (bucket / mark).mkdir(parents=True)
-            (bucket / "README").write_text("mine\n")
-            assert unfit_folder(bucket) is None
-    assert unfit_folder(tmp_path / "empty") is None
-    assert unfit_folder(tmp_path / "new" / "deeper") is None
-    assert unfit_folder(home / "checkpoints") is None
+def test_a_merged_path_is_looked_at_too(file: Path, home: Path) -> None:
+    refusal(file, f"name: digits\ncheckpoints: {{<<: {{bucket: 'file://{home}/x'}}}}\n")
+    refusal(file, f"name: digits\ndata: {{a: {{<<: {{source: 'file://{home}/x'}}}}}}\n", {"HVDCLOUD_NODES": "1"})
+    refusal(file, f"name: digits\nimage: {{<<: {{find_links: '{home}/x'}}}}\n", {"HVDCLOUD_IMAGE__BASE": "x"})
 
 
-def test_a_planted_link_makes_no_bucket_of_a_folder(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (home / "papers").mkdir()
-    (home / "papers" / ".hvdcloud-tmp").symlink_to(tmp_path / "elsewhere")
-    assert unfit_folder(home / "papers") is not None
+def test_what_the_user_names_is_looked_up_once(file: Path, home: Path) -> None:
+    (home / "link").symlink_to(home / ".ssh")
+    named = {"HVDCLOUD_CHECKPOINTS__BUCKET": f"file://{home}/link/b", "HVDCLOUD_DATA__SET": f"file://{home}/link/set"}
+    file.write_text("name: digits\n")
+    config = load_config(file, environ=named)
+    assert config.checkpoints.bucket == f"file://{home}/.ssh/b"
+    assert config.data["set"].source == f"file://{home}/.ssh/set"
+    named["HVDCLOUD_CHECKPOINTS__BUCKET"] = f"file://{home}/link/../b"
+    assert "has '..' in it" in refusal(file, "name: digits\n", named).message
+
+
+def test_a_project_that_is_reached_by_a_link_may_name_its_data(file: Path, tmp_path: Path) -> None:
+    (file.parent / "data").mkdir()
+    (tmp_path / "way").symlink_to(file.parent)
+    file.write_text(f"name: digits\ndata: {{a: 'file://{tmp_path}/way/data', b: 'file://{file.parent}/data'}}\n")
+    config = load_config(tmp_path / "way" / "hvdcloud.yaml", environ={})
+    assert {each.folder for each in config.data.values()} == {file.parent / "data"}
 
 
 # --- what errors show ------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from hvdcloud.image.build.builder import find_plan
 from hvdcloud.image.plan import context, versions
 from hvdcloud.image.plan.requirements import read as requirements_of
 from hvdcloud.image.plan.sources import Sources, download_arguments, find_sources
+from hvdcloud.image.plan.wheels import local_wheels
 from hvdcloud.lifecycle.build import image_of_nodes, image_to_be
 from hvdcloud.lifecycle.context import Context
 
@@ -331,3 +332,17 @@ def test_one_command_plans_its_image_once(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("tqdm==4.67.0\n")
     assert image_of_nodes(command) == image_to_be(command) == planned
     assert image_to_be(Context(command.config, Console())) != planned
+
+
+def test_a_link_called_like_a_wheel_carries_no_file_from_elsewhere_into_the_build(tmp_path: Path) -> None:
+    (tmp_path / "credentials").write_text("mine\n")
+    sources = wheels(tmp_path / "wheels", "mine-1-py3-none-any.whl")
+    folder = sources.find_links[0]
+    (folder / "mine-2-py3-none-any.whl").symlink_to("mine-1-py3-none-any.whl")
+    os.mkfifo(folder / "mine-3-py3-none-any.whl")
+    (folder / "mine-4-py3-none-any.whl").mkdir()
+    assert [wheel.path.name[:6] for wheel in local_wheels(sources)] == ["mine-1", "mine-2"]
+    link = folder / "mine-5-py3-none-any.whl"
+    link.symlink_to("../credentials")
+    with pytest.raises(UsageError, match=f"{link} is a link to {tmp_path}/credentials, outside of the folder"):
+        local_wheels(sources)

@@ -162,6 +162,8 @@ def _says(command: list[str], environment: dict[str, str]) -> str | None:
         done = subprocess.run(
             command,
             env=environment,
+            # Not in the project's folder: docker and its plugins would read what they find there.
+            cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -235,6 +237,7 @@ def _run(command: list[str], *, environment: dict[str, str], context: Context, l
     process = subprocess.Popen(
         command,
         env=environment,
+        cwd="/",
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvdcloud.config.trust import host_path
 from hvdcloud.errors import UsageError
 
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
@@ -70,7 +71,7 @@ def download_arguments(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _find_links(configured: str | None, project_dir: Path) -> tuple[Path, ...]:
     if configured is not None:
-        folder = project_dir / configured.removeprefix("file://")
+        folder = host_path(configured, project_dir)
         if not folder.is_dir():
             raise UsageError(
                 f"{folder} is not a folder, but image.find_links names it",
@@ -85,7 +86,7 @@ def _ca_bundle(configured: str | None, project_dir: Path) -> Path | None:
     if configured is None:
         named = (Path(os.environ[variable]) for variable in _CA_VARIABLES if os.environ.get(variable))
         return next((path for path in named if path.is_file()), None)
-    path = project_dir / configured
+    path = host_path(configured, project_dir)
     if not path.is_file():
         message = f"{path} does not exist, but image.ca_bundle names it"
         raise UsageError(message, hint="correct image.ca_bundle in hvdcloud.yaml")

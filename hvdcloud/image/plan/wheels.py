@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hvdcloud.errors import UsageError
 from hvdcloud.image.plan.sources import Sources
 from hvdcloud.image.plan.versions import GLIBC_VERSION, PYTHON_VERSION, Row
 
@@ -36,7 +37,7 @@ def local_wheels(sources: Sources, *, python: str | None = PYTHON_VERSION) -> li
 
     fits = tags_of(sources.machine, python).__contains__ if python else _fits_glibc(sources.machine)
     # Of two wheels with one name the first folder's counts, as with pip.
-    found = {wheel.name: wheel for folder in reversed(sources.find_links) for wheel in folder.glob("*.whl")}
+    found = {wheel.name: wheel for folder in reversed(sources.find_links) for wheel in _wheels_in(folder)}
     wheels = []
     for name in sorted(found):
         try:
@@ -46,6 +47,16 @@ def local_wheels(sources: Sources, *, python: str | None = PYTHON_VERSION) -> li
         if any(map(fits, tags)):
             wheels.append(Wheel(path=found[name], project=project, version=version))
     return wheels
+
+
+def _wheels_in(folder: Path) -> Iterator[Path]:
+    """The files that are called wheels. Raises UsageError: a link leads out of the folder."""
+    for path in folder.glob("*.whl"):
+        if path.is_symlink() and folder.resolve() not in path.resolve().parents:
+            message = f"{path} is a link to {path.resolve()}, outside of the folder, and would be sent to the build"
+            raise UsageError(message, hint="remove the link, or put the wheel itself in its place")
+        if path.is_file():
+            yield path
 
 
 @cache

@@ -142,7 +142,7 @@ def scan(sbom: Path, *, report: Path) -> Vulnerabilities | None:
     if (found := _first()) is None:
         return None
     scanner, program = found
-    arguments = scanner.arguments(sbom)
+    arguments = scanner.arguments(sbom.absolute())
     done = _run(program, arguments, what=str(sbom))
     # Not the exit code: a user's settings can make it depend on what was found.
     try:
@@ -161,6 +161,8 @@ def _run(program: str, arguments: list[str], *, what: str) -> subprocess.Complet
         return subprocess.run(
             [program, *arguments],
             env=engine.address_environment(),
+            # Not in the project's folder, whose trivy.yaml and .grype.yaml would count.
+            cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_DEADLINE_SECONDS,

@@ -134,6 +134,7 @@ def gcloud_token() -> str | None:
         done = subprocess.run(
             [program, "auth", "print-access-token"],
             env={**os.environ, "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
+            cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

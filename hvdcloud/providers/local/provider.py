@@ -9,6 +9,7 @@ runs of iptables, one after the other, for its rules and their removal. Between 
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -124,6 +125,8 @@ class LocalProvider(EngineProvider):
             for request in plan.requests:
                 for folder in request.body.get("mounts", {}):
                     _make_folder(Path(folder))
+                for folder in (*request.body.get("mounts", {}), *request.body.get("read_only_mounts", {}).values()):
+                    _refuse_link(folder)
             objects = [request.object for request in plan.requests]
             journal.record("create", cluster_id=spec.id, cluster=spec.name, objects=objects)
             # In a thread: Ctrl-C must not leave us without the answer to a request that the engine carries out.
@@ -199,6 +202,13 @@ class LocalProvider(EngineProvider):
     ) -> Sequence[Leftover]:
         """Delete their containers, and look for them again until nothing is found."""
         return self._nodes.destroy(name, on_progress=on_progress, indices=set(indices))
+
+
+def _refuse_link(folder: str) -> None:
+    """The engine would follow a link that took the folder's place since its path was looked at."""
+    if (real := os.path.realpath(folder)) != folder:
+        hint = "ls -ld it: who may write above it has replaced it; remove the link, and try again"
+        raise UsageError(f"{folder} has become a link to {real}, and is not mounted", hint=hint)
 
 
 def _make_folder(path: Path) -> None:

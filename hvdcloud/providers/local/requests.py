@@ -65,7 +65,7 @@ def bucket_as_seen_by_nodes(*, bucket: str, bucket_endpoint: str | None) -> Node
     """A folder is mounted into the node; a server on this machine's loopback has another name there."""
     mounts = {}
     if bucket.startswith("file://"):
-        mounts = {unquote(urlsplit(bucket).path): BUCKET_IN_NODE}
+        mounts = {os.path.realpath(unquote(urlsplit(bucket).path)): BUCKET_IN_NODE}
         bucket = f"file://{BUCKET_IN_NODE}"
     if bucket_endpoint:
         for loopback in ("127.0.0.1", "localhost", "0.0.0.0"):

@@ -127,6 +127,7 @@ class Connection:
                 stdout=subprocess.DEVNULL,
                 stderr=said,
                 env=_environment(),
+                cwd="/",
                 # Ctrl-C must not cut what is still needed to tidy up. Without a terminal it can ask nothing.
                 start_new_session=True,
             )
@@ -184,6 +185,7 @@ class Connection:
                 errors="replace",
                 timeout=seconds,
                 env=_environment(),
+                cwd="/",
                 check=False,
                 start_new_session=True,
             )
