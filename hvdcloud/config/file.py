@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeGuard, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import to_jsonable_python
 
 from hvdcloud.config.data import refused_data
 from hvdcloud.config.model import Config
@@ -367,7 +366,7 @@ def _text(field: FieldInfo, value: object) -> str:
 
 def _as_yaml(value: object) -> str:
     """On one line, as in the file."""
-    value = to_jsonable_python(value, exclude_none=True)
+    value = TypeAdapter(Any).dump_python(value, mode="json", exclude_none=True)
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=1000)
     return text.removesuffix("\n").removesuffix("\n...")
 
