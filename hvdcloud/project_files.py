@@ -236,10 +236,46 @@ def _docker_pattern(pattern: str) -> Callable[[str], object]:
     def translated(found: re.Match[str]) -> str:
         token = found[0]
         if token.startswith("**"):
-            return r"(.*/)?" if found.end() < len(pattern) else r"(?s:.*)"
-        return {"*": "[^/]*", "?": "[^/]"}.get(token) or (token if token[0] == "\\" else re.escape(token))
+            return _FOLDERS if found.end() < len(pattern) else _ANYTHING
+        return {"*": _IN_A_NAME, "?": "[^/]"}.get(token) or (token if token[0] in "\\[" else re.escape(token))
 
-    return re.compile(re.sub(r"\*\*/?|\*|\?|\\.|[.+()|{}$]", translated, pattern)).fullmatch
+    whole = re.compile(re.sub(r"\*\*/?|\*|\?|\\.|[.+()|{}$]", translated, pattern))
+    if pattern.count("*") <= _FEW:
+        return whole.fullmatch
+    # Python would try all ways in which many wildcards can share a path, which may take years.
+    parts = [translated(found) for found in re.finditer(r"\*\*/?|\\.|\[\^?\]?[^\]]*\]|.", pattern, re.DOTALL)]
+    return lambda path: _match_at_once(parts, path)
+
+
+_FOLDERS, _ANYTHING, _IN_A_NAME = r"(.*/)?", r"(?s:.*)", "[^/]*"
+_FEW = 4
+
+
+def _match_at_once(parts: Sequence[str], path: str) -> bool:
+    """Whether a path matches a pattern's parts, by all ways at once: in the time that both have characters."""
+    one = {_ANYTHING: r"(?s:.)", _IN_A_NAME: "[^/]", _FOLDERS: "."}
+    takes = [re.compile(one.get(part, part)).fullmatch for part in parts]
+
+    def with_skipped(places: set[tuple[int, bool]]) -> set[tuple[int, bool]]:
+        found = set(places)
+        for index, inside in places:
+            while not inside and index < len(parts) and parts[index] in one:
+                index += 1
+                found.add((index, False))
+        return found
+
+    places = with_skipped({(0, False)})  # Of the next part, and whether it is a _FOLDERS that has begun.
+    for char in path:
+        following = set()
+        for index, _ in places:
+            if index < len(parts) and takes[index](char):
+                folders = parts[index] == _FOLDERS
+                if parts[index] in one:
+                    following.add((index, folders))
+                if parts[index] not in one or (folders and char == "/"):
+                    following.add((index + 1, False))
+        places = with_skipped(following)
+    return (len(parts), False) in places
 
 
 def _docker_state(lines: Sequence[_DockerLine], path: str, above: Sequence[bool]) -> _DockerState:
