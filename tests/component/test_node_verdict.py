@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.node.run.log import framed
 from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces
 from tests.support.harness import until
 from tests.support.nodes import RUN, NodeCluster, node_cluster, wait_gone
@@ -204,7 +205,7 @@ def test_an_agent_that_is_told_to_end_the_run_tells_first_who_had_ended_before(c
     agent.stdin.flush()
     with cluster.start("n0", "rank", RUN) as rank:
         assert rank.stdout
-        assert rank.stdout.readline() == b"at work\n"
+        assert rank.stdout.readline() == framed(b"at work\n")
         # Both arrive while it is frozen, and it will read the order first.
         send([agent.pid], signal.SIGSTOP)
         agent.stdin.write(b'{"type": "finish"}\n')

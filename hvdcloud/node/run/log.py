@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import contextlib
 import os
 import re
 import time
@@ -147,12 +148,9 @@ class Normaliser:
 
 
 def _unframed(line: bytes) -> bytes:
-    """What a rank wrote; a line that is no frame is as it is."""
-    if line.startswith(_FRAME):
-        try:
-            return binascii.a2b_base64(line[len(_FRAME) :])
-        except binascii.Error:
-            pass  # Whatever wrote this, nothing of it is lost.
+    """What a rank wrote; a line that is no frame, or a damaged one, is as it is."""
+    with contextlib.suppress(binascii.Error):
+        return binascii.a2b_base64(line[len(_FRAME) :]) if line.startswith(_FRAME) else line
     return line
 
 

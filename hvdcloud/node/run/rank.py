@@ -43,6 +43,7 @@ _INTERFACES = ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
 _LOOPBACK = "lo"
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _RECORD_BYTES = 1024
+_CARRIER = "output"
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 REFUSED = 78
@@ -119,8 +120,7 @@ def main(run: str) -> int:
     record = _Record(run, rank, elastic=spec.elastic)
     if spec.elastic:
         threading.Thread(target=_end_with_launcher, name="launcher", daemon=True).start()
-    carriers: list[threading.Thread] = []
-    end = _run(spec, full, asked=asked, account=account, agent=agent, wakeup=wakeup, carriers=carriers)
+    end = _run(spec, full, asked=asked, account=account, agent=agent, wakeup=wakeup)
     if end.until is None:
         agent.send({"type": "ended", **record.ended(end)})
         # What the command leaves in the background would hold its outputs, and outlive the run.
@@ -128,7 +128,7 @@ def main(run: str) -> int:
     else:
         # A shell ends at once, and leaves the program that has something to save.
         processes.end_descendants(seconds=max(0.0, end.until - time.monotonic()))
-    for carrier in carriers:
+    for carrier in (each for each in threading.enumerate() if each.name == _CARRIER):
         carrier.join()
     if end.until is not None:
         agent.send({"type": "ended", **record.ended(end)})
@@ -235,7 +235,6 @@ def _run(
     account: RankUser | None,
     agent: Channel,
     wakeup: int,
-    carriers: list[threading.Thread],
 ) -> _End:
     """Start the command and stay until it has ended. It gets SIGTERM once, whoever asks for its end and how often; what
     it has started gets its own when it has ended."""
@@ -244,7 +243,7 @@ def _run(
         return _End(REFUSED)
     killed_before = machine.killed_for_memory()
     try:
-        child = _start(spec.command, environment, account=account, carriers=carriers)
+        child = _start(spec.command, environment, account=account)
     except FileNotFoundError:
         _say(f"command not found: {spec.command[0]}")
         return _End(NOT_FOUND)
@@ -298,13 +297,7 @@ def _run(
     return end._replace(out_of_memory=killed and machine.killed_for_memory() > killed_before)
 
 
-def _start(
-    command: tuple[str, ...],
-    environment: dict[str, str],
-    *,
-    account: RankUser | None,
-    carriers: list[threading.Thread],
-) -> int:
+def _start(command: tuple[str, ...], environment: dict[str, str], *, account: RankUser | None) -> int:
     """Start the command in /workspace, in a session of its own, so that a signal reaches all of it, and what carries
     its output. Raises FileNotFoundError: there is no such program; OSError: it cannot be run."""
     os.chdir(paths.workspace())
@@ -315,35 +308,26 @@ def _start(
         argv = account.command([program, *argv[1:]])
         program = argv[0]
     outputs = {descriptor: os.pipe() for descriptor in (1, 2)}
-    if account is not None:
-        for reader, _ in outputs.values():
-            # So that it can open them by name too (/dev/stdout).
-            os.fchown(reader, account.uid, -1)
+    streams = [(os.POSIX_SPAWN_DUP2, writer, descriptor) for descriptor, (_, writer) in outputs.items()]
+    for reader, _ in outputs.values():
+        # So that the user can open it by name too (/dev/stdout).
+        os.fchown(reader, account.uid if account is not None else -1, -1)
+    caught = [*_FORWARDED, signal.SIGCHLD, signal.SIGPIPE]
     child = os.posix_spawn(
-        program,
-        argv,
-        environment,
-        file_actions=[(os.POSIX_SPAWN_DUP2, writer, descriptor) for descriptor, (_, writer) in outputs.items()],
-        setsid=True,
-        setsigmask=(),
-        setsigdef=[*_FORWARDED, signal.SIGCHLD, signal.SIGPIPE],
+        program, argv, environment, file_actions=streams, setsid=True, setsigmask=(), setsigdef=caught
     )
     for descriptor, (reader, writer) in outputs.items():
         os.close(writer)
-        carriers.append(threading.Thread(target=_carry, args=(reader, descriptor), daemon=True))
-        carriers[-1].start()
+        threading.Thread(target=_carry, args=(reader, descriptor), name=_CARRIER, daemon=True).start()
     return child
 
 
 def _carry(source: int, target: int) -> None:
     """Pass on what the command writes, in frames. If that ends, the command must not wait for it: it gets SIGPIPE."""
-    try:
-        while data := os.read(source, FRAME_BYTES):
+    # The launcher may be gone.
+    with contextlib.suppress(BrokenPipeError), open(source, "rb", buffering=0) as output:
+        while data := output.read(FRAME_BYTES):
             os.write(target, framed(data))
-    except BrokenPipeError:
-        pass  # The launcher is gone.
-    finally:
-        os.close(source)
 
 
 def shell(text: str, *, path: str) -> list[str]:
