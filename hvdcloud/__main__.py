@@ -1,11 +1,15 @@
 """`python -m hvdcloud`."""
 
+import os
 import sys
-from pathlib import Path
 
-# Python has put the working folder there, and would import a project's yaml.py in place of the library.
-if sys.path[0] == str(Path.cwd()):
-    del sys.path[0]
+# Python has put the working folder there, and would import a project's yaml.py in place of the library. Of modules, only
+# those count that Python has loaded before.
+try:
+    if sys.path[0] == os.getcwd():  # noqa: PTH109 - pathlib may be the project's
+        del sys.path[0]
+except FileNotFoundError:
+    pass  # The working folder was deleted: nothing can be imported from there.
 
 from hvdcloud.cli.main import main
 

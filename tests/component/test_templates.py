@@ -30,6 +30,8 @@ from hvdcloud.remote.code import list_code
 
 TRAINING = [name for name in TEMPLATES if name != "bench"]
 FRAMEWORKS = {name: "torch" if name.startswith("torch") else "tensorflow" for name in TRAINING}
+# In the place of folders that `init` makes below the project.
+DATA = {f"HVDCLOUD_DATA__{name}": f"file:///data/{name.lower()}" for name in ("TRAIN", "TEST")}
 WITH_DATA = [name for name in TRAINING if name.endswith("-data")]
 # What the images bring (numpy comes with TensorFlow), and what packages are called when they are imported.
 IN_THE_IMAGE = {"torch": {"torch", "horovod"}, "tensorflow": {"tensorflow", "numpy", "horovod"}}
@@ -47,6 +49,10 @@ def template(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(params=[name for name in TRAINING if name not in WITH_DATA])
 def template_without_data(request: pytest.FixtureRequest) -> Path:
     return Path(hvdcloud.__file__).parent / "templates" / str(request.param)
+
+
+def config_of(template: Path) -> Config:
+    return load_config(template / "hvdcloud.yaml", environ=DATA if template.name in WITH_DATA else {})
 
 
 def imported_packages(script: Path) -> set[str]:
@@ -87,7 +93,10 @@ def test_the_template_has_all_that_a_project_needs(template: Path, tmp_path: Pat
 
 
 def test_each_template_names_its_framework(template: Path) -> None:
-    assert load_config(template / "hvdcloud.yaml", environ={}).image.framework == FRAMEWORKS[template.name]
+    assert (
+        config_of(template).image.framework
+        == FRAMEWORKS[template.name]
+    )
 
 
 def test_the_training_script_does_not_depend_on_hvdcloud(template: Path) -> None:
@@ -159,13 +168,13 @@ def test_requirements_have_a_lower_and_an_upper_bound(template: Path) -> None:
 
 
 def test_the_configuration_is_valid(template: Path) -> None:
-    config = load_config(template / "hvdcloud.yaml", environ={})
+    config = config_of(template)
     assert (config.provider, config.run.command) == ("local", "python train.py")
     assert (template / str(config.image.requirements)).is_file()
 
 
 def test_only_the_elastic_templates_continue_without_some_of_their_nodes(template: Path) -> None:
-    config = load_config(template / "hvdcloud.yaml", environ={})
+    config = config_of(template)
     if template.name.endswith("-elastic"):
         assert config.run.elastic is not None
         assert (config.run.elastic.min, config.nodes, config.run.elastic.max) == (1, 4, 4)
@@ -184,7 +193,7 @@ def test_every_key_that_a_comment_offers_is_valid(template: Path, tmp_path: Path
     text = (template / "hvdcloud.yaml").read_text(encoding="utf-8")
     file = tmp_path / "hvdcloud.yaml"
     file.write_text(uncommented(text), encoding="utf-8")
-    config = load_config(file, environ={})
+    config = load_config(file, environ=DATA if template.name in WITH_DATA else {})
     assert config.run.secrets == ["WANDB_API_KEY"]
     assert config.checkpoints.bucket == "gs://my-bucket/digits"
     assert config.image.repository

@@ -113,7 +113,7 @@ def test_a_requirement_that_is_not_there_is_said_with_the_last_lines(cloud: Clou
     assert (
         "error: the layer for requirements.txt was not built: pip: No matching distribution found for missing" in said
     )
-    assert "→ correct image.requirements in hvdcloud.yaml" in said
+    assert "→ correct what pip names, in the file of image.requirements or in a package" in said
 
 
 @pytest.mark.usefixtures("pushed")

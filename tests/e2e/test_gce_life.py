@@ -299,7 +299,7 @@ def test_a_detached_run_continues_from_the_previous_ones_checkpoints(cluster: Pr
     cluster.hvdcloud("run", "--fresh")
     detached = cluster.hvdcloud("run", "--detach")
     assert "keeps running; hvdcloud logs -f" in detached.out
-    assert "1 checkpoint file restored on every node" in detached.err
+    assert "2 checkpoint files restored on every node" in detached.err
     assert sorted(re.findall(r"rank \d found \d", cluster.hvdcloud("logs", "-f").out)) == [
         "rank 0 found 1",
         "rank 1 found 1",
