@@ -93,10 +93,7 @@ def test_the_template_has_all_that_a_project_needs(template: Path, tmp_path: Pat
 
 
 def test_each_template_names_its_framework(template: Path) -> None:
-    assert (
-        config_of(template).image.framework
-        == FRAMEWORKS[template.name]
-    )
+    assert config_of(template).image.framework == FRAMEWORKS[template.name]
 
 
 def test_the_training_script_does_not_depend_on_hvdcloud(template: Path) -> None:
