@@ -16,13 +16,13 @@ from hvdcloud.checks import Check, Finding, Once, failed, fine, setup_hint, unkn
 from hvdcloud.doctor.command import check_command
 from hvdcloud.doctor.gpus import check_gpus, needs_of
 from hvdcloud.errors import CredentialsError, HvdcloudError, ImageError, NodeError, UsageError
-from hvdcloud.remote.code import CodeFile, list_code
 from hvdcloud.units import counted, size
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.image.plan.steps import ImagePlan, Step
     from hvdcloud.providers.base import Platform
+    from hvdcloud.remote.code import CodeFile
 
 _ENGINE_SECONDS = 10
 # From nothing, on two cores: minutes, and GB while it is built (tests/bench/results/images.md; README).
@@ -92,7 +92,7 @@ def machine_checks(config: Config, platform: Platform, *, state_folder: Path) ->
 
 def project_checks(config: Config, command: Sequence[str] = ()) -> Iterator[Check]:
     """What a run needs of the project and this environment; `command`: instead of `run.command`."""
-    code = Once(lambda: list_code(config.project_dir, contents=False))
+    code = Once(lambda: _list(config.project_dir))
     sent = Once(lambda: frozenset(file.path for file in code()))
     yield Check(name="code", run=lambda: _code(code()))
     run = partial(check_command, command, config.run.command, config.project_dir, sent)
@@ -273,6 +273,13 @@ def _disk(image: Once[_Image]) -> Finding:
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _list(folder: Path) -> Sequence[CodeFile]:
+    """The project's files; their contents are not read."""
+    from hvdcloud.remote.code import list_code
+
+    return list_code(folder, contents=False)
 
 
 def _code(files: Sequence[CodeFile]) -> Finding:

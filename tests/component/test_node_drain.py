@@ -218,7 +218,8 @@ def test_a_file_that_stays_open_is_named_in_time(cluster: NodeCluster) -> None:
         file.write(b"one")
         answer = cluster.verb("n1", "leave", "preempted")["runs"][RUN]
         assert (answer["files"], answer["pending"]) == (1, ["events.pt"])
-        assert drain.WRITERS_SECONDS < answer["seconds"] < drain.LEAVE_SECONDS
+        # No try begins that could not end in time.
+        assert drain.WRITERS_SECONDS - 1.0 < answer["seconds"] < drain.LEAVE_SECONDS
         cluster.wait_for_log("node n1: 1 files are in the bucket (")
         cluster.wait_for_log("but not all: events.pt being written")
     assert cluster.wait_done()["checkpoints"]["pending"] == ["n1: events.pt"], (

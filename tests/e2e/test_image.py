@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -263,7 +264,7 @@ def test_local_wheels_and_the_ca_bundle_serve_the_build_and_stay_outside(
     folder.mkdir()
     for place in os.environ.get("PIP_FIND_LINKS", "").split():
         for wheel in Path(place).glob("torch-*.whl"):
-            (folder / wheel.name).symlink_to(wheel)
+            shutil.copy(wheel, folder)
     wheel = make_wheel(folder, project="hvdcloud_e2e", content="answer = 42\n")
     built = small(
         # idna comes from the index, through the bundle.

@@ -113,7 +113,7 @@ def test_the_whole_life_on_two_hosts(project: Project, hosts: SshHosts, tmp_path
     assert project.hvdcloud("ssh", "1", "--", "hostname").out == f"{project.name}-1\n"
     # The image's programs, as in a run, and in a login shell too.
     prints = 'python -c "import horovod; print(1)"'
-    for words in ([prints], ["sh", "-lc", f"'{prints}'"]):
+    for words in ([prints], ["sh", "-lc", prints]):
         assert project.hvdcloud("ssh", "0", "--", *words).out == "1\n"
     assert project.hvdcloud("ssh", "0", "--", "bash", "-ilc", "pwd").out == "/workspace\n"
     assert f"{project.name}-1  running  on gpu2" in project.hvdcloud("status").out
