@@ -26,7 +26,8 @@ from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.sync import check_wanted, is_unchanged, sha256_of
 
 _AS_ON_THE_HEAD = (
-    *("run", "cluster", "bucket", "bucket_endpoint", "keep_every", "workspace_bytes", "command", "user", "stuck"),
+    *("run", "cluster", "bucket", "bucket_endpoint", "keep_every", "workspace_bytes", "command", "user"),
+    *("stuck", "grace"),
 )
 PREPARE_SECONDS = 120.0
 """For a workspace of some GB; one that takes longer is tried again."""
@@ -77,8 +78,8 @@ def _files(workspace: Path) -> list[dict[str, Any]]:
     files = []
     for path in sorted(known):
         file = {"path": path, **{key: known[path][key] for key in known[path] if key != "mtime_ns"}}
-        if "link" not in file and not is_unchanged((workspace / path).stat(), known[path]):
-            file |= {"size": (workspace / path).stat().st_size, "sha256": sha256_of(workspace / path)}
+        if "link" not in file and not is_unchanged(status := (workspace / path).stat(), known[path]):
+            file |= {"size": status.st_size, "sha256": sha256_of(workspace / path)}
         files.append(file)
     return files
 
