@@ -47,8 +47,9 @@ def stop(run: str) -> dict[str, Any]:
     if supervisor := processes.described(active.supervised(run) or {}):
         state.record_event(run, "asked to stop")
         processes.send([supervisor], signal.SIGTERM)
-        if not processes.wait_gone([supervisor], seconds=STOP_SECONDS + Spec.load(run).grace):
-            why = f"run {run} did not end in {STOP_SECONDS:.0f} s; its checkpoints may still be on their way"
+        seconds = STOP_SECONDS + Spec.load(run).grace
+        if not processes.wait_gone([supervisor], seconds=seconds):
+            why = f"run {run} did not end in {seconds:.0f} s; its checkpoints may still be on their way"
             raise NodeError(why, hint=f"hvdcloud logs -f {run}, or hvdcloud down --force")
         current = state.read(run)
     elif current.supervisor_dead:
