@@ -165,8 +165,6 @@ def start_run(laptop: Laptop, new_vm: NewVm, tmp_path: Path, **more: Any) -> lis
     context, cluster, machines = laptop.context([new_vm(programs)])
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "train.py").touch()
-    # The conversation was recorded without files.
-    (tmp_path / "project" / ".gitignore").write_text("*\n")
     run = {"command": "python train.py", "env": {"A": "b"}, "slots_per_node": 2, **more}
     context.config = Config.model_validate({"name": "digits", "nodes": 1, "run": run})
     context.config._project_dir = tmp_path / "project"
@@ -184,6 +182,9 @@ def test_a_laptop_sends_a_run_as_it_did(laptop: Laptop, new_vm: NewVm, tmp_path:
     said[1]["about"] = sorted(said[1]["about"])
     # Younger than the recording; a node of that time does not look at it.
     assert [each.pop("stuck") for each in said] == [1800.0, 1800.0]
+    # The conversation was recorded without files.
+    assert [each[0] if isinstance(each, list) else each["path"] for each in said[0]["files"]] == ["train.py"]
+    said[0]["files"] = []
     assert said[0].pop("workspace_bytes") == 10**9
     assert said[0].pop("grace") == 30.0
     assert told(said, {str(tmp_path): "FOLDER", said[1]["run"]: "RUN"}) == RECORDED["sent"][kind]

@@ -167,8 +167,8 @@ class Project:
             if key[-1] in section:
                 self.environ[variable(key)] = section.pop(key[-1])
         for section, prefix in (("data", "HVDCLOUD_DATA__"), ("checkpoints", "HVDCLOUD_CHECKPOINTS__")):
+            self.environ = {name: value for name, value in self.environ.items() if not name.startswith(prefix)}
             for name, value in list(tree.get(section, {}).items()):
-                self.environ.pop(prefix + name.upper(), None)
                 if str(value).startswith("file://"):
                     self.environ[prefix + name.upper()] = tree[section].pop(name)
         self.write("hvdcloud.yaml", json.dumps(tree, indent=2) + "\n")
