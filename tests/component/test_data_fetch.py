@@ -265,7 +265,9 @@ def test_an_object_of_50_gb_is_continued_where_it_was_cut(server: StorageServer,
     state = node.fetch(train=PREFIX)
     assert (state.phase, state.bytes) == (READY, size), state
     # Those that the killed node had asked for end now, without an answer.
-    assert {span for _, status, span in downloads(server) if status == 206} == {f"bytes={s}-{s + sizes[s] - 1}" for s in missing}
+    assert {span for _, status, span in downloads(server) if status == 206} == {
+        f"bytes={s}-{s + sizes[s] - 1}" for s in missing
+    }
     assert (node.data / "train/model.bin").stat().st_size == size
 
 
