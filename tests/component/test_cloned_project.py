@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -108,11 +109,13 @@ def test_no_program_of_the_project_runs(project: Project, tmp_path: Path, path: 
     project.write("hvdcloud.yaml", "name: digits\nprovider: ssh\nssh: {hosts: [192.0.2.1]}\n")
     project.write("-/x", "")
     environ = {**os.environ, **project.environ, "HVDCLOUD_STATE_DIR": str(project.state), "PATH": path}
-    for arguments in (["doctor"], ["list"], ["build"], ["setup", "--plan"]):
-        subprocess.run(
+    for arguments in (["doctor"], ["list"], ["build"], ["setup", "--plan-only"]):
+        ended = subprocess.run(
             [sys.executable, "-c", "from hvdcloud.cli.main import main; main()", *arguments],
             cwd=project.folder, env={**environ, "PYTHONSAFEPATH": "1"}, capture_output=True, timeout=120, check=False,
         )  # fmt: skip
+        # Doctor names the program that would run.
+        assert re.search(rb"(\./|bin/)ssh", ended.stdout) is None, ended.stdout
     assert not (tmp_path / "trace").exists()
 
 
