@@ -73,7 +73,6 @@ FILES = {
     "~/.local/state/hvdcloud/NAME/tokens.lock": "held by the process that renews the storage token of local nodes",
     "~/.local/state/hvdcloud/NAME/verified.json": "which checkpoints were verified on this machine's disk",
     "~/.local/state/hvdcloud/NAME/bucket/": "the bucket of provider `local`, unless `checkpoints.bucket` names one",
-    "~/.local/state/hvdcloud/_data/checksums.sqlite3": "CRC32C of files that `data push` and `data check` have read",
     "CLUSTER/RUN/": "in the bucket: a run's checkpoints, those of node 1 and on in `@node-K/`",
     "CLUSTER/RUN/.hvdcloud/": "in the bucket: manifests, and for `logs` and `report` log, state, events and samples",
     "/workspace": "on a node: the project's files; where ranks start",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from hvdcloud.cli import cluster, data, forward, image, money, project, runs, setup, stacks, status, top
+from hvdcloud.cli import cluster, forward, image, money, project, runs, setup, stacks, status, top
 from hvdcloud.cli.app import Invocation, app
 from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError, UsageError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # In the order of `hvdcloud --help`, by its headings.
 _COMMANDS = {
     "Start": (project.init, project.doctor, runs.launch, project.config_app),
-    "Run": (cluster.up, runs.run, cluster.resize, image.build, image.push, data.data_app),
+    "Run": (cluster.up, runs.run, cluster.resize, image.build, image.push),
     "Look": (
         *(status.status, top.top, runs.logs, stacks.stacks, runs.report, money.history),
         *(cluster.list_clusters, cluster.ssh, forward.forward),
@@ -38,7 +38,6 @@ _COMMANDS = {
 _NAMES: dict[object, str] = {
     cluster.list_clusters: "list",
     project.config_app: "config",
-    data.data_app: "data",
     money.prices_app: "prices",
 }
 
@@ -257,7 +256,6 @@ _AFTER_INTERRUPT = {
     "logs": ("logs is stopped; it has changed nothing", "hvdcloud logs -f follows the run again"),
     "stop": ("stop is interrupted; the run may have been told to end", "hvdcloud status shows whether it has"),
     "pull": ("the pull is stopped; what was fetched stays", "hvdcloud pull fetches the rest"),
-    "data": ("the check is stopped; nothing was changed", "hvdcloud data check starts again"),
     "down": ("down is stopped; what it had not deleted yet stays", "hvdcloud down deletes it"),
 }
 """What Ctrl-C leaves and what comes next, of commands that say no more of it themselves."""

@@ -110,5 +110,5 @@ def refused_data(
         if each.folder is not None and provider != "local":
             base = "BUCKET" if bucket is None or not bucket.startswith("gs://") else bucket.split("/")[2]
             why = f"{each.source} is a folder of this machine, and nodes of provider {provider} do not have it"
-            push = f"hvdcloud data push {each.folder} gs://{base}/data/{name} uploads it; name that as the source"
+            push = f"gcloud storage rsync --recursive {each.folder} gs://{base}/data/{name}; name that as the source"
             yield ("data", name), why, push

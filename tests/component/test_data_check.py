@@ -102,7 +102,7 @@ def test_what_is_not_there_is_refused_with_what_puts_it_there(server: StorageSer
     found = check(train="gs://bucket/imagenet/trian", val="gs://bucket/imagenet/val")
     assert (found.status, found.error) == (Status.FAILED, UsageError)
     assert found.message == "data.train: gs://bucket/imagenet/trian holds no objects"
-    assert "hvdcloud data push DIR gs://bucket/imagenet/trian" in found.hint
+    assert "gcloud storage rsync --recursive DIR gs://bucket/imagenet/trian" in found.hint
     found = check(train="gs://nowhere/imagenet")
     assert (found.status, found.error) == (Status.FAILED, UsageError)
     assert found.message == "data.train: there is no bucket gs://nowhere"

@@ -257,7 +257,7 @@ def test_a_template_with_data_names_its_own_folder_whatever_that_is_called(name:
         "train": folder / "data" / "train",
         "test": folder / "data" / "test",
     }
-    assert "hvdcloud data push" in (folder / "hvdcloud.yaml").read_text()
+    assert "gcloud storage rsync" in (folder / "hvdcloud.yaml").read_text()
     with pytest.raises(UsageError, match="nodes with GPUs do not have"):
         init(tmp_path / "other", template=name, name=None, gpus=1)
     assert not (tmp_path / "other").exists()

@@ -345,7 +345,9 @@ def test_data_sets_are_looked_at_before_anything_is_made(cloud: RecordsCloud, tm
     assert report.checks["data"]["message"].startswith("train: 3 B in 1 object of gs://bucket/train in us; ")
     assert report.checks["node rights"]["status"] == "ok"
     empty = well(cloud, tmp_path / "empty", data={"train": "gs://bucket/trian"})
-    examine(empty).failed("data", "gs://bucket/trian holds no objects", "hvdcloud data push DIR", exit_code=2)
+    examine(empty).failed(
+        "data", "gs://bucket/trian holds no objects", "gcloud storage rsync --recursive DIR", exit_code=2
+    )
     refused = empty.hvdcloud("up", "--yes", expect=2)
     assert "error: data.train: gs://bucket/trian holds no objects" in refused.err
     assert cloud.left() == []

@@ -103,9 +103,9 @@ def test_a_folder_is_refused_with_gce_and_the_command_that_uploads_it(file: Path
         "environment variable HVDCLOUD_DATA__VAL: data.val: file:///data/val is a folder of this machine, "
         "and nodes of provider gce do not have it"
     )
-    assert error.hint == "hvdcloud data push /data/val gs://BUCKET/data/val uploads it; name that as the source"
+    assert error.hint == "gcloud storage rsync --recursive /data/val gs://BUCKET/data/val; name that as the source"
     known = refusal(file, "provider: gce\ncheckpoints: {bucket: gs://mine/runs}\n", named)
-    assert "hvdcloud data push /data/val gs://mine/data/val" in known.hint
+    assert "gcloud storage rsync --recursive /data/val gs://mine/data/val" in known.hint
 
 
 def test_what_counts_is_shown_with_its_place(file: Path) -> None:

@@ -206,7 +206,7 @@ def corrupt(name: str, url: str) -> CorruptObjectError:
     """For an object whose bytes have arrived wrong twice."""
     return CorruptObjectError(
         f"{name} in {url} does not verify: its bytes don't have the CRC32C that the bucket promises",
-        hint="the object is damaged in the bucket, or on its way; upload it again: hvdcloud data push",
+        hint="the object is damaged in the bucket, or on its way; upload it again",
     )
 
 

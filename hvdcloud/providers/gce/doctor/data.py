@@ -153,7 +153,7 @@ def _look_at(login: Login, name: str, data: DataConfig) -> SetSize | Finding:
     if not objects and whole:
         return failed(
             f"data.{name}: {data.source} holds no objects",
-            hint=f"hvdcloud data push DIR {data.source} uploads a folder; or correct data.{name}",
+            hint=f"gcloud storage rsync --recursive DIR {data.source} uploads a folder; or correct data.{name}",
             error=UsageError,
         )
     return SetSize(
@@ -185,7 +185,7 @@ def _refused(login: Login, name: str, source: str, error: ApiError) -> Finding:
         return failed(
             f"data.{name}: there is no bucket gs://{bucket}",
             hint=f"correct data.{name}; or gcloud storage buckets create gs://{bucket} --project={login.project} "
-            f"--uniform-bucket-level-access, then hvdcloud data push DIR {source}",
+            f"--uniform-bucket-level-access, then gcloud storage rsync --recursive DIR {source}",
             error=UsageError,
         )
     if error.status in (401, 403):
