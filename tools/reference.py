@@ -70,7 +70,6 @@ FILES = {
     "~/.local/state/hvdcloud/NAME/known_hosts": "the nodes' host keys, pinned when the cluster came up",
     "~/.local/state/hvdcloud/NAME/ssh_config": "for `ssh -F`: one Host block per node",
     "~/.local/state/hvdcloud/NAME/journal.jsonl": "what was about to be made or deleted, written before it was",
-    "~/.local/state/hvdcloud/NAME/tokens.lock": "held by the process that renews the storage token of local nodes",
     "~/.local/state/hvdcloud/NAME/verified.json": "which checkpoints were verified on this machine's disk",
     "~/.local/state/hvdcloud/NAME/bucket/": "the bucket of provider `local`, unless `checkpoints.bucket` names one",
     "CLUSTER/RUN/": "in the bucket: a run's checkpoints, those of node 1 and on in `@node-K/`",

@@ -105,8 +105,18 @@ class Invocation:
             self.console.named_here = loaded.config.name
         return loaded
 
-    def context(self, flags: Mapping[str, object] | None = None, *, default_name: str | None = None) -> Context:
-        """The experiment that hvdcloud.yaml, the environment and these flags describe; arguments as for `load_config`.
+    def context(
+        self,
+        flags: Mapping[str, object] | None = None,
+        *,
+        default_name: str | None = None,
+        bucket: str | None = None,
+    ) -> Context:
+        """The experiment that hvdcloud.yaml, the environment and these flags describe.
+
+        Args:
+            flags, default_name: as for `load_config`.
+            bucket: read instead of the configured one, whatever provider that is for.
 
         Raises UsageError: they are not valid.
         """
@@ -114,7 +124,8 @@ class Invocation:
 
         given = [key for key, value in (flags or {}).items() if value is not None]
         config = self.load_config(flags, default_name=default_name)
-        return Context(config, self.console, flags=given, only_own=self.name is None and default_name is None)
+        only_own = self.name is None and default_name is None
+        return Context(config, self.console, flags=given, only_own=only_own, bucket=bucket)
 
 
 def _version(wanted: bool) -> None:

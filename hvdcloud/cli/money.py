@@ -139,8 +139,7 @@ def history(
     from hvdcloud.lifecycle.history import history as read_history
 
     invocation: Invocation = context.obj
-    flags = {"checkpoints.bucket": bucket}
-    with invocation.context(flags, default_name="any" if bucket else None) as experiment:
+    with invocation.context(default_name="any" if bucket else None, bucket=bucket) as experiment:
         invocation.result = result = read_history(experiment, cluster=invocation.name, limit=limit)
     show_history(invocation.console, result)
 

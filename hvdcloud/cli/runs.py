@@ -283,7 +283,7 @@ def pull(context: typer.Context, run: Run = None, to: To = None, bucket: Bucket 
     from hvdcloud.lifecycle.pull import pull as pull_runs
 
     invocation: Invocation = context.obj
-    with invocation.context({"checkpoints.bucket": bucket}) as experiment:
+    with invocation.context(bucket=bucket) as experiment:
         invocation.result = result = pull_runs(experiment, run_id=run, target=to)
         show_pull(invocation.console, result)
 
@@ -329,7 +329,7 @@ def report(
     from hvdcloud.lifecycle.report import report as write_page
 
     invocation: Invocation = context.obj
-    with invocation.context({"checkpoints.bucket": bucket}) as experiment:
+    with invocation.context(bucket=bucket) as experiment:
         invocation.result = result = write_page(experiment, run_id=run, target=to)
         samples = f"{counted(result.samples, 'sample')} of {counted(result.nodes_sampled, 'node')}"
         files = counted(result.checkpoint_files, "checkpoint file")

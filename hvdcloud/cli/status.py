@@ -78,10 +78,6 @@ def show_status(console: Console, result: StatusResult) -> None:
         if newest.slow_ranks is not None:
             console.answer(newest.slow_ranks.text)
     console.answer(f"checkpoints: {cluster.bucket}")
-    if result.needs_token:
-        console.answer("  uploads wait for a storage token, and continue when this machine gets one")
-    elif result.token_process is not None:
-        console.answer(f"  process {result.token_process} renews the nodes' storage token until they are fetched")
     console.answer(f"cost so far: {dollars(result.dollars_so_far)}{_at_worst(cluster)}")
     if result.nodes_gone:
         console.answer(f"  without {counted(result.nodes_gone, 'node')} that ended before")

@@ -43,8 +43,9 @@ class DataConfig(Section):
 
     source: DataSource = Field(
         examples=["gs://my-bucket/train"],
-        description="gs://BUCKET[/PREFIX], whose objects each node fetches once; or file:///DIR with provider local, a "
-        "folder of this machine that is mounted into the nodes; one outside of the project's only in the environment",
+        description="with provider gce, gs://BUCKET[/PREFIX], whose objects each node fetches once; with local, "
+        "file:///DIR, a folder of this machine that is mounted into the nodes; one outside of the project's only in "
+        "the environment",
     )
     per_node: Literal["all", "shard"] = Field(
         default="all",
@@ -107,8 +108,26 @@ def refused_data(
 ) -> Iterable[tuple[tuple[str, ...], str, str]]:
     """Key, reason and way out of each data set that the provider's nodes cannot have."""
     for name, each in data.items():
-        if each.folder is not None and provider != "local":
+        if provider == "ssh":
+            source = "is in Cloud Storage" if each.folder is None else "is a folder of this machine"
+            ways = "keep it in the project's folder, which runs send, or have run.command fetch it; or provider: gce"
+            yield ("data", name), f"{each.source} {source}, and nodes of provider ssh cannot read it", ways
+        elif provider == "local" and each.folder is None:
+            copy = f"gcloud storage rsync --recursive {each.source} DIR, and data.{name}: file:///DIR; or provider: gce"
+            yield ("data", name), f"{each.source} is in Cloud Storage, which only nodes of provider gce can read", copy
+        elif provider == "gce" and each.folder is not None:
             base = "BUCKET" if bucket is None or not bucket.startswith("gs://") else bucket.split("/")[2]
-            why = f"{each.source} is a folder of this machine, and nodes of provider {provider} do not have it"
+            why = f"{each.source} is a folder of this machine, and nodes of provider gce do not have it"
             push = f"gcloud storage rsync --recursive {each.folder} gs://{base}/data/{name}; name that as the source"
             yield ("data", name), why, push
+
+
+def refused_bucket(bucket: str | None, *, provider: str) -> Iterable[tuple[tuple[str, ...], str, str]]:
+    """Key, reason and way out of checkpoints.bucket, where the provider's nodes cannot write there."""
+    if provider != "gce" and bucket is not None and bucket.startswith("gs://"):
+        why = f"{bucket} is in Cloud Storage, where only nodes of provider gce can write"
+        copy = (
+            "provider: gce; or leave it out: checkpoints go into a folder of this machine, which hvdcloud status "
+            f"names, and gcloud storage rsync --recursive FOLDER {bucket} copies them"
+        )
+        yield ("checkpoints", "bucket"), why, copy

@@ -23,7 +23,7 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from hvdcloud.config.data import refused_data
+from hvdcloud.config.data import refused_bucket, refused_data
 from hvdcloud.config.model import Config
 from hvdcloud.config.trust import ENV_PREFIX, HOSTS, refused
 from hvdcloud.config.types import duration_text, expected, is_duration
@@ -41,8 +41,6 @@ ENV_NOT_CONFIG = {
     "HVDCLOUD_SLOW_RANKS": "0 in `run.env`: ranks do not count how long they wait for others",
     "HVDCLOUD_ADDRESS_URL": "a page that answers with this machine's public IPv4 address and nothing else, for "
     "gce.ssh.source: auto",
-    "HVDCLOUD_STS_ENDPOINT": "where storage tokens for local nodes are asked for, instead of Google's Security Token "
-    "Service: for tests",
     "HVDCLOUD_GOOGLE_REGISTRIES": "more registries, separated by commas, that take a Google access token: mirrors and "
     "proxies",
     "HVDCLOUD_BUILDER": "what builds images: classic or buildkit; default: BuildKit where the engine and the docker "
@@ -334,8 +332,9 @@ def _got(value: object, key: Key) -> str:
 
 
 def _untrusted(config: Config, *, file: Path, places: Mapping[Key, Place]) -> Iterator[_Problem]:
-    """What only the user may decide, and the file does; and data that the nodes cannot have."""
-    unfit = refused_data(config.data, provider=config.provider, bucket=config.checkpoints.bucket)
+    """What only the user may decide, and the file does; data and a bucket that the nodes cannot have."""
+    bucket, provider = config.checkpoints.bucket, config.provider
+    unfit = (*refused_bucket(bucket, provider=provider), *refused_data(config.data, provider=provider, bucket=bucket))
     written = {key: place.source for key, place in places.items()}
     for key, why, fix in (*refused(config, written, project=file.resolve().parent), *unfit):
         yield _Problem(f"{places.get(key, file)}: {'.'.join(key)}: {why}", fix)

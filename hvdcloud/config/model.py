@@ -130,8 +130,8 @@ class CheckpointsConfig(Section):
 
     bucket: BucketUrl | None = Field(
         default=None,
-        description="gs://BUCKET[/PREFIX] or file:///DIR; null, with provider local and ssh, means a folder of this "
-        "machine; a file:// folder can be named in the environment or a flag only",
+        description="with provider gce, gs://BUCKET[/PREFIX]; with local and ssh, file:///DIR, which can be named in "
+        "the environment or a flag only; null, with local and ssh: a folder of this machine's state",
     )
     keep_every: Duration = Field(default=60.0, description="how often new files leave the node")
     workspace_gb: float = Field(

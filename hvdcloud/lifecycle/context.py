@@ -41,7 +41,13 @@ class Context:
     """Opens what a command needs when it needs it, once."""
 
     def __init__(
-        self, config: Config, console: Console, *, flags: Collection[str] = (), only_own: bool = False
+        self,
+        config: Config,
+        console: Console,
+        *,
+        flags: Collection[str] = (),
+        only_own: bool = False,
+        bucket: str | None = None,
     ) -> None:
         self.config = config
         self.only_own = only_own
@@ -49,6 +55,7 @@ class Context:
         self.flags = flags
         """Keys of the configuration that flags of this command gave."""
         self.console = console
+        self._bucket = bucket
         self.state = ClusterState(config.name)
         self.image_plan: ImagePlan | None = None
         """The plan of the image, once it is known."""
@@ -90,7 +97,7 @@ class Context:
     @property
     def bucket_url(self) -> str:
         """Where checkpoints go, as this machine sees it."""
-        return self.config.checkpoints.bucket or default_bucket(self.name)
+        return self._bucket or self.config.checkpoints.bucket or default_bucket(self.name)
 
     @property
     def storage_endpoint(self) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
@@ -42,11 +42,6 @@ def data_request(data: Mapping[str, DataConfig], *, nodes: int, endpoint: str | 
         for name, each in data.items()
     )
     return DataRequest(sets=tuple(sets), index=0, count=max(1, nodes), endpoint=endpoint)
-
-
-def sources(data: Mapping[str, DataConfig]) -> Sequence[str]:
-    """The buckets' addresses, which nodes read with a lent token."""
-    return [each.source for each in data.values() if each.folder is None]
 
 
 def remembered(record: ClusterRecord, data: Mapping[str, DataConfig]) -> Mapping[str, str]:

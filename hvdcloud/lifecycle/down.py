@@ -16,8 +16,6 @@ from hvdcloud.lifecycle.late_arrival import LateArrival
 from hvdcloud.lifecycle.mirror import mirror_of, unsaved_on_nodes
 from hvdcloud.lifecycle.monthly import close_bill, close_bills_of_gone
 from hvdcloud.lifecycle.spending import runs_of
-from hvdcloud.lifecycle.storage_tokens import end as end_renewals
-from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.providers.base import NodeProgress
 from hvdcloud.remote.unsaved import Hazard
 from hvdcloud.runs import retry
@@ -84,7 +82,6 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = (), 
         while found is not None:
             deleted += delete_cluster(context, found)
             found = late_arrival.wait()
-        end_renewals(context.state)
         context.state.forget()
         if retry.pending(context.state.journal.entries(), now=time.time()) is not None:
             _note(context, retry.ENDED, cluster.id if cluster is not None else "")
@@ -216,8 +213,6 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
     unsafe = Unsafe()
     # Where nodes have a bucket each, that a run is complete there does not say that it has come home.
     if not (home and checked) or not set(checked) >= set(list_runs(bucket, cluster.name, suffix=cluster.id)):
-        if (renewal := lend(context, cluster)).error is not None and renewal.waits:
-            raise renewal.error
         unsafe.on_nodes = unsaved_on_nodes(context, cluster)
     for run in list_runs(bucket, cluster.name, suffix=cluster.id):
         # What a node that is gone had not uploaded is lost with it: to wait for that would keep the others forever.

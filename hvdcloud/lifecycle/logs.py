@@ -17,7 +17,6 @@ from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
 from hvdcloud.lifecycle.mirror import bring_from_head, mirroring
 from hvdcloud.lifecycle.notify import is_tried_again, tell_lost
 from hvdcloud.lifecycle.replace import replacing
-from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.remote.ssh import CHUNK, MOST_ERRORS, NODE_PROGRAM, Answer, exit_code, has_ended
 from hvdcloud.runs import archive
 from hvdcloud.runs.log_lines import JobLines, RankLines
@@ -92,7 +91,6 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
         _check_rank(state, rank)
         return _show(context, state, rank=rank, log=log)
     cluster = found or context.cluster()
-    lend(context, cluster)
     state = find_run(context, cluster, run_id)
     _check_rank(state, rank)
     run_id, elastic = state.run, state.elastic is not None
@@ -126,9 +124,6 @@ def read_log(context: Context, cluster: Cluster, state: RunState) -> Followed:
 
 def wait_for_record(context: Context, cluster: Cluster, run_id: str) -> None:
     """Wait until a run that has just ended has its log and how it ended in the bucket, but not long."""
-    # Nodes have lent credentials only until the checkpoints are in the bucket.
-    if context.platform.lends_credentials and (cluster.bucket or context.bucket_url).startswith("gs://"):
-        return
     # What is wrong with the bucket is said where something depends on it.
     with contextlib.suppress(HvdcloudError), context.console.waiting(cluster.name, "waiting for the run's log"):
         bucket = context.bucket(cluster, retry_seconds=BRIEF_RETRY_SECONDS)
@@ -190,7 +185,6 @@ def detached(cluster: Cluster, run_id: str, *, down_when_done: bool) -> Interrup
 def stop(context: Context, run_id: str | None) -> RunState:
     """End a run on every node; what it had written as checkpoints goes to the bucket. Returns the run's state."""
     cluster = context.cluster()
-    lend(context, cluster)
     grace = context.config.run.grace
     ending = f"waiting up to {duration_text(grace)} for the ranks to save (run.grace); checkpoints go to the bucket"
     with context.console.waiting("stop", ending):

@@ -109,7 +109,6 @@ class LostCluster:
         """Delete the lost cluster, if it exists; what its existing nodes have cost, in dollars. Raises as `clear`."""
         from hvdcloud.lifecycle.down import delete_cluster
         from hvdcloud.lifecycle.save import save_checkpoints
-        from hvdcloud.lifecycle.storage_tokens import end as end_renewals
 
         context = self._context
         with context.state.lock(f"{self._command}, which tries a run again"):
@@ -122,6 +121,5 @@ class LostCluster:
                 self._meter.observe(cluster, context.state.record_of(cluster.id))
             if rest := save_checkpoints(context, cluster, run=pending.lost.run):
                 delete_cluster(context, rest, on_interrupt=on_interrupt)
-            end_renewals(context.state)
             context.state.forget()
             return cluster.dollars_so_far

@@ -38,7 +38,7 @@ _ROW = "fetch"
 
 def mirror_of(context: Context, cluster: Cluster) -> Mirror | None:
     """What fetches from the nodes' own buckets; None: they share this machine's."""
-    if not context.provider.bucket_as_seen_by_nodes(bucket=cluster.bucket, bucket_endpoint=None).per_node:
+    if not context.provider.bucket_as_seen_by_nodes(cluster.bucket).per_node:
         return None
     bucket = context.bucket(cluster)
     assert isinstance(bucket, FolderBucket), "nodes have their own buckets only in place of a folder"

@@ -67,12 +67,10 @@ def pull(context: Context, *, run_id: str | None, target: Path | None) -> PullRe
         CheckpointError: something is missing or does not verify; everything else has been fetched.
     """
     from hvdcloud.lifecycle.mirror import bring_home
-    from hvdcloud.lifecycle.storage_tokens import lend
 
     cluster = context.find()
     away: Sequence[HvdcloudError] = ()
     if cluster is not None:
-        lend(context, cluster)
         away = bring_home(context, cluster)
     bucket = context.bucket(cluster)
     with context.console.waiting("pull", "looking for runs"):

@@ -22,7 +22,6 @@ from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.lifecycle.mirror import bring_home, mirror_of, send_for_resume, unsaved_on_nodes
 from hvdcloud.lifecycle.monthly import check_month, grow_bill
-from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.providers.base import OnProgress
 from hvdcloud.remote.join import join, spec_of
 from hvdcloud.remote.unsaved import Hazard
@@ -96,7 +95,6 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
         done = not change.make and not change.remove and cluster.expected_nodes == nodes
         run: RunState | None = None
         if not done:
-            lend(context, cluster)
             run = next((state for state in context.run_states(cluster) if not state.done), None)
             _check_run(run, nodes, cluster)
             if not force and run is None:

@@ -13,13 +13,13 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.checkpoints.manifest import list_runs, run_prefix
+from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.cluster.nodes_gone import not_whole
 from hvdcloud.doctor.command import ASSIGNMENT
 from hvdcloud.errors import HvdcloudError, OutputClosedError, UsageError, first_of
 from hvdcloud.lifecycle import notify
 from hvdcloud.lifecycle.changes import changes_since_up
-from hvdcloud.lifecycle.data import data_request, remembered, show_data, sources
+from hvdcloud.lifecycle.data import data_request, remembered, show_data
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.horovod import (
     CHECKPOINTS,
@@ -36,7 +36,6 @@ from hvdcloud.lifecycle.pull import check_target
 from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.run_model import RunResult, result_of_followed
 from hvdcloud.lifecycle.run_options import RunOptions
-from hvdcloud.lifecycle.storage_tokens import keep_renewing
 from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.remote.code import Sending, list_code, prepare
 from hvdcloud.remote.join import spec_of
@@ -172,26 +171,17 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     with context.console.waiting("run", "reading the project's files"):
         code = list_code(config.project_dir, warn=context.console.warn)
     endpoint = context.storage_endpoint
-    seen = context.provider.bucket_as_seen_by_nodes(bucket=cluster.bucket, bucket_endpoint=endpoint)
-    data = data_request(config.data, nodes=sum(1 for host in hosts if host.slots), endpoint=seen.bucket_endpoint)
+    data = data_request(config.data, nodes=sum(1 for host in hosts if host.slots), endpoint=endpoint)
     header = {
         "run": run_id,
         "cluster": cluster.name,
-        "bucket": seen.bucket,
-        "bucket_endpoint": seen.bucket_endpoint,
+        "bucket": context.provider.bucket_as_seen_by_nodes(cluster.bucket).bucket,
+        "bucket_endpoint": endpoint,
         "keep_every": config.checkpoints.keep_every,
         "workspace_bytes": int(config.checkpoints.workspace_gb * 1e9),
         "command": command,
         "env": environment,
         "resume": resume,
-        # What it continues from may itself continue from an earlier run of the cluster's name.
-        "credentials": context.platform.storage_credentials(
-            cluster.bucket,
-            endpoint=endpoint,
-            writes=run_prefix(cluster.name, run_id),
-            reads=[f"{cluster.name}/"] if resume else [],
-            data=sources(config.data),
-        ),
         "elastic": elastic is not None,
         "stuck": config.limits.stuck,
         "grace": config.run.grace,
@@ -250,7 +240,6 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             context.state.save(replace(record, runs=(*record.runs, run_id), data=known))
             context.state.journal.record("run", cluster_id=cluster.id, run=run_id)
             fleet.head.call(f"launch {run_id}", payload=payload)
-            keep_renewing(context, cluster)
     except NodeRefusedError as error:
         context.state.save(record)
         if not plain_name(error.answer.get("active")):

@@ -12,7 +12,6 @@ from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import CheckpointError, NodeError
 from hvdcloud.lifecycle.down import Unsafe, if_nodes_ended, refusal
 from hvdcloud.lifecycle.mirror import mirror_of, unsaved_on_nodes
-from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.remote.join import pin_known
 from hvdcloud.remote.keys import pinned
 from hvdcloud.remote.ssh import Fleet
@@ -46,7 +45,6 @@ def save_checkpoints(context: Context, cluster: Cluster, *, run: str) -> Cluster
     cluster = _started_again(context, cluster)
     with context.console.waiting(context.name, "saving what its nodes hold"):
         while True:
-            lend(context, cluster)
             unsafe = _unsafe(context, cluster)
             if not unsafe:
                 return cluster

@@ -13,7 +13,6 @@ from hvdcloud.console import Console, Draw
 from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.lifecycle.logs import read_log
 from hvdcloud.lifecycle.run_model import RunResult, result_of, result_of_followed
-from hvdcloud.lifecycle.storage_tokens import background_process, lend
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
@@ -35,10 +34,6 @@ class StatusResult:
     """What everything of it that exists has cost, by the price table."""
     nodes_gone: int
     """Preempted or deleted; what they had cost is not counted."""
-    token_process: int | None = None
-    """The process of this machine that renews the nodes' storage token; None: they need none."""
-    needs_token: bool = False
-    """Uploads wait for a storage token, and this machine could not get another one."""
 
 
 def status(context: Context) -> StatusResult:
@@ -51,7 +46,6 @@ def status(context: Context) -> StatusResult:
         context.console.warn(f"{', '.join(cluster.unseen)} did not answer; what exists there is not shown")
     runs: list[RunResult] = []
     unknown = ""
-    renewal = lend(context, cluster)
     try:
         states = context.run_states(cluster)
         runs = [_so_far(context, cluster, result_of(cluster.name, state)) for state in states]
@@ -67,8 +61,6 @@ def status(context: Context) -> StatusResult:
         age_seconds=time.time() - cluster.created.timestamp(),
         dollars_so_far=cluster.dollars_so_far,
         nodes_gone=max(0, cluster.expected_nodes - len(cluster.nodes)),
-        token_process=background_process(context.state) if renewal.ends is not None else None,
-        needs_token=renewal.waits,
     )
 
 

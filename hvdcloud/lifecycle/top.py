@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.json_values import mapping, text
-from hvdcloud.lifecycle.storage_tokens import lend
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.progress import LogReader, Position
@@ -180,7 +179,6 @@ class Observer:
                 fresh.start()
 
     def _ask_provider(self) -> None:
-        lend(self._context, self._cluster)
         while not self._ending.wait(PROVIDER_SECONDS):
             try:
                 found = self._context.query()

@@ -20,13 +20,13 @@ from hvdcloud.json_values import parse_object
 _USAGE = (
     "entrypoint | serve | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
     "logs RUN [--follow] [--offset N] | "
-    "state [RUN] | look [--offset N] | stacks RUN | stop RUN | flush | token | bucket | data | data-state | "
+    "state [RUN] | look [--offset N] | stacks RUN | stop RUN | flush | bucket | data | data-state | "
     "data-fetcher | notify RUN end|cost|head-lost | "
     "leave [WHY] | poweroff | idle | end-if-idle | end-at-limit SECONDS"
 )
 
 
-# What only the laptop asks for: activity from outside. Not `token`: a background process sends it.
+# What only the laptop asks for: activity from outside.
 _FROM_OUTSIDE = {
     *("join", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stacks", "stop", "flush"),
     *("bucket", "data"),
@@ -94,7 +94,7 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
 
         offset, rest = _offset(verb, rest)
         return snapshot.main(offset=offset)
-    if verb in ("state", "stop", "flush", "stacks", "token"):
+    if verb in ("state", "stop", "flush", "stacks"):
         from hvdcloud.node.run import control
 
         if verb == "state":
@@ -103,7 +103,7 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
             return control.stop(_one(verb, rest))
         if verb == "stacks":
             return control.stacks(_one(verb, rest))
-        return control.flush() if verb == "flush" else control.take_tokens(_request(verb).get("tokens") or {})
+        return control.flush()
     if verb in ("data", "data-state", "data-fetcher"):
         from hvdcloud.node.data import fetcher
 

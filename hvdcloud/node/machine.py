@@ -25,6 +25,11 @@ def facts() -> dict[str, Any]:
     return read_json(node_file()) or {}
 
 
+def on_vm() -> bool:
+    """Whether this node is a VM with a metadata server, which gives tokens of the VM's service account."""
+    return bool(facts().get("metadata"))
+
+
 def name() -> str:
     """This node's name."""
     return str(facts().get("name") or socket.gethostname())

@@ -113,18 +113,13 @@ def volatile_dir() -> Path:
 
 
 def secret_dir(run: str) -> Path:
-    """Environment with secrets, credentials and the agent's socket of one run; mode 0700."""
+    """Environment with secrets, and the agent's socket of one run; mode 0700."""
     return volatile_dir() / check_run_id(run)
 
 
 def env_file(run: str) -> Path:
     """Environment of the ranks, secrets included; mode 0600; gone when the run has ended."""
     return secret_dir(run) / "env.json"
-
-
-def credentials_file(run: str) -> Path:
-    """Google credentials for the agent alone; mode 0600; gone when the checkpoints are complete."""
-    return secret_dir(run) / "credentials.json"
 
 
 def notify_file(run: str) -> Path:
@@ -165,11 +160,6 @@ def data_request_file() -> Path:
 def data_states_file() -> Path:
     """How far the fetcher of data sets is."""
     return volatile_dir() / "data-states.json"
-
-
-def data_credentials_file() -> Path:
-    """Google credentials for the fetcher of data sets alone; mode 0600; gone when the sets are ready."""
-    return volatile_dir() / "data-credentials.json"
 
 
 def workspace() -> Path:

@@ -115,7 +115,6 @@ class NodeBucket:
     """How the nodes see what the laptop sees under another name."""
 
     bucket: str
-    bucket_endpoint: str | None = None
     mounts: Mapping[str, str] = field(default_factory=dict)
     per_node: bool = False
     """Each node has one of its own, and what is in it has to be brought to the laptop's."""
@@ -149,8 +148,6 @@ class Platform(Protocol):
     costs_money: bool
     processor: str | None
     """The nodes', as in wheel names; None: this machine's."""
-    lends_credentials: bool
-    """Nodes open buckets with this machine's credentials, and only during a run; False: with their own."""
 
     @property
     def needs_registry(self) -> bool:
@@ -188,23 +185,6 @@ class Platform(Protocol):
 
     def device_mismatch(self) -> Problem | None:
         """GPUs that are paid for and that the image does not use, or GPUs that the image needs and nodes lack."""
-
-    def storage_credentials(
-        self, bucket: str, *, endpoint: str | None, writes: str, reads: Sequence[str] = (), data: Sequence[str] = ()
-    ) -> str | None:
-        """What the agents on nodes open buckets with, as the run request carries it; None: nothing is needed.
-
-        Args:
-            writes: the folder of the bucket, ending in "/", that they need for their run.
-            reads: those that they read only.
-            data: the sources of data sets, which they read only.
-
-        Raises:
-            CredentialsError: this machine has none, or they are refused.
-        """
-
-    def lends_token(self, *buckets: str, endpoint: str | None) -> bool:
-        """Whether what `storage_credentials` returns is a token that ends, and has to be sent again in time."""
 
     def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
         """The estimate for what is kept in a bucket of the provider's; None: it has no price."""
@@ -344,5 +324,5 @@ class Provider(Protocol):
     def close(self) -> None:
         """End its connections."""
 
-    def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
+    def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         """How nodes reach a bucket that the laptop knows as `bucket`. Pure."""

@@ -118,8 +118,6 @@ class UploadReport:
     """Sentences about what is not uploaded: links that lead elsewhere, names that no checkpoint may have."""
     left_out: Sequence[str] = ()
     """Files and folders of the project's folder that are too large to be kept."""
-    needs_token: bool = False
-    """The storage token has ended, and uploads wait for the next one."""
 
     @classmethod
     def from_json(cls, value: object) -> UploadReport:
@@ -136,12 +134,11 @@ class UploadReport:
             errors=[f"{node}: {error}" for node, report in reports.items() for error in report.errors],
             skipped=[f"{node}: {what}" for node, report in reports.items() for what in report.skipped],
             left_out=sorted({name for report in reports.values() for name in report.left_out}),
-            needs_token=any(report.needs_token for report in reports.values()),
         )
 
     def to_json(self) -> dict[str, Any]:
         found = asdict(self)
-        return {key: found[key] for key in found if found[key] or key not in ("others", "left_out", "needs_token")}
+        return {key: found[key] for key in found if found[key] or key not in ("others", "left_out")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hvdcloud.runs.stacks import Stuck
 
 _ABSENT_IF_EMPTY = (
-    *("making", "nodes_preempted", "not_deleted", "supervisor_dead", "needs_token"),
+    *("making", "nodes_preempted", "not_deleted", "supervisor_dead"),
     *("data", "metrics", "waits"),
 )
 _ABSENT_IF_NONE = ("stuck", "left_behind", "launched", "training_since", "training_until")
@@ -205,8 +205,6 @@ class RunState:
     """What went wrong when the head deleted the nodes after the run."""
     supervisor_dead: bool = False
     """The supervisor was killed; how the run ended is not written down yet."""
-    needs_token: Sequence[str] = ()
-    """The nodes whose uploads wait for a storage token."""
     stuck: Stuck | None = None
     """Where its ranks were, if it was ended because nothing moved any more."""
     data: Sequence[NodeData] = ()

@@ -8,17 +8,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from datetime import timezone
-from pathlib import Path
-from typing import Any
 
 from hvdcloud.errors import CredentialsError
-from hvdcloud.json_values import parse_object
-from hvdcloud.storage.token_file import RENEW_HINT, TokenMissingError, token_expiry
 
-_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
 _METADATA = "/computeMetadata/v1/instance/service-accounts/default/token"
-# Seconds for which a file is not read again, and before its end at which a token is not used any more.
+# Seconds for which a token is not asked for again, and before its end at which it is not used any more.
 _FRESH = 1.0
 _MARGIN = 30.0
 
@@ -27,25 +21,22 @@ class AccessToken:
     """Safe to use from several threads.
 
     Args:
-        credentials_file: as `open_bucket` takes it.
-        anonymous: there are no credentials, and none are looked for.
+        on_vm: the tokens are those of the VM's service account; else requests are anonymous.
     """
 
-    def __init__(self, credentials_file: Path | None, *, anonymous: bool) -> None:
-        self._file = credentials_file
-        self._anonymous = credentials_file is None and anonymous
+    def __init__(self, *, on_vm: bool) -> None:
+        self._on_vm = on_vm
         self._lock = threading.Lock()
         self._token = ""
         self._until = 0.0
-        self._google: Any = None
 
     def header(self) -> dict[str, str]:
-        """For a request. Raises CredentialsError: there is no token now; TokenMissingError: a new one is awaited."""
-        if self._anonymous:
+        """For a request. Raises CredentialsError: there is no token."""
+        if not self._on_vm:
             return {}
         with self._lock:
             if time.time() >= self._until:
-                self._token, self._until = self._renewed()
+                self._token, self._until = _of_metadata_server()
             return {"Authorization": f"Bearer {self._token}"}
 
     def refused(self, header: dict[str, str]) -> bool:
@@ -53,45 +44,7 @@ class AccessToken:
         with self._lock:
             if header.get("Authorization") == f"Bearer {self._token}":
                 self._until = 0.0
-        return not self._anonymous
-
-    def _renewed(self) -> tuple[str, float]:
-        content = self._content()
-        expiry = token_expiry(content)
-        if content is not None and expiry is not None:
-            if expiry <= time.time():
-                raise TokenMissingError("the data sets wait for a storage token", hint=RENEW_HINT)
-            return str(content["token"]), time.time() + _FRESH
-        if content == {"type": "metadata"}:
-            return _of_metadata_server()
-        return self._of_google()
-
-    def _content(self) -> dict[str, Any] | None:
-        try:
-            return parse_object(self._file.read_bytes()) if self._file is not None else None
-        except OSError as error:
-            raise CredentialsError(f"no usable Google credentials: {error}", hint=RENEW_HINT) from error
-
-    def _of_google(self) -> tuple[str, float]:
-        import google.auth
-        from google.auth.exceptions import GoogleAuthError
-        from google.auth.transport.requests import Request
-
-        try:
-            if self._google is None:
-                if self._file is None:
-                    self._google, _ = google.auth.default(scopes=[_SCOPE])
-                else:
-                    self._google, _ = google.auth.load_credentials_from_file(str(self._file), scopes=[_SCOPE])
-            self._google.refresh(Request())
-        except (GoogleAuthError, ValueError) as error:
-            why = (str(error).splitlines() or [""])[0].partition(". ")[0]
-            hint = "gcloud auth application-default login"
-            raise CredentialsError(f"no usable Google credentials: {why}", hint=hint) from error
-        ends = self._google.expiry
-        # Google's times have no zone, and are UTC.
-        until = time.time() + 60.0 if ends is None else ends.replace(tzinfo=timezone.utc).timestamp() - _MARGIN
-        return str(self._google.token), max(time.time() + _FRESH, until)
+        return self._on_vm
 
 
 def _of_metadata_server() -> tuple[str, float]:

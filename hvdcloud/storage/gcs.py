@@ -33,7 +33,7 @@ from hvdcloud.storage.base import (
     vanished,
 )
 from hvdcloud.storage.checksum import KEPT, Sha256, crc32c_of_bytes, crc32c_of_file, open_plain
-from hvdcloud.storage.gcs_client import holds_token, make_client
+from hvdcloud.storage.gcs_client import make_client
 from hvdcloud.storage.gcs_errors import explain, http_status
 from hvdcloud.storage.threads import Outcome, attempt, parallel
 
@@ -54,14 +54,13 @@ class GcsBucket:
     write_once = True
 
     def __init__(
-        self, *, bucket: str, prefix: str, endpoint: str | None, credentials_file: Path | None, retry_seconds: float
+        self, *, bucket: str, prefix: str, endpoint: str | None, credentials: Any, retry_seconds: float
     ) -> None:
         from google.cloud.storage.retry import DEFAULT_RETRY
 
         self._name = bucket
         self._prefix = f"{prefix}/" if prefix else ""
-        self._client = make_client(endpoint=endpoint, credentials_file=credentials_file)
-        self._by_token = credentials_file is not None and holds_token(credentials_file)
+        self._client = make_client(endpoint=endpoint, credentials=credentials)
         self._bucket = self._client.bucket(bucket)
         self._kwargs: dict[str, Any] = {
             "timeout": TIMEOUT,
@@ -319,7 +318,7 @@ class GcsBucket:
             raise self._explain(error, doing) from error
 
     def _explain(self, error: BaseException, doing: str) -> Exception:
-        return explain(error, doing=doing, url=self.url, by_token=self._by_token)
+        return explain(error, doing=doing, url=self.url)
 
 
 class _WatchedFile:

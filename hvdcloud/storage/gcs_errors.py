@@ -12,16 +12,14 @@ from hvdcloud.storage.base import (
     PreconditionError,
     disk_error,
 )
-from hvdcloud.storage.token_file import RENEW_HINT, WAITING, TokenMissingError
 
 
-def explain(error: BaseException, *, doing: str, url: str, by_token: bool) -> Exception:
+def explain(error: BaseException, *, doing: str, url: str) -> Exception:
     """What an error of the library means to the user.
 
     Args:
         doing: what failed, such as `reading NAME`.
         url: the bucket's.
-        by_token: the credentials are a token that ends, and is followed by another.
     """
     import requests
     import urllib3
@@ -49,8 +47,6 @@ def explain(error: BaseException, *, doing: str, url: str, by_token: bool) -> Ex
     away = isinstance(error.__cause__, TransportError) and len(error.__cause__.args) == 1
     if away or code in (408, 429) or (code is not None and code >= 500) or isinstance(error, network):
         return unreachable(f"{what} failed, also when tried again", error)
-    if by_token and (code == 401 or isinstance(error, GoogleAuthError)):
-        return TokenMissingError(f"{WAITING} ({doing})", hint=RENEW_HINT)
     if code in (401, 403) or isinstance(error, GoogleAuthError):
         return CredentialsError(
             f"{what} was refused: {in_short(error)}",

@@ -27,7 +27,6 @@ from hvdcloud.storage.base import (
 )
 from hvdcloud.storage.checksum import CRC32C
 from hvdcloud.storage.http_connection import Connection
-from hvdcloud.storage.token_file import TokenMissingError
 
 ENDPOINT = "https://storage.googleapis.com"
 PAGE = 1000
@@ -41,6 +40,10 @@ _T = TypeVar("_T")
 
 class _TransientError(Exception):
     """The service asks to be tried again."""
+
+
+class _TokenRefusedError(_TransientError):
+    """The service does not take this token, and may take the next one."""
 
 
 class LocalWriteError(Exception):
@@ -200,17 +203,20 @@ class GcsReader:
         if status in (404, 412):
             raise missing()
         if status == 401 and self._token.refused(authorization):
-            raise TokenMissingError(f"{self.url} does not take this token", hint="hvdcloud status renews it")
+            raise _TokenRefusedError(what)
         if status in (401, 403):
-            raise CredentialsError(
-                f"{self.url}: {what} was refused (HTTP {status})",
-                hint=f"hvdcloud setup --data {self.url} gives nodes the right to read it",
-            )
+            raise self._refused(what, status)
         if status in (408, 429) or status >= 500:
             raise _TransientError(f"HTTP {status}")
         if status == 416:
             raise CorruptObjectError(f"{what} in {self.url} is shorter than listed", hint="hvdcloud run lists it again")
         raise CheckpointError(f"{self.url}: {what} was answered with HTTP {status}", hint="hvdcloud run again")
+
+    def _refused(self, what: str, status: int) -> CredentialsError:
+        return CredentialsError(
+            f"{self.url}: {what} was refused (HTTP {status})",
+            hint=f"hvdcloud setup --data {self.url} gives nodes the right to read it",
+        )
 
     def _retried(self, doing: str, attempt: Callable[[], _T], *, progress: Callable[[], int] = lambda: 0) -> _T:
         """Make an attempt, and others for as long as nothing arrives for RETRY_SECONDS at most."""
@@ -219,13 +225,13 @@ class GcsReader:
         while True:
             try:
                 return attempt()
-            except (_TransientError, TokenMissingError, OSError) as error:
+            except (_TransientError, OSError) as error:
                 self._connection.close()
                 if progress() > seen:
                     deadline, delay, seen = time.monotonic() + RETRY_SECONDS, _FIRST_DELAY, progress()
                 if time.monotonic() + delay >= deadline:
-                    if isinstance(error, TokenMissingError):
-                        raise
+                    if isinstance(error, _TokenRefusedError):
+                        raise self._refused(str(error), 401) from None
                     raise BucketUnreachableError(
                         f"{doing} failed, also when tried again: {error or type(error).__name__}",
                         hint="check the network and type the command again: what is verified is not fetched again",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from hvdcloud.errors import UsageError
@@ -13,16 +14,14 @@ from hvdcloud.storage.gcs import GcsBucket
 
 
 def open_bucket(
-    url: str, *, endpoint: str | None = None, credentials_file: Path | None = None, retry_seconds: float = RETRY_SECONDS
+    url: str, *, endpoint: str | None = None, credentials: Any = None, retry_seconds: float = RETRY_SECONDS
 ) -> Bucket:
     """The bucket that `file:///DIR` or `gs://BUCKET[/PREFIX]` names; no request is made yet.
 
     Args:
         endpoint: another Cloud Storage endpoint, such as `http://127.0.0.1:9023`; default: STORAGE_EMULATOR_HOST.
-            Without `credentials_file` it is accessed anonymously.
-        credentials_file: Google credentials as JSON, a token that is replaced before it ends (token_file.py), or
-            `{"type": "metadata"}` for those of the service account of the VM that this runs on; default: Application
-            Default Credentials.
+            Without `credentials` it is accessed anonymously.
+        credentials: of google-auth, such as `vm_credentials()`; default: Application Default Credentials.
         retry_seconds: how long each request is retried while the network or the service fails.
 
     Raises UsageError: any other URL; CredentialsError: no Google credentials, or not readable.
@@ -42,7 +41,7 @@ def open_bucket(
             bucket=bucket,
             prefix=prefix.strip("/"),
             endpoint=endpoint or os.environ.get("STORAGE_EMULATOR_HOST") or None,
-            credentials_file=credentials_file,
+            credentials=credentials,
             retry_seconds=retry_seconds,
         )
     raise UsageError(f"{url!r} is not a bucket", hint=hint)

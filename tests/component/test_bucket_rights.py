@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import google.auth
 import pytest
 
 from hvdcloud.checkpoints.manifest import (
@@ -118,9 +119,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         service_account("node-token") as account,
     ):
         account.write(tmp_path / "key.json")
-        node = open_bucket(
-            "gs://bucket/runs", endpoint=server.url, credentials_file=tmp_path / "key.json", retry_seconds=5
-        )
+        scopes = ["https://www.googleapis.com/auth/devstorage.read_write"]
+        credentials, _ = google.auth.load_credentials_from_file(str(tmp_path / "key.json"), scopes=scopes)
+        node = open_bucket("gs://bucket/runs", endpoint=server.url, credentials=credentials, retry_seconds=5)
         yield Place(server, node, tmp_path)
         assert set(server.tokens) <= {"", "node-token"}
 

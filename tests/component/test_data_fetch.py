@@ -24,7 +24,6 @@ from hvdcloud.errors import ExitCode
 from hvdcloud.node.data.plan import range_line
 from hvdcloud.node.data.sets import FAILED, FETCHING, READY, DataSet
 from hvdcloud.storage.checksum import combined_crc32c, crc32c_of_bytes, crc32c_text
-from hvdcloud.storage.token_file import token_text
 from tests.standins.storage.server import StorageServer, running_server
 from tests.support.data_node import PREFIX, DataNode, delete, downloads, plant, put
 from tests.support.generated_listing import generated_listing
@@ -411,9 +410,11 @@ def test_another_request_ends_the_old_one(server: StorageServer, node: DataNode)
     assert not (node.data / "train").exists()
 
 
-def test_a_token_is_renewed_in_the_middle(server: StorageServer, node: DataNode) -> None:
+def test_a_token_of_the_vm_that_ends_in_the_middle_is_followed_by_the_next(
+    server: StorageServer, node: DataNode
+) -> None:
     put(server, small(40))
-    valid, changed, asked = {"one"}, threading.Event(), itertools.count()
+    valid, changed, asked = ["one"], threading.Event(), itertools.count()
     pages = 6
 
     def authorize(token: str) -> bool:
@@ -423,16 +424,15 @@ def test_a_token_is_renewed_in_the_middle(server: StorageServer, node: DataNode)
         return token in valid
 
     server.authorize = authorize
-    node.start(credentials=token_text("one", expiry=time.time() + 3600), train=PREFIX)
-    node.reaches(files=1)
-    valid.clear()
-    valid.add("two")
-    changed.set()
-    node.start(credentials=token_text("two", expiry=time.time() + 3600), train=PREFIX)
-    [state] = node.ended()
+    with answering(lambda _: Reply({"access_token": valid[0], "expires_in": 3600})) as metadata:
+        node.metadata = metadata.removeprefix("http://")
+        node.start(train=PREFIX)
+        node.reaches(files=1)
+        valid[0] = "two"
+        changed.set()
+        [state] = node.ended()
     assert state.phase == READY, state
     assert server.tokens["two"] >= 30
-    assert not (node.root / "run/hvdcloud/data-credentials.json").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
@@ -507,5 +507,4 @@ def test_any_number_of_objects_is_listed_in_pages_with_flat_memory(tmp_path: Pat
 def test_bad_requests_are_refused(node: DataNode) -> None:
     for data in (None, {}, {"sets": [{"name": "../x", "source": "gs://b"}]}, {"sets": [], "index": 1, "count": 1}):
         assert "error" in node.verb("data", message={"data": data})
-    assert "error" in node.verb("data", message={"data": {"sets": []}, "credentials": "no JSON"})
     assert json.dumps(node.verb("data-state")) == '{"states": []}'

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from hvdcloud.errors import ExitCode, HvdcloudError
 from hvdcloud.lifecycle.run_model import result_of
 from hvdcloud.node.data.sets import DataRequest, DataSet
 from hvdcloud.runs.state import RunState
-from hvdcloud.storage.token_file import token_text
 from tests.standins.storage import StorageServer, running_server
 from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces
 from tests.support.harness import until
@@ -214,33 +212,6 @@ def test_a_disk_that_is_too_small_ends_the_run_with_exit_code_4_before_any_byte(
     assert "gce.disk_gb" in (error.hint or "")
     assert bucket.fetched() == []
     assert not has_begun(cluster)
-
-
-@ONE_NODE
-def test_a_token_that_ends_while_data_are_fetched_is_renewed_and_the_fetch_continues(
-    cluster: NodeCluster, bucket: Bucket
-) -> None:
-    valid = {"first"}
-    bucket.server.authorize = valid.__contains__
-    bucket.close()
-    ends = time.time() + 3600
-    cluster.start_run(READS, data=bucket.request(), credentials=token_text("first", expiry=ends))
-    wait_until_fetching(cluster, bucket)
-    fetchers = [fetcher_of(cluster, name) for name in cluster.names]
-    # The list is still allowed; what comes after it needs another token.
-    valid.clear()
-    bucket.open()
-    until(bucket.refused, seconds=60, what="the first token to be refused")
-    valid.add("second")
-    for name in cluster.names:
-        answer = cluster.verb(name, "token", payload={"tokens": {RUN: token_text("second", expiry=ends)}})
-        assert answer["runs"][RUN] == int(ends)
-    assert [fetcher_of(cluster, name) for name in cluster.names] == fetchers
-
-    assert cluster.wait_done(seconds=90)["result"] == "succeeded"
-
-    assert set_of(cluster, "n0") == FILES
-    assert bucket.server.tokens["second"] >= len(FILES)
 
 
 @ONE_NODE

@@ -169,22 +169,6 @@ def test_a_peer_that_no_name_service_knows_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "kept"),
-    [
-        ("metadata", {"type": "metadata"}),
-        ('{"type": "service_account", "project_id": "p"}', {"type": "service_account", "project_id": "p"}),
-    ],
-)
-def test_credentials_are_for_root_alone(cluster: NodeCluster, sent: str, kept: dict[str, str]) -> None:
-    cluster.prepare(["true"], credentials=sent)
-
-    for name in cluster.names:
-        file = cluster.root(name) / "run/hvdcloud" / RUN / "credentials.json"
-        assert json.loads(file.read_text()) == kept
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize(
     ("address", "interface"),
     [("172.17.0.9", "eth0"), ("172.18.0.9", "docker0"), ("10.1.2.3", "eth0"), ("192.168.0.1", "eth0")],
 )
@@ -378,7 +362,7 @@ def test_whether_a_worker_could_start_on_a_node(
         (node_root / "bin/python").chmod(0o755)
     environment = {"PATH": str(node_root / "bin")}
     write_json(node_root / "var/lib/hvdcloud/node.json", {"name": "n0", "cores": None, "environment": environment})
-    write_private(RUN, environment={"SETTING": "user"}, credentials=None)
+    write_private(RUN, environment={"SETTING": "user"})
 
     assert worker_problem(spec(**changes)) == problem
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import google.auth
 import pytest
 
 from hvdcloud.errors import CredentialsError
@@ -62,7 +63,8 @@ def builds(script: Script, _: Path) -> None:
 
 
 def lists_the_bucket(script: Script, login: Path) -> None:
-    bucket = GcsBucket(bucket="b", prefix="", endpoint=script.url, credentials_file=login, retry_seconds=5)
+    credentials, _ = google.auth.load_credentials_from_file(str(login))
+    bucket = GcsBucket(bucket="b", prefix="", endpoint=script.url, credentials=credentials, retry_seconds=5)
     assert list(bucket.list("")) == []
 
 

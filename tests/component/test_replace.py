@@ -114,8 +114,8 @@ class Cloud:
     def close(self) -> None:
         pass
 
-    def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
-        return NodeBucket(bucket=bucket, bucket_endpoint=bucket_endpoint)
+    def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
+        return NodeBucket(bucket=bucket)
 
     def host_keys(self, nodes: Sequence[Node]) -> dict[str, str]:
         return {node.name: self.host_key[node.name] for node in nodes if node.name in self.host_key}

@@ -190,7 +190,8 @@ def test_every_key_that_a_comment_offers_is_valid(template: Path, tmp_path: Path
     text = (template / "hvdcloud.yaml").read_text(encoding="utf-8")
     file = tmp_path / "hvdcloud.yaml"
     file.write_text(uncommented(text), encoding="utf-8")
-    config = load_config(file, environ=DATA if template.name in WITH_DATA else {})
+    data = dict.fromkeys(DATA, "gs://my-bucket/data") if template.name in WITH_DATA else {}
+    config = load_config(file, flags={"provider": "gce"}, environ=data)
     assert config.run.secrets == ["WANDB_API_KEY"]
     assert config.checkpoints.bucket == "gs://my-bucket/digits"
     assert config.image.repository

@@ -22,12 +22,12 @@ TOKEN = "token-of-the-vm"
 # google-auth reads the variables when it is imported, so this takes a process of its own.
 _JOB = """
 import json, sys, time
-from pathlib import Path
+from hvdcloud.storage.gcs_client import vm_credentials
 from hvdcloud.storage.open import open_bucket
 from hvdcloud.errors import HvdcloudError
 
 time.sleep = lambda seconds: None  # between google-auth's attempts
-bucket = open_bucket("gs://bucket/p", endpoint=sys.argv[1], credentials_file=Path(sys.argv[2]), retry_seconds=2)
+bucket = open_bucket("gs://bucket/p", endpoint=sys.argv[1], credentials=vm_credentials(), retry_seconds=2)
 try:
     bucket.write("x", b"weights")
     print(json.dumps([bucket.read("x").decode(), [info.name for info in bucket.list("")]]))
@@ -55,10 +55,8 @@ def metadata_server(*, refuses: int = 0) -> Iterator[tuple[str, list[str]]]:
         yield url.removeprefix("http://"), asked
 
 
-def job(endpoint: str, metadata: str, folder: Path) -> list[Any]:
-    """What a node with the credentials `metadata` gets to see of a bucket."""
-    file = folder / "credentials.json"
-    file.write_text('{"type": "metadata"}\n')
+def job(endpoint: str, metadata: str) -> list[Any]:
+    """What a VM gets to see of a bucket."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(REPOSITORY),
@@ -67,7 +65,7 @@ def job(endpoint: str, metadata: str, folder: Path) -> list[Any]:
         "GOOGLE_APPLICATION_CREDENTIALS": "/nowhere",
     }
     done = subprocess.run(
-        [sys.executable, "-c", _JOB, endpoint, str(file)],
+        [sys.executable, "-c", _JOB, endpoint],
         env=environment,
         capture_output=True,
         text=True,
@@ -81,14 +79,14 @@ def job(endpoint: str, metadata: str, folder: Path) -> list[Any]:
 
 def test_every_request_carries_the_token_of_the_vm_also_where_an_endpoint_is_given(tmp_path: Path) -> None:
     with running_server(tmp_path / "server", authorize=TOKEN.__eq__) as server, metadata_server() as (metadata, asked):
-        assert job(server.url, metadata, tmp_path) == ["weights", ["x"]]
+        assert job(server.url, metadata) == ["weights", ["x"]]
         assert set(server.tokens) == {TOKEN}
     assert f"{ACCOUNT}default/token" in asked
 
 
 def test_a_token_that_the_bucket_does_not_take_is_a_matter_of_roles(tmp_path: Path) -> None:
     with running_server(tmp_path / "server", authorize="other".__eq__) as server, metadata_server() as (metadata, _):
-        kind, message, hint = job(server.url, metadata, tmp_path)
+        kind, message, hint = job(server.url, metadata)
     assert kind == "CredentialsError"
     assert "Invalid Credentials" in message
     assert "roles/storage.objectUser" in hint
@@ -96,7 +94,7 @@ def test_a_token_that_the_bucket_does_not_take_is_a_matter_of_roles(tmp_path: Pa
 
 def test_a_metadata_server_that_is_away_is_no_reason_to_give_a_checkpoint_up(tmp_path: Path) -> None:
     with running_server(tmp_path / "server") as server, metadata_server(refuses=503) as (metadata, asked):
-        kind, message, _ = job(server.url, metadata, tmp_path)
+        kind, message, _ = job(server.url, metadata)
     assert kind == "BucketUnreachableError"
     assert "Metadata server unavailable" in message
     assert len(asked) > 1
@@ -104,6 +102,6 @@ def test_a_metadata_server_that_is_away_is_no_reason_to_give_a_checkpoint_up(tmp
 
 def test_a_vm_without_a_service_account_has_no_credentials(tmp_path: Path) -> None:
     with running_server(tmp_path / "server") as server, metadata_server(refuses=404) as (metadata, _):
-        kind, message, _ = job(server.url, metadata, tmp_path)
+        kind, message, _ = job(server.url, metadata)
     assert kind == "CredentialsError"
     assert "404" in message

@@ -144,7 +144,8 @@ def test_what_it_needs_is_said_before_anything_is_sent(cloud: Cloud, tmp_path: P
     asked = len(cloud.builds.entries)
     project = make(cloud, tmp_path, requirements="any\n", checkpoints={})
     assert "checkpoints.bucket names none" in project.hvdcloud("build", "--remote", expect=2).err
-    project.configure(image={"remote": {"endpoint": cloud.builds.url}}, checkpoints={"bucket": "gs://bucket/runs"})
+    image = {"remote": {"endpoint": cloud.builds.url}}
+    project.configure(provider="gce", image=image, checkpoints={"bucket": "gs://bucket/runs"})
     assert "image.repository is not set" in project.hvdcloud("build", "--remote", expect=2).err
     refused = project.hvdcloud("build", "--remote", "--sbom", "sbom.json", expect=2).err
     assert "--sbom is for images that are built on this machine, with --remote there is none" in refused

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -132,6 +133,50 @@ def test_data_sets_come_with_the_vms_onto_their_local_ssds(cloud: Cloud, came_up
     # The nodes came with the service account of their VM.
     tokens = [token for token in cloud.storage.tokens if token]
     assert {cloud.emulator.keys.check(f"Bearer {token}") for token in tokens} == {NODES_ACCOUNT}
+
+
+def test_what_no_vm_can_have_ends_the_run_and_a_run_that_waits_is_left_shown_and_ended(
+    cloud: Cloud, came_up: tuple[Project, Ended, str]
+) -> None:
+    project, opened = came_up[0], threading.Event()
+    written = (project.folder / "hvdcloud.yaml").read_text()
+
+    def configure(source: str) -> None:
+        config = json.loads(written)
+        config["data"]["late"] = source
+        project.write("hvdcloud.yaml", json.dumps(config))
+
+    try:
+        configure("gs://bucket/data/nothing")
+        refused = project.hvdcloud("run", expect=2)
+        assert "gs://bucket/data/nothing holds no objects" in refused.err
+        open_bucket("gs://bucket", endpoint=cloud.storage.url).write("data/late/one", b"late")
+        configure("gs://bucket/data/late")
+
+        def holds(_token: str, action: str, _bucket: str, name: str) -> int:
+            if action == "get" and name == "data/late/one":
+                opened.wait(600)
+            return 200
+
+        cloud.storage.boundary = holds
+        with project.started("run") as process:
+            screen = Screen(process)
+            screen.wait_for(f"{NAME}-1: fetching data", seconds=BOOT_SECONDS)
+            process.send_signal(signal.SIGINT)
+            screen.end(within=30)
+        assert process.returncode == 130, screen.text
+        assert "continues" in screen.text
+        until(
+            lambda: "waits for the data of 2 nodes" in project.hvdcloud("status").out,
+            seconds=30,
+            what="a status that says so",
+        )
+        project.hvdcloud("stop")
+        assert "rank 0" not in screen.text
+    finally:
+        opened.set()
+        cloud.storage.boundary = None
+        project.write("hvdcloud.yaml", written)
 
 
 def test_vms_that_freeze_or_are_killed_in_mid_fetch_leave_what_arrived(

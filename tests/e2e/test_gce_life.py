@@ -85,10 +85,17 @@ def test_launch_trains_on_two_vms_and_leaves_nothing_but_the_checkpoints(cloud: 
     project.environ["TOKEN"] = "hunter2-gce"
     began = len(cloud.emulator.log.entries())
     assert cloud.machines
+    # A bad network costs time and no checkpoint.
+    cloud.storage.fault(path="/upload/", action={"status": 503}, times=2)
+    cloud.storage.fault(path="/upload/", action={"cut": "request", "after": 10_000}, times=2, skip=1)
+    cloud.storage.fault(path="/upload/", action={"cut": "effect"}, times=2, skip=3)
+    cloud.storage.fault(path="alt=media", action={"cut": "response", "after": 100_000}, times=2, skip=3)
     # The other one has the layers: to unpack them takes a core a quarter of a minute.
     with cloud.machines.empty_disks("t-gce-launch-1"):
         ended = project.hvdcloud("launch")
     assert left(cloud, project) == []
+    assert [fault["hits"] for fault in cloud.storage.faults.plain()] == [2] * 4, "all of it happened"
+    cloud.storage.faults.clear()
 
     # A step that is over before the laptop asks is not seen.
     for node, steps in {

@@ -1,11 +1,10 @@
-"""`hvdcloud launch`: the whole life of one experiment, with every kind of bucket, and what may come between."""
+"""`hvdcloud launch`: the whole life of one experiment, and what may come between."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 from hvdcloud.checkpoints.manifest import load_manifests
 from hvdcloud.storage.checksum import crc32c_of_file
 from hvdcloud.storage.open import open_bucket
-from tests.standins.storage import running_server
 from tests.support.harness import Project, Screen, labelled, project_in, receives_files, until
 
 pytestmark = pytest.mark.engine
@@ -42,10 +40,10 @@ def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     assert left == []
 
 
-def assert_pulled(project: Project, run: str, *, bucket: str | None = None, endpoint: str | None = None) -> list[str]:
+def assert_pulled(project: Project, run: str) -> list[str]:
     """Every file that the run's manifests name is on this disk with the size and CRC32C that they name."""
-    default = (project.state / project.name / "bucket").as_uri()
-    manifests = load_manifests(open_bucket(bucket or default, endpoint=endpoint), cluster=project.name, run=run)
+    bucket = open_bucket((project.state / project.name / "bucket").as_uri())
+    manifests = load_manifests(bucket, cluster=project.name, run=run)
     assert all(manifest.complete for manifest in manifests)
     entries = [entry for manifest in manifests for entry in manifest.files]
     for entry in entries:
@@ -149,57 +147,6 @@ def test_ctrl_c_before_the_run_has_begun_deletes_what_was_made(project: Project,
     assert labelled(engine, project.name) == []
     assert process.returncode == 130
     assert "everything that it had made is deleted" in screen.text
-
-
-# --- gs:// -----------------------------------------------------------------------------------------------------------
-
-
-def launch_to(project: Project, endpoint: str, bucket: str) -> str:
-    """A launch whose checkpoints go through a server on this machine; returns the run's id."""
-    project.environ["STORAGE_EMULATOR_HOST"] = endpoint
-    document = project.hvdcloud("launch", "--bucket", bucket, "--json", "--", "sh", "-c", WRITES).json
-    assert document["exit_code"] == 0
-    assert document["command"] == "launch"
-    assert document["result"]["pull"]["bucket"] == bucket
-    run: str = document["result"]["run"]["run"]
-    names = assert_pulled(project, run, bucket=bucket, endpoint=endpoint)
-    assert names == [f"{node}{name}.pt" for node in ("@node-1/", "") for name in "abc"]
-    return run
-
-
-def test_checkpoints_travel_through_cloud_storage(project: Project, engine: Any, tmp_path: Path) -> None:
-    # Two items a page; whatever is not in the API's documentation is refused.
-    with running_server(tmp_path / "server", host="0.0.0.0", page_size=2) as server:
-        launch_to(project, server.url, "gs://bucket/some/prefix")
-    assert labelled(engine, project.name) == []
-
-
-def test_checkpoints_travel_through_an_emulator_that_others_wrote(project: Project, engine: Any) -> None:
-    from gcp_storage_emulator.server import create_server
-
-    with socket.socket() as probe:
-        probe.bind(("0.0.0.0", 0))
-        port = probe.getsockname()[1]
-    server = create_server("0.0.0.0", port, in_memory=True, default_bucket="bucket")
-    server.start()
-    try:
-        launch_to(project, f"http://127.0.0.1:{port}", "gs://bucket")
-    finally:
-        server.stop()
-    assert labelled(engine, project.name) == []
-
-
-def test_a_bad_network_costs_time_and_no_checkpoint(project: Project, engine: Any, tmp_path: Path) -> None:
-    with running_server(tmp_path / "server", host="0.0.0.0") as server:
-        server.fault(path="/upload/", action={"status": 503}, times=2)
-        server.fault(path="/upload/", action={"cut": "request", "after": 10_000}, times=2, skip=1)
-        server.fault(path="/upload/", action={"cut": "effect"}, times=2, skip=3)
-        server.fault(path="prefix=", action={"status": 503}, times=2)
-        server.fault(path="alt=media", action={"cut": "response", "after": 100_000}, times=2, skip=3)
-        server.fault(path="alt=media", action={"status": 503}, times=2)
-        launch_to(project, server.url, "gs://bucket")
-        assert [fault["hits"] for fault in server.faults.plain()] == [2] * 6, "all of it happened"
-    assert labelled(engine, project.name) == []
 
 
 # --- run --down-when-done ---------------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.hosts import Hosts
 from hvdcloud.providers.ssh.provider import SshProvider
 from tests.standins.registry import closed_registry, lasting_port, log_in
-from tests.standins.storage import StorageServer, running_server
 from tests.support.elastic_run import JOB, attached
 from tests.support.gpus import UUIDS, created_at_once, put_programs
 from tests.support.harness import Project, Screen, until
@@ -59,29 +58,17 @@ def hosts(image: str, registry_port: int, tmp_path_factory: pytest.TempPathFacto
         yield hosts
 
 
-@pytest.fixture(scope="module")
-def storage(hosts: SshHosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageServer]:
-    """Where this machine and the hosts reach it."""
-    with running_server(tmp_path_factory.mktemp("storage"), host=hosts.gateway) as server:
-        yield server
-
-
-def environment(hosts: SshHosts, storage: StorageServer) -> dict[str, str]:
-    return {"PATH": hosts.path, "STORAGE_EMULATOR_HOST": storage.url}
-
-
 def settings(**more: object) -> dict[str, object]:
-    checkpoints = {"bucket": "gs://bucket/own", "keep_every": 0.2}
-    return {"provider": "ssh", "ssh": TWO, "checkpoints": checkpoints, **more}
+    return {"provider": "ssh", "ssh": TWO, "checkpoints": {"keep_every": 0.2}, **more}
 
 
 @pytest.fixture
-def project(tmp_path: Path, hosts: SshHosts, storage: StorageServer) -> Iterator[Project]:
+def project(tmp_path: Path, hosts: SshHosts) -> Iterator[Project]:
     project = Project(folder=tmp_path / "project", state=tmp_path / "state", name=f"own-{secrets.token_hex(2)}")
     project.folder.mkdir()
     # Short enough for the path of a socket.
     runtime = Path(tempfile.mkdtemp(prefix="own-", dir="/tmp"))
-    project.environ = {**environment(hosts, storage), "XDG_RUNTIME_DIR": str(runtime)}
+    project.environ = {"PATH": hosts.path, "XDG_RUNTIME_DIR": str(runtime)}
     project.write("requirements.txt", "scikit-learn\n")
     project.write("train.py", f"import os\n{ALLREDUCE}\n{WRITES}")
     project.configure(**settings())

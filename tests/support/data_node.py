@@ -13,12 +13,12 @@ from typing import Any
 import psutil
 
 from hvdcloud.node.data.sets import FAILED, READY, DataRequest, DataSet, DataState, states_from_json
-from hvdcloud.node.files import lock_holder, read_json
+from hvdcloud.node.files import lock_holder, read_json, write_json
 from hvdcloud.storage.open import open_bucket
 from tests.standins.storage.server import StorageServer
 from tests.standins.storage.store import Conditions
 from tests.support.harness import until
-from tests.support.nodes import start_verb
+from tests.support.nodes import node_environment, start_verb
 
 PREFIX = "gs://bucket/set"
 
@@ -31,6 +31,8 @@ class DataNode:
     endpoint: str | None
     index: int = 0
     count: int = 1
+    metadata: str | None = None
+    """HOST:PORT of the metadata server, where the node is a VM."""
 
     @property
     def data(self) -> Path:
@@ -39,7 +41,11 @@ class DataNode:
 
     def verb(self, *arguments: str, message: dict[str, Any] | None = None) -> dict[str, Any]:
         """Its answer, also where it failed."""
-        with start_verb(*arguments, root=self.root) as process:
+        environment = node_environment(self.root)
+        if self.metadata is not None:
+            write_json(self.root / "var/lib/hvdcloud/node.json", {"metadata": f"http://{self.metadata}"})
+            environment["GCE_METADATA_HOST"] = self.metadata
+        with start_verb(*arguments, root=self.root, env=environment) as process:
             try:
                 out, errors = process.communicate(json.dumps(message).encode() + b"\n", timeout=240)
             finally:
@@ -48,11 +54,11 @@ class DataNode:
         answer: dict[str, Any] = json.loads(out)
         return answer
 
-    def start(self, *, credentials: str | None = None, **sources: str | DataSet) -> list[DataState]:
+    def start(self, **sources: str | DataSet) -> list[DataState]:
         """The verb `data`, for data sets by name, each with its source."""
         sets = [each if isinstance(each, DataSet) else DataSet(name=n, source=each) for n, each in sources.items()]
         request = DataRequest(sets=tuple(sets), index=self.index, count=self.count, endpoint=self.endpoint)
-        answer = self.verb("data", message={"data": request.to_json(), "credentials": credentials})
+        answer = self.verb("data", message={"data": request.to_json()})
         return [DataState.from_json(each) for each in answer["states"]]
 
     def states(self) -> list[DataState]:
@@ -76,9 +82,9 @@ class DataNode:
         until(lambda: not self.processes(), seconds=30, what="the end of the fetcher's processes")
         return found
 
-    def fetch(self, *, credentials: str | None = None, **sources: str | DataSet) -> DataState:
+    def fetch(self, **sources: str | DataSet) -> DataState:
         """Start, wait, and return the state of the first."""
-        self.start(credentials=credentials, **sources)
+        self.start(**sources)
         return self.ended()[0]
 
     def processes(self) -> list[psutil.Process]:

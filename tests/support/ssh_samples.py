@@ -13,7 +13,7 @@ SPEC = ClusterSpec(
     owner="ada",
     nodes=2,
     image="hvdcloud/project:1",
-    bucket="gs://b/p",
+    bucket="file:///home/ada/bucket",
     authorized_key="ssh-ed25519 AAAA",
     created=datetime(2026, 11, 1, tzinfo=timezone.utc),
 )

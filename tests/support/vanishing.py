@@ -234,8 +234,8 @@ class Machines:
     def host_keys(self, nodes: Sequence[Node]) -> dict[str, str]:
         return {}
 
-    def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
-        return NodeBucket(bucket=bucket, bucket_endpoint=bucket_endpoint, per_node=self.per_node)
+    def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
+        return NodeBucket(bucket=bucket, per_node=self.per_node)
 
     def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
         found = [self.revivable[node.name] for node in nodes if node.name in self.revivable]

@@ -140,7 +140,7 @@ LOCAL = {"name": "digits", "provider": "local", "nodes": 2}
 
 
 def mounted() -> dict[str, Any]:
-    return {"data": {"val": "file:///data/val", "train": "gs://bucket/train"}}
+    return {"data": {"val": "file:///data/val"}}
 
 
 def local(folder: Folder, mounted: Mapping[str, str], **more: Any) -> Changes | None:
@@ -161,6 +161,7 @@ def test_a_folder_with_data_that_is_not_mounted_needs_another_up(folder: Folder)
 
 
 def test_buckets_with_data_need_no_other_up_and_a_folder_too_many_does_no_harm(folder: Folder) -> None:
+    folder.write(GCE, data={"train": {"source": "gs://bucket/train", "per_node": "shard"}})
+    assert folder.changes() is None
     assert local(folder, {"val": "all file:///data/val"}, **mounted()) is None
     assert local(folder, {"val": "all file:///data/val"}) is None
-    assert local(folder, {}, data={"train": {"source": "gs://bucket/train", "per_node": "shard"}}) is None

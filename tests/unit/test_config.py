@@ -46,7 +46,7 @@ def test_flags_beat_environment_beats_file_beats_defaults(file: Path) -> None:
     assert load_config(file, environ={"HVDCLOUD_NODES": "4"}).nodes == 4
     assert load_config(file, environ={"HVDCLOUD_NODES": "4"}, flags={"nodes": 5}).nodes == 5
     assert load_config(file, environ={"HVDCLOUD_RUN__CONTROLLER": "mpi"}).run.controller == "mpi"
-    assert load_config(file, environ={}, flags={"checkpoints.bucket": "gs://abc/x"}).checkpoints.bucket == "gs://abc/x"
+    assert load_config(file, environ={}, flags={"checkpoints.bucket": "file:///x"}).checkpoints.bucket == "file:///x"
 
 
 def test_a_typo_is_refused_with_its_line_and_the_key_that_was_meant(file: Path) -> None:

@@ -36,16 +36,17 @@ def refusal(file: Path, text: str, environ: Mapping[str, str] | None = None) -> 
 def test_a_text_is_the_source_of_a_data_set(file: Path) -> None:
     data = data_of(
         file,
-        "data:\n  train: gs://bucket/imagenet/train/\n  shards: {source: gs://bucket/records, per_node: shard}\n"
-        "  val: {source: gs://bucket/val}\n",
-        {"HVDCLOUD_DATA__VAL": "{source: file:///data/val%20set}"},
+        "provider: gce\ndata:\n  train: gs://bucket/imagenet/train/\n"
+        "  shards: {source: gs://bucket/records, per_node: shard}\n  val: {source: gs://bucket/val}\n",
     )
     assert [(name, each.source, each.per_node) for name, each in data.items()] == [
         ("train", "gs://bucket/imagenet/train", "all"),
         ("shards", "gs://bucket/records", "shard"),
-        ("val", "file:///data/val%20set", "all"),
+        ("val", "gs://bucket/val", "all"),
     ]
-    assert [each.folder for each in data.values()] == [None, None, Path("/data/val set")]
+    assert [each.folder for each in data.values()] == [None] * 3
+    local = data_of(file, "", {"HVDCLOUD_DATA__VAL": "{source: file:///data/val%20set}"})
+    assert local["val"].folder == Path("/data/val set")
 
 
 def test_without_data_there_is_none(file: Path) -> None:
@@ -55,7 +56,7 @@ def test_without_data_there_is_none(file: Path) -> None:
 def test_a_data_set_can_come_from_the_environment(file: Path) -> None:
     data = data_of(
         file,
-        "data: {train: gs://bucket/a}\n",
+        "provider: gce\ndata: {train: gs://bucket/a}\n",
         {"HVDCLOUD_DATA__TRAIN": "gs://bucket/b", "HVDCLOUD_DATA": "/var/lib/hvdcloud/data"},
     )
     assert data["train"].source == "gs://bucket/b"
@@ -92,8 +93,9 @@ def test_a_typo_in_a_data_set_names_the_key_that_was_meant(file: Path) -> None:
 
 
 def test_data_beside_the_checkpoints_is_allowed(file: Path) -> None:
-    assert data_of(file, "checkpoints: {bucket: gs://bucket}\ndata: {train: gs://bucket/data/train}\n")
-    assert data_of(file, "checkpoints: {bucket: gs://bucket/a-runs}\ndata: {train: gs://bucket/a}\n")
+    gce = "provider: gce\ncheckpoints: "
+    assert data_of(file, gce + "{bucket: gs://bucket}\ndata: {train: gs://bucket/data/train}\n")
+    assert data_of(file, gce + "{bucket: gs://bucket/a-runs}\ndata: {train: gs://bucket/a}\n")
 
 
 def test_a_folder_is_refused_with_gce_and_the_command_that_uploads_it(file: Path) -> None:
@@ -108,12 +110,35 @@ def test_a_folder_is_refused_with_gce_and_the_command_that_uploads_it(file: Path
     assert "gcloud storage rsync --recursive /data/val gs://mine/data/val" in known.hint
 
 
+@pytest.mark.parametrize("provider", ["local", "ssh"])
+def test_cloud_storage_is_refused_where_nodes_have_no_rights_in_it(file: Path, provider: str) -> None:
+    written = f"provider: {provider}\n" + ("ssh: {hosts: [gpu1, gpu2]}\n" if provider == "ssh" else "")
+    error = refusal(file, written + "checkpoints: {bucket: gs://mine/runs}\n")
+    assert int(error.code) == 2
+    assert "checkpoints.bucket: gs://mine/runs is in Cloud Storage, where only nodes of provider gce" in error.message
+    assert error.hint.startswith("provider: gce; or leave it out")
+    assert "gcloud storage rsync --recursive FOLDER gs://mine/runs" in error.hint
+    error = refusal(file, written + "data: {train: gs://mine/train}\n")
+    assert int(error.code) == 2
+    assert "data.train: gs://mine/train is in Cloud Storage, " in error.message
+    assert "provider: gce" in error.hint
+    copy = "gcloud storage rsync --recursive gs://mine/train DIR, and data.train: file:///DIR"
+    assert (copy in error.hint) == (provider == "local")
+
+
+def test_a_folder_of_this_machine_is_refused_with_ssh(file: Path) -> None:
+    error = refusal(file, "provider: ssh\nssh: {hosts: [gpu1]}\n", {"HVDCLOUD_DATA__VAL": "file:///data/val"})
+    assert "file:///data/val is a folder of this machine, and nodes of provider ssh cannot read it" in error.message
+    assert "the project's folder" in error.hint
+
+
 def test_what_counts_is_shown_with_its_place(file: Path) -> None:
-    file.write_text("name: digits\ndata:\n  train: gs://bucket/a\n  more: {source: gs://bucket/b, per_node: shard}\n")
+    data = "data:\n  train: gs://bucket/a\n  more: {source: gs://bucket/b, per_node: shard}\n"
+    file.write_text(f"provider: gce\nname: digits\n{data}")
     settings = [each for each in load(file, environ={}).settings() if each.key.startswith("data")]
     assert [(each.key, each.place.text, each.text) for each in settings] == [
-        ("data.train", f"{file}:3", "gs://bucket/a"),
-        ("data.more", f"{file}:4", "{source: 'gs://bucket/b', per_node: shard}"),
+        ("data.train", f"{file}:4", "gs://bucket/a"),
+        ("data.more", f"{file}:5", "{source: 'gs://bucket/b', per_node: shard}"),
     ]
     assert json.dumps([each.value for each in settings])
 

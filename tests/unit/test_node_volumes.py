@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
@@ -10,29 +9,16 @@ import pytest
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_ID, LABEL_MANAGED_BY, LABEL_NODE
 from hvdcloud.providers.engine.nodes import started_at
 from hvdcloud.providers.engine.view import LABEL_BUCKET
-from hvdcloud.providers.ssh.requests import bucket_as_seen_by_nodes
-from tests.support import ssh_samples
-from tests.support.ssh_samples import request
-
-SPEC = replace(ssh_samples.SPEC, bucket="file:///home/ada/bucket")
+from tests.support.ssh_samples import SPEC, request
 
 
 def test_in_place_of_a_folder_of_this_machine_each_node_has_one_of_its_own() -> None:
-    seen = bucket_as_seen_by_nodes(bucket=SPEC.bucket, bucket_endpoint=None)
-    assert (seen.bucket, seen.per_node) == ("file:///var/lib/hvdcloud/bucket", True)
     body = request(SPEC).body
     assert body["mounts"] == {"digits-1-abc123": "/var/lib/hvdcloud/bucket"}
     # By its labels `list` and `down` find it when its container is gone.
     labels = body["volumes"]["digits-1-abc123"]
     assert (labels[LABEL_MANAGED_BY], labels[LABEL_CLUSTER], labels[LABEL_ID]) == ("hvdcloud", "digits", "abc123")
     assert (labels[LABEL_NODE], labels[LABEL_BUCKET]) == ("1", SPEC.bucket)
-
-
-def test_a_bucket_in_the_cloud_needs_no_volume() -> None:
-    spec = replace(SPEC, bucket="gs://b/p")
-    assert not bucket_as_seen_by_nodes(bucket=spec.bucket, bucket_endpoint=None).per_node
-    body = request(spec).body
-    assert (dict(body["mounts"]), "volumes" in body) == ({}, False)
 
 
 def test_the_container_knows_its_time_limit() -> None:

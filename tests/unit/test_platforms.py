@@ -11,7 +11,6 @@ import pytest
 from hvdcloud.cli.cluster import plan_lines
 from hvdcloud.cluster.model import Cluster, ClusterObject, ClusterSpec, ObjectKind, Plan, Request
 from hvdcloud.config.file import load_config
-from hvdcloud.errors import CredentialsError
 from hvdcloud.providers import platform
 from hvdcloud.providers.base import Platform
 
@@ -67,22 +66,6 @@ def test_keys_that_only_a_new_cluster_applies_are_keys_of_the_file(provider: str
     assert all(keys and keys <= tree[section].keys() for section, keys in fixed.items())
     # What nodes or Google keep by themselves, a running cluster does not read again.
     assert fixed["limits"] >= ({"idle"} if provider == "local" else {"idle", "max_run_duration"})
-
-
-def test_a_folder_needs_no_credentials(either: Platform, tmp_path: Path) -> None:
-    assert either.storage_credentials(tmp_path.as_uri(), endpoint=None, writes="t/1/") is None
-    assert not either.lends_token(tmp_path.as_uri(), endpoint=None)
-
-
-def test_nodes_without_an_identity_are_lent_this_machines(either: Platform) -> None:
-    if either.lends_credentials:
-        with pytest.raises(CredentialsError, match=r"none\.json"):
-            either.storage_credentials("gs://bucket/t", endpoint=None, writes="t/1/")
-        assert either.storage_credentials("gs://bucket/t", endpoint="http://127.0.0.1:1", writes="t/1/") is None
-    else:
-        assert either.storage_credentials("gs://bucket/t", endpoint=None, writes="t/1/") == "metadata"
-    assert either.lends_token("gs://bucket/t", endpoint=None) == either.lends_credentials
-    assert not either.lends_token("gs://bucket/t", endpoint="http://127.0.0.1:1")
 
 
 def test_what_costs_money_has_a_price_for_its_buckets_and_offers(either: Platform) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hvdcloud.cluster.record import ClusterRecord
 from hvdcloud.config.data import DataConfig
 from hvdcloud.errors import CapacityError, CredentialsError, ExitCode, HvdcloudError, NodeError, UsageError
-from hvdcloud.lifecycle.data import data_request, remembered, sources
+from hvdcloud.lifecycle.data import data_request, remembered
 from hvdcloud.lifecycle.run_model import result_of
 from hvdcloud.node.data.sets import DataState
 from hvdcloud.node.run.data import summary as summary_of_node
@@ -117,7 +117,6 @@ def test_nodes_are_asked_for_buckets_and_find_folders_mounted() -> None:
         ("val", "file:///var/lib/hvdcloud/data/val", "all", True),
         ("shards", "gs://lake/records", "shard", False),
     ]
-    assert sources(SETS) == ["gs://lake/train", "gs://lake/records"]
     assert data_request({}, nodes=3, endpoint=None) is None
 
 

@@ -316,9 +316,8 @@ def _fetch_data() -> None:
     """Start the fetcher of data sets, in a process of its own: where it fails, a run starts it again, and says so."""
     if not (request := os.environ.get(DATA_VARIABLE)):
         return
-    credentials = json.dumps({"type": "metadata"}) if os.environ.get(METADATA_VARIABLE) else None
     asked, answer = (paths.volatile_dir() / f"data-at-boot.{name}" for name in ("json", "log"))
-    write_json(asked, {"data": json.loads(request), "credentials": credentials}, mode=0o600)
+    write_json(asked, {"data": json.loads(request)}, mode=0o600)
     os.posix_spawn(
         sys.executable,
         own_program("data"),

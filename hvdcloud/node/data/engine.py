@@ -10,13 +10,14 @@ import threading
 from collections.abc import Callable, Iterator
 
 from hvdcloud.errors import CapacityError, ExitCode, HvdcloudError, NodeError
-from hvdcloud.node import paths
+from hvdcloud.node import machine, paths
 from hvdcloud.node.data import listing, tree
 from hvdcloud.node.data.board import Board
 from hvdcloud.node.data.plan import RANGE, Plan, is_ranged, make_plan, range_line
 from hvdcloud.node.data.sets import FAILED, FETCHING, LISTING, READY, VERIFYING, DataRequest, DataState
 from hvdcloud.node.data.tasks import Done, Failure, Task, failure_of
-from hvdcloud.node.data.workers import Workers, corrupt, token_of
+from hvdcloud.node.data.workers import Workers, corrupt
+from hvdcloud.storage.access_token import AccessToken
 from hvdcloud.storage.checksum import combined_crc32c, crc32c_text
 from hvdcloud.storage.reader import open_reader
 
@@ -58,8 +59,6 @@ def fetch_all(request: DataRequest, *, publish: Callable[[tuple[DataState, ...]]
                     board.update(plan.wanted.name, phase=VERIFYING)
                     tree.make_visible(plan.wanted.name, written)
                     board.update(plan.wanted.name, phase=READY)
-            if all(state.phase == READY for state in board.states()):
-                paths.data_credentials_file().unlink(missing_ok=True)
     finally:
         workers.close()
 
@@ -88,7 +87,7 @@ def _check_mounted(name: str) -> None:
 def _planned(number: int, request: DataRequest, board: Board) -> Plan | None:
     wanted = request.sets[number]
     board.update(wanted.name, phase=LISTING)
-    token = token_of(request)
+    token = AccessToken(on_vm=machine.on_vm())
     plan = make_plan(
         number,
         request,

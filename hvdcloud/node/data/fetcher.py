@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from hvdcloud.errors import ExitCode, NodeError, UsageError
-from hvdcloud.json_values import parse_object
+from hvdcloud.errors import ExitCode, NodeError
 from hvdcloud.node import paths, processes
 from hvdcloud.node.data.sets import FAILED, READY, DataRequest, DataState, states_from_json
 from hvdcloud.node.files import Lock, lock_holder, read_json, write_json
@@ -32,11 +31,8 @@ _POLL_SECONDS = 0.02
 
 
 def take(message: dict[str, Any]) -> dict[str, Any]:
-    """The verb `data`: start what {"data": …, "credentials": …} asks for. Raises UsageError, NodeError: see start."""
-    credentials = message.get("credentials")
-    if credentials is not None and not isinstance(credentials, str):
-        raise UsageError("the credentials for data are no text", hint="hvdcloud run again")
-    start(DataRequest.from_json(message.get("data")), credentials)
+    """The verb `data`: start what {"data": …} asks for. Raises UsageError: it asks for none; NodeError: see start."""
+    start(DataRequest.from_json(message.get("data")))
     return show()
 
 
@@ -45,32 +41,19 @@ def show() -> dict[str, Any]:
     return {"states": [each.to_json() for each in states()]}
 
 
-def start(request: DataRequest, credentials: str | None) -> None:
+def start(request: DataRequest) -> None:
     """Start the fetcher, which works on after this process and its session; returns at once.
 
-    One that works on the same request is left at work, with the new credentials. One that works on another is ended.
-
-    Args:
-        credentials: JSON text of a token or a Google credentials file, or `{"type": "metadata"}`; None: none.
+    One that works on the same request is left at work. One that works on another is ended.
 
     Raises:
-        UsageError: the credentials are not JSON.
         NodeError: the fetcher did not start, or the one before did not end.
     """
-    content = None
-    if credentials is not None and (content := parse_object(credentials)) is None:
-        hint = "gcloud auth application-default login makes new ones"
-        raise UsageError("the Google credentials for data are not JSON", hint=hint)
     with _starting():
         holder = lock_holder(paths.data_fetcher_lock())
         at_work = holder is not None and holder.get("request") == _digest(request)
         if not at_work:
             _end_other()
-        target = paths.data_credentials_file()
-        if content is None:
-            target.unlink(missing_ok=True)
-        else:
-            write_json(target, content, mode=0o600)
         if not at_work:
             write_json(paths.data_request_file(), request.to_json(), mode=0o600)
             write_states(tuple(DataState(name=each.name) for each in request.sets))

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from hvdcloud.errors import ExitCode, HvdcloudError
-from hvdcloud.node import paths
+from hvdcloud.node import machine
 from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.data.small_objects import LARGEST, SmallObjects
 from hvdcloud.node.data.tasks import (
@@ -125,7 +125,7 @@ class _Worker:
         self._tasks = tasks
         self._results = results
         self._skipped = skipped
-        self._token = token_of(request)
+        self._token = AccessToken(on_vm=machine.on_vm())
 
     def run(self, small: SmallObjects) -> None:
         for _ in range(THREADS):
@@ -165,12 +165,6 @@ class _Worker:
                 else:
                     others.append(Done(task=task, crc=crc, failure=failure))
             self._results.sendall(Results(files=files, size=size, others=others).to_message())
-
-
-def token_of(request: DataRequest) -> AccessToken:
-    """For the sources of a request."""
-    file = paths.data_credentials_file()
-    return AccessToken(file if file.exists() else None, anonymous=request.endpoint is not None)
 
 
 def fetch(reader: Reader, task: Task, tree: Path) -> int:

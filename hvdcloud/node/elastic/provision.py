@@ -20,7 +20,7 @@ from hvdcloud.node import paths
 from hvdcloud.node.elastic.membership import Member
 from hvdcloud.node.files import read_json
 from hvdcloud.node.mesh import ssh
-from hvdcloud.node.records.secrets_file import read_credentials, read_environment, read_notify, write_private
+from hvdcloud.node.records.secrets_file import read_environment, read_notify, write_private
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.sync import check_wanted, is_unchanged, sha256_of
@@ -55,7 +55,6 @@ class RunBundle(NamedTuple):
             "env": read_environment(run),
             # What the run resumed from is in the memory of the nodes that train.
             "resume": None,
-            "credentials": read_credentials(run),
             **({"notify": notify.to_json()} if (notify := read_notify(run)) is not None else {}),
             "elastic": True,
             "interface": words[words.index(option) + 1] if option in words else None,
@@ -94,13 +93,10 @@ def provision(bundle: RunBundle, member: Member) -> None:
     """
     node = member.name
     if node == bundle.request.hosts[0]:
-        environment, credentials = bundle.header["env"], bundle.header["credentials"]
-        write_private(bundle.request.run, environment=environment, credentials=credentials)
+        write_private(bundle.request.run, environment=bundle.header["env"])
         return
-    # A storage token that has been renewed since the run began.
-    credentials = read_credentials(bundle.header["run"]) or bundle.header["credentials"]
     files = _files(bundle.workspace)
-    header = {**bundle.header, "credentials": credentials, "node": member.index, "slots": member.slots, "files": files}
+    header = {**bundle.header, "node": member.index, "slots": member.slots, "files": files}
     if header["data"] is not None:
         header["data"] = {**header["data"], "index": bundle.share_of(member)}
     with subprocess.Popen(

@@ -28,7 +28,7 @@ from hvdcloud.node.processes import own_program
 from hvdcloud.node.records import state
 from hvdcloud.node.records.secrets_file import forget_notify, read_notify
 from hvdcloud.node.records.spec import Spec
-from hvdcloud.node.uploads import archive
+from hvdcloud.node.uploads.run_bucket import open_run_bucket
 
 if TYPE_CHECKING:
     from hvdcloud.runs.state import RunState
@@ -166,16 +166,15 @@ def _client_tells(spec: Spec, *, seconds: float) -> bool:
 
     name, deadline = told_name(spec.cluster, spec.run, END), time.monotonic() + seconds
     try:
-        while (bucket := archive.open_bucket_of(spec, retry_seconds=BUCKET_SECONDS)) is not None:
-            if bucket.stat(name) is not None:
-                return True
+        bucket = open_run_bucket(spec, retry_seconds=BUCKET_SECONDS)
+        while bucket.stat(name) is None:
             if time.monotonic() >= deadline:
-                break
+                return False
             time.sleep(_LOOK_SECONDS)
     except HvdcloudError:
         # Without the bucket the client cannot say it either.
         return False
-    return False
+    return True
 
 
 def _claim(spec: Spec, what: str) -> _Claim:
@@ -185,9 +184,7 @@ def _claim(spec: Spec, what: str) -> _Claim:
     name = told_name(spec.cluster, spec.run, what)
     mark = json.dumps({"by": spec.name, "at": time.time(), "nonce": os.urandom(8).hex()}).encode()
     try:
-        bucket = archive.open_bucket_of(spec, retry_seconds=BUCKET_SECONDS)
-        if bucket is None:
-            return _Claim(ours=False, bucket=None)
+        bucket = open_run_bucket(spec, retry_seconds=BUCKET_SECONDS)
         try:
             bucket.write(name, mark, if_generation=0)
         except PreconditionError:

@@ -8,7 +8,7 @@ Messages from the supervisor: hello {silence, beat}, beat, terminate {seconds}, 
 (run/stuck.py) look {fresh, of}, stacks; in an elastic run also mesh {addresses}, disconnect, reset, gather. To it: data
 (NodeData of runs/state.py), waits {ranks} (RankWaits), left_out {names}, ready, beat, rank {rank, pid, host}, ended
 {record, pid, reaped, ago}, looked {of, compared, signs, spins, written}, stacks {ranks}, connected {workers,
-listening}, disconnected {broken}, reset {error}, gather {error}, token {missing}, leaving {why}, saved and ending {why,
+listening}, disconnected {broken}, reset {error}, gather {error}, leaving {why}, saved and ending {why,
 seconds} (uploads/drain.py), quiet, reaped {left}, finished {checkpoints}. Of `ended`, `reaped` means that the agent was
 ending the ranks by then, and `ago` is the number of seconds since the rank's end.
 """
@@ -79,7 +79,6 @@ class Agent:
         self._probe = probe
         self._connections = tcp.Connections()
         self._resetting = False
-        self._needs_token = False
         self._ending = False
         self._orphaned = ""
         self._lost_head = False
@@ -120,7 +119,6 @@ class Agent:
             if now >= beaten + self._beat:
                 self._lease.beat()
                 self._say_connected()
-                self._say_token()
                 beaten = now
             self._check_quiet(now)
             if not self._ending and now - self._heard > self._silence:
@@ -260,12 +258,6 @@ class Agent:
             listening = [str(pid) for pid, found in workers.items() if found.listens]
             self._lease.send({"type": "connected", "workers": seen, "listening": listening})
 
-    def _say_token(self) -> None:
-        """Whether uploads wait for a storage token, when that changes."""
-        if self._needs_token != self._upload_loop.needs_token:
-            self._needs_token = not self._needs_token
-            self._lease.send({"type": "token", "missing": self._needs_token})
-
     def _reset(self) -> None:
         """End the ranks of this node, and upload: Horovod will be started again (restart.py)."""
         self._end_ranks()
@@ -388,11 +380,10 @@ class Agent:
         left = self._end_ranks()
         self._say({"left": left}, "reaped")
         # No rank that the launcher still starts gets past this.
-        forget(self._spec.run, keep_credentials=True)
+        forget(self._spec.run)
         patience = {"patience": self._drain.patience_left} if self._drain is not None else {}
         report = self._upload_loop.finish(**patience)
         self._sampler.finish(upload=report.complete)
-        forget(self._spec.run, keep_credentials=not report.complete)
         self._mailbox.post(lambda: self._set_finished(report))
 
     def _set_finished(self, report: UploadReport) -> None:
@@ -400,7 +391,6 @@ class Agent:
 
     def _say_goodbye(self, report: UploadReport) -> None:
         turn(self._selector, 0.0)
-        self._say_token()
         if self._drain is not None:
             saved = self._drain.saved(report)
             if self._drain.is_news(saved._replace(patient=False)):

@@ -1,26 +1,22 @@
-"""`state`, `stop`, `flush`, `token`, `stacks`: what is asked of a node from outside a run."""
+"""`state`, `stop`, `flush`, `stacks`: what is asked of a node from outside a run."""
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.node import paths, processes
 from hvdcloud.node.channel import ask_agent
-from hvdcloud.node.data import fetcher
-from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.files import lock_holder, read_json
 from hvdcloud.node.notify import tell
 from hvdcloud.node.records import active, state
-from hvdcloud.node.records.secrets_file import forget, renew_token
+from hvdcloud.node.records.secrets_file import forget
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads import archive
 from hvdcloud.node.uploads.loop import UploadLoop, is_complete
 from hvdcloud.runs.reports import UploadReport
-from hvdcloud.storage.token_file import token_expiry
 
 STOP_SECONDS = 600.0
 """A stopped run still uploads its checkpoints."""
@@ -103,35 +99,6 @@ def flush() -> dict[str, Any]:
     return {"runs": found}
 
 
-def take_tokens(tokens: Mapping[str, str]) -> dict[str, Any]:
-    """Replace the storage tokens of runs that still need one on this node. Returns when those of all such runs end.
-
-    Args:
-        tokens: by run, as `token_text` writes them.
-
-    Raises:
-        UsageError: one of them is something else.
-    """
-    ends = {}
-    for folder in sorted(paths.runs_dir().glob("*")):
-        run = folder.name
-        present = token_expiry(read_json(paths.credentials_file(run)))
-        if present is None:
-            # Its checkpoints are complete, or it has other credentials.
-            continue
-        if (text := tokens.get(run)) is not None:
-            present = renew_token(run, text)
-            data = Spec.load(run).data
-            if data is not None and fetcher.is_at_work():
-                fetcher.start(DataRequest.from_json(data), text)
-            if is_complete(run):
-                # Its agent has just deleted the one before.
-                forget(run, keep_credentials=False)
-                continue
-        ends[run] = present
-    return {"runs": ends}
-
-
 def _flush_by_agent(run: str, *, seconds: float) -> UploadReport | None:
     """Have a live agent upload what it can now; None if there is none. Raises NodeError: it did not answer in time."""
     try:
@@ -147,11 +114,10 @@ def _flush_without_agent(run: str) -> UploadReport:
     here."""
     spec = Spec.load(run)
     try:
-        # Who asks has just sent a token, or has none.
-        report = UploadLoop(spec).finish(token_seconds=0.0)
+        report = UploadLoop(spec).finish()
     except OSError as error:
         raise HvdcloudError(f"run {run}: {error}", hint="hvdcloud pull tries again") from error
-    forget(run, keep_credentials=not report.complete)
+    forget(run)
     return report
 
 

@@ -13,7 +13,7 @@ from hvdcloud.node import machine, paths, rank_user
 from hvdcloud.node.files import read_json
 from hvdcloud.node.rank_user import RankUser
 from hvdcloud.node.records.active import ActiveRunError, active_run, live_agents
-from hvdcloud.node.records.secrets_file import as_json, write_private
+from hvdcloud.node.records.secrets_file import write_private
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.launcher import imported_by_launcher, launcher_environment
 from hvdcloud.node.run.sync import Entry, Sync
@@ -50,8 +50,7 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
         from hvdcloud.node.data.sets import DataRequest
 
         # Beside the code; the agent waits for it.
-        given = header.get("credentials")
-        fetcher.start(DataRequest.from_json(spec.data), given and as_json(given))
+        fetcher.start(DataRequest.from_json(spec.data))
     user = rank_user.establish(spec.user)
     if user is not None:
         _refuse_owner_of_launcher(spec, user)
@@ -71,7 +70,7 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
         sync.abandon()
         raise
     notify = _notify(header)
-    write_private(spec.run, environment=environment, credentials=header.get("credentials"), notify=notify)
+    write_private(spec.run, environment=environment, notify=notify)
     checkpoints = paths.checkpoints_dir(spec.run)
     checkpoints.mkdir(parents=True, exist_ok=True)
     if user is not None:
@@ -134,8 +133,8 @@ def _receive(source: IO[bytes], sync: Sync, wanted: dict[str, Entry]) -> None:
 
 
 def _restore(spec: Spec, directory: Path) -> int:
-    from hvdcloud.node.uploads.loop import open_run_bucket
     from hvdcloud.node.uploads.restore import restore
+    from hvdcloud.node.uploads.run_bucket import open_run_bucket
 
     assert spec.resume is not None
     restored: int = restore(open_run_bucket(spec), cluster=spec.cluster, run_from=spec.resume, directory=directory)
@@ -145,8 +144,8 @@ def _restore(spec: Spec, directory: Path) -> int:
 def _bring_outputs(spec: Spec, directory: Path) -> None:
     """Get what the ranks of other nodes have written in the project's folder by now."""
     from hvdcloud.checkpoints.names import WORKSPACE
-    from hvdcloud.node.uploads.loop import open_run_bucket
     from hvdcloud.node.uploads.restore import gather
+    from hvdcloud.node.uploads.run_bucket import open_run_bucket
 
     try:
         gather(open_run_bucket(spec), cluster=spec.cluster, run=spec.run, directory=directory, only=f"{WORKSPACE}/")

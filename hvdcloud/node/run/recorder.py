@@ -11,7 +11,6 @@ from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.uploads.drain import PREEMPTED, leaving_note
 from hvdcloud.runs.reports import NodeData, RankWaits
 from hvdcloud.runs.state import Member, RunState
-from hvdcloud.storage.token_file import RENEW_HINT, WAITING
 
 SETTLED_SECONDS = 0.5
 """How long the number of ranks has to stay the same before it is written down."""
@@ -65,16 +64,6 @@ class Recorder:
         known += [replace(each, node=node) for each in waits]
         self._state.waits = sorted(known, key=lambda each: each.rank)
         self._changed = True
-
-    def token(self, node: str, *, missing: bool) -> None:
-        """The uploads of a node wait for a storage token, or do no longer."""
-        nodes = {*self._state.needs_token} - {node} | ({node} if missing else set())
-        if bool(nodes) != bool(self._state.needs_token):
-            text = f"{WAITING}; {RENEW_HINT}" if nodes else "a storage token has arrived: uploads continue"
-            self._log.note(text)
-            state.record_event(self._state.run, text)
-        self._state.needs_token = sorted(nodes)
-        state.write(self._state)
 
     def leaving(self, node: str, why: str) -> None:
         """A node is about to go; its agent uploads what it has, and the run continues until the node is gone."""

@@ -244,8 +244,6 @@ class Supervisor:
             self._log.note(saved_note(lease.node, Saved.from_json(message)))
         elif kind == "left_out":
             self._log.note(left_out_note(lease.node, texts_of(message["names"])))
-        elif kind == "token":
-            self._recorder.token(lease.node, missing=bool(message["missing"]))
         elif kind in ("looked", "stacks"):
             self._watch.heard(lease.node, message)
         elif kind == "data":
@@ -298,7 +296,6 @@ class Supervisor:
         lease.close()
         if self._leases.get(lease.node) is lease:
             del self._leases[lease.node]
-        self._state.needs_token = [node for node in self._state.needs_token if node != lease.node]
 
     def _is_over(self) -> bool:
         """Whether the run has to end, for any reason."""

@@ -7,18 +7,13 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hvdcloud.errors import NodeError
-from hvdcloud.node import machine, paths
-from hvdcloud.node.files import write_json
+from hvdcloud.node import paths
 from hvdcloud.node.records import state
-from hvdcloud.node.records.secrets_file import METADATA
 from hvdcloud.node.records.spec import Spec
+from hvdcloud.node.uploads.run_bucket import open_run_bucket
 from hvdcloud.storage.threads import Outcome, attempt
-
-if TYPE_CHECKING:
-    from hvdcloud.storage.base import Bucket
 
 KEEP_SECONDS = 120.0
 _POLL_SECONDS = 0.05
@@ -55,9 +50,7 @@ def _keep(run: str) -> None:
     from hvdcloud.storage.checksum import crc32c_of_file
 
     spec = Spec.load(run)
-    bucket = open_bucket_of(spec)
-    if bucket is None:
-        return
+    bucket = open_run_bucket(spec)
     log = state.log_file(run)
     _, crc32c = crc32c_of_file(log)
     bucket.upload(log, log_name(spec.cluster, run), crc32c=crc32c)
@@ -66,32 +59,3 @@ def _keep(run: str) -> None:
     if (stacks := state.stacks_file(run)).exists():
         bucket.write(stacks_name(spec.cluster, run), stacks.read_bytes())
     bucket.write(state_name(spec.cluster, run), json.dumps(state.read(run).to_json()).encode())
-
-
-def open_bucket_of(spec: Spec, *, retry_seconds: float | None = None) -> Bucket | None:
-    """The bucket of a run that has ended, as long as this node can write to it; None: it no longer can.
-
-    Args:
-        retry_seconds: how long each request is retried; None: as usual.
-
-    Raises:
-        HvdcloudError, OSError: it cannot be opened.
-    """
-    from hvdcloud.storage.base import RETRY_SECONDS
-    from hvdcloud.storage.open import open_bucket
-
-    if spec.bucket.startswith("gs://") and not spec.bucket_endpoint and not machine.facts().get("metadata"):
-        # Containers on the user's machine: the credentials that were lent to them are gone, and the nodes stay.
-        return None
-    seconds = RETRY_SECONDS if retry_seconds is None else retry_seconds
-    credentials = _credentials(spec.run)
-    return open_bucket(spec.bucket, endpoint=spec.bucket_endpoint, credentials_file=credentials, retry_seconds=seconds)
-
-
-def _credentials(run: str) -> Path | None:
-    """Those of the VM, which need no secret."""
-    if not machine.facts().get("metadata"):
-        return None
-    file = paths.run_dir(run) / "keeplog.json"
-    write_json(file, {"type": METADATA}, mode=0o600)
-    return file

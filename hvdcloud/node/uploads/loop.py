@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.node import paths, rank_user
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.records.spec import Spec
+from hvdcloud.node.uploads.run_bucket import open_run_bucket
 from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.threads import attempt
 
@@ -28,7 +29,6 @@ FIRST_SCAN_SECONDS = 1.0
 FLUSH_STEP_SECONDS = 60.0
 """A final flush that gets nothing done for this long is given up; `flush` tries again later."""
 FLUSH_SECONDS = 3600.0
-_TOKEN_POLL_SECONDS = 0.2
 
 
 def is_complete(run: str) -> bool:
@@ -39,15 +39,6 @@ def is_complete(run: str) -> bool:
 def incomplete_runs() -> list[str]:
     """The runs of this node of which it may hold checkpoints that are not in the bucket."""
     return sorted(folder.name for folder in paths.runs_dir().glob("*") if not is_complete(folder.name))
-
-
-def open_run_bucket(spec: Spec) -> Bucket:
-    """The run's bucket, with the run's credentials if there are any. Raises HvdcloudError: the URL is not one of a
-    bucket, or the credentials cannot be used."""
-    from hvdcloud.storage.open import open_bucket
-
-    file = paths.credentials_file(spec.run)
-    return open_bucket(spec.bucket, endpoint=spec.bucket_endpoint, credentials_file=file if file.exists() else None)
 
 
 class UploadLoop:
@@ -62,8 +53,6 @@ class UploadLoop:
         """The run's bucket; None as long as it could not be opened."""
         self._uploader: Uploader | None = None
         self._uploaded: set[str] = set()
-        self.needs_token = False
-        """Whether the last try found no storage token; another thread reads it."""
         self._working = threading.Lock()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
@@ -116,16 +105,15 @@ class UploadLoop:
                 self._uploader = None
             return ""
 
-    def finish(self, *, token_seconds: float = FLUSH_SECONDS, patience: float = FLUSH_SECONDS) -> UploadReport:
+    def finish(self, *, patience: float = FLUSH_SECONDS) -> UploadReport:
         """The ranks have ended: upload the rest and close the manifest. Blocks; waits for an upload in progress.
 
         Args:
-            token_seconds: how long to wait for a storage token, where the last one has ended.
             patience: how many seconds to wait for files that are being written.
         """
         self._ending.set()
         with self._working:
-            report = self._finish(token_seconds, time.monotonic() + patience)
+            report = self._finish(time.monotonic() + patience)
         write_report(self._spec.run, report)
         return report
 
@@ -170,7 +158,6 @@ class UploadLoop:
         report = attempt(self._uploader, lambda uploader: uploader.scan(final=final))
         if report.result is None:
             return self._failed(report.error)
-        self.needs_token = report.result.needs_token
         return self._told(report.result)
 
     def _told(self, report: UploadReport) -> UploadReport:
@@ -180,41 +167,21 @@ class UploadLoop:
             self._say_left_out(sorted(new))
         return report
 
-    def _finish(self, token_seconds: float, patient_until: float) -> UploadReport:
+    def _finish(self, patient_until: float) -> UploadReport:
         """Final uploads, as long as they make progress."""
         deadline = time.monotonic() + FLUSH_SECONDS
-        token_deadline = time.monotonic() + token_seconds
         while True:
             if error := self._open():
                 return self._unopened(error)
             assert self._uploader is not None
-            before, token = len(self._uploaded), self._token()
+            before = len(self._uploaded)
             until = min(deadline, time.monotonic() + FLUSH_STEP_SECONDS)
             finished = attempt(until, partial(self._uploader.finish, patient_until=patient_until))
             if finished.result is None:
                 return self._failed(finished.error)  # `flush` tries again.
             report = self._told(finished.result)
-            self.needs_token = report.needs_token
-            if report.needs_token and self._token_arrives(after=token, deadline=token_deadline):
-                continue
             if report.complete or len(self._uploaded) == before or time.monotonic() >= deadline:
                 return report
-
-    def _token(self) -> tuple[int, int] | None:
-        """What tells the present storage token from the one before."""
-        try:
-            found = paths.credentials_file(self._spec.run).stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns
-
-    def _token_arrives(self, *, after: tuple[int, int] | None, deadline: float) -> bool:
-        """Wait for another storage token than this; False: none came in time."""
-        while time.monotonic() < deadline:
-            if self._token() != after:
-                return True
-            time.sleep(_TOKEN_POLL_SECONDS)
-        return False
 
     def _failed(self, error: Exception | None) -> UploadReport:
         """The uploader has failed: nobody knows which files are pending."""

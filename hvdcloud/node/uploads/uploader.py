@@ -38,7 +38,6 @@ from hvdcloud.storage.base import (
 )
 from hvdcloud.storage.checksum import crc32c_of_file
 from hvdcloud.storage.threads import parallel
-from hvdcloud.storage.token_file import RENEW_HINT, WAITING, TokenMissingError
 
 SMALL = 1 << 20
 """Files up to this size wait for round trips, not for bandwidth: many at once."""
@@ -59,8 +58,6 @@ class _Found:
     left_out: set[str] = field(default_factory=set)
     may_pass: bool = False
     """An error may be gone at the next try."""
-    needs_token: bool = False
-    """There is no storage token for more."""
 
 
 class _SkippedError(Exception):
@@ -136,7 +133,6 @@ class Uploader:
             errors=found.errors,
             skipped=[*found.skipped, *([replaced] if (replaced := self._manifest.replaced) else [])],
             left_out=sorted(found.left_out),
-            needs_token=found.needs_token,
         )
 
     def finish(self, deadline: float, *, patient_until: float = math.inf) -> UploadReport:
@@ -167,7 +163,7 @@ class Uploader:
             with self._lock:
                 self._scan(found, final=True, completing=True)
             last.append(self._report(found))
-            hopeless = found.needs_token or (found.errors and not found.pending and not found.may_pass)
+            hopeless = found.errors and not found.pending and not found.may_pass
             wait = next(waits, _WAITS[-1])
             # A scan that can't begin before the deadline is not begun.
             until = deadline if found.errors else min(deadline, patient_until)
@@ -219,13 +215,8 @@ class Uploader:
         self._loaded = True
 
     def _fail(self, found: _Found, error: Exception) -> None:
-        if isinstance(error, TokenMissingError):
-            # Said once: every request that is left fails in the same way.
-            found.errors += [] if found.needs_token else [f"{WAITING}; {RENEW_HINT}"]
-            found.needs_token = True
-        else:
-            found.errors.append(str(error))
-        found.may_pass |= isinstance(error, (BucketUnreachableError, TokenMissingError))
+        found.errors.append(str(error))
+        found.may_pass |= isinstance(error, BucketUnreachableError)
 
     def _changed(self, found: _Found) -> list[File]:
         """Files that are not in the bucket as they are, the one that has rested longest first: checkpoints arrive in
@@ -317,7 +308,7 @@ class Uploader:
             entry = promised[file.name]
             try:
                 return self._send(file, entry)
-            except (BucketUnreachableError, TokenMissingError):
+            except BucketUnreachableError:
                 unreachable.set()
                 raise
 

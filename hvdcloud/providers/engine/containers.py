@@ -147,7 +147,6 @@ class Maker:
             cap_drop=list(body["cap_drop"]),
             cap_add=list(body["cap_add"]),
             security_opt=list(body["security_opt"]),
-            extra_hosts=dict(body.get("extra_hosts", {})),
             network_mode=body["network"],
             device_requests=body.get("device_requests"),
         )

@@ -1,12 +1,9 @@
-"""What containers on engines of the user's mean for a configuration: they cost nothing, and nodes have no identity."""
+"""What containers on engines of the user's mean for a configuration: they cost nothing."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
-
-from hvdcloud.google.storage_token import ENDPOINT_VARIABLE, storage_token
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
@@ -21,26 +18,9 @@ class EnginePlatform:
     costs_money = False
     processor: str | None = None
     unpacks_zstd = False
-    lends_credentials = True
 
     def __init__(self, config: Config) -> None:
         self._config = config
-
-    def storage_credentials(
-        self, bucket: str, *, endpoint: str | None, writes: str, reads: Sequence[str] = (), data: Sequence[str] = ()
-    ) -> str | None:
-        """A token for these folders that ends within an hour. It travels over the pinned connection into a file of mode
-        0600, which is deleted when the run's checkpoints are complete."""
-        remote = [source for source in data if source.startswith("gs://")]
-        if not self.lends_token(bucket, *remote, endpoint=endpoint):
-            return None
-        own = bucket if bucket.startswith("gs://") else None
-        return storage_token(own, writes=writes, reads=reads, data=remote)
-
-    def lends_token(self, *buckets: str, endpoint: str | None) -> bool:
-        """Of Cloud Storage, or of a server in its place that has a token service too."""
-        remote = any(url.startswith("gs://") for url in buckets)
-        return remote and (endpoint is None or ENDPOINT_VARIABLE in os.environ)
 
     def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
         """None: the bucket is a folder, or not of this provider."""

@@ -49,7 +49,7 @@ def container_request(
         environment: of the node program, beside its key and its name.
         mounts: what is in the node, by folder of the engine's machine or by volume.
         more: what this provider's containers have beside (containers.py): `publish` (those with an address of their
-            own; None: nothing is published), `extra_hosts`, `read_only_mounts` (folders of the engine's machine, by
+            own; None: nothing is published), `read_only_mounts` (folders of the engine's machine, by
             what is in the node).
     """
     name = spec.node_name(index)

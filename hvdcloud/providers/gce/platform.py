@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.providers.gce.api.client import ComputeClient
 
-METADATA_CREDENTIALS = "metadata"
-"""In a run request: nodes open the bucket as the VM's service account, whose tokens its metadata server gives out."""
 OFFERS_RETRY_SECONDS = 3.0
 """Quotas are good to know, and not worth a long wait."""
 
@@ -38,7 +36,6 @@ class GcePlatform:
     costs_money = True
     needs_registry = True
     processor: str | None = "x86_64"
-    lends_credentials = False
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -107,16 +104,6 @@ class GcePlatform:
             message = "image.device is cuda, but the nodes have no GPU"
             return Problem(message=message, hint="gce.gpu adds one, image.device: cpu is a small image")
         return None
-
-    def storage_credentials(
-        self, bucket: str, *, endpoint: str | None, writes: str, reads: Sequence[str] = (), data: Sequence[str] = ()
-    ) -> str | None:
-        """Those of the VM's service account."""
-        return METADATA_CREDENTIALS if any(url.startswith("gs://") for url in (bucket, *data)) else None
-
-    def lends_token(self, *buckets: str, endpoint: str | None) -> bool:
-        """No: a VM asks its metadata server."""
-        return False
 
     def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
         """By the price table."""

@@ -140,9 +140,9 @@ class GceProvider:
             vm_image=vm_image,
         )
 
-    def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
-        """VMs see a bucket, and another storage endpoint, under the names that the laptop uses."""
-        return NodeBucket(bucket=bucket, bucket_endpoint=bucket_endpoint)
+    def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
+        """VMs see a bucket under the name that the laptop uses."""
+        return NodeBucket(bucket=bucket)
 
     # --- creating -------------------------------------------------------------------------------------------------
 

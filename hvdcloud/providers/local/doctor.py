@@ -92,11 +92,6 @@ def _gpus(spec: ClusterSpec, wish: Wish) -> Finding:
 
 def _bucket(url: str) -> Finding:
     """Whether checkpoints can be put there."""
-    if not url.startswith("file://"):
-        from hvdcloud.storage.open import open_bucket
-
-        open_bucket(url, retry_seconds=5).prefixes("")
-        return fine(f"{url} can be listed")
     folder = Path(unquote(urlsplit(url).path))
     if why := unwritable(folder):
         return failed(

@@ -109,9 +109,9 @@ class LocalProvider(EngineProvider):
         found, hook = ask_this_machine(), hook_is_here()
         return assign_gpus(self._api, found, self._gpus, nodes=spec.nodes, indices=indices, hook=hook)
 
-    def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
-        """A folder is mounted into the node; a server on this machine's loopback has another name there."""
-        return plan_of.bucket_as_seen_by_nodes(bucket=bucket, bucket_endpoint=bucket_endpoint)
+    def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
+        """The folder is mounted into the node."""
+        return plan_of.bucket_as_seen_by_nodes(bucket)
 
     # --- creating -------------------------------------------------------------------------------------------------
 

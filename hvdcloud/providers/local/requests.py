@@ -12,8 +12,6 @@ from hvdcloud.providers.base import NodeBucket
 from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request
 from hvdcloud.providers.local import data
 
-HOST_FROM_NODE = "host.docker.internal"
-
 
 def unpublished(request: Request) -> Request:
     """The request for a container that this machine reaches at its own address."""
@@ -38,7 +36,7 @@ def container_requests(
 ) -> list[Request]:
     """For some of the nodes of a cluster; arguments as for `make_plan`."""
     network = network_name(spec.name)
-    seen = bucket_as_seen_by_nodes(bucket=spec.bucket, bucket_endpoint=None)
+    seen = bucket_as_seen_by_nodes(spec.bucket)
     cores = max(1, (os.cpu_count() or 1) // spec.nodes)
     folders = data.mounts(spec)
     limit = {} if idle_seconds is None else {"HVDCLOUD_IDLE": f"{idle_seconds:g}"}
@@ -53,7 +51,6 @@ def container_requests(
             more={
                 # Unless this machine turns out to have the network's bridge: `unpublished`.
                 "publish": f"127.0.0.1::{SSH_PORT}",
-                "extra_hosts": {HOST_FROM_NODE: "host-gateway"},
                 **({"read_only_mounts": folders} if folders else {}),
             },
         )
@@ -61,16 +58,10 @@ def container_requests(
     ]
 
 
-def bucket_as_seen_by_nodes(*, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
-    """A folder is mounted into the node; a server on this machine's loopback has another name there."""
-    mounts = {}
-    if bucket.startswith("file://"):
-        mounts = {os.path.realpath(unquote(urlsplit(bucket).path)): BUCKET_IN_NODE}
-        bucket = f"file://{BUCKET_IN_NODE}"
-    if bucket_endpoint:
-        for loopback in ("127.0.0.1", "localhost", "0.0.0.0"):
-            bucket_endpoint = bucket_endpoint.replace(f"//{loopback}", f"//{HOST_FROM_NODE}")
-    return NodeBucket(bucket=bucket, bucket_endpoint=bucket_endpoint, mounts=mounts)
+def bucket_as_seen_by_nodes(bucket: str) -> NodeBucket:
+    """The folder is mounted into the node."""
+    mounts = {os.path.realpath(unquote(urlsplit(bucket).path)): BUCKET_IN_NODE}
+    return NodeBucket(bucket=f"file://{BUCKET_IN_NODE}", mounts=mounts)
 
 
 def network_name(cluster: str) -> str:

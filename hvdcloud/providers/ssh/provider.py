@@ -31,12 +31,12 @@ from hvdcloud.providers.engine.gpu_lock import claim
 from hvdcloud.providers.engine.gpus import LABEL_PORT
 from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.engine.provider import EngineProvider
-from hvdcloud.providers.engine.requests import node_index
+from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, node_index
 from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.providers.ssh import images, openssh
 from hvdcloud.providers.ssh.hosts import Host, Hosts, errors_in
 from hvdcloud.providers.ssh.preflight import Examiner
-from hvdcloud.providers.ssh.requests import LABEL_ADDRESS, HostRequest, bucket_as_seen_by_nodes
+from hvdcloud.providers.ssh.requests import LABEL_ADDRESS, HostRequest
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.journal import Journal
@@ -140,9 +140,9 @@ class SshProvider(EngineProvider):
         placed = {node: self._hosts[each.host] for each in requests if (node := node_index(each)) is not None}
         return self._planned(planned.spec, placed)
 
-    def bucket_as_seen_by_nodes(self, *, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
-        """In place of a folder of this machine each has one of its own."""
-        return bucket_as_seen_by_nodes(bucket=bucket, bucket_endpoint=bucket_endpoint)
+    def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
+        """In place of the folder of this machine each has one of its own."""
+        return NodeBucket(bucket=f"file://{BUCKET_IN_NODE}", per_node=True)
 
     # --- creating -------------------------------------------------------------------------------------------------
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from hvdcloud.cluster.model import ClusterSpec, Request
 from hvdcloud.errors import CapacityError
 from hvdcloud.json_values import whole_number
-from hvdcloud.providers.base import NodeBucket
 from hvdcloud.providers.engine.gpus import LABEL_PORT
-from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request, with_bucket
+from hvdcloud.providers.engine.requests import container_request, with_bucket
 
 LABEL_ADDRESS = "hvdcloud-address"
 """On a container: its host's address, at which the other nodes reach it."""
@@ -77,17 +75,8 @@ def node_request(
         more={},
     )
     labels = {**made.body["labels"], LABEL_PORT: str(port), LABEL_ADDRESS: address}
-    body: Mapping[str, Any] = {**made.body, "labels": labels}
-    if bucket_as_seen_by_nodes(bucket=spec.bucket, bucket_endpoint=None).per_node:
-        body = with_bucket(body, spec, index)
+    body = with_bucket({**made.body, "labels": labels}, spec, index)
     return HostRequest(object=f"{made.object} on {host}", method=made.method, body=body, host=host)
-
-
-def bucket_as_seen_by_nodes(*, bucket: str, bucket_endpoint: str | None) -> NodeBucket:
-    """A folder of this machine is none of theirs: each has one of its own in its place."""
-    if bucket.startswith("file://"):
-        return NodeBucket(bucket=f"file://{BUCKET_IN_NODE}", bucket_endpoint=bucket_endpoint, per_node=True)
-    return NodeBucket(bucket=bucket, bucket_endpoint=bucket_endpoint)
 
 
 def taken_ports(listening: Collection[int], labels: Collection[Mapping[str, str]]) -> set[int]:
