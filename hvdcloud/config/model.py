@@ -13,7 +13,7 @@ from hvdcloud.config.notify import NotifyConfig
 from hvdcloud.config.retry import RetryConfig
 from hvdcloud.config.section import Section
 from hvdcloud.config.ssh import SshMachinesConfig
-from hvdcloud.config.types import BucketUrl, ClusterName, Command, Duration, EnvName, ProjectPath, RankUser, Text
+from hvdcloud.config.types import BucketUrl, ClusterName, Command, Duration, EnvName, ProjectPath, Text
 
 
 class RemoteBuildConfig(Section):
@@ -112,12 +112,6 @@ class RunConfig(Section):
     )
     secrets: list[EnvName] = Field(
         default_factory=list, description="names of variables whose values come from this machine's environment"
-    )
-    user: RankUser | None = Field(
-        default=None,
-        examples=["1000"],
-        description="whom ranks run as: a user of the image, UID or UID:GID; such ranks cannot read "
-        "what the node program keeps to itself: storage credentials, SSH keys; default: root",
     )
     elastic: ElasticConfig | None = Field(default=None, description="let the run continue with fewer or more nodes")
     retry: RetryConfig | None = Field(
@@ -241,13 +235,6 @@ class Config(Section):
     def _checkpoints_are_no_data(self) -> Config:
         for loop in loops(self.data, bucket=self.checkpoints.bucket):
             raise ValueError(loop)
-        return self
-
-    @model_validator(mode="after")
-    def _open_mpi_has_no_other_user(self) -> Config:
-        # Its daemons need root's SSH key, and start whatever program a rank asks for (MPI_Comm_spawn).
-        if self.run.user and self.run.controller == "mpi":
-            raise ValueError("run.user needs run.controller: gloo; Open MPI's daemons, and so its ranks, are root's")
         return self
 
     @model_validator(mode="after")

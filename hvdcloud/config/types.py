@@ -14,7 +14,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic.fields import FieldInfo
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_NO_USER = 2**32 - 1
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
 _NUMBER = re.compile(r"[-+]?\d[\d_]{0,17}(?:\.\d*)?")
 
@@ -79,17 +78,6 @@ def _shell_words(command: str) -> str:
     return command
 
 
-def _rank_user(value: str) -> str:
-    if found := re.fullmatch(r"(\d{1,10})(?::(\d{1,10}))?", value):
-        if any(int(number) >= _NO_USER for number in found.groups("0")):
-            raise ValueError(f"{value!r} is not a user: ids end at {_NO_USER - 1}")
-    elif not re.fullmatch(r"[a-z_][-.a-z0-9_]{0,31}", value):
-        raise ValueError(f"{value!r} is neither the name of a user nor UID or UID:GID")
-    if value == "root" or re.fullmatch(r"0+(:\d+)?", value):
-        raise ValueError(f"{value!r} is root, whom ranks run as where run.user is not set; take it out")
-    return value
-
-
 def _env_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         # Without what was written: where a name belongs, a value may have been.
@@ -123,7 +111,6 @@ def is_host_path(field: FieldInfo) -> bool:
 ClusterName = Annotated[str, AfterValidator(_rfc1035)]
 BucketUrl = Annotated[str, AfterValidator(_bucket_url), HostPath]
 ProjectPath = Annotated[str, Field(min_length=1), HostPath]
-RankUser = Annotated[str, AfterValidator(_rank_user)]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 Command = Annotated[str, AfterValidator(_shell_words)]
 Text = Annotated[str, Field(min_length=1)]

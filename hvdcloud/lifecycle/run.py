@@ -185,7 +185,6 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "elastic": elastic is not None,
         "stuck": config.limits.stuck,
         "grace": config.run.grace,
-        **({"user": config.run.user} if config.run.user else {}),
         **notify.header(config, bucket=cluster.bucket, retries=options.retries),
     }
     indices = {node.name: node.index for node in cluster.nodes}

@@ -202,8 +202,8 @@ def prepare(
 
     Raises:
         NodeError: the node failed or was lost, or asks for files that the project does not have.
-        UsageError: a file changed or vanished while it was sent, or the node's image is too old for `run.user`,
-            `data` or `notify`.
+        UsageError: a file changed or vanished while it was sent, or the node's image is too old for `data` or
+            `notify`.
     """
     deadline = time.monotonic() + PREPARE_SECONDS
     session.serve()
@@ -237,9 +237,6 @@ def prepare(
             rest = first
         answer = running.finish(deadline=deadline, stdout=rest)
         result = session.parse("prepare", answer)
-    if "user" in header and result.get("user") != header["user"]:
-        hint = "hvdcloud build, then hvdcloud down and hvdcloud up"
-        raise UsageError("run.user: the nodes' image is of a version that runs ranks as root only", hint=hint)
     if header.get("data") is not None and not result.get("data"):
         hint = "hvdcloud build, then hvdcloud down and hvdcloud up"
         raise UsageError("data: the nodes' image is of a version that fetches none", hint=hint)

@@ -356,15 +356,6 @@ def test_container_optimized_os_lets_the_other_nodes_in(booted: Booted) -> None:
     ]
 
 
-@pytest.mark.parametrize("profile", ["cos", "dlvm"])
-def test_only_root_can_ask_for_tokens_before_the_container_starts(vm: Vm, profile: str) -> None:
-    vm.boot(profile=profile)
-    rule = "OUTPUT -d 169.254.169.254 -p tcp --dport 80 -m owner ! --uid-owner 0 -j REDIRECT --to-ports 9"
-    [closed] = [number for number, call in enumerate(vm.calls) if call == f"iptables -w 30 -t nat -I {rule}"]
-    [started] = [number for number, call in enumerate(vm.calls) if call.startswith("docker run ")]
-    assert closed < started
-
-
 def test_the_token_is_on_no_command_line_and_not_in_the_serial_log(booted: Booted) -> None:
     vm, done = booted.vm, booted.done
     assert (vm.folder / "password").read_text().strip() == "ya29.secret"

@@ -19,7 +19,7 @@ import pytest
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.config.model import Config
 from hvdcloud.console import plain
-from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.errors import NodeError
 from hvdcloud.lifecycle.run import start
 from hvdcloud.lifecycle.run_model import result_of
 from hvdcloud.lifecycle.run_options import RunOptions
@@ -188,13 +188,6 @@ def test_a_laptop_sends_a_run_as_it_did(laptop: Laptop, new_vm: NewVm, tmp_path:
     assert said[0].pop("workspace_bytes") == 10**9
     assert said[0].pop("grace") == 30.0
     assert told(said, {str(tmp_path): "FOLDER", said[1]["run"]: "RUN"}) == RECORDED["sent"][kind]
-
-
-def test_a_node_that_would_run_ranks_as_root_all_the_same_gets_no_run(
-    laptop: Laptop, new_vm: NewVm, tmp_path: Path
-) -> None:
-    with pytest.raises(UsageError, match=r"run\.user: the nodes' image is of a version that runs ranks as root only"):
-        start_run(laptop, new_vm, tmp_path, user="1000")
 
 
 @pytest.mark.parametrize("kind", ["static", "elastic"])

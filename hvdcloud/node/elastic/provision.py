@@ -26,7 +26,7 @@ from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.sync import check_wanted, is_unchanged, sha256_of
 
 _AS_ON_THE_HEAD = (
-    *("run", "cluster", "bucket", "bucket_endpoint", "keep_every", "workspace_bytes", "command", "user"),
+    *("run", "cluster", "bucket", "bucket_endpoint", "keep_every", "workspace_bytes", "command"),
     *("stuck", "grace"),
 )
 PREPARE_SECONDS = 120.0

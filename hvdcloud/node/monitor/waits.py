@@ -13,7 +13,6 @@ from typing import Any
 from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
 from hvdcloud.node.rank_hook.sitecustomize import FILE_VARIABLE, RECORD_BYTES
-from hvdcloud.node.rank_user import RankUser
 from hvdcloud.runs.reports import RankWaits, number, whole
 
 OFF_VARIABLE = "HVDCLOUD_SLOW_RANKS"
@@ -27,7 +26,7 @@ def folder(run: str) -> Path:
     return paths.run_dir(run) / "waits"
 
 
-def environment(run: str, of_rank: Mapping[str, str], *, account: RankUser | None) -> dict[str, str]:
+def environment(run: str, of_rank: Mapping[str, str]) -> dict[str, str]:
     """What lets this process's rank count its waits, over the environment that it has; empty where it may not."""
     if of_rank.get(OFF_VARIABLE) == "0":
         return {}
@@ -38,8 +37,6 @@ def environment(run: str, of_rank: Mapping[str, str], *, account: RankUser | Non
         try:
             # The room is taken now: it is there on a full disk, too.
             os.write(descriptor, b" " * RECORD_BYTES)
-            if account is not None:
-                os.fchown(descriptor, account.uid, account.gid)
         finally:
             os.close(descriptor)
     except OSError:

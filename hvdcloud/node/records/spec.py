@@ -35,8 +35,6 @@ class Spec(NamedTuple):
     """Whether nodes may leave and join while it runs."""
     interface: str | None = None
     """The network interface that Horovod uses, where this node joins a run that is on."""
-    user: str = ""
-    """Whom ranks run as: a name, UID or UID:GID; empty: root."""
     stuck: float | None = None
     """Seconds without any sign of work after which the run is ended; None: never."""
     grace: float = 30.0
@@ -63,7 +61,6 @@ class Spec(NamedTuple):
                 workspace_bytes=int(value.get("workspace_bytes", 10**9)),
                 elastic=bool(value.get("elastic", False)),
                 interface=value.get("interface"),
-                user=str(value.get("user") or ""),
                 stuck=None if value.get("stuck") is None else float(value["stuck"]),
                 grace=float(value.get("grace", 30.0)),
                 data=_data(value.get("data")),

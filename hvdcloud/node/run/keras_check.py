@@ -12,8 +12,6 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from hvdcloud.node.rank_user import RankUser
-
 PYTHON_SECONDS = 10.0
 _SYS_PATH = "import sys; print(*sys.path, sep='\\n')"
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
@@ -22,14 +20,9 @@ _LEGACY = "TF_USE_LEGACY_KERAS"
 _TRUE = ("true", "True", "1")
 
 
-def ask(
-    command: Sequence[str], environment: Mapping[str, str], *, account: RankUser | None = None
-) -> subprocess.Popen[str] | None:
+def ask(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str] | None:
     """Ask the Python that a command starts where it imports from, for `problem`: it answers while the caller does
     something else. None: that does not matter, or there is no such Python, as the command itself will say.
-
-    Args:
-        account: whom ranks run as; None: root.
     """
     if environment.get(_LEGACY) in _TRUE:
         return None
@@ -37,8 +30,7 @@ def ask(
     asked = ["/usr/bin/env", _python_of(command), "-c", _SYS_PATH]
     try:
         return subprocess.Popen(
-            # As the ranks' user, who may have put code into one of its folders.
-            account.command(asked) if account else asked,
+            asked,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
-from hvdcloud.node import machine, paths, rank_user
+from hvdcloud.node import machine, paths
 from hvdcloud.node.files import read_json
-from hvdcloud.node.rank_user import RankUser
 from hvdcloud.node.records.active import ActiveRunError, active_run, live_agents
 from hvdcloud.node.records.secrets_file import write_private
 from hvdcloud.node.records.spec import Spec
-from hvdcloud.node.run.launcher import imported_by_launcher, launcher_environment
 from hvdcloud.node.run.sync import Entry, Sync
 from hvdcloud.node.uploads.outputs import Outputs, set_aside
 
@@ -51,9 +49,6 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
 
         # Beside the code; the agent waits for it.
         fetcher.start(DataRequest.from_json(spec.data))
-    user = rank_user.establish(spec.user)
-    if user is not None:
-        _refuse_owner_of_launcher(spec, user)
     set_aside(before=spec.run, project=(read_json(paths.sync_file()) or {}).get("files", {}))
     sync = Sync(workspace=paths.workspace(), record=paths.sync_file(), entries=entries)
     wanted = sync.plan()
@@ -73,21 +68,14 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
     write_private(spec.run, environment=environment, notify=notify)
     checkpoints = paths.checkpoints_dir(spec.run)
     checkpoints.mkdir(parents=True, exist_ok=True)
-    if user is not None:
-        rank_user.give(paths.workspace(), user)
     Outputs(spec.run, spec.workspace_bytes).begin()
     restored = _restore(spec, checkpoints) if spec.resume else 0
     if header.get("joins"):
         _bring_outputs(spec, checkpoints)
-    if user is not None:
-        rank_user.give(paths.workspace(), user)
-        rank_user.give(checkpoints, user)
     (paths.run_dir(spec.run) / "ranks").mkdir(parents=True, exist_ok=True)
     spec.save()
-    # An earlier version does not say so: its ranks would be root's.
-    known: dict[str, Any] = {"user": spec.user} if user else {}
-    # Nor would one fetch data.
-    known |= {"data": True} if spec.data is not None else {}
+    # An earlier version does not say so: it would fetch no data.
+    known: dict[str, Any] = {"data": True} if spec.data is not None else {}
     known |= {"notify": True} if notify is not None else {}
     return {"ok": True, "restored": restored, **known}
 
@@ -106,14 +94,6 @@ def refuse_while_active() -> None:
     live agent."""
     if active := active_run() or next(iter(live_agents()), None):
         raise ActiveRunError(active)
-
-
-def _refuse_owner_of_launcher(spec: Spec, user: RankUser) -> None:
-    """Raise UsageError if ranks could change what root starts them with: they would be root's after all."""
-    for file in imported_by_launcher(launcher_environment(spec.run)["PATH"], user):
-        if found := rank_user.changeable(file, user):
-            why = f"run.user: {spec.user} may change {found}, which root runs to start ranks"
-            raise UsageError(why, hint=f"take another user, or RUN chown -R root:root {found} in image.dockerfile")
 
 
 def _receive(source: IO[bytes], sync: Sync, wanted: dict[str, Entry]) -> None:

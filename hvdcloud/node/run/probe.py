@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from hvdcloud.node import machine, paths, rank_user
+from hvdcloud.node import machine, paths
 from hvdcloud.node.mesh.nodes import mesh_interface
 from hvdcloud.node.records.secrets_file import read_environment
 from hvdcloud.node.records.spec import Spec
@@ -33,12 +33,10 @@ def worker_problem(spec: Spec) -> str:
         return f"it has no {missing}; restarting the node may bring it back"
     try:
         user, launcher = read_environment(spec.run), launcher_environment(spec.run)
-        account, image = rank_user.find(spec.user), machine.image_environment()
-        environment = environment_of_rank(spec, user=user, launcher=launcher, image=image, account=account)
+        environment = environment_of_rank(spec, user=user, launcher=launcher, image=machine.image_environment())
         asked = [which("python", environment.get("PATH", os.defpath)), "-c", _IMPORTS]
         done = subprocess.run(
-            # As the ranks' user, who may have put code into the workspace.
-            account.command(asked) if account else asked,
+            asked,
             cwd=paths.workspace(),
             env=environment,
             stdin=subprocess.DEVNULL,

@@ -21,11 +21,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from hvdcloud.errors import NodeError
-from hvdcloud.node import machine, paths, processes, rank_user
+from hvdcloud.node import machine, paths, processes
 from hvdcloud.node.channel import Channel
 from hvdcloud.node.mesh.nodes import mesh_interface
 from hvdcloud.node.monitor import waits
-from hvdcloud.node.rank_user import RankUser
 from hvdcloud.node.records.secrets_file import read_environment
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run import keras_check
@@ -101,26 +100,25 @@ def main(run: str) -> int:
         Its exit code, 128 + N if signal N ended it, 127 if it was not found, 78 if the image's Keras cannot run it.
 
     Raises:
-        UsageError: the run has ended or was not prepared here, or its ranks' user is unknown.
+        UsageError: the run has ended or was not prepared here.
         NodeError: no agent runs on this node.
     """
     environment = read_environment(run)
     spec = Spec.load(run)
-    account = rank_user.find(spec.user)
     rank = int(next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "0"))
     wakeup = _catch_signals()
     processes.adopt_orphans()
     image = machine.image_environment()
     launcher = with_own_interface(os.environ)
-    full = environment_of_rank(spec, user=environment, launcher=launcher, image=image, account=account)
+    full = environment_of_rank(spec, user=environment, launcher=launcher, image=image)
     # It answers while the agent, which may still start, is waited for.
-    asked = keras_check.ask(spec.command, full, account=account)
-    full |= waits.environment(run, full, account=account)
+    asked = keras_check.ask(spec.command, full)
+    full |= waits.environment(run, full)
     agent = _meet_agent(run, rank)
     record = _Record(run, rank, elastic=spec.elastic)
     if spec.elastic:
         threading.Thread(target=_end_with_launcher, name="launcher", daemon=True).start()
-    end = _run(spec, full, asked=asked, account=account, agent=agent, wakeup=wakeup)
+    end = _run(spec, full, asked=asked, agent=agent, wakeup=wakeup)
     if end.until is None:
         agent.send({"type": "ended", **record.ended(end)})
         # What the command leaves in the background would hold its outputs, and outlive the run.
@@ -161,7 +159,6 @@ def environment_of_rank(
     user: Mapping[str, str],
     launcher: Mapping[str, str],
     image: Mapping[str, str],
-    account: RankUser | None = None,
 ) -> dict[str, str]:
     """What the user's command sees: the image's variables, over them the launcher's, over them the user's.
     OMP_NUM_THREADS is cores ÷ slots: with the default of all cores, the ranks of one node fight for them."""
@@ -174,8 +171,6 @@ def environment_of_rank(
         # HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is set.
         defaults["HOROVOD_STALL_CHECK_TIME_SECONDS"] = f"{stall_check_seconds(spec.stuck):.0f}"
     own = {"HOSTNAME": socket.gethostname(), "PWD": str(paths.workspace())}
-    if account is not None:
-        own |= account.environment
     return {**defaults, **image, **launcher, **own, **user, **paths_of_ours}
 
 
@@ -232,7 +227,6 @@ def _run(
     environment: dict[str, str],
     *,
     asked: subprocess.Popen[str] | None,
-    account: RankUser | None,
     agent: Channel,
     wakeup: int,
 ) -> _End:
@@ -243,7 +237,7 @@ def _run(
         return _End(REFUSED)
     killed_before = machine.killed_for_memory()
     try:
-        child = _start(spec.command, environment, account=account)
+        child = _start(spec.command, environment)
     except FileNotFoundError:
         _say(f"command not found: {spec.command[0]}")
         return _End(NOT_FOUND)
@@ -297,21 +291,15 @@ def _run(
     return end._replace(out_of_memory=killed and machine.killed_for_memory() > killed_before)
 
 
-def _start(command: tuple[str, ...], environment: dict[str, str], *, account: RankUser | None) -> int:
+def _start(command: tuple[str, ...], environment: dict[str, str]) -> int:
     """Start the command in /workspace, in a session of its own, so that a signal reaches all of it, and what carries
     its output. Raises FileNotFoundError: there is no such program; OSError: it cannot be run."""
     os.chdir(paths.workspace())
     path = environment.get("PATH", os.defpath)
     argv = shell(command[0], path=path) if len(command) == 1 else list(command)
     program = argv[0] if "/" in argv[0] else which(argv[0], path)
-    if account is not None:
-        argv = account.command([program, *argv[1:]])
-        program = argv[0]
     outputs = {descriptor: os.pipe() for descriptor in (1, 2)}
     streams = [(os.POSIX_SPAWN_DUP2, writer, descriptor) for descriptor, (_, writer) in outputs.items()]
-    for reader, _ in outputs.values():
-        # So that the user can open it by name too (/dev/stdout).
-        os.fchown(reader, account.uid if account is not None else -1, -1)
     caught = [*_FORWARDED, signal.SIGCHLD, signal.SIGPIPE]
     child = os.posix_spawn(
         program, argv, environment, file_actions=streams, setsid=True, setsigmask=(), setsigdef=caught

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.node import paths, rank_user
+from hvdcloud.node import paths
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads.run_bucket import open_run_bucket
@@ -95,9 +95,6 @@ class UploadLoop:
             assert self.bucket is not None
             try:
                 gather(self.bucket, cluster=self._spec.cluster, run=self._spec.run, directory=self._directory)
-                if user := rank_user.find(self._spec.user):
-                    rank_user.give(self._directory, user)
-                    rank_user.give(paths.workspace(), user)
             except Exception as error:  # noqa: BLE001 - reported; the ranks take what they find
                 return f"{type(error).__name__}: {error}"
             finally:

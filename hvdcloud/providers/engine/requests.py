@@ -18,7 +18,7 @@ CAPABILITIES = (
     "SETGID",
     "SETUID",
     "SYS_CHROOT",
-    # The node program: files that another user owns, of ranks under `run.user` or in a mounted bucket.
+    # The node program: files that another user owns, in a mounted bucket.
     "CHOWN",
     "DAC_OVERRIDE",
     "FOWNER",

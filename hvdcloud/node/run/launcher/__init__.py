@@ -14,8 +14,6 @@ from pathlib import Path
 from hvdcloud.node import paths
 from hvdcloud.node.machine import image_environment
 from hvdcloud.node.mesh.ssh import NODE_PROGRAM, shared_sockets
-from hvdcloud.node.rank_user import RankUser
-from hvdcloud.node.records.spec import Spec
 
 PROGRAM = "horovodrun"
 _SOCKETS_VARIABLE = "HVDCLOUD_SSH_SOCKETS"
@@ -49,21 +47,6 @@ def launcher_argv(command: Sequence[str], *, path: str) -> list[str]:
     if not first.startswith("#!") or "python" not in Path(interpreter).name or not Path(interpreter).is_file():
         return list(command)
     return [interpreter, str(Path(__file__).with_name("horovodrun.py")), *command[1:]]
-
-
-def imported_by_launcher(path: str, user: RankUser) -> list[Path]:
-    """horovodrun, its Python, and the folders from which that imports, all of which root runs; asked as the user, who
-    could have changed them. `path`: where to look for horovodrun, as in `$PATH`."""
-    script = shutil.which(PROGRAM, path=path)
-    if script is None:
-        return []
-    interpreter = launcher_argv([PROGRAM], path=path)[0]
-    if interpreter == PROGRAM:
-        return [Path(script)]
-    asked = user.command([interpreter, "-I", "-c", "import sys; print(*sys.path, sep='\\n')"])
-    answer = subprocess.run(asked, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    folders = [Path(line) for line in answer.stdout.splitlines() if line]
-    return [Path(script), Path(interpreter), *(folder for folder in folders if folder.exists())]
 
 
 def launcher_environment(run: str) -> dict[str, str]:
@@ -114,7 +97,7 @@ class Launcher:
                 stdout=writer,
                 stderr=writer,
                 env=environment,
-                cwd=self._folder(),
+                cwd=paths.workspace(),
                 start_new_session=True,
             )
         except OSError:
@@ -123,11 +106,6 @@ class Launcher:
         finally:
             os.close(writer)
         self.output_fd, self.output_open = reader, True
-
-    def _folder(self) -> Path:
-        """Where horovodrun works. Its Python, which is root's, imports what lies there: no folder that belongs to the
-        ranks' user."""
-        return paths.run_dir(self._run) if Spec.load(self._run).user else paths.workspace()
 
     @property
     def runs(self) -> bool:

@@ -29,7 +29,6 @@ refused_for_now() {
 step host '{"status": "host"}'
 prepare_host
 open_firewall
-guard_metadata
 wait_for_docker
 
 jobs=()
