@@ -192,7 +192,7 @@ def render_offers(console: Console, result: OffersResult, *, every: bool) -> Non
 
 
 def show_history(console: Console, result: HistoryResult) -> None:
-    """A line for each run, and what the month has cost."""
+    """A line for each run."""
     rows = [
         [
             run.run,
@@ -215,11 +215,6 @@ def show_history(console: Console, result: HistoryResult) -> None:
         console.answer(f"{result.bucket} knows of no run")
     if result.more:
         console.answer(f"{result.more} older: hvdcloud history --limit {len(result.runs) + result.more}")
-    if (month := result.month) is not None:
-        clusters = counted(month.clusters, "cluster")
-        console.answer(
-            f"{month.month}: {clusters} cost {dollars(month.dollars)} (an estimate, with time without a run)"
-        )
 
 
 def _metric(run: PastRun) -> str:

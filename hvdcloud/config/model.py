@@ -144,12 +144,6 @@ class LimitsConfig(Section):
         description="after which Compute Engine itself deletes the nodes; with provider ssh they end themselves",
     )
     max_cost: float | None = Field(default=None, gt=0, description="dollars; shortens max_run_duration to fit")
-    monthly_cost: float | None = Field(
-        default=None,
-        gt=0,
-        description="dollars; up, launch and resize are refused where this month's clusters would cost more, by the "
-        "records in the bucket",
-    )
     ask_above: float | None = Field(
         default=50.0, ge=0, description="dollars at worst above which up and launch ask first; null: never"
     )

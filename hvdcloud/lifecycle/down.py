@@ -14,7 +14,6 @@ from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.lifecycle.late_arrival import LateArrival
 from hvdcloud.lifecycle.mirror import mirror_of, unsaved_on_nodes
-from hvdcloud.lifecycle.monthly import close_bill, close_bills_of_gone
 from hvdcloud.lifecycle.spending import runs_of
 from hvdcloud.providers.base import NodeProgress
 from hvdcloud.remote.unsaved import Hazard
@@ -89,18 +88,6 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = (), 
     # Not before: a bucket that does not answer must not let machines cost money.
     runs = runs_of(context, cluster if with_cost else None)
     cost = meter.read(runs=runs.times, all_runs=runs.complete, teardown=began, now=gone)
-    if cluster is None and with_cost:
-        close_bills_of_gone(context)
-    elif cluster is not None and with_cost:
-        # What nodes had cost that were gone before, nobody has counted.
-        counts = cost is not None and len(cluster.nodes) >= cluster.expected_nodes
-        close_bill(
-            context,
-            cluster,
-            dollars=cost.dollars if cost is not None and counts else None,
-            spent=cost.spent if cost is not None and counts else (),
-            ended=gone,
-        )
     return DownResult(
         cluster=context.name,
         deleted=deleted,

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.checkpoints.manifest import FOLDER, list_runs, run_prefix, state_name
-from hvdcloud.cluster.bills import Bill, EarlierRun, Month, bill_names, month_bounds, month_sum, read_bill
 from hvdcloud.cluster.spending import Segment
 from hvdcloud.errors import CheckpointError
 from hvdcloud.parallel import side_by_side
@@ -60,8 +59,6 @@ class HistoryResult:
     """Newest first."""
     more: int
     """How many older ones were not read."""
-    month: Month | None = None
-    """What the clusters of this month have cost by their records; None: it has none."""
 
 
 def history(context: Context, *, cluster: str | None, limit: int) -> HistoryResult:
@@ -78,15 +75,13 @@ def history(context: Context, *, cluster: str | None, limit: int) -> HistoryResu
     with context.console.waiting("history", f"reading {bucket.url}"):
         found = run_names(bucket, cluster=cluster, warn=context.console.warn, now=now)
         read = side_by_side(lambda each: _past_run(bucket, *each), found[:limit], only_reads=True)
-        bills = bills_of_month(bucket, now=now, warn=context.console.warn)
     runs: list[PastRun] = []
     for each in read:
         if isinstance(each, PastRun):
             runs.append(each)
         else:
             context.console.warn(f"{each.message}; it is left out")
-    month = month_sum(bills, now=now) if bills else None
-    return HistoryResult(bucket=bucket.url, runs=runs, more=max(0, len(found) - limit), month=month)
+    return HistoryResult(bucket=bucket.url, runs=runs, more=max(0, len(found) - limit))
 
 
 def run_names(
@@ -187,86 +182,4 @@ def _past_run(bucket: Bucket, cluster: str, run: str) -> PastRun | CheckpointErr
         metrics=state.metrics,
         command=about.command,
         spent=spent_by_nodes(state, rate=rate) if dollars is not None else (),
-    )
-
-
-def bills_of_month(bucket: Bucket, *, now: datetime, warn: Callable[[str], object] | None = None) -> list[Bill]:
-    """The records of the clusters that may have cost something this month: those of this month and of the last.
-
-    Args:
-        warn: is told of those that cannot be used, which are left out; None: they are errors.
-
-    Raises:
-        BadBillError: one cannot be used.  HvdcloudError: the bucket cannot be read.
-    """
-
-    def read(name: str) -> Bill | CheckpointError | None:
-        try:
-            return read_bill(bucket, name)
-        except BucketUnreachableError:
-            raise
-        except CheckpointError as error:
-            if warn is None:
-                raise
-            return error
-
-    last, _ = month_bounds(month_bounds(now)[0] - timedelta(days=1))
-    found: list[Bill] = []
-    for each in side_by_side(read, bill_names(bucket, since=last), only_reads=True):
-        if isinstance(each, CheckpointError):
-            if warn is not None:
-                warn(f"{each.message}; it is left out")
-        elif each is not None:
-            found.append(each)
-    return found
-
-
-def newest_runs(bucket: Bucket, *, now: datetime, warn: Callable[[str], object]) -> list[EarlierRun]:
-    """The newest run of each cluster that had one this month and cost something, by their states.
-
-    Raises:
-        HvdcloudError: the bucket cannot be read.
-    """
-    first, _ = month_bounds(now)
-    newest: dict[str, tuple[str, str]] = {}
-    for cluster, run in run_names(bucket, cluster=None, warn=warn, now=now):
-        # A run of last month may have ended in this one.
-        if run >= f"{first - timedelta(days=31):{_RUN_TIME}}":
-            newest.setdefault(run.rpartition("-")[2], (cluster, run))
-    runs = [(cluster_id, *names) for cluster_id, names in newest.items()]
-    found = side_by_side(lambda each: _earlier_run(bucket, *each, warn=warn), runs, only_reads=True)
-    return [each for each in found if each is not None]
-
-
-def last_run(bucket: Bucket, cluster: str, cluster_id: str, *, warn: Callable[[str], object]) -> EarlierRun | None:
-    """The newest run of a cluster, if it had one, and its state can be used.
-
-    Raises:
-        HvdcloudError: the bucket cannot be read.
-    """
-    runs = list_runs(bucket, cluster, suffix=cluster_id)
-    return _earlier_run(bucket, cluster_id, cluster, runs[-1], warn=warn) if runs else None
-
-
-def _earlier_run(
-    bucket: Bucket, cluster_id: str, cluster: str, run: str, *, warn: Callable[[str], object]
-) -> EarlierRun | None:
-    state = _usable_state(bucket, cluster, run)
-    if isinstance(state, CheckpointError):
-        warn(f"{state.message}; it does not count")
-        return None
-    if state is None:
-        return None
-    about, ended = About.from_json(state.about), state.ended
-    rate = about.dollars_per_hour
-    if not rate or rate < 0 or ended is None or state.started is None:
-        return None
-    seen = about.seen if about.seen is not None else state.started
-    return EarlierRun(
-        cluster=cluster,
-        id=cluster_id,
-        began=about.costs_since if about.costs_since is not None else state.started,
-        ended=ended,
-        dollars=max(0.0, about.dollars_before or 0.0) + rate * max(0.0, ended - seen) / 3600,
-        nodes_ended=state.down_when_done and state.checkpoints.complete and not state.not_deleted,
     )

@@ -16,7 +16,6 @@ from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.horovod import check_tools
-from hvdcloud.lifecycle.monthly import close_bill
 from hvdcloud.lifecycle.pull import PullResult, check_target, pull_runs
 from hvdcloud.lifecycle.retry import Retries
 from hvdcloud.lifecycle.up import UpResult, confirm_before_build, make_spec, undone
@@ -184,7 +183,7 @@ def _cost(
     done = result.progress if result is not None else None
     size = bytes_kept(bucket, cluster=context.name, runs=kept) if kept else None
     runs = runs_of(context, cluster, followed=result.times if result is not None else None)
-    cost = meter.read(
+    return meter.read(
         epochs=done.count if done and done.unit == "epoch" else None,
         steps=done.count if done and done.unit == "step" else None,
         bucket_bytes=size,
@@ -194,9 +193,6 @@ def _cost(
         teardown=teardown,
         now=gone,
     )
-    if cost is not None and meter.cluster is not None:
-        close_bill(context, meter.cluster, dollars=cost.own_dollars, spent=cost.spent, ended=gone)
-    return cost
 
 
 def _give_up(context: Context) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.interrupts import uninterrupted
-from hvdcloud.lifecycle.monthly import close_bill
 from hvdcloud.lifecycle.silent_hosts import silent_error, silent_hosts
 from hvdcloud.runs import retry as policy
 from hvdcloud.runs.retry import Cause, Pending
@@ -73,7 +72,7 @@ class LostCluster:
 
         with uninterrupted(tell):
             at_least = max(lost.dollars or 0.0, self._delete(pending, on_interrupt=interrupted.set))
-        spent = self._close_bill(at_least)
+        spent = self._meter.close(at_least=at_least)
         lost = replace(lost, dollars=spent, seconds=lost.seconds + time.time() - began)
         pending = replace(pending, attempts=(*pending.attempts[:-1], lost))
         self.note(pending)
@@ -95,15 +94,6 @@ class LostCluster:
         if cluster is not None and cluster.id not in pending.clusters:
             delete_cluster(self._context, cluster)
             self._context.state.forget()
-            close_bill(self._context, cluster, dollars=cluster.dollars_so_far)
-
-    def _close_bill(self, at_least: float) -> float | None:
-        """Count no more for the lost cluster, and write down what it has cost; returns that."""
-        cluster, cost = self._meter.cluster, self._meter.read()
-        spent = self._meter.close(at_least=at_least)
-        if cluster is not None and cost is not None:
-            close_bill(self._context, cluster, dollars=spent, spent=cost.spent)
-        return spent
 
     def _delete(self, pending: Pending, *, on_interrupt: Callable[[], object] = lambda: None) -> float:
         """Delete the lost cluster, if it exists; what its existing nodes have cost, in dollars. Raises as `clear`."""

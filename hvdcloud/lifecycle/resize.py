@@ -21,7 +21,6 @@ from hvdcloud.errors import (
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.lifecycle.mirror import bring_home, mirror_of, send_for_resume, unsaved_on_nodes
-from hvdcloud.lifecycle.monthly import check_month, grow_bill
 from hvdcloud.providers.base import OnProgress
 from hvdcloud.remote.join import join, spec_of
 from hvdcloud.remote.unsaved import Hazard
@@ -186,10 +185,8 @@ def _grow(
 ) -> None:
     spec = spec_of(context.state, cluster, nodes=max(nodes, cluster.expected_nodes))
     plan = context.provider.plan_growth(spec, change.make)
-    check_month(context, plan)
     ask_above = context.config.limits.ask_above
     consent.confirm_cost(plan, console=context.console, ask_above=ask_above, before=cluster.dollars_per_hour)
-    grow_bill(context, cluster, plan)
     stay = [node for node in cluster.nodes if node.index not in change.make]
     with interrupted_once(), context.console.steps() as steps:
         try:

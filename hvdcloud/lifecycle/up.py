@@ -19,7 +19,6 @@ from hvdcloud.lifecycle.changes import changes_since_up, settings_of
 from hvdcloud.lifecycle.context import node_progress, owner_label
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.late_arrival import LateArrival
-from hvdcloud.lifecycle.monthly import check_month, close_bill, open_bill
 from hvdcloud.lifecycle.room import RoomWait
 from hvdcloud.modules import load_beside
 from hvdcloud.providers.base import NoRoomError
@@ -93,9 +92,7 @@ def plan_up(context: Context) -> Plan:
         image = image_to_be(context)
     spec = make_spec(context, image=image)
     _check(context, spec, Consent(), built=False)
-    plan = context.provider.plan(spec)
-    check_month(context, plan)
-    return plan
+    return context.provider.plan(spec)
 
 
 def confirm_before_build(context: Context, consent: Consent) -> None:
@@ -216,7 +213,6 @@ def _confirmed_plan(context: Context, spec: ClusterSpec, consent: Consent) -> Pl
     confirm_hosts(context.config, console=context.console, given=consent.given)
     _check(context, spec, consent)
     plan = context.provider.plan(spec)
-    check_month(context, plan)
     consent.confirm_cost(plan, console=context.console, ask_above=context.config.limits.ask_above)
     return plan
 
@@ -287,22 +283,6 @@ def undone(command: str, name: str) -> InterruptedByUserError:
 
 
 def _create(context: Context, plan: Plan, login: KeyPair, room: RoomWait, *, command: str) -> Sequence[Node]:
-    """Make the nodes, with a record in the bucket of what they cost."""
-    open_bill(context, plan)
-    try:
-        # Once more: another `up` that began meanwhile has its record now, or sees this one.
-        check_month(context, plan)
-        return _make(context, plan, login, room, command=command)
-    except TeardownError:
-        # Something is left, and its costs have no end yet.
-        raise
-    except BaseException as error:
-        nothing = isinstance(error, (NoRoomError, UsageError))
-        close_bill(context, plan.spec, dollars=0.0 if nothing else None)
-        raise
-
-
-def _make(context: Context, plan: Plan, login: KeyPair, room: RoomWait, *, command: str) -> Sequence[Node]:
     from hvdcloud.remote.join import join
     from hvdcloud.remote.keys import write_key_pair
 

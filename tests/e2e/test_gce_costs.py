@@ -203,32 +203,6 @@ def test_a_zone_that_max_cost_does_not_pay_for_is_left_out(empty: RecordsCloud, 
     assert requested(empty) == []
 
 
-def test_a_month_counts_what_exists_and_what_is_gone(empty: RecordsCloud, tmp_path: Path) -> None:
-    # The other tests' clusters are of another bucket.
-    own = {"HVDCLOUD_CHECKPOINTS__BUCKET": "gs://bucket/month"}
-    other = project_of(empty, tmp_path / "other", "t-gce-far", zones=[A])
-    small = project_of(empty, tmp_path / "small", zones=[A], monthly_cost=3.7)
-    enough = project_of(empty, tmp_path / "enough", zones=[A], monthly_cost=4)
-    for project in (other, small, enough):
-        project.environ |= own
-    make(other)
-    older(empty, "t-gce-far", minutes=60, ends_in=60)
-    before = requested(empty)
-    # 0.92 x 120.5 / 60 = $1.85 for the one that exists, and $1.86 for the new one, both at worst.
-    why = "limits.monthly_cost of $3.70 does not allow cluster t-gce, which costs $1.86 at worst: 1 other cluster of 20"
-    for command in (("up",), ("up", "--dry-run")):
-        refused = small.hvdcloud(*command, expect=2).err
-        assert why in refused
-        assert "cost $1.85, $1.85 of it at worst for those that exist (an estimate, by the records in gs://" in refused
-    assert requested(empty) == before
-    came_up(enough.hvdcloud("up", expect=None))
-    said(other, "down")
-    # What never had a run is known all the same: both VMs, for the seconds until they did not answer.
-    month = r"20\d\d-\d\d: 1 cluster cost (less than \$0\.01|\$0\.0\d) \(an estimate, with time without a run\)"
-    assert re.search(rf" knows of no run\n{month}$", said(small, "history"), flags=re.MULTILINE)
-    assert said(small, "up", "--dry-run").endswith("nothing was changed\n")
-
-
 def test_dry_run_shows_rate_and_worst_case(empty: RecordsCloud, tmp_path: Path) -> None:
     project = project_of(empty, tmp_path, ask_above=0)
     plan = project.hvdcloud("up", "--dry-run", "--json").json["result"]

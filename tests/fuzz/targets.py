@@ -11,7 +11,6 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,6 @@ import pyte
 
 from hvdcloud.checkpoints import manifest as manifests
 from hvdcloud.cli.screen import Looks, draw
-from hvdcloud.cluster.bills import Bill, month_sum, parse_bill
 from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.cluster.state import ClusterState
 from hvdcloud.config.file import load
@@ -156,24 +154,6 @@ def state(data: bytes) -> None:
     _notice(found, _LOG)
     spent = spent_by_nodes(found, rate=1.5)
     assert all(part.seconds >= 0 and math.isfinite(part.dollars) for part in spent)
-
-
-_BILL = Bill(
-    cluster="digits", id="abcdef", owner="ada", created=1795000000.0, ends=1795007200.0, nodes=2, dollars_per_hour=1.5,
-    worst_case_dollars=3.0, ended=1795003600.0, dollars=1.5,
-)  # fmt: skip
-
-
-def bill(data: bytes) -> None:
-    """The record of what a cluster costs: whatever it says, it makes no sum smaller."""
-    written = document(data, [json.loads(_BILL.to_json())])
-    try:
-        found = parse_bill(written, name=_BILL.name, source="gs://bucket/record")
-    except HvdcloudError as error:
-        _error(error)
-        return
-    month = month_sum([found], now=datetime.fromtimestamp(1795010000.0, timezone.utc))
-    assert 0 <= month.dollars < math.inf
 
 
 def _notice(found: RunState, log: bytes) -> None:
@@ -563,7 +543,7 @@ def registry(data: bytes) -> None:
 TARGETS: Mapping[str, Target] = {
     target.__name__: target
     for target in (
-        *(manifest, state, bill, report, log, answer, wire, prepare, guest_attribute, container_line),
+        *(manifest, state, report, log, answer, wire, prepare, guest_attribute, container_line),
         *(reply, labels, terminal, config, prices, google, registry),
     )
 }
