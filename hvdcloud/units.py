@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-
-LEAST_SHOWN_DOLLARS = 0.005
-"""What is rounded to a cent."""
 
 
 def seconds(value: float) -> str:
@@ -48,11 +44,4 @@ def kept_files(files: int, others: int, *, noun: str = "checkpoint") -> str:
 
 def dollars(value: float) -> str:
     """To the cent: `$0.31`, `$1,204.00`; what rounds to nothing and is not nothing is `less than $0.01`."""
-    return "less than $0.01" if 0 < value < LEAST_SHOWN_DOLLARS else f"${value:,.2f}"
-
-
-def small_dollars(value: float) -> str:
-    """What many of cost together: two digits at least, `$0.31` or `$0.0092`."""
-    if value <= 0 or value >= 0.1:
-        return f"${value:,.2f}"
-    return f"${value:.{1 - math.floor(math.log10(value))}f}"
+    return "less than $0.01" if 0 < value < 0.005 else f"${value:,.2f}"

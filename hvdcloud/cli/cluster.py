@@ -124,8 +124,6 @@ def down(
 
 def show_down(console: Console, result: DownResult, *, with_cost: bool = True) -> None:
     """What was deleted, and, unless that is shown elsewhere, what it cost."""
-    from hvdcloud.cluster.spending import spent_text
-
     if result.nothing_to_do:
         console.answer(f"there is no cluster {result.cluster}; nothing to delete")
         return
@@ -142,8 +140,6 @@ def show_down(console: Console, result: DownResult, *, with_cost: bool = True) -
             f"{', '.join(result.unseen)} did not answer: every node was elsewhere, but what is left of one that was "
             f"replaced may be there; hvdcloud down --name {result.cluster} deletes it when it answers"
         )
-    if cost and result.spent:
-        console.answer(f"  {spent_text(result.spent)}")
 
 
 def list_clusters(context: typer.Context, provider: Provider = None) -> None:

@@ -85,7 +85,6 @@ def run(
     from hvdcloud.cluster.cost import Meter
     from hvdcloud.lifecycle.retry import Retries
     from hvdcloud.lifecycle.run_options import RunOptions
-    from hvdcloud.lifecycle.spending import cost_so_far
 
     invocation: Invocation = context.obj
     options = RunOptions(
@@ -107,11 +106,11 @@ def run(
         if result.slow_ranks is not None:
             console.say(result.slow_ranks.text)
         if not down_when_done:
-            cost = cost_so_far(experiment, meter, result.times)
+            cost = meter.read()
             invocation.result = result = replace(result, cost=cost)
             result.raise_for_failure()
-            for line in cost.lines if cost is not None else ():
-                console.answer(line)
+            if cost is not None:
+                console.answer(cost.line)
             money = price(experiment.platform, cost, since="so far")
             parts = result_parts(result, seconds(result.seconds), money, result.checkpoints)
             console.result(parts, command="hvdcloud pull" if result.checkpoint_files else "", progress=True)
@@ -198,8 +197,7 @@ def show_end(
         show_pull(console, replace(pulled, runs=others))
     show_down(console, deleted, with_cost=False)
     if result.cost is not None:
-        for line in result.cost.lines:
-            console.answer(line)
+        console.answer(result.cost.line)
     result.raise_for_failure(again=again, pulled=True)
     files = kept_files(own.files, own.others) if own else "no checkpoints"
     if result.left_out:

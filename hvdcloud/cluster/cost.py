@@ -1,42 +1,27 @@
-"""What a run came to in money."""
+"""What a cluster has cost, by the price table."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.spending import NodeTimes, RunTimes, Segment, divide, merged, node_times, spent_text
-from hvdcloud.units import counted, dollars, seconds, size, small_dollars
+from hvdcloud.units import counted, dollars, seconds
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.model import Billed, Cluster
-    from hvdcloud.cluster.record import ClusterRecord
-    from hvdcloud.storage.base import Bucket
-
-CLOUD_BUCKET = "gs://"
+    from hvdcloud.cluster.model import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a cluster has cost from its creation until it was gone, by the price table."""
+    """What a cluster has cost since its nodes were made."""
 
     dollars: float
     dollars_per_hour: float
     """The rate of all nodes, when they were last seen."""
     seconds: float
     nodes: int
-    per_epoch: float | None = None
-    epochs: int | None = None
-    """That the last run printed; None: it printed none that is recognised."""
-    per_step: float | None = None
-    steps: int | None = None
-    bucket_bytes: int | None = None
-    """What the cluster's runs hold in the bucket; None: there is no bucket that costs, or it was not read."""
-    bucket_dollars_per_month: float | None = None
-    spent: Sequence[Segment] = ()
-    """Where the dollars of the last cluster went; empty: the provider does not say what was billed."""
     earlier_dollars: float = 0.0
     """What of `dollars` the clusters of the run's earlier attempts have cost."""
 
@@ -46,25 +31,11 @@ class Cost:
         return self.dollars - self.earlier_dollars
 
     @property
-    def lines(self) -> list[str]:
-        """All of it, for people."""
-        return [self.summary, *([f"  {spent_text(self.spent)}"] if self.spent else [])]
-
-    @property
-    def summary(self) -> str:
-        """`cost: $0.11 for 2 nodes, 7 min 12 s at $0.92/h; …`, for people."""
-        nodes = counted(self.nodes, "node")
-        rate = dollars(self.dollars_per_hour)
-        parts = [f"cost: {dollars(self.dollars)} for {nodes}, {seconds(self.seconds)} at {rate}/h"]
-        if self.earlier_dollars:
-            parts.append(f"{dollars(self.earlier_dollars)} of it for earlier attempts")
-        for per, count, unit in ((self.per_epoch, self.epochs, "an epoch"), (self.per_step, self.steps, "a step")):
-            if per is not None and count is not None:
-                parts.append(f"{small_dollars(per)} {unit} ({count:,} {unit.split()[1]}{'s' if count > 1 else ''})")
-        if self.bucket_bytes and self.bucket_dollars_per_month is not None:
-            month = dollars(self.bucket_dollars_per_month)
-            parts.append(f"checkpoints: {size(self.bucket_bytes)} in the bucket, {month} a month")
-        return "; ".join(parts)
+    def line(self) -> str:
+        """`cost: $0.11 for 2 nodes, 7 min 12 s at $0.92/h`."""
+        rate = f"{seconds(self.seconds)} at {dollars(self.dollars_per_hour)}/h"
+        earlier = f"; {dollars(self.earlier_dollars)} of it for earlier attempts" if self.earlier_dollars else ""
+        return f"cost: {dollars(self.dollars)} for {counted(self.nodes, 'node')}, {rate}{earlier}"
 
 
 class Meter:
@@ -74,10 +45,23 @@ class Meter:
         self._now = now
         """Seconds since the epoch."""
         self._seen: Cluster | None = None
-        self._billed: tuple[Billed, ...] = ()
-        self._nodes: list[NodeTimes] = []
         self._at = 0.0
         self._earlier = 0.0
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster as it was when it cost the most; None: none was seen."""
+        return self._seen
+
+    def observe(self, cluster: Cluster) -> None:
+        """Take the cluster as its provider has just described it.
+
+        The view that comes to more counts: nodes end themselves when a run is done, and what a replaced node has cost
+        is not in a later view.
+        """
+        now = self._now()
+        if self._seen is None or _dollars(cluster, now, until=now) >= _dollars(self._seen, self._at, until=now):
+            self._seen, self._at = cluster, now
 
     def close(self, *, at_least: float = 0.0) -> float | None:
         """Count no more for the cluster, which is gone: another one follows, whose cost includes this one's.
@@ -87,80 +71,28 @@ class Meter:
         cost = self.read()
         total = max(at_least, cost.own_dollars if cost is not None else 0.0)
         self._earlier += total
-        self._seen, self._billed, self._nodes = None, (), []
+        self._seen = None
         return total or None
 
     def add_earlier(self, dollars: float) -> None:
         """Add what clusters that are gone have cost."""
         self._earlier += dollars
 
-    def observe(self, cluster: Cluster, record: ClusterRecord | None = None) -> None:
-        """The cluster as its provider has just described it, and what this machine remembers of it."""
-        # Nodes end themselves when a run is done; what they all cost was seen before.
-        if self._seen is None or len(cluster.nodes) >= len(self._seen.nodes):
-            self._seen, self._at = cluster, self._now()
-        self._billed = merged(self._billed, cluster.billed)
-        self._nodes += node_times(record)
-
-    @property
-    def cluster(self) -> Cluster | None:
-        """The cluster with the most nodes that were seen; None: none was."""
-        return self._seen
-
-    def read(
-        self,
-        *,
-        epochs: int | None = None,
-        steps: int | None = None,
-        bucket_bytes: int | None = None,
-        bucket_dollars_per_month: float | None = None,
-        runs: Sequence[RunTimes] = (),
-        all_runs: bool = False,
-        teardown: float | None = None,
-        now: float | None = None,
-    ) -> Cost | None:
-        """What it has cost until now, and what was done for that; None if nothing is known, or it costs nothing.
-
-        Args:
-            runs: those that the cluster has had.
-            all_runs: it has had no others.
-            teardown: when its nodes began to be deleted, in seconds since the epoch; None: they were not.
-            now: when it was gone; None: it is not.
-        """
-        cluster = self._seen
+    def read(self) -> Cost | None:
+        """What it has cost until now; None if nothing is known, or it costs nothing."""
+        cluster, now = self._seen, self._now()
         if cluster is None or not cluster.dollars_per_hour:
             return None
-        now = self._now() if now is None else now
-        paid_until = max(self._at, cluster.paid_until.timestamp() if cluster.paid_until else 0.0)
-        total = cluster.dollars_so_far + cluster.dollars_per_hour * max(0.0, now - paid_until) / 3600
-        if self._billed:
-            total = sum(part.dollars(now) for part in self._billed)
-        total += self._earlier
         return Cost(
-            dollars=total,
+            dollars=_dollars(cluster, self._at, until=now) + self._earlier,
             dollars_per_hour=cluster.dollars_per_hour,
             seconds=now - (cluster.costs_since or cluster.created).timestamp(),
             nodes=len(cluster.nodes),
-            per_epoch=total / epochs if epochs else None,
-            epochs=epochs,
-            per_step=total / steps if steps else None,
-            steps=steps,
-            bucket_bytes=bucket_bytes,
-            bucket_dollars_per_month=bucket_dollars_per_month,
-            spent=divide(self._billed, now=now, nodes=self._nodes, runs=runs, all_runs=all_runs, teardown=teardown),
             earlier_dollars=self._earlier,
         )
 
 
-def bytes_kept(bucket: Bucket, *, cluster: str, runs: Sequence[str]) -> int | None:
-    """The size of the runs' objects; None: the bucket costs nothing, or cannot be read."""
-    from hvdcloud.checkpoints.manifest import run_prefix
-    from hvdcloud.errors import HvdcloudError
-
-    if not bucket.url.startswith(CLOUD_BUCKET):
-        return None
-    try:
-        return sum(item.size for run in runs for item in bucket.list(run_prefix(cluster, run)))
-    except HvdcloudError:
-        # Every checkpoint is safe by now; without this number nothing fails.
-        return None
+def _dollars(cluster: Cluster, seen: float, *, until: float) -> float:
+    """What a cluster that was seen at a moment will have cost at another, in seconds since the epoch."""
+    paid_until = max(seen, cluster.paid_until.timestamp() if cluster.paid_until else 0.0)
+    return cluster.dollars_so_far + cluster.dollars_per_hour * max(0.0, until - paid_until) / 3600

@@ -45,6 +45,10 @@ class Journal:
         """Whether this cluster was begun from here."""
         return any(entry.get("cluster_id") == cluster_id for entry in self.entries())
 
+    def times(self, cluster_id: str) -> dict[str, float]:
+        """When each event of this cluster was written last, in seconds since the epoch."""
+        return {each["event"]: float(each["time"]) for each in self.entries() if each.get("cluster_id") == cluster_id}
+
     def unfinished_up(self, cluster_id: str) -> bool:
         """Whether an `up` of this cluster was begun from here and neither finished nor undone."""
         events = [entry["event"] for entry in self.entries() if entry.get("cluster_id") == cluster_id]

@@ -146,31 +146,6 @@ class ClusterObject(str):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Billed:
-    """A time during which a node, or a disk that no node holds, cost the same per hour."""
-
-    node: str
-    """Its name; empty: it is no node."""
-    since: float
-    """Seconds since the epoch."""
-    until: float | None = None
-    """None: it continues."""
-    dollars_per_hour: float
-    least: float = 0.0
-    """Seconds that are billed at least."""
-    off: bool = False
-    """Only the disk is billed."""
-
-    def seconds(self, now: float) -> float:
-        """How many seconds are billed, if it is over by `now`."""
-        return max(self.least, (now if self.until is None else self.until) - self.since, 0.0)
-
-    def dollars(self, now: float) -> float:
-        """What it has cost by `now`."""
-        return self.dollars_per_hour * self.seconds(now) / 3600
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """What the labels say about one cluster."""
 
@@ -199,8 +174,6 @@ class Cluster:
     """When the first of its existing nodes was made."""
     cost_notes: tuple[str, ...] = ()
     """What to know about these figures, such as why nothing ends it."""
-    billed: tuple[Billed, ...] = ()
-    """What `dollars_so_far` is made of; empty where nothing costs."""
     unseen: tuple[str, ...] = ()
     """Places that did not answer and may hold more of it: `zone us-central1-f`."""
 

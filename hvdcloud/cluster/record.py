@@ -26,10 +26,6 @@ class MemberRecord:
     """When its provider made it, which tells it from its successor of the same name; empty: not known."""
     made_after: tuple[str, ...] = ()
     """Runs that began before it replaced a node of its name: what its predecessor held of them is lost."""
-    boot: Mapping[str, float] = field(default_factory=dict)
-    """When each step of its boot began, in seconds since the epoch; empty: not known."""
-    joined: float = 0.0
-    """When it got the mesh key, in seconds since the epoch; 0: not known."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """Keys of a later version, kept when the file is written again."""
 
@@ -117,8 +113,6 @@ def record_json(record: ClusterRecord) -> dict[str, Any]:
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "str": lambda value: str(value or ""),
     "int": lambda value: int(value or 0),
-    "float": lambda value: float(value or 0),
-    "Mapping[str, float]": lambda value: {str(key): float(each) for key, each in (value or {}).items()},
     "Mapping[str, str]": lambda value: {str(key): str(each) for key, each in (value or {}).items()},
     "tuple[str, ...]": lambda value: tuple(map(str, value or ())),
 }

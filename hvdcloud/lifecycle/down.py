@@ -14,7 +14,6 @@ from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.lifecycle.late_arrival import LateArrival
 from hvdcloud.lifecycle.mirror import mirror_of, unsaved_on_nodes
-from hvdcloud.lifecycle.spending import runs_of
 from hvdcloud.providers.base import NodeProgress
 from hvdcloud.remote.unsaved import Hazard
 from hvdcloud.runs import retry
@@ -24,7 +23,6 @@ from hvdcloud.units import counted
 if TYPE_CHECKING:
     from hvdcloud.checkpoints.verified_files import Unverified
     from hvdcloud.cluster.record import ClusterRecord
-    from hvdcloud.cluster.spending import Segment
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.remote.unsaved import Unsaved
     from hvdcloud.runs.state import RunState
@@ -44,20 +42,15 @@ class DownResult:
     """What the cluster had cost, by the price table; None: nothing, or it is not known."""
     nodes_gone: int = 0
     """Nodes that were gone before, which are not counted."""
-    spent: Sequence[Segment] = ()
-    """Where the dollars went."""
-    deleted_since: float | None = None
-    """When it began to delete, in seconds since the epoch; None: there was nothing."""
     unseen: Sequence[str] = ()
     """Places that did not answer: every node was found on others, but they may have the rest of a replaced one."""
 
 
-def down(context: Context, *, force: bool = False, checked: Sequence[str] = (), with_cost: bool = True) -> DownResult:
+def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) -> DownResult:
     """Delete the cluster.
 
     Args:
         force: also while checkpoints are not verified on this disk.
-        with_cost: find out where the money went, and write it down in the bucket; False: the caller does.
         checked: runs that the caller itself has just seen end completely on every node, so that nodes need not be
             asked again; the disk is checked all the same.
 
@@ -74,9 +67,9 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = (), 
         if cluster is not None and not force:
             with context.console.waiting(context.name, "checking that every checkpoint is on this disk"):
                 _refuse_if_unsafe(context, cluster, checked)
-        meter, began = Meter(), time.time()
+        meter = Meter()
         if cluster is not None:
-            meter.observe(cluster, context.state.record_of(cluster.id))
+            meter.observe(cluster)
         deleted = []
         while found is not None:
             deleted += delete_cluster(context, found)
@@ -84,10 +77,7 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = (), 
         context.state.forget()
         if retry.pending(context.state.journal.entries(), now=time.time()) is not None:
             _note(context, retry.ENDED, cluster.id if cluster is not None else "")
-    gone = time.time()
-    # Not before: a bucket that does not answer must not let machines cost money.
-    runs = runs_of(context, cluster if with_cost else None)
-    cost = meter.read(runs=runs.times, all_runs=runs.complete, teardown=began, now=gone)
+    cost = meter.read()
     return DownResult(
         cluster=context.name,
         deleted=deleted,
@@ -95,8 +85,6 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = (), 
         seconds=time.monotonic() - started,
         dollars=cost.dollars if cost else None,
         nodes_gone=max(0, cluster.expected_nodes - len(cluster.nodes)) if cluster else 0,
-        spent=cost.spent if cost else (),
-        deleted_since=began if cluster is not None else None,
         unseen=cluster.unseen if cluster is not None else (),
     )
 

@@ -12,10 +12,8 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.checkpoints.manifest import FOLDER, list_runs, run_prefix, state_name
-from hvdcloud.cluster.spending import Segment
 from hvdcloud.errors import CheckpointError
 from hvdcloud.parallel import side_by_side
-from hvdcloud.report.page import spent_by_nodes
 from hvdcloud.runs.state import About, RunState
 from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectMissingError
 
@@ -46,8 +44,6 @@ class PastRun:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The newest of each number that its log ends with."""
     command: str = ""
-    spent: Sequence[Segment] = ()
-    """What its nodes did, and what that has cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,5 +177,4 @@ def _past_run(bucket: Bucket, cluster: str, run: str) -> PastRun | CheckpointErr
         ranks=state.np or None,
         metrics=state.metrics,
         command=about.command,
-        spent=spent_by_nodes(state, rate=rate) if dollars is not None else (),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.confirm_cost import Consent
-from hvdcloud.cluster.cost import Cost, Meter, bytes_kept
+from hvdcloud.cluster.cost import Cost, Meter
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
@@ -21,12 +21,10 @@ from hvdcloud.lifecycle.retry import Retries
 from hvdcloud.lifecycle.up import UpResult, confirm_before_build, make_spec, undone
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.lifecycle.down import DownResult
     from hvdcloud.lifecycle.run_model import RunResult
     from hvdcloud.lifecycle.run_options import RunOptions
-    from hvdcloud.storage.base import Bucket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +107,7 @@ def finish(
 
         cluster = context.provider.cluster(context.name)
         if cluster is not None:
-            meter.observe(cluster, context.state.record_of(cluster.id))
+            meter.observe(cluster)
         bucket = context.bucket(cluster)
         if cluster is not None:
             # What prevents it, `down` says after the rest has been pulled.
@@ -125,20 +123,11 @@ def finish(
         if cluster is not None and cluster.head is not None:
             wait_for_record(context, cluster, result.run)
         checked = [result.run] if result.checkpoints_complete else ()
-        deleted = down(context, checked=checked, with_cost=False)
-        gone = time.time()
+        deleted = down(context, checked=checked)
+        cost = meter.read()
     except KeyboardInterrupt:
         raise _interrupted_after(context.name, result) from None
-    # A run that has written no checkpoint leaves a few hundred bytes about itself, of which nothing is said.
-    kept = runs if any(entry.files for entry in pulled.runs) else ()
-    # Its nodes end themselves as soon as it has ended, unless they hold what is not in the bucket.
-    ended = result.times.ended if result.times is not None and result.checkpoints_complete else None
-    teardown = min(filter(None, (ended, deleted.deleted_since)), default=None)
-    return (
-        pulled,
-        deleted,
-        _cost(context, meter, bucket=bucket, kept=kept, result=result, cluster=cluster, teardown=teardown, gone=gone),
-    )
+    return pulled, deleted, cost
 
 
 def _interrupted(name: str, step: str, *, kept: bool) -> InterruptedByUserError:
@@ -157,41 +146,6 @@ def _interrupted_after(name: str, result: RunResult) -> InterruptedByUserError:
     return InterruptedByUserError(
         f"interrupted after run {result.run} had ended; {left}",
         hint=f"hvdcloud pull --name {name}, then hvdcloud down --name {name}",
-    )
-
-
-def _cost(
-    context: Context,
-    meter: Meter,
-    *,
-    bucket: Bucket,
-    kept: Sequence[str],
-    cluster: Cluster | None,
-    result: RunResult | None = None,
-    teardown: float | None,
-    gone: float,
-) -> Cost | None:
-    """What the cluster has cost.
-
-    Args:
-        kept: the runs whose objects stay in the bucket.
-        result: of the run that was followed.
-        teardown: when its nodes began to end; `gone`: when the last had. Seconds since the epoch.
-    """
-    from hvdcloud.lifecycle.spending import runs_of
-
-    done = result.progress if result is not None else None
-    size = bytes_kept(bucket, cluster=context.name, runs=kept) if kept else None
-    runs = runs_of(context, cluster, followed=result.times if result is not None else None)
-    return meter.read(
-        epochs=done.count if done and done.unit == "epoch" else None,
-        steps=done.count if done and done.unit == "step" else None,
-        bucket_bytes=size,
-        bucket_dollars_per_month=None if size is None else context.platform.bucket_dollars_per_month(size),
-        runs=runs.times,
-        all_runs=runs.complete,
-        teardown=teardown,
-        now=gone,
     )
 
 
@@ -240,11 +194,9 @@ def _after_a_lost_run(
         if cluster is not None:
             runs += [run_id for run_id in list_runs(bucket, context.name, suffix=cluster.id) if run_id not in runs]
         pull_runs(context, bucket=bucket, runs=runs, target=target)
-        deleted = down(context, with_cost=False)
-        since, gone = deleted.deleted_since, time.time()
-        if cost := _cost(context, meter, bucket=bucket, kept=runs, cluster=cluster, teardown=since, gone=gone):
-            for line in cost.lines:
-                context.console.say(line)
+        down(context)
+        if cost := meter.read():
+            context.console.say(cost.line)
     except HvdcloudError as second:
         error.add_details(second.message, second.details)
         error.hint = second.hint

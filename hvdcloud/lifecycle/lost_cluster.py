@@ -108,7 +108,7 @@ class LostCluster:
             if silent := silent_hosts(context, cluster):
                 raise silent_error(context, silent)
             if self._meter.cluster is None:
-                self._meter.observe(cluster, context.state.record_of(cluster.id))
+                self._meter.observe(cluster)
             if rest := save_checkpoints(context, cluster, run=pending.lost.run):
                 delete_cluster(context, rest, on_interrupt=on_interrupt)
             context.state.forget()

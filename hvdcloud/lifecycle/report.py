@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.errors import UsageError
-from hvdcloud.report.page import outcome, page, spent_by
+from hvdcloud.report.page import outcome, page
+from hvdcloud.report.phases import Phase, phases
 from hvdcloud.report.record import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hvdcloud.cluster.spending import Segment
     from hvdcloud.lifecycle.context import Context
+    from hvdcloud.runs.state import RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +34,8 @@ class ReportResult:
     nodes_sampled: int
     samples: int
     checkpoint_files: int
-    spent: Sequence[Segment] = ()
-    """What its nodes did meanwhile, and what that has cost."""
+    phases: Sequence[Phase] = ()
+    """What its time went into, and what that has cost."""
 
 
 def report(context: Context, *, run_id: str | None, target: Path | None) -> ReportResult:
@@ -60,7 +61,10 @@ def report(context: Context, *, run_id: str | None, target: Path | None) -> Repo
     path = target or Path(f"report-{run}.html")
     if path.is_dir():
         path /= f"report-{run}.html"
-    _write(path, page(record))
+    parts = phases(
+        record.state, until=record.last_seen, teardown=_teardown(context, record.state) if run == runs[-1] else 0.0
+    )
+    _write(path, page(record, parts))
     return ReportResult(
         cluster=context.name,
         run=run,
@@ -69,8 +73,18 @@ def report(context: Context, *, run_id: str | None, target: Path | None) -> Repo
         nodes_sampled=len(record.samples),
         samples=sum(len(rows) for rows in record.samples.values()),
         checkpoint_files=len(record.checkpoints),
-        spent=spent_by(record),
+        phases=parts,
     )
+
+
+def _teardown(context: Context, state: RunState) -> float:
+    """How many seconds the deletion of the run's nodes took, if this machine has deleted them; else 0."""
+    times = context.state.journal.times(state.run.rpartition("-")[2])
+    if "down" not in times or "down-done" not in times:
+        return 0.0
+    # Nodes of such a run begin to end as soon as it has.
+    began = state.ended if state.down_when_done and state.ended is not None else times["down"]
+    return max(0.0, times["down-done"] - began)
 
 
 def _write(path: Path, content: str) -> None:

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.node.data.sets import DataRequest
-    from hvdcloud.providers.base import Platform
 
 _SHELL_SYNTAX = re.compile(r"[|&;<>()$`*?\[\]#~\n]|^\w+=")
 
@@ -81,7 +80,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
                 raise UsageError(changes.summary, hint=f"{changes.command} applies it")
             context.console.warn(f"{changes.summary}; {changes.command} applies it")
         if meter is not None:
-            meter.observe(cluster, context.state.record_of(cluster.id))
+            meter.observe(cluster)
         run_id, ranks = start(context, cluster, options)
     if options.detach:
         return RunResult(
@@ -202,7 +201,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "orders": _vm_templates(context, cluster) if elastic else None,
         "down_when_done": options.down_when_done,
         "detached": options.detach,
-        "about": _about(about_cluster(context.platform, cluster, command), record),
+        "about": _about(context, cluster, command, record),
         **({"data": data.to_json()} if data else {}),
     }
     shares = {name: share for share, name in enumerate(host.name for host in hosts if host.slots)}
@@ -293,26 +292,24 @@ def _data_of(data: DataRequest | None, share: int | None) -> Mapping[str, Any]:
     return {} if data is None or share is None else {"data": replace(data, index=share).to_json()}
 
 
-def _about(about: About, record: ClusterRecord) -> Mapping[str, Any]:
-    """What the run's state says of its cluster."""
-    found = asdict(replace(about, gpus=sum(node.gpus for node in record.nodes)))
-    return {key: value for key, value in found.items() if value or key not in ("gpus", "spot_nodes")}
-
-
-def about_cluster(platform: Platform, cluster: Cluster, command: Sequence[str]) -> About:
-    """What a run's state says of its cluster, to be read after the nodes are gone."""
-    return About(
+def _about(context: Context, cluster: Cluster, command: Sequence[str], record: ClusterRecord) -> Mapping[str, Any]:
+    """What the run's state says of its cluster, to be read after the nodes are gone."""
+    since = (cluster.costs_since or cluster.created).timestamp()
+    ready = context.state.journal.times(cluster.id).get("up-done")
+    about = About(
         provider=cluster.provider,
-        machine=platform.machines(),
+        machine=context.platform.machines(),
         image=cluster.image,
         command=shlex.join(command),
         dollars_per_hour=cluster.dollars_per_hour,
         dollars_before=cluster.dollars_so_far,
-        costs_since=(cluster.costs_since or cluster.created).timestamp(),
+        boot_seconds=None if record.runs or ready is None else max(0.0, ready - since),
         worst_case_dollars=cluster.worst_case_dollars,
         seen=time.time(),
+        gpus=sum(node.gpus for node in record.nodes),
         spot_nodes=sum(node.spot for node in cluster.nodes),
     )
+    return {key: value for key, value in asdict(about).items() if value or key not in ("gpus", "spot_nodes")}
 
 
 def _vm_templates(context: Context, cluster: Cluster) -> Mapping[str, Any] | None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.spending import RunTimes, run_times
 from hvdcloud.errors import CheckpointError, JobFailedError
 from hvdcloud.lifecycle.data import failure as data_failure
 from hvdcloud.lifecycle.horovod import ONE_RANK_A_GPU
@@ -67,8 +66,6 @@ class RunResult:
     """The nodes of an elastic run."""
     data: RunData | None = None
     """Its data sets; None: it has none."""
-    times: RunTimes | None = None
-    """When what happened; None: its head does not say when it began."""
     waits: Sequence[RankWaits] = ()
     """How long ranks have waited for each other; empty: it is not counted."""
     slow_ranks: SlowRanks | None = None
@@ -156,7 +153,6 @@ def result_of(cluster: str, state: RunState) -> RunResult:
         restarts=state.restarts,
         members=state.members,
         data=RunData.of(state),
-        times=run_times(state),
         waits=state.waits,
         slow_ranks=slow_ranks_of(state),
         nodes_lost=state.nodes_lost,

@@ -186,9 +186,6 @@ class Platform(Protocol):
     def device_mismatch(self) -> Problem | None:
         """GPUs that are paid for and that the image does not use, or GPUs that the image needs and nodes lack."""
 
-    def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
-        """The estimate for what is kept in a bucket of the provider's; None: it has no price."""
-
     def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:
         """Clusters that can be made like the configured one, with their prices. What cannot be asked stays unknown.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.errors import HvdcloudError, NodeError, first_of
-from hvdcloud.json_values import mapping, text
+from hvdcloud.json_values import text
 from hvdcloud.remote.keys import KeyPair, new_key_pair, no_key, pin, pinned, read_key_pair, write_key_pair
 from hvdcloud.remote.ssh import Fleet, Session
-from hvdcloud.runs.reports import instant, whole
+from hvdcloud.runs.reports import whole
 from hvdcloud.visible import says
 
 if TYPE_CHECKING:
@@ -40,9 +39,7 @@ def adopt_replaced_nodes(
         pin_known(state, cluster.nodes, {**pinned(state), **keys})
         # The head replaces nodes for the run that no client follows, which is the newest.
         nodes = [
-            replace(node, made=made[node.name], made_after=record.runs[:-1], boot={}, joined=0.0)
-            if node.name in made
-            else node
+            replace(node, made=made[node.name], made_after=record.runs[:-1]) if node.name in made else node
             for node in record.nodes
         ]
         state.save(replace(record, nodes=tuple(nodes)))
@@ -201,19 +198,11 @@ def _remember(
                 interface=text(answer.get("interface")),
                 made=node.made,
                 made_after=earlier_runs if node.name in new else member.made_after if member else (),
-                boot=boot_steps(answer.get("boot")) if node.name in new else member.boot if member else {},
-                joined=time.time() if node.name in new else member.joined if member else 0.0,
             )
         if member is not None:
             members.append(member)
     created, joined = spec.created.isoformat(), tuple(members)
     state.save(replace(record, created=created, image=spec.image, bucket=spec.bucket, size=spec.nodes, nodes=joined))
-
-
-def boot_steps(value: object) -> Mapping[str, float]:
-    """When each step of a node's boot began, as it says: seconds since the epoch, by the step's name."""
-    found = {str(step): instant(at) for step, at in mapping(value).items()}
-    return {step: at for step, at in found.items() if at is not None}
 
 
 def _mesh_key(state: ClusterState, spec: ClusterSpec) -> KeyPair:

@@ -14,10 +14,9 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud import __version__
-from hvdcloud.cluster.model import Billed
-from hvdcloud.cluster.spending import UNACCOUNTED, Segment, divide, run_times
 from hvdcloud.report import changes
 from hvdcloud.report.metrics import Metrics, MetricsReader, Series
+from hvdcloud.report.phases import Phase, phases_text
 from hvdcloud.report.plot import Plot, plot
 from hvdcloud.report.record import RunRecord
 from hvdcloud.runs import data
@@ -26,7 +25,6 @@ from hvdcloud.runs.log_lines import Lines
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.reports import number
 from hvdcloud.runs.slow_ranks import slow_ranks_of
-from hvdcloud.runs.state import Event, RunState
 from hvdcloud.units import counted, dollars, seconds, size
 from hvdcloud.visible import as_left, visible
 
@@ -86,8 +84,8 @@ def templates() -> Environment:
     return environment
 
 
-def page(record: RunRecord) -> str:
-    """The whole page."""
+def page(record: RunRecord, parts: Sequence[Phase] = ()) -> str:
+    """The whole page; `parts`: the phases of the run."""
     log = _read_log(record)
     template = templates().get_template("page.html.jinja")
     html = template.render(
@@ -95,7 +93,7 @@ def page(record: RunRecord) -> str:
         version=__version__,
         outcome=outcome(record),
         badge={"succeeded": "good", "failed": "bad", "lost": "bad"}.get(outcome(record), "so"),
-        summary=_summary(record, log),
+        summary=_summary(record, log, parts),
         over_time=_over_time(record, log.metrics),
         events=_events(record),
         waits=record.state.waits,
@@ -140,7 +138,7 @@ def _read_log(record: RunRecord) -> _Log:
     )
 
 
-def _summary(record: RunRecord, log: _Log) -> list[tuple[str, object]]:
+def _summary(record: RunRecord, log: _Log, parts: Sequence[Phase]) -> list[tuple[str, object]]:
     state, about = record.state, record.about
     provider = f" ({about.provider})" if about.provider else ""
     rows: list[tuple[str, object]] = [("Cluster", f"{record.cluster}{provider}")]
@@ -158,10 +156,8 @@ def _summary(record: RunRecord, log: _Log) -> list[tuple[str, object]]:
         rows.append(("Started", _moment(record.started)))
     if record.started and record.last_seen:
         rows.append(("Duration" if record.state.ended else "Seen for", seconds(record.last_seen - record.started)))
-    if spent := spent_by(record):
-        whole = sum(part.seconds for part in spent)
-        parts = (f"{part.category} {seconds(part.seconds)} ({part.seconds / whole:.0%})" for part in spent)
-        rows.append(("Time of all nodes", ", ".join(parts)))
+    if parts:
+        rows.append(("Phases", phases_text(parts)))
     if fetched := data.summary(state):
         rows.append(("Data", fetched))
     if slow := slow_ranks_of(state):
@@ -174,32 +170,6 @@ def _summary(record: RunRecord, log: _Log) -> list[tuple[str, object]]:
     return rows
 
 
-def spent_by(record: RunRecord) -> tuple[Segment, ...]:
-    """What the nodes did from the run's start to its end, or to its last sign of life."""
-    rate = record.about.dollars_per_hour
-    return spent_by_nodes(record.state, rate=rate, events=record.events, last=record.last_seen)
-
-
-def spent_by_nodes(
-    state: RunState, *, rate: float | None, events: Iterable[Event] = (), last: float | None = None
-) -> tuple[Segment, ...]:
-    """What the nodes of a run did; empty where nothing is known of it. Each node counts for the whole run: of one that
-    came later or ended before, its state does not say from when to when it was billed.
-
-    Args:
-        rate: dollars per hour of all nodes together.
-        last: the last sign of life, in seconds since the epoch; None: the run's end.
-    """
-    times, until = run_times(state, events), last if last is not None else state.ended
-    nodes = state.nodes
-    if times is None or until is None or not nodes:
-        return ()
-    each = (rate or 0.0) / len(nodes)
-    billed = [Billed(node=node, since=times.started, until=until, dollars_per_hour=each) for node in nodes]
-    spent = divide(billed, now=until, runs=[times])
-    return spent if any(part.category != UNACCOUNTED for part in spent) else ()
-
-
 def _costs(record: RunRecord) -> list[tuple[str, object]]:
     rate = record.about.dollars_per_hour
     if rate is None:
@@ -210,8 +180,6 @@ def _costs(record: RunRecord) -> list[tuple[str, object]]:
     if record.started and record.last_seen:
         spent = rate * (record.last_seen - record.started) / 3600
         rows.append(("Cost of this run", f"{dollars(spent)} at {dollars(rate)}/h"))
-        if parts := spent_by(record):
-            rows.append(("Of it", ", ".join(f"{part.category} {dollars(part.dollars)}" for part in parts)))
         if total := _total_before(record):
             rows.append(("Cost of the cluster until then", dollars(total + spent)))
     if worst := record.about.worst_case_dollars:

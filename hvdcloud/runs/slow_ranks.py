@@ -50,22 +50,6 @@ def slow_ranks_of(state: RunState) -> SlowRanks | None:
     return slow_ranks(now, recent=not state.done)
 
 
-def seconds_lost(waits: Sequence[RankWaits]) -> dict[str, float]:
-    """How many seconds the ranks of each node have waited for the slow ranks of the whole run, by the node's name: the
-    mean of its ranks, each beyond what the slow ranks wait themselves. Empty: no rank is slow.
-    """
-    slow = slow_ranks(waits)
-    if slow is None:
-        return {}
-    of_slow = [each.share or 0.0 for each in waits if each.rank in slow.ranks]
-    least = sum(of_slow) / len(of_slow)
-    lost: dict[str, list[float]] = {}
-    for each in waits:
-        waited = 0.0 if each.rank in slow.ranks else max(0.0, (each.share or 0.0) - least) * (each.seconds or 0.0)
-        lost.setdefault(each.node, []).append(waited)
-    return {node: sum(seconds) / len(seconds) for node, seconds in lost.items() if node}
-
-
 def slow_ranks(waits: Sequence[RankWaits], *, recent: bool = False) -> SlowRanks | None:
     """The ranks that the others wait for; None: there are none, or too little is known.
 

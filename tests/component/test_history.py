@@ -83,16 +83,8 @@ def test_past_runs_are_listed_newest_first_with_what_they_came_to(place: Place) 
         "20241101-020000-fedcba letters succeeded accuracy 0.992 10 min 00 s $0.00 2 2024-11-01 02:00Z",
         "20241101-010000-abcdef digits succeeded accuracy 0.992 10 min 00 s $0.60 2 2024-11-01 01:00Z",
     ]
-    newest, *_, oldest = place.history()["runs"]
+    newest = place.history()["runs"][0]
     assert (newest["result"], newest["dollars"]) == (None, None)
-    # Two nodes for 20, 560 and 20 of 600 seconds at $1.80/h each.
-    assert [(each["category"], each["seconds"]) for each in oldest["spent"]] == [
-        ("start", 40.0),
-        ("training", 1120.0),
-        ("upload", 40.0),
-    ]
-    assert [round(each["dollars"], 4) for each in oldest["spent"]] == [0.02, 0.56, 0.02]
-    assert sum(each["dollars"] for each in oldest["spent"]) == pytest.approx(oldest["dollars"])
 
 
 def test_one_cluster_and_a_limit(place: Place) -> None:

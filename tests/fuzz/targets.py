@@ -44,9 +44,9 @@ from hvdcloud.providers.gce.money import price_table
 from hvdcloud.providers.gce.ops.ready import Boots, _Boot
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
 from hvdcloud.providers.ssh.requests import taken_ports
-from hvdcloud.remote import join
 from hvdcloud.remote.ssh import Answer, Session
-from hvdcloud.report.page import page, spent_by_nodes
+from hvdcloud.report.page import page
+from hvdcloud.report.phases import phases
 from hvdcloud.report.record import RunRecord
 from hvdcloud.runs.log_lines import JobLines, RankLines
 from hvdcloud.runs.notice import EVENTS, KINDS, Notice, Settings
@@ -119,7 +119,7 @@ _STATE: Mapping[str, Any] = {
     "checkpoints": {"complete": True, "files": 2, "pending": ["a"], "errors": ["e"], "skipped": ["s"]},
     "about": {
         "provider": "gce", "machine": "n1-standard-8", "command": "python train.py", "dollars_per_hour": 1.5,
-        "dollars_before": 0.1, "costs_since": 1795000000.0, "seen": 1795000001.0, "worst_case_dollars": 26.2,
+        "dollars_before": 0.1, "boot_seconds": 95.0, "seen": 1795000001.0, "worst_case_dollars": 26.2,
     },
     "down_when_done": False, "elastic": {"min": 1, "max": 3},
     "members": [{"name": "n0", "alias": "n0", "state": "listed", "since": 1795000000.0, "why": "", "slots": 1}],
@@ -152,8 +152,9 @@ def state(data: bytes) -> None:
     _sayable(found.reason, found.most_ranks, *(record.text for record in found.ranks))
     _sayable(About.from_json(found.about), UploadReport.merged({"n0": found.checkpoints}))
     _notice(found, _LOG)
-    spent = spent_by_nodes(found, rate=1.5)
-    assert all(part.seconds >= 0 and math.isfinite(part.dollars) for part in spent)
+    for part in phases(found, until=1795000000.0):
+        assert part.seconds > 0
+        assert math.isfinite(part.dollars)
 
 
 def _notice(found: RunState, log: bytes) -> None:
@@ -312,7 +313,6 @@ def reply(data: bytes) -> None:
         _sayable(state.reason, read_log(context, cluster, RunState(run=_RUN)).log.last_line)
     with contextlib.suppress(HvdcloudError):
         _sayable(stacks._of_ended(context, _RUN, found))
-    _sayable(join.boot_steps(found.get("boot")))
 
 
 _LABELS: Mapping[str, Any] = {

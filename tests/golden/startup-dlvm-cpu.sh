@@ -75,8 +75,6 @@ step() {
     STEP=$1
     : >"$ERRORS"
     say "step $STEP"
-    # For what each step has cost; without it, the node starts all the same.
-    echo "$STEP $EPOCHREALTIME" >>"$HOME/steps" || true
     report "$2"
 }
 
@@ -401,15 +399,14 @@ run_container() {
     HVDCLOUD_DATA_SETS=${HVDCLOUD_DATA_SETS//'"@INDEX@"'/$index}
     HVDCLOUD_DATA_SETS=${HVDCLOUD_DATA_SETS//'"@INDEX-1@"'/$((index - 1))}
     HVDCLOUD_COMPUTE_ENDPOINT=$(optional hvdcloud-compute-endpoint)
-    HVDCLOUD_BOOT=$(tr '\n' ' ' <"$HOME/steps") || true
     export HVDCLOUD_AUTHORIZED_KEY HVDCLOUD_NODE HVDCLOUD_METADATA HVDCLOUD_IDLE HVDCLOUD_COMPUTE_ENDPOINT \
-        HVDCLOUD_DATA_SETS HVDCLOUD_BOOT
+        HVDCLOUD_DATA_SETS
     : >"$HOME/container"
     limited 300 docker run -d --name "$CONTAINER" --network host --ipc host --stop-timeout 30 \
         "${privileges[@]}" --tmpfs /run/hvdcloud:rw,noexec,nosuid,nodev,size=16m,mode=0700 \
         --ulimit memlock=-1 --ulimit stack=67108864 "${flags[@]}" \
         -e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA \
-        -e HVDCLOUD_IDLE -e HVDCLOUD_COMPUTE_ENDPOINT -e HVDCLOUD_DATA_SETS -e HVDCLOUD_BOOT "$IMAGE"
+        -e HVDCLOUD_IDLE -e HVDCLOUD_COMPUTE_ENDPOINT -e HVDCLOUD_DATA_SETS "$IMAGE"
 }
 
 # An attribute of the VM; nothing where it has none of this name.

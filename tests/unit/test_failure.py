@@ -341,4 +341,4 @@ def test_the_report_tells_the_cause_too() -> None:
         checkpoints=(),
         complete=True,
     )
-    assert dict(_summary(kept, _read_log(kept)))["Reason"] == MY_BUG
+    assert dict(_summary(kept, _read_log(kept), ()))["Reason"] == MY_BUG

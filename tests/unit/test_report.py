@@ -26,6 +26,7 @@ from hvdcloud.checkpoints.manifest import (
 from hvdcloud.report.changes import Table
 from hvdcloud.report.metrics import Metrics, MetricsReader, Series
 from hvdcloud.report.page import LAST_LINES, page, templates
+from hvdcloud.report.phases import phases, phases_text
 from hvdcloud.report.plot import nice_ticks, plot, short_time, time_ticks
 from hvdcloud.report.record import RunRecord, read_record
 from hvdcloud.runs.log_lines import numbers_in
@@ -95,14 +96,43 @@ def record(**changes: Any) -> RunRecord:
     return RunRecord(**{**values, "log": [values["log"]], "state": state, "events": events})
 
 
-def test_the_page_says_what_the_nodes_did_and_what_that_has_cost() -> None:
-    state = record().state.to_json()
-    assert "unaccounted" not in page(record())
-    state |= {"launched": BEGAN + 20, "training_since": BEGAN + 30, "training_until": BEGAN + 570}
-    html = page(record(state=state))
-    # Of two nodes for 600 s at $2.18/h together: 2.18 x 30 / 3600 = 0.018, x 540 = 0.327, x 30 = 0.018
-    assert "start $0.02, training $0.33, upload $0.02" in html
-    assert "start 1 min 00 s (5%), training 18 min 00 s (90%), upload 1 min 00 s (5%)" in html
+MOMENTS = {"launched": BEGAN + 20, "training_since": BEGAN + 30, "training_until": BEGAN + 570}
+
+
+def test_the_page_has_five_phases_with_what_each_has_cost() -> None:
+    state = record().state.to_json() | MOMENTS
+    state["data"], state["data_seconds"] = [{"node": "digits-0", "phase": "ready"}], 10.0
+    state["about"] |= {"boot_seconds": 70.0}
+    parts = phases(RunState.from_json(state), teardown=12.0)
+    assert [(part.name, part.seconds) for part in parts] == [
+        ("boot", 90.0), ("data", 10.0), ("training", 540.0), ("upload", 30.0), ("teardown", 12.0),
+    ]  # fmt: skip
+    # At $2.18/h: 2.18 x 90 / 3600 = 0.0545, x 10 = 0.006, x 540 = 0.327, x 30 = 0.018, x 12 = 0.007
+    said = (
+        "boot 1 min 30 s ($0.05), data 10.0 s ($0.01), training 9 min 00 s ($0.33), upload 30.0 s ($0.02), "
+        "teardown 12.0 s ($0.01)"
+    )
+    assert said in page(record(state=state), parts)
+    assert "Phases" not in page(record(state={**state, "started": None}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "boot 30.0 s, training 9 min 00 s, upload 30.0 s"),
+        ({"training_since": None, "training_until": None}, "boot 10 min 00 s"),
+        ({"training_until": None}, "boot 30.0 s, training 9 min 30 s"),
+        (
+            {"data": [{"node": "d", "phase": "failed"}], "training_since": None, "training_until": None},
+            "data 10 min 00 s",
+        ),
+        ({"ended": None}, "boot 30.0 s, training 9 min 00 s, upload 1 min 00 s"),
+        ({"about": {"boot_seconds": -5.0}, "training_until": BEGAN - 9}, "boot 30.0 s, upload 10 min 09 s"),
+    ],
+)
+def test_what_a_state_lacks_goes_to_the_phase_before(changes: dict[str, Any], said: str) -> None:
+    state = RunState.from_json({**record().state.to_json(), **MOMENTS, "about": {}, **changes})
+    assert phases_text(phases(state, until=BEGAN + 630)) == said
 
 
 def read_metrics(log: bytes, *, samples: list[dict[str, Any]], elastic: bool = False) -> Metrics:

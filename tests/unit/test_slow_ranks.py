@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from hvdcloud.runs.reports import RankWaits
-from hvdcloud.runs.slow_ranks import LEAST_SECONDS, seconds_lost, slow_ranks, slow_ranks_of
+from hvdcloud.runs.slow_ranks import LEAST_SECONDS, slow_ranks, slow_ranks_of
 from hvdcloud.runs.state import RunState
 
 
@@ -93,10 +93,3 @@ def test_waits_survive_the_way_to_the_laptop_and_hostile_ones_do_no_harm() -> No
     found = RunState.from_json(hostile)
     assert [(each.rank, each.node, each.share) for each in found.waits] == [(0, "", None), (1, "", None)]
     assert slow_ranks_of(found) is None
-
-
-def test_a_node_loses_what_its_ranks_wait_beyond_the_slow_ones() -> None:
-    # Ranks 0 and 1 wait 5 and 6 s themselves; the others 45 and 41 s.
-    lost = seconds_lost(waits(0.05, 0.06, 0.45, 0.41, per_node=2))
-    assert lost == {"d-0": 0.0, "d-1": pytest.approx((45 - 5.5 + 41 - 5.5) / 2)}
-    assert seconds_lost(waits(0.30, 0.31)) == {}

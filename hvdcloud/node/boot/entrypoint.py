@@ -46,7 +46,6 @@ LDCONFIG = "/sbin/ldconfig"
 METADATA_VARIABLE = "HVDCLOUD_METADATA"
 DATA_VARIABLE = "HVDCLOUD_DATA_SETS"
 """What a VM fetches from its start on: a request as JSON (node/data/sets.py). A run waits for what is missing."""
-BOOT_VARIABLE = "HVDCLOUD_BOOT"
 """When each step of the VM's startup script began: `host 1764000000.1 pull 1764000020.5`."""
 ENDPOINT_VARIABLE = "HVDCLOUD_COMPUTE_ENDPOINT"
 PORT_VARIABLE, ADDRESS_VARIABLE = "HVDCLOUD_SSH_PORT", "HVDCLOUD_SSH_ADDRESS"
@@ -216,18 +215,8 @@ def _write_node_file() -> None:
         "environment": {name: value for name, value in _without_our_own().items() if name not in _NOT_THE_IMAGES},
         "metadata": os.environ.get(METADATA_VARIABLE),
         "compute_endpoint": os.environ.get(ENDPOINT_VARIABLE),
-        "boot": boot_steps(os.environ.get(BOOT_VARIABLE, "")) or {"start": time.time()},
     }
     write_json(paths.node_file(), facts, mode=0o600)
-
-
-def boot_steps(text: str) -> dict[str, float]:
-    """When each step of the boot began, in seconds since the epoch; of a step that was repeated, the first time."""
-    words, found = text.split(), dict[str, float]()
-    for name, at in zip(words[::2], words[1::2], strict=False):
-        with contextlib.suppress(ValueError):
-            found.setdefault(name, float(at))
-    return found
 
 
 def _without_our_own() -> dict[str, str]:

@@ -79,7 +79,6 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     own = machine.name()
     interface = machine.mesh_interface([host.address for host in resolved if host.name != own])
     answer = {"cores": machine.cores(), "gpus": machine.gpus(), "interface": interface}
-    answer["boot"] = machine.facts().get("boot") or {}
     if not request.get("check"):
         return answer
     return {**answer, "unreached": _unreached([host for host in resolved if host.name != own])}

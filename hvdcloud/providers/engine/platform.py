@@ -22,10 +22,6 @@ class EnginePlatform:
     def __init__(self, config: Config) -> None:
         self._config = config
 
-    def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
-        """None: the bucket is a folder, or not of this provider."""
-        return None
-
     def promise(self, index: int) -> Promise | None:
         """None: nobody says what a machine of the user's can do."""
         return None

@@ -105,10 +105,6 @@ class GcePlatform:
             return Problem(message=message, hint="gce.gpu adds one, image.device: cpu is a small image")
         return None
 
-    def bucket_dollars_per_month(self, size_bytes: int) -> float | None:
-        """By the price table."""
-        return prices.bucket_dollars_per_month(size_bytes=size_bytes)
-
     def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:
         """By the catalogue, the price table and, where it answers, the API."""
         config, settings = self._config, self._settings

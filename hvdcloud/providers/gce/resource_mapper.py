@@ -112,7 +112,6 @@ class ResourceMapper:
             ends=money.ends,
             costs_since=money.since,
             cost_notes=money.notes,
-            billed=money.billed,
             unseen=inventory.unseen,
         )
 

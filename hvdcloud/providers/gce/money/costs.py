@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from hvdcloud.cluster.model import Billed
 from hvdcloud.errors import UsageError
 from hvdcloud.json_values import whole_number
 from hvdcloud.providers.gce.inventory import Resource
@@ -47,23 +46,26 @@ class Costs:
     """When the first of the VMs was made."""
     notes: tuple[str, ...]
     """Why nothing ends it; what is not counted; which prices are of another region."""
-    billed: tuple[Billed, ...] = ()
-    """What `so_far` is made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
     """One VM or loose disk: what is over, and what continues as it is."""
 
-    now: Billed
-    before: tuple[Billed, ...] = ()
+    before: float = 0.0
+    """Dollars."""
+    since: datetime
+    """When what continues began."""
+    per_hour: float
+    least: float = 0.0
+    """Seconds that are billed at least."""
     ends: datetime | None
     endless: str = ""
     """Why nothing ends it; empty if something does."""
 
     def dollars(self, until: datetime) -> float:
         """All that it has cost at a moment."""
-        return sum(each.dollars(until.timestamp()) for each in (*self.before, self.now))
+        return self.before + _dollars(self.per_hour, self.since, until, least=self.least)
 
 
 def costs(instances: Sequence[Resource], loose_disks: Sequence[Resource], *, now: datetime) -> Costs:
@@ -73,14 +75,13 @@ def costs(instances: Sequence[Resource], loose_disks: Sequence[Resource], *, now
     ends = [item.ends for item in items if item.ends is not None]
     late = timedelta(seconds=LATE_SECONDS)
     return Costs(
-        dollars_per_hour=sum(item.now.dollars_per_hour for item in items),
+        dollars_per_hour=sum(item.per_hour for item in items),
         so_far=sum(item.dollars(now) for item in items),
-        paid_until=min((_moment(item.now.since + item.now.least) for item in items), default=now),
+        paid_until=min((item.since + timedelta(seconds=item.least) for item in items), default=now),
         worst_case=None if endless else sum(item.dollars(max(item.ends or now, now) + late) for item in items),
         ends=max(ends) if ends and not endless else None,
         since=min(filter(None, (moment(vm.get("creationTimestamp")) for vm in instances)), default=None),
         notes=(*endless, *_unpriced(instances), *_foreign([*instances, *loose_disks])),
-        billed=tuple(each for item in items for each in (*item.before, item.now)),
     )
 
 
@@ -92,30 +93,25 @@ def _vm(vm: Resource, now: datetime) -> _Item:
     created, started, stopped = (moment(vm.get(f"{which}Timestamp")) for which in ("creation", "lastStart", "lastStop"))
     created = created or now
 
-    def ran(since: datetime, until: datetime | None) -> Billed:
-        end = None if until is None else until.timestamp()
-        per_hour, least = whole, MINIMUM_SECONDS
-        return Billed(node=name, since=since.timestamp(), until=end, dollars_per_hour=per_hour, least=least)
-
-    def lay(since: datetime, until: datetime | None) -> Billed:
-        end = None if until is None else until.timestamp()
-        return Billed(node=name, since=since.timestamp(), until=end, dollars_per_hour=disk, off=True)
-
+    least = MINIMUM_SECONDS
     if vm.get("status") in OFF:
         # An earlier stop than the last, of which the API says nothing, counts as if it had not been.
         until = stopped or now
+        before = _dollars(whole, created, until, least=least)
         why = f"{name} is off, and its disk still costs"
-        return _Item(now=lay(until, None), before=(ran(created, until),), ends=None, endless=why)
-    since, before = created, tuple[Billed, ...]()
+        return _Item(before=before, since=until, per_hour=disk, ends=None, endless=why)
+    since, before = created, 0.0
     if started and stopped and created < stopped < started:
         # Switched off, and on again.
-        since, before = started, (ran(created, stopped), lay(stopped, started))
+        before = _dollars(whole, created, stopped, least=least) + _dollars(disk, stopped, started)
+        since = started
     ends, endless = _end(vm, started=started, now=now)
-    return _Item(now=ran(since, None), before=before, ends=ends, endless=endless)
+    return _Item(before=before, since=since, per_hour=whole, least=least, ends=ends, endless=endless)
 
 
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, timezone.utc)
+def _dollars(per_hour: float, since: datetime, until: datetime, *, least: float = 0.0) -> float:
+    """What a time has cost; `least`: seconds that are billed at least."""
+    return per_hour * max(least, (until - since).total_seconds(), 0.0) / 3600
 
 
 def _end(vm: Resource, *, started: datetime | None, now: datetime) -> tuple[datetime | None, str]:
@@ -139,7 +135,8 @@ def _disk(disk: Resource, now: datetime) -> _Item:
     since = moment(disk.get("creationTimestamp")) or now
     per_hour = prices.disk_dollars_per_hour(disk_gb=whole_number(disk.get("sizeGb")), region=_region(disk))
     return _Item(
-        now=Billed(node="", since=since.timestamp(), dollars_per_hour=per_hour),
+        since=since,
+        per_hour=per_hour,
         ends=None,
         endless=f"disk {disk['name']} belongs to no existing VM",
     )
