@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from hvdcloud.cli import cluster, forward, image, money, project, runs, setup, stacks, status, top
+from hvdcloud.cli import cluster, forward, history, image, money, project, runs, setup, stacks, status, top
 from hvdcloud.cli.app import Invocation, app
 from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError, UsageError
@@ -29,7 +29,7 @@ _COMMANDS = {
     "Start": (project.init, project.doctor, runs.launch, project.config_app),
     "Run": (cluster.up, runs.run, cluster.resize, image.build, image.push),
     "Look": (
-        *(status.status, top.top, runs.logs, stacks.stacks, runs.report, money.history),
+        *(status.status, top.top, runs.logs, stacks.stacks, runs.report, history.history),
         *(cluster.list_clusters, cluster.ssh, forward.forward),
     ),
     "Clean up": (runs.stop, runs.pull, cluster.down),

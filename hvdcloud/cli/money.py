@@ -1,4 +1,4 @@
-"""`offers`, `prices` and `history`: their arguments, and how their results look."""
+"""`offers` and `prices`: their arguments, and how their results look."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider
-from hvdcloud.units import counted, dollars, seconds
+from hvdcloud.cli.app import Invocation, Nodes, Provider
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.console import Console
-    from hvdcloud.lifecycle.history import HistoryResult, PastRun
     from hvdcloud.providers.pricing import Offer, OffersResult, PricesResult, RefreshResult, Row
 
 SHOWN = 20
@@ -31,16 +30,6 @@ def offers(
         bool, typer.Option("--all", help="List every offer, and each region on a line of its own.")
     ] = False,
     nodes: Nodes = None,
-    preempted_every: Annotated[
-        float | None,
-        typer.Option(
-            metavar="HOURS",
-            min=0.5,
-            help="Assume one preemption in so many hours, for what run.retry costs; default: what the bucket's runs "
-            "have seen, else 6.",
-            show_default=False,
-        ),
-    ] = None,
     provider: Provider = None,
 ) -> None:
     """List machines that fit and what they cost, cheapest first.
@@ -60,7 +49,7 @@ def offers(
     # Prices can be looked at without a project.
     flags = {"nodes": nodes, "provider": provider}
     with invocation.context(flags, default_name="any") as experiment:
-        invocation.result = result = find_offers(experiment, hours=hours, gpu=gpu, preempted_every=preempted_every)
+        invocation.result = result = find_offers(experiment, hours=hours, gpu=gpu)
     render_offers(invocation.console, result, every=every)
 
 
@@ -121,29 +110,6 @@ def refresh(
     render_refresh(invocation.console, result)
 
 
-def history(
-    context: typer.Context,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show this many runs at most.")] = 20,
-    bucket: Bucket = None,
-) -> None:
-    """List past runs with result, accuracy, time and cost.
-
-    They are read from the bucket, newest first, so that it works from any machine when the nodes are gone. All clusters
-    of the bucket are shown, or with --name one. A run's cost is that of its nodes from its start to its end.
-
-    \b
-    Example:
-      $ hvdcloud history
-      $ hvdcloud history --bucket gs://my-bucket/digits --limit 200 --json
-    """
-    from hvdcloud.lifecycle.history import history as read_history
-
-    invocation: Invocation = context.obj
-    with invocation.context(default_name="any" if bucket else None, bucket=bucket) as experiment:
-        invocation.result = result = read_history(experiment, cluster=invocation.name, limit=limit)
-    show_history(invocation.console, result)
-
-
 # --- how it looks -----------------------------------------------------------------------------------------------------
 
 
@@ -176,8 +142,6 @@ def render_offers(console: Console, result: OffersResult, *, every: bool) -> Non
             console.answer(f"one of them is the head, {head.head_machine_type}")
         if any(row.offer.spot_nodes == "workers" for row in shown):
             console.answer("workers: the head is on demand, the others are Spot VMs")
-        if result.retries is not None:
-            console.answer(result.retries.text)
     elif result.prices_as_of:
         console.answer("nothing like it is in the table of machine types")
     for note, number in notes.items():
@@ -189,38 +153,6 @@ def render_offers(console: Console, result: OffersResult, *, every: bool) -> Non
         console.answer("gce.subnetwork is not in every region; all regions: hvdcloud offers --all")
     if len(lines) > len(shown):
         console.answer(f"{len(lines) - len(shown)} more: hvdcloud offers --all")
-
-
-def show_history(console: Console, result: HistoryResult) -> None:
-    """A line for each run."""
-    rows = [
-        [
-            run.run,
-            run.cluster,
-            (run.result or "unknown") + (f" ({run.exit_code})" if run.exit_code else ""),
-            _metric(run),
-            "-" if run.seconds is None else seconds(run.seconds),
-            "-" if run.dollars is None else dollars(run.dollars),
-            "-" if run.nodes is None else str(run.nodes),
-            f"{run.began:%Y-%m-%d %H:%M}Z",
-        ]
-        for run in result.runs
-    ]
-    if rows:
-        # A run's name has the time in it.
-        spared = ["WHEN", "NODES", *(["CLUSTER"] if len({run.cluster for run in result.runs}) == 1 else [])]
-        headers = ["RUN", "CLUSTER", "RESULT", "METRIC", "TIME", "COST", "NODES", "WHEN"]
-        console.table(headers, rows, spared_first=spared)
-    else:
-        console.answer(f"{result.bucket} knows of no run")
-    if result.more:
-        console.answer(f"{result.more} older: hvdcloud history --limit {len(result.runs) + result.more}")
-
-
-def _metric(run: PastRun) -> str:
-    """`accuracy 0.992`: what a run is known for."""
-    name = next((name for name in ("accuracy", "loss") if name in run.metrics), None)
-    return "-" if name is None else f"{name} {run.metrics[name]:.3g}"
 
 
 def _cells(row: Row, notes: dict[str, int], *, total: bool) -> list[str]:

@@ -307,9 +307,8 @@ def _about(context: Context, cluster: Cluster, command: Sequence[str], record: C
         worst_case_dollars=cluster.worst_case_dollars,
         seen=time.time(),
         gpus=sum(node.gpus for node in record.nodes),
-        spot_nodes=sum(node.spot for node in cluster.nodes),
     )
-    return {key: value for key, value in asdict(about).items() if value or key not in ("gpus", "spot_nodes")}
+    return {key: value for key, value in asdict(about).items() if value or key != "gpus"}
 
 
 def _vm_templates(context: Context, cluster: Cluster) -> Mapping[str, Any] | None:

@@ -8,9 +8,6 @@ from datetime import date
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from hvdcloud.runs.preemptions import ASSUMED_HOURS, Preemptions
-from hvdcloud.units import dollars
-
 Spot: TypeAlias = Literal["workers", "all", "none"]
 
 
@@ -52,64 +49,6 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetriesEstimate:
-    """What the configured cluster of Spot VMs costs with `run.retry`, if preemptions come as often as they did, or as
-    is assumed."""
-
-    dollars: float
-    hours: float
-    """Of training."""
-    preempted_every: float
-    """Hours, of the whole cluster. Compute Engine's `advice/capacityHistory` has the share of stopped Spot VMs that
-    were preempted, not how long they had run."""
-    observed: Preemptions | None = None
-    """What `preempted_every` was worked out from; None: it is an assumption."""
-    lost_hours: float
-    """Billed for each preemption without progress; an assumption."""
-
-    @property
-    def text(self) -> str:
-        """`with retries: about $1.36 for 2 h at one preemption in 6 h …`, for people."""
-        source = "both are assumptions (--preempted-every HOURS)"
-        if self.observed is not None:
-            source = f"observed: {self.observed.text}; what each costs is an assumption"
-        return (
-            f"with retries: about {dollars(self.dollars)} for {self.hours:g} h at one preemption in "
-            f"{round(self.preempted_every, 1):g} h, each of which costs {self.lost_hours * 60:g} min; {source}"
-        )
-
-
-LOST_HOURS = 0.25
-"""From the newest checkpoint to the loss, and from the next cluster's creation to its first step: an assumption."""
-
-
-def with_retries(
-    dollars_per_hour: float,
-    *,
-    hours: float,
-    spot_nodes: int,
-    preempted_every: float | None = None,
-    observed: Preemptions | None = None,
-) -> RetriesEstimate:
-    """The estimate for `hours` of training: of the hours from one preemption to the next, LOST_HOURS train nothing.
-
-    Args:
-        dollars_per_hour: of the whole cluster.
-        spot_nodes: how many of its nodes may be preempted.
-        preempted_every: those hours, more than LOST_HOURS; None: as observed, else ASSUMED_HOURS.
-    """
-    seen = observed.hours_between(spot_nodes) if observed is not None and preempted_every is None else None
-    every = preempted_every or seen or ASSUMED_HOURS
-    return RetriesEstimate(
-        dollars=dollars_per_hour * hours / (1 - LOST_HOURS / every),
-        hours=hours,
-        preempted_every=every,
-        observed=observed if seen else None,
-        lost_hours=LOST_HOURS,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OffersResult:
     """Cheapest first, one for each zone."""
 
@@ -122,8 +61,6 @@ class OffersResult:
     notices: tuple[str, ...]
     estimate_notice: str = ""
     """That one of `notices` which says what `Offer.estimate` means; "" where there is none."""
-    retries: RetriesEstimate | None = None
-    """None: `run.retry` is not on preempted, or hvdcloud.yaml asks for no Spot VMs, or their price is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

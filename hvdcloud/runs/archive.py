@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from hvdcloud.runs.state import Event, RunState
+from hvdcloud.runs.state import RunState
 
 if TYPE_CHECKING:
     from hvdcloud.storage.base import Bucket
@@ -76,17 +76,6 @@ def states(bucket: Bucket, *, cluster: str, cluster_id: str) -> list[RunState]:
 
     found = (state(bucket, cluster, run) for run in list_runs(bucket, cluster, suffix=cluster_id))
     return [each for each in found if each is not None]
-
-
-def events(bucket: Bucket, cluster: str, run: str) -> list[Event]:
-    """What happened to a run, as far as the bucket has it."""
-    from hvdcloud.checkpoints.manifest import events_name
-    from hvdcloud.storage.base import ObjectMissingError, TooLargeError
-
-    try:
-        return Event.parse_lines(bucket.read(events_name(cluster, run)))
-    except (ObjectMissingError, TooLargeError):
-        return []
 
 
 def state(bucket: Bucket, cluster: str, run: str) -> RunState | None:

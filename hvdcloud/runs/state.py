@@ -148,8 +148,6 @@ class About:
     """Seconds since the epoch."""
     gpus: int = 0
     """Of all nodes together."""
-    spot_nodes: int = 0
-    """How many may be preempted at any time."""
 
     @classmethod
     def from_json(cls, value: object) -> About:

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import json
-import socket
-import time
 from collections.abc import Iterator
-from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hvdcloud.checkpoints.manifest import state_name
-from hvdcloud.storage.base import Bucket
-from hvdcloud.storage.open import open_bucket
 from tests.standins.compute import Emulator
-from tests.standins.storage import running_server
 from tests.support.harness import Project, project_in
-from tests.support.impatient import NO_BUCKET
 from tests.support.terminal import terminal
 
 
@@ -169,64 +160,6 @@ def test_a_wrong_setting_is_reported_and_does_not_keep_offers_from_being_made(be
     assert {"n1-standard-8", "g2-standard-96"} <= {each["machine_type"] for each in found["offers"]}
     ended = bench.project.hvdcloud("offers", "--gpu", "nvidia-l5", expect=2)
     assert "nvidia-l5 is not in the table of GPUs" in ended.err
-
-
-RETRIES = "with retries: about "
-
-
-def retries_line(bench: Bench, *args: str) -> str:
-    (line,) = (line for line in bench.project.hvdcloud("offers", *args).out.splitlines() if line.startswith(RETRIES))
-    return line
-
-
-@pytest.fixture
-def storage(bench: Bench, tmp_path: Path) -> Iterator[Bucket]:
-    """The configured bucket of a cluster of two Spot nodes whose runs are tried again."""
-    with running_server(tmp_path / "server", page_size=2) as server:
-        bench.project.environ["STORAGE_EMULATOR_HOST"] = server.url
-        bench.configure(more={"run": {"retry": {}}, "checkpoints": {"bucket": "gs://bucket/team"}})
-        yield open_bucket("gs://bucket/team", endpoint=server.url, retry_seconds=5)
-
-
-def keep_run(bucket: Bucket, hour: int, *, hours: float, preempted: int = 0, spot: int = 2) -> None:
-    run = f"20241101-{hour:02}0000-abcdef"
-    nodes = ["digits-0", "digits-1"]
-    began = datetime(2024, 11, 1, hour, tzinfo=timezone.utc).timestamp()
-    state = {"run": run, "cluster": "digits", "state": "done", "result": "lost" if preempted else "succeeded"}
-    state |= {"nodes": nodes, "nodes_preempted": nodes[:preempted], "started": began, "ended": began + hours * 3600}
-    state["about"] = {"provider": "gce", "spot_nodes": spot}
-    bucket.write(state_name("digits", run), json.dumps(state).encode())
-
-
-def test_what_retries_cost_is_estimated_from_what_the_runs_in_the_bucket_have_seen(
-    bench: Bench, storage: Bucket
-) -> None:
-    assert retries_line(bench).endswith("both are assumptions (--preempted-every HOURS)")
-    keep_run(storage, 1, hours=10.0)
-    keep_run(storage, 2, hours=2.0, preempted=1)
-    keep_run(storage, 3, hours=8.0, preempted=2)
-    keep_run(storage, 4, hours=100.0, spot=0)
-    storage.write(state_name("digits", "20241101-050000-abcdef"), b"damaged")
-    line = retries_line(bench)
-    assert "at one preemption in 6.7 h, each of which costs 15 min; observed: 3 preemptions in 40 node-hours" in line
-    found = bench.offers()["retries"]
-    assert (found["observed"], round(found["preempted_every"], 2)) == ({"count": 3, "node_hours": 40.0}, 6.67)
-    line = retries_line(bench, "--preempted-every", "3")
-    assert "at one preemption in 3 h" in line
-    assert "observed" not in line
-
-
-def test_a_bucket_that_does_not_answer_costs_seconds_and_no_offer(bench: Bench, storage: Bucket) -> None:
-    keep_run(storage, 1, hours=10.0, preempted=1)
-    project = replace(bench.project, first=NO_BUCKET)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        for endpoint in (f"http://127.0.0.1:{silent.getsockname()[1]}", "http://127.0.0.1:1"):
-            project.environ["STORAGE_EMULATOR_HOST"] = endpoint
-            began = time.monotonic()
-            said = project.hvdcloud("offers").out
-            assert time.monotonic() - began < 30
-            assert "both are assumptions (--preempted-every HOURS)" in said
-            assert "how often Spot nodes were preempted is not known: " in said
 
 
 def test_containers_on_this_machine_cost_nothing(bench: Bench) -> None:

@@ -14,8 +14,7 @@ from hvdcloud.providers.gce.api.client import Aggregated
 from hvdcloud.providers.gce.capacity import offers as gce
 from hvdcloud.providers.gce.capacity.candidates import Availability, availability
 from hvdcloud.providers.gce.money import price_table
-from hvdcloud.providers.pricing import Offer, rows, with_retries
-from hvdcloud.runs.preemptions import Preemptions
+from hvdcloud.providers.pricing import Offer, rows
 from tests.support.gce_samples import SETTINGS
 
 TODAY = date(2026, 11, 20)
@@ -272,30 +271,3 @@ def test_local_ssds_are_in_the_price_as_near_to_their_number_as_each_machine_typ
     each = 2 * 375 * 0.08 / 730
     assert price("n1-standard-8", local_ssd=3) - price("n1-standard-8") == pytest.approx(3 * each)
     assert price("g2-standard-8", local_ssd=3) - price("g2-standard-8") == pytest.approx(each)
-
-
-def test_what_retries_cost_follows_from_what_is_assumed_of_preemptions() -> None:
-    # Of each 6 hours that are paid for, a quarter of an hour trains nothing: 2 h x $0.65 x 6 / 5.75 = $1.3565.
-    found = with_retries(0.65, hours=2.0, spot_nodes=2)
-    assert round(found.dollars, 4) == 1.3565
-    assert found.text == (
-        "with retries: about $1.36 for 2 h at one preemption in 6 h, each of which costs 15 min; both are assumptions "
-        "(--preempted-every HOURS)"
-    )
-    assert with_retries(0.65, hours=2.0, spot_nodes=2, preempted_every=0.5).dollars == 2.6
-
-
-def test_what_retries_cost_follows_from_what_was_observed_unless_the_user_knows_better() -> None:
-    # 41 node-hours / 3 are 13.67 for each preemption of a node, and half of that in a cluster of two.
-    seen = Preemptions(count=3, node_hours=41.0)
-    found = with_retries(0.65, hours=2.0, spot_nodes=2, observed=seen)
-    assert round(found.dollars, 4) == round(0.65 * 2 / (1 - 0.25 / 6.83333333), 4)
-    assert found.text == (
-        "with retries: about $1.35 for 2 h at one preemption in 6.8 h, each of which costs 15 min; "
-        "observed: 3 preemptions in 41 node-hours; what each costs is an assumption"
-    )
-    known = with_retries(0.65, hours=2.0, spot_nodes=2, preempted_every=6.0, observed=seen)
-    assert known == with_retries(0.65, hours=2.0, spot_nodes=2, preempted_every=6.0)
-    assert known.text.endswith("both are assumptions (--preempted-every HOURS)")
-    nothing = Preemptions(count=0, node_hours=0.0)
-    assert with_retries(0.65, hours=2.0, spot_nodes=2, observed=nothing) == with_retries(0.65, hours=2.0, spot_nodes=2)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.manifest import events_name, log_name, state_name
+from hvdcloud.checkpoints.manifest import log_name, state_name
 from hvdcloud.runs import archive
 from hvdcloud.runs.state import RunState
 from hvdcloud.storage.folder import FolderBucket
@@ -42,11 +42,9 @@ def test_a_run_whose_state_is_too_large_is_shown_as_such_and_hides_no_other(tmp_
     bucket, other = FolderBucket(tmp_path), "20261126-101113-abcdef"
     bucket.write(state_name(CLUSTER, other), json.dumps(RunState(run=other, state="done").to_json()).encode())
     endless(tmp_path / state_name(CLUSTER, RUN))
-    endless(tmp_path / events_name(CLUSTER, RUN))
     bad, good = archive.states(bucket, cluster=CLUSTER, cluster_id="abcdef")
     assert (bad.run, bad.done, good.run) == (RUN, True, other)
     assert f"{state_name(CLUSTER, RUN)} has more than the" in bad.reason
-    assert archive.events(bucket, CLUSTER, RUN) == []
 
 
 def test_of_a_log_without_an_end_the_last_part_is_read_and_it_says_so(
