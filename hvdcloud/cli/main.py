@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from hvdcloud.cli import cluster, forward, history, image, money, project, runs, setup, stacks, status, top
+from hvdcloud.cli import cluster, forward, history, image, offers, project, runs, setup, stacks, status, top
 from hvdcloud.cli.app import Invocation, app
 from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError, UsageError
@@ -33,12 +33,11 @@ _COMMANDS = {
         *(cluster.list_clusters, cluster.ssh, forward.forward),
     ),
     "Clean up": (runs.stop, runs.pull, cluster.down),
-    "Cloud": (setup.setup, money.offers, money.prices_app),
+    "Cloud": (setup.setup, offers.offers),
 }
 _NAMES: dict[object, str] = {
     cluster.list_clusters: "list",
     project.config_app: "config",
-    money.prices_app: "prices",
 }
 
 

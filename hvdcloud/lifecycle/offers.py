@@ -12,16 +12,19 @@ if TYPE_CHECKING:
     from hvdcloud.providers.pricing import OffersResult
 
 
-def offers(context: Context, *, hours: float, gpu: str | None) -> OffersResult:
+def offers(context: Context, *, hours: float, gpu: str | None, refresh: bool = False) -> OffersResult:
     """What the provider offers. What its API cannot be asked about stays unknown; a notice says why.
 
     Args:
         hours: how long the cluster would exist.
         gpu: only nodes with this GPU.
+        refresh: first get every region's prices from Google's catalog.
 
     Raises:
         UsageError: the machine type or a GPU is not in the catalogue.
+        HvdcloudError: the prices could not be refreshed.
     """
+    from hvdcloud import providers
     from hvdcloud.image.plan import versions
 
     image = context.config.image
@@ -36,4 +39,7 @@ def offers(context: Context, *, hours: float, gpu: str | None) -> OffersResult:
             return error.hint
         return None
 
+    if refresh:
+        with context.console.waiting("offers", "reading Google's price catalog"):
+            providers.refresh_prices(context.config, on_progress=context.console.say)
     return context.platform.offers(hours=hours, gpu=gpu, image_problem=image_problem)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.providers.base import Platform, Provider
-    from hvdcloud.providers.pricing import PricesResult, RefreshResult
 
 
 def platform(config: Config) -> Platform:
@@ -33,20 +32,8 @@ def connect(config: Config, *, on_retry: Callable[[str], None]) -> Provider:
     return platform(config).connect(on_retry=on_retry)
 
 
-def show_prices() -> PricesResult:
-    """The price table that is used: Compute Engine's, the only provider whose nodes cost money."""
-    from hvdcloud.providers.gce.money.refresh import show
-
-    return show()
-
-
-def refresh_prices(config: Config, *, api_key: str | None, on_progress: Callable[[str], None]) -> RefreshResult:
-    """Replace the refreshed table by one from the provider's catalog; raises as gce/money/refresh.py says.
-
-    Args:
-        api_key: instead of this machine's credentials.
-    """
+def refresh_prices(config: Config, *, on_progress: Callable[[str], None]) -> None:
+    """Replace the refreshed price table by one from Google's catalog; raises as gce/money/refresh.py says."""
     from hvdcloud.providers.gce.money.refresh import refresh
 
-    gce = config.gce
-    return refresh(project=gce.project, endpoint=gce.endpoint, api_key=api_key, on_progress=on_progress)
+    refresh(project=config.gce.project, endpoint=config.gce.endpoint, on_progress=on_progress)

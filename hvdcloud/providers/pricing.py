@@ -1,11 +1,10 @@
-"""What `offers` and `prices` answer: clusters with their prices, and the price table that they are estimated from."""
+"""What `offers` answers: clusters with their prices."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 Spot: TypeAlias = Literal["workers", "all", "none"]
@@ -73,13 +72,12 @@ class Row:
     more_regions: int = 0
 
 
-def rows(found: Sequence[Offer], *, every_region: bool) -> list[Row]:
-    """Offers that go into one line: of one region; or, without `every_region`, of all that are alike."""
+def rows(found: Sequence[Offer]) -> list[Row]:
+    """Offers that go into one line: of all regions where they are alike."""
     groups: dict[Offer, dict[str | None, list[str]]] = {}
     for offer in found:
         # Clusters in regions at one price differ by nothing else.
-        region = offer.region if every_region else None
-        alike = groups.setdefault(replace(offer, zone=None, region=region), {})
+        alike = groups.setdefault(replace(offer, zone=None, region=None), {})
         alike.setdefault(offer.region, []).extend([offer.zone] if offer.zone else [])
     return [
         Row(
@@ -89,43 +87,3 @@ def rows(found: Sequence[Offer], *, every_region: bool) -> list[Row]:
         )
         for key, regions in groups.items()
     ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """Something that costs something else than before."""
-
-    what: str
-    before: float
-    """Dollars: an hour, or a GB for a month where the name says so."""
-    after: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PricesResult:
-    """The table that is used."""
-
-    as_of: date
-    source: Path | None
-    """Where it is; None: it came with hvdcloud."""
-    region: str
-    """Whose figures are used for regions that are not in it."""
-    regions: tuple[str, ...]
-    kept: tuple[str, ...] = ()
-    """What the catalog did not have when it was made, so that older figures are used."""
-    notices: tuple[str, ...] = ()
-    skus: int = 0
-    """Entries of the catalog that it was made from; 0: it was put together by hand."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefreshResult:
-    """A new table."""
-
-    prices: PricesResult
-    changes: tuple[Change, ...]
-    """In the table's main region."""
-    changes_elsewhere: int
-    """Figures of other regions that both tables have."""
-    differing: tuple[str, ...]
-    """What the catalog has at two prices; the higher one counts."""

@@ -87,7 +87,7 @@ def test_help_names_every_command(project: Project) -> None:
     out = project.hvdcloud("--help").out
     for command in (
         "init", "build", "push", "up", "run", "logs", "stop", "status", "ssh", "pull", "down", "list", "launch",
-        "config", "doctor", "report", "offers", "prices", "setup", "resize",
+        "config", "doctor", "report", "offers", "setup", "resize",
     ):  # fmt: skip
         assert f"\n  {command} " in out
 

@@ -60,7 +60,7 @@ def test_help_is_in_groups(project: Project) -> None:
     names = {heading: re.findall(r"(?m)^  ([a-z]+) ", text) for heading, text in groups.items()}
     assert names["Clean up"] == ["stop", "pull", "down"]
     assert {"init", "doctor", "launch"} <= set(names["Start"])
-    assert names["Cloud"] == ["setup", "offers", "prices"]
+    assert names["Cloud"] == ["setup", "offers"]
 
 
 @pytest.mark.parametrize("columns", [80, 140])
@@ -83,7 +83,7 @@ def test_help_of_a_command_fits_a_narrow_terminal(command: typer.Context, projec
     ] == []
 
 
-@pytest.mark.parametrize("group", [(), ("config",), ("prices",)], ids=lambda words: " ".join(("hvdcloud", *words)))
+@pytest.mark.parametrize("group", [(), ("config",)], ids=lambda words: " ".join(("hvdcloud", *words)))
 def test_a_command_has_one_line_in_a_narrow_list(group: tuple[str, ...], project: Project) -> None:
     listed = re.split(r"(?m)^(?:Start|Commands):\n", screen(project, *group, "--help", columns=80))[1]
     rows = [line for line in listed.splitlines() if line.startswith("  ")]

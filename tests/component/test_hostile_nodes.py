@@ -186,7 +186,7 @@ def test_a_full_disk_is_not_taken_for_a_lost_node_either(laptop: Laptop, new_vm:
     assert raised.value.message == "standard output cannot be written: No space left on device"
 
 
-@pytest.mark.parametrize("args", [["config", "schema"], ["--help"], ["prices", "--json"]])
+@pytest.mark.parametrize("args", [["config", "schema"], ["--help"], ["offers", "--json"]])
 def test_a_command_whose_output_nobody_reads_ends_quietly(args: list[str], tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)

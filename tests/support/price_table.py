@@ -31,6 +31,7 @@ _TABLE = {
             "nvidia-tesla-t4": [0.35, 0.10],
             "disk-gb-month": [0.073, 0.073],
             "bucket-gb-month": [0.02, 0.02],
+            "local-ssd-gb-month": [0.08, 0.048],
             "address": [0.010, 0.005],
         },
         "us-west1": {
@@ -46,6 +47,6 @@ _TABLE = {
 
 
 def write_prices(state: Path) -> None:
-    """Into a state folder, as `hvdcloud prices refresh` would."""
+    """Into a state folder, as `hvdcloud offers --refresh` would."""
     state.mkdir(parents=True, exist_ok=True)
     (state / "prices.json").write_text(json.dumps(_TABLE), encoding="utf-8")

@@ -185,4 +185,4 @@ def _estimate_notice(found: Sequence[Offer]) -> str:
     if not any(offer.region and offer.estimate for offer in found):
         return ""
     instead = f"~ the price is that of {prices.region()}, since this region's is not known"
-    return f"{instead}; hvdcloud prices refresh gets them"
+    return f"{instead}; hvdcloud offers --refresh gets them"

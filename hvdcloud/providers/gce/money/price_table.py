@@ -1,4 +1,4 @@
-"""The price tables: the shipped one, prices.yaml, and the one that `hvdcloud prices refresh` writes.
+"""The price tables: the shipped one, prices.yaml, and the one that `hvdcloud offers --refresh` writes.
 
 The newer of the two counts. The second is kept in the state folder; one that cannot be used is left aside with a
 notice: prices are estimates, and nothing that makes or deletes machines may fail for them.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -23,13 +23,12 @@ FORMAT = 1
 HOURS_PER_MONTH = 730
 # No cluster's name has a dot in it, so no cluster's folder is called that.
 REFRESHED = "prices.json"
-_REFRESH = "hvdcloud prices refresh writes a new one"
+_REFRESH = "hvdcloud offers --refresh writes a new one"
 
 N1_VCPU, N1_GB = "n1-vcpu", "n1-gb"
 CUSTOM_VCPU, CUSTOM_GB = "n1-custom-vcpu", "n1-custom-gb"
 DISK, BUCKET, ADDRESS = "disk-gb-month", "bucket-gb-month", "address"
 LOCAL_SSD = "local-ssd-gb-month"
-"""Tables of earlier versions lack it."""
 EVERYWHERE = (DISK, BUCKET, ADDRESS)
 """What every cluster needs in every region; a region whose own figure is not known takes the main region's."""
 OF_NO_MACHINE = frozenset((*EVERYWHERE, LOCAL_SSD))
@@ -52,10 +51,6 @@ class Table(BaseModel):
     region: str
     """The main one: its figures are used for regions that are not in the table."""
     regions: dict[str, Rates]
-    skus: int = 0
-    """How many of the catalog's entries were read; 0: the table was put together in another way."""
-    kept: list[str] = []
-    """What the catalog did not have: its figures in the main region are those of the table before."""
 
     @model_validator(mode="after")
     def _the_main_region_is_there(self) -> Table:
@@ -76,8 +71,6 @@ class Chosen:
     """The table that counts."""
 
     table: Table
-    path: Path | None
-    """Where the refreshed one is; None: it is the shipped one."""
     notices: tuple[str, ...] = ()
     """Why a refreshed one does not count."""
 
@@ -93,14 +86,14 @@ def chosen() -> Chosen:
     try:
         stat = path.stat()
     except FileNotFoundError:
-        return Chosen(table=shipped(), path=None)
+        return Chosen(table=shipped())
     except OSError as error:
         return _left_aside(f"{path} cannot be read: {error.strerror}; {_REFRESH}")
     return _choose(path, stat.st_mtime_ns, stat.st_size)
 
 
-def save(table: Table) -> Path:
-    """Make this the refreshed table, in one move; returns where it is.
+def save(table: Table) -> None:
+    """Make this the refreshed table, in one move.
 
     Raises CapacityError: the disk is full. UsageError: the file may not be written.
     """
@@ -112,7 +105,6 @@ def save(table: Table) -> Path:
         raise UsageError(f"{path.parent} cannot be made: {error.strerror or error}", hint=hint) from error
     # JSON, which is read many times faster than YAML.
     write_private(path, json.dumps(table.model_dump(mode="json"), indent=1) + "\n")
-    return path
 
 
 @cache
@@ -125,11 +117,7 @@ def shipped() -> Table:
 @lru_cache(maxsize=4)
 def _choose(path: Path, _time: int, _size: int) -> Chosen:
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-        written_in = content.get("format") if isinstance(content, dict) else None
-        if isinstance(written_in, int) and written_in > FORMAT:
-            return _left_aside(f"{path} was written by a newer hvdcloud; {_REFRESH}")
-        table = Table.model_validate(content)
+        table = Table.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
@@ -141,9 +129,9 @@ def _choose(path: Path, _time: int, _size: int) -> Chosen:
     except (ValueError, RecursionError):
         return _left_aside(f"{path} is damaged; {_REFRESH}")
     if table.as_of < shipped().as_of:
-        return _left_aside(f"{path} is of {table.as_of}, before the shipped prices; hvdcloud prices refresh renews it")
-    return Chosen(table=table, path=path)
+        return _left_aside(f"{path} is of {table.as_of}, before the shipped prices; {_REFRESH}")
+    return Chosen(table=table)
 
 
 def _left_aside(notice: str) -> Chosen:
-    return Chosen(table=shipped(), path=None, notices=(notice,))
+    return Chosen(table=shipped(), notices=(notice,))

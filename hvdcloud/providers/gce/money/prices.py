@@ -23,14 +23,12 @@ def node_dollars_per_hour(
     external_ip: bool,
     local_ssd_gb: float = 0,
     region: str | None = None,
-    table: Table | None = None,
 ) -> float | None:
     """The estimate for one node: machine, GPUs, boot disk, local SSDs and external address.
 
     Args:
         local_ssd_gb: of those that are attached; those that come with the machine type are in its price.
         region: None, or one that the table does not have: the prices of `region()`. Regions differ by 10 to 50 %.
-        table: None: the one in use.
 
     Returns:
         US dollars an hour; None if the table lacks the machine or the GPU.
@@ -54,8 +52,7 @@ def node_dollars_per_hour(
         parts.append((local_ssd_gb / price_table.HOURS_PER_MONTH, price_table.LOCAL_SSD))
     if external_ip:
         parts.append((1, price_table.ADDRESS))
-    table = table or _table()
-    rates = [_rate(table, key, spot=kind.spot, region=region) for _, key in parts]
+    rates = [_rate(key, spot=kind.spot, region=region) for _, key in parts]
     known = [rate for rate in rates if rate is not None]
     if len(known) < len(parts):
         return None
@@ -113,17 +110,14 @@ def _table() -> Table:
     return price_table.chosen().table
 
 
-def _rate(table: Table, key: str, *, spot: bool, region: str | None) -> float | None:
-    column = int(spot)
+def _rate(key: str, *, spot: bool, region: str | None) -> float | None:
+    table, column = _table(), int(spot)
     rates = table.regions.get(region or table.region, table.main)
     rate = rates.get(key, (None, None))[column]
-    if rate is None and key in price_table.OF_NO_MACHINE:
-        # A table of an earlier version has no local SSDs.
-        return table.main.get(key, price_table.shipped().main[key])[column]
-    return rate
+    return table.main.get(key, (None, None))[column] if rate is None and key in price_table.OF_NO_MACHINE else rate
 
 
 def _known_rate(key: str, *, region: str | None) -> float:
-    rate = _rate(_table(), key, spot=False, region=region)
+    rate = _rate(key, spot=False, region=region)
     assert rate is not None, key
     return rate

@@ -1,117 +1,71 @@
-"""Which price table is used, and how a new one comes from the Cloud Billing Catalog."""
+"""`hvdcloud offers --refresh`: every region's prices from Google's Cloud Billing Catalog.
+
+An entry of the catalog (a SKU) is a component, such as an hour of one vCPU of a series in some regions; what a machine
+costs is their sum. machines.yaml says which entry is whose. https://cloud.google.com/billing/docs/how-to/get-pricing-information
+"""
 
 from __future__ import annotations
 
-import os
 import re
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from typing import Any
 
-from hvdcloud.errors import CredentialsError, HvdcloudError, UsageError
-from hvdcloud.google.credentials import google_credentials, login_hint
+from hvdcloud.errors import NodeError
+from hvdcloud.google.credentials import google_credentials
 from hvdcloud.google.errors import ApiError
-from hvdcloud.providers.gce.money import billing, price_table
-from hvdcloud.providers.pricing import Change, PricesResult, RefreshResult
+from hvdcloud.google.http import Transport
+from hvdcloud.providers.gce.money import catalog, price_table
+from hvdcloud.providers.gce.money.price_table import Pair, Rates, Table
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+SERVICES = {"Compute Engine": "6F81-5844-456A", "Cloud Storage": "95FF-2EF5-5EA1"}
+PAGE_SIZE = 5000
+GLOBAL = "global"
+ABSURD = 10.0
+"""A price that is this many times what it was, or this fraction of it, is treated as an error."""
 
-    from hvdcloud.google.http import Transport
+_PLACE = re.compile(r"(?P<name>.+?) (?:running )?in .+")
+# Discounts, reservations, surcharges and places that are not one region. They are known by their names alone: many have
+# the usage type OnDemand, and some cost nothing.
+_OTHER = re.compile(
+    r"\b(commitment|reserved|reservation|dws|calendar mode|flex start|sole tenancy|premium|suspended|early delete"
+    r"|dual-region|multi-region|for \d years?)\b"
+)
+# A Spot VM's address and local SSD have entries that are OnDemand.
+_USAGE = ({"OnDemand"}, {"OnDemand", "Preemptible"})
 
-KEY_VARIABLE = "GOOGLE_API_KEY"
-_KEY_PAGE = "https://console.cloud.google.com/apis/credentials"
-
-
-def show() -> PricesResult:
-    """The table that is used."""
-    chosen = price_table.chosen()
-    table = chosen.table
-    return PricesResult(
-        as_of=table.as_of,
-        source=chosen.path,
-        region=table.region,
-        regions=tuple(sorted(table.regions)),
-        kept=tuple(table.kept),
-        notices=chosen.notices,
-        skus=table.skus,
-    )
+Found = dict[tuple[str, bool], dict[str, Decimal]]
+"""(component, Spot or not) → region → dollars for one unit."""
 
 
-def refresh(
-    *, project: str | None, endpoint: str | None, api_key: str | None, on_progress: Callable[[str], None]
-) -> RefreshResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """Which of the catalog's entries is which of our components."""
+
+    component: str
+    name: str
+    """The description without its place; a `*` at the end: anything may follow."""
+    spot: bool
+    unit: str
+    group: str | None = None
+    """`category.resourceGroup`, where the name alone would not do."""
+
+
+def refresh(*, project: str | None, endpoint: str | None, on_progress: Callable[[str], None]) -> None:
     """Read the whole catalog, then replace the refreshed table in one move. A failure before that changes nothing.
 
     Args:
         project: whose quota is used; None: the credentials' own.
         endpoint: of the API; None: Google's.
-        api_key: instead of this machine's credentials. Where those are missing, GOOGLE_API_KEY is taken.
         on_progress: called with a line for people.
 
-    Raises CredentialsError: there are none, or they are refused. NodeError: the API cannot be reached, or its answer
-    cannot be right. UsageError, CapacityError: the table cannot be written.
+    Raises:
+        CredentialsError: there are none, or they are refused.
+        NodeError: the API cannot be reached, or its answer cannot be right.
+        UsageError, CapacityError: the table cannot be written.
     """
-    before = price_table.chosen().table
-    transport, with_key = _connect(project=project, endpoint=endpoint, api_key=api_key)
-    transport.on_retry = on_progress
-    reading = billing.Reading()
-    try:
-        for name, service in billing.SERVICES.items():
-            parameters = {"currencyCode": "USD", "pageSize": billing.PAGE_SIZE}
-            for page in transport.pages(f"services/{service}/skus", parameters):
-                reading.add(page.get("skus", ()))
-                on_progress(f"{name}: {reading.skus} prices read")
-    except ApiError as error:
-        raise _explained(error, with_key=with_key) from error
-    today = datetime.now(timezone.utc).date()
-    table = billing.table_of(reading, before=before, shipped=price_table.shipped(), today=today)
-    price_table.save(table)
-    changes, elsewhere = billing.compare(before, table)
-    return RefreshResult(
-        prices=show(),
-        changes=tuple(Change(what=what, before=was, after=now) for what, was, now in changes),
-        changes_elsewhere=elsewhere,
-        differing=tuple(
-            f"{component} {'for Spot' if spot else 'on demand'} in {region}"
-            for component, spot, region in sorted(reading.differing)
-        ),
-    )
-
-
-def _explained(error: ApiError, *, with_key: bool) -> HvdcloudError:
-    if with_key and error.status in (400, 401, 403):
-        return CredentialsError(
-            f"the Cloud Billing API refuses the API key: {error.cause}",
-            hint=f"{_KEY_PAGE} shows your keys and what they are for; without one, {login_hint()}",
-        )
-    return error.as_user_error(doing="read the price catalog")
-
-
-def _connect(*, project: str | None, endpoint: str | None, api_key: str | None) -> tuple[Transport, bool]:
-    """The API, and whether a key opens it."""
-    from google.auth import api_key as keys
-
-    from hvdcloud.google.http import Transport
-
-    named, key = ("--api-key", api_key) if api_key is not None else (KEY_VARIABLE, os.environ.get(KEY_VARIABLE))
-    credentials, chosen = None, project or ""
-    if api_key is None:
-        # These come first: people have the variable set for keys of quite other APIs.
-        try:
-            credentials, chosen = _own_credentials(project)
-        except CredentialsError as error:
-            if not key:
-                hint = f"{error.hint}; or name an API key in {KEY_VARIABLE}"
-                raise CredentialsError(error.message, hint=hint) from None
-    with_key = credentials is None
-    # A key goes into a header, so that no address that is logged or quoted has it.
-    credentials = credentials or keys.Credentials(_checked(key or "", named))
-    return Transport(
-        project=chosen, credentials=credentials, endpoint=endpoint, service="cloudbilling", base_path="/v1/"
-    ), with_key
-
-
-def _own_credentials(project: str | None) -> tuple[Any, str]:
     from google.oauth2.credentials import Credentials
 
     credentials, chosen = google_credentials(project)
@@ -119,12 +73,149 @@ def _own_credentials(project: str | None) -> tuple[Any, str]:
         # A person's calls of this API count against a project, which has to be named:
         # https://cloud.google.com/docs/authentication/troubleshoot-adc#user-creds-client-based
         credentials = credentials.with_quota_project(chosen)
-    return credentials, chosen
+    transport = Transport(
+        project=chosen, credentials=credentials, endpoint=endpoint, service="cloudbilling", base_path="/v1/"
+    )
+    transport.on_retry = on_progress
+    skus: list[Mapping[str, Any]] = []
+    try:
+        for name, service in SERVICES.items():
+            parameters = {"currencyCode": "USD", "pageSize": PAGE_SIZE}
+            for page in transport.pages(f"services/{service}/skus", parameters):
+                skus += page.get("skus", ())
+                on_progress(f"{name}: {len(skus)} prices read")
+    except ApiError as error:
+        raise error.as_user_error(doing="read the price catalog") from error
+    price_table.save(table_of(skus, before=price_table.chosen().table, today=datetime.now(timezone.utc).date()))
 
 
-def _checked(key: str, named: str) -> str:
-    """A text that is not a key never reaches an HTTP library, whose message would quote it."""
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", key.strip()):
-        message = f"{named} is not an API key: it is empty or has characters that keys do not have"
-        raise UsageError(message, hint=f"{_KEY_PAGE} shows your keys")
-    return key.strip()
+def table_of(skus: Iterable[Mapping[str, Any]], *, before: Table, today: date) -> Table:
+    """The price table of the catalog's entries: the regions that have machines. Pure.
+
+    Args:
+        before: has the main region's figures for what the catalog lacks.
+
+    Raises:
+        NodeError: the answer cannot be right.
+    """
+    found = _found(skus)
+    places = {region for prices in found.values() for region in prices} - {GLOBAL}
+    rates = {region: _rates(found, region) for region in sorted(places)}
+    # Buckets are also sold in places where there are no machines: `us`, `nam4`.
+    regions = {region: each for region, each in rates.items() if each.keys() - price_table.OF_NO_MACHINE}
+    main = regions.get(before.region, {})
+    _check(main, price_table.shipped())
+    for key, (on_demand, spot) in before.main.items():
+        new = main.get(key, (None, None))
+        main[key] = (on_demand if new[0] is None else new[0], spot if new[1] is None else new[1])
+    return Table(format=price_table.FORMAT, as_of=today, region=before.region, regions={**regions, before.region: main})
+
+
+def _found(skus: Iterable[Mapping[str, Any]]) -> Found:
+    """What the components cost; of two prices in one region, the higher one: a user must not pay more than that."""
+    entries = {entry.name.lower(): entry for entry in _entries()}
+    beginnings = {name[:-1]: entry for name, entry in entries.items() if name.endswith("*")}
+    found: Found = {}
+    for sku in skus:
+        description = " ".join(str(sku.get("description", "")).lower().split())
+        place = _PLACE.fullmatch(description)
+        begun = next((each for start, each in beginnings.items() if description.startswith(start)), None)
+        entry, category = entries.get(place["name"] if place else description, begun), sku.get("category", {})
+        if entry is None or _OTHER.search(description) or category.get("usageType") not in _USAGE[entry.spot]:
+            continue
+        if entry.group not in (None, category.get("resourceGroup")) or not (dollars := price(sku, unit=entry.unit)):
+            continue
+        prices = found.setdefault((entry.component, entry.spot), {})
+        for region in sku.get("serviceRegions") or [GLOBAL]:
+            prices[region] = max(dollars, prices.get(region, dollars))
+    return found
+
+
+def _entries() -> Iterator[_Entry]:
+    """Everything that is looked for."""
+    for sku in sorted({machine.sku for machine in catalog.machines()}):
+        for part, unit in (("Core", "h"), ("Ram", "GiBy.h")):
+            yield _Entry(component=f"{sku} {part}", name=f"{sku} {part}", spot=False, unit=unit)
+            yield _Entry(component=f"{sku} {part}", name=f"Spot Preemptible {sku} {part}", spot=True, unit=unit)
+    for gpu in catalog.gpus():
+        name = f"{gpu.sku} GPU"
+        yield _Entry(component=gpu.name, name=name, spot=False, unit="h")
+        yield _Entry(component=gpu.name, name=f"{name} attached to Spot Preemptible VMs", spot=True, unit="h")
+    for component, other in catalog.other_skus().items():
+        for spot, key in ((False, "name"), (True, "spot")):
+            if key in other:
+                unit, group = other["unit"], other.get("group")
+                yield _Entry(component=component, name=other[key], spot=spot, unit=unit, group=group)
+
+
+def price(sku: Mapping[str, Any], *, unit: str) -> Decimal | None:
+    """US dollars a unit; 0 if it is free; None: it is priced in another unit or currency, or not at all.
+
+    The first tier that is not free counts: what a month's first hours or GB cost less is not what a cluster costs.
+    """
+    timeline = sku.get("pricingInfo") or [{}]
+    expression = timeline[-1].get("pricingExpression", {})
+    tiers = [tier.get("unitPrice", {}) for tier in expression.get("tieredRates", ())]
+    foreign = any(money.get("currencyCode", "USD") != "USD" for money in tiers)
+    if expression.get("usageUnit") != unit or not tiers or foreign:
+        return None
+    amounts = [Decimal(str(money.get("units") or 0)) + Decimal(money.get("nanos") or 0) / 10**9 for money in tiers]
+    return next((amount for amount in amounts if amount > 0), Decimal(0))
+
+
+def _rates(found: Found, region: str) -> Rates:
+    """One region's figures."""
+    rates: Rates = {}
+    for key, parts in _parts():
+        on_demand, spot = (_sum(found, parts, spot=spot, region=region) for spot in (False, True))
+        # Disks and buckets cost the same for every VM.
+        pair: Pair = (on_demand, on_demand if key in (price_table.DISK, price_table.BUCKET) else spot)
+        if pair != (None, None):
+            rates[key] = pair
+    return rates
+
+
+def _parts() -> Iterator[tuple[str, list[tuple[Decimal, str]]]]:
+    """The price table's names, and the components whose sum each is."""
+    n1 = next(machine for machine in catalog.machines() if machine.takes_gpus)
+    yield price_table.N1_VCPU, [(Decimal(1), f"{n1.sku} Core")]
+    yield price_table.N1_GB, [(Decimal(1), f"{n1.sku} Ram")]
+    for machine in catalog.machines():
+        if machine.gpu_type:
+            sizes = [
+                (Decimal(machine.vcpus), f"{machine.sku} Core"),
+                (Decimal(str(machine.memory_gb)), f"{machine.sku} Ram"),
+                (Decimal(machine.gpu_count), machine.gpu_type),
+                (Decimal(machine.local_ssd_gb) / price_table.HOURS_PER_MONTH, price_table.LOCAL_SSD),
+            ]
+            yield machine.name, [part for part in sizes if part[0]]
+    for gpu in catalog.gpus():
+        if gpu.limits:
+            yield gpu.name, [(Decimal(1), gpu.name)]
+    for key in (*price_table.EVERYWHERE, price_table.LOCAL_SSD):
+        yield key, [(Decimal(1), key)]
+
+
+def _sum(found: Found, parts: Sequence[tuple[Decimal, str]], *, spot: bool, region: str) -> float | None:
+    """None: the catalog lacks a part."""
+    total = Decimal(0)
+    for amount, component in parts:
+        prices = found.get((component, spot), {})
+        if (dollars := prices.get(region, prices.get(GLOBAL))) is None:
+            return None
+        total += amount * dollars
+    return float(round(total, 9))
+
+
+def _check(main: Rates, shipped: Table) -> None:
+    """Raises NodeError: the figures of the main region cannot be right, beside those that are shipped."""
+    why = ""
+    if (count := sum(key in main for key in shipped.main)) * 2 < len(shipped.main):
+        why = f"it has {count} of the {len(shipped.main)} prices of {shipped.region}"
+    for key, old in shipped.main.items():
+        for was, now in zip(old, main.get(key, (None, None)), strict=True):
+            if was and now and not 1 / ABSURD <= now / was <= ABSURD:
+                why = f"{key} costs ${now:g} in {shipped.region} and cost ${was:g} on {shipped.as_of}"
+    if why:
+        hint = "the prices so far stay in use; run hvdcloud offers --refresh again another day"
+        raise NodeError(f"the price catalog cannot be right: {why}; nothing was written", hint=hint)

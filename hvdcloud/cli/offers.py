@@ -1,0 +1,132 @@
+"""The command offers, and how offers are shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hvdcloud.cli.app import Invocation, Nodes, Provider
+from hvdcloud.units import counted
+
+if TYPE_CHECKING:
+    from hvdcloud.console import Console
+    from hvdcloud.providers.pricing import Offer, OffersResult, Row
+
+SHOWN = 20
+
+
+def offers(
+    context: typer.Context,
+    hours: Annotated[
+        float, typer.Option("--hours", metavar="HOURS", min=0.01, help="Show the cost of this many hours, too.")
+    ] = 1.0,
+    gpu: Annotated[str | None, typer.Option(help="List only machines with this GPU.", metavar="TYPE")] = None,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Get every region's prices from Google's Cloud Billing Catalog first.")
+    ] = False,
+    nodes: Nodes = None,
+    provider: Provider = None,
+) -> None:
+    """List machines that fit and what they cost, cheapest first.
+
+    Prices are for all nodes with their disks and external addresses. `*` is what hvdcloud.yaml asks for, `~` the price
+    of another region, `?` a quota that could not be asked for.
+
+    \b
+    Example:
+      $ hvdcloud offers
+      $ hvdcloud offers --hours 12 --gpu nvidia-l4
+      $ hvdcloud offers --refresh --json
+    """
+    from hvdcloud.lifecycle.offers import offers as find_offers
+
+    invocation: Invocation = context.obj
+    # Prices can be looked at without a project.
+    flags = {"nodes": nodes, "provider": provider}
+    with invocation.context(flags, default_name="any") as experiment:
+        invocation.result = result = find_offers(experiment, hours=hours, gpu=gpu, refresh=refresh)
+    show_offers(invocation.console, result)
+
+
+def show_offers(console: Console, result: OffersResult) -> None:
+    """A table, of at most 80 columns where the terminal has no more, what its numbers mean, and what is not known."""
+    from hvdcloud.providers.pricing import rows
+
+    at_hand = [offer for offer in result.offers if not offer.elsewhere]
+    lines = rows(at_hand)
+    # What hvdcloud.yaml asks for is always shown.
+    shown = [row for index, row in enumerate(lines) if index < SHOWN or row.offer.configured]
+    notes: dict[str, int] = {}
+    cells = [_cells(row, notes, total=result.hours != 1) for row in shown]
+    if result.offers:
+        # The price of an hour is the one that can be told from the other.
+        per_hour, total, regions = "$/H", f"$/{result.hours:g} H", any(row.more_regions for row in shown)
+        headers = ["", "MACHINE", "GPUS", "SPOT", per_hour, total, "ZONES, +REGIONS" if regions else "ZONES", "NOTES"]
+        if result.hours == 1:
+            headers.remove(total)
+        for column in (headers.index(name) for name in (per_hour, total) if name in headers):
+            width = max(len(row[column]) for row in (headers, *cells))
+            for row in (headers, *cells):
+                row[column] = row[column].rjust(width)
+        console.table(headers, cells, spared_first=[headers[4]] if result.hours != 1 else [])
+        asked = "" if not any(row.offer.configured for row in shown) else "; * is what hvdcloud.yaml asks for"
+        console.answer(
+            f"{counted(result.nodes, 'node')} with disks and external addresses, as of {result.prices_as_of}{asked}"
+        )
+        if head := next((row.offer for row in shown if row.offer.head_machine_type), None):
+            console.answer(f"one of them is the head, {head.head_machine_type}")
+        if any(row.offer.spot_nodes == "workers" for row in shown):
+            console.answer("workers: the head is on demand, the others are Spot VMs")
+    elif result.prices_as_of:
+        console.answer("nothing like it is in the table of machine types")
+    for note, number in notes.items():
+        console.answer(f"{number}: {note}")
+    for notice in result.notices:
+        if notice != result.estimate_notice or any(row.offer.estimate for row in shown):
+            console.answer(notice)
+    if len(at_hand) < len(result.offers):
+        console.answer("gce.subnetwork is not in every region; --json has those of all")
+    if len(lines) > len(shown):
+        console.answer(f"{len(lines) - len(shown)} more: --json has all")
+
+
+def _cells(row: Row, notes: dict[str, int], *, total: bool) -> list[str]:
+    offer = row.offer
+    numbers = [str(notes.setdefault(note, len(notes) + 1)) for note in _notes(offer)]
+    marks = ["?"] if offer.quota is None and row.zones else []
+    gpus = f"{offer.gpu_count} {offer.gpu_type.removeprefix('nvidia-')}" if offer.gpu_type else "-"
+    return [
+        "*" if offer.configured else "",
+        offer.machine_type,
+        gpus,
+        {"none": "-", "all": "spot", "workers": "workers"}[offer.spot_nodes],
+        _money(offer.dollars_per_hour, estimate=offer.estimate),
+        *([_money(offer.dollars, estimate=offer.estimate)] if total else []),
+        _zones(row),
+        " ".join([*marks, *numbers]),
+    ]
+
+
+def _notes(offer: Offer) -> list[str]:
+    found = []
+    if offer.switched_off:
+        found.append(f"{offer.gpu_type} was switched off {offer.switched_off}")
+    if offer.ends:
+        found.append(f"{offer.gpu_type} ends {offer.ends}")
+    if offer.image:
+        found.append(f"the image has no code for {offer.gpu_type}: {offer.image}")
+    return [*found, *(f"no quota: {short}" for short in offer.quota or ())]
+
+
+def _money(dollars: float | None, *, estimate: bool) -> str:
+    return "?" if dollars is None else f"{'~' if estimate else ''}{dollars:.2f}"
+
+
+def _zones(row: Row) -> str:
+    if not row.zones:
+        return "nowhere"
+    letters = [zone.rpartition("-")[2] for zone in row.zones]
+    more = f" +{row.more_regions}" if row.more_regions else ""
+    text = f"{row.offer.region}-{' '.join(letters)}"
+    return f"{text}{more}" if len(text + more) <= 34 else f"{row.offer.region}-{''.join(letters)}{more}"
