@@ -290,7 +290,7 @@ _REPLIES: Sequence[Any] = (
 
 
 def reply(data: bytes) -> None:
-    """A head's answer, as `status`, `logs`, `stacks`, `up` and the lending of tokens use it."""
+    """A head's answer, as `status`, `logs`, `stacks` and `up` use it."""
     try:
         found = Session(_NODE, ClusterState("digits")).parse(
             "state", Answer(stdout=document(data, _REPLIES), stderr=b"", exit_code=0)
