@@ -56,10 +56,6 @@ Wait = Annotated[
         show_default=False,
     ),
 ]
-Share = Annotated[
-    bool | None,
-    typer.Option("--share", help="Take GPUs also where another cluster or another program uses them."),
-]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 app = typer.Typer(

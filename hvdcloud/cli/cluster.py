@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hvdcloud.cli import complete
-from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Share, Wait, Yes
+from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Wait, Yes
 from hvdcloud.units import counted, dollars, seconds, some
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ def up(
         bool, typer.Option("--dry-run", help="Say what would be made and its price; change nothing.")
     ] = False,
     wait: Wait = 0.0,
-    share: Share = None,
     yes: Yes = False,
 ) -> None:
     """Create the cluster: all nodes or none.
@@ -48,13 +47,7 @@ def up(
     from hvdcloud.lifecycle.up import plan_up
 
     invocation: Invocation = context.obj
-    flags = {
-        "nodes": nodes,
-        "provider": provider,
-        "checkpoints.bucket": bucket,
-        "local.share": share,
-        "ssh.share": share,
-    }
+    flags = {"nodes": nodes, "provider": provider, "checkpoints.bucket": bucket}
     with invocation.context(flags) as experiment:
         if dry_run:
             invocation.result = plan = plan_up(experiment)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hvdcloud.cli import complete
-from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Share, Wait, Yes
+from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Wait, Yes
 from hvdcloud.cli.cluster import show_down
 from hvdcloud.units import counted, dollars, kept_files, seconds, size, some
 
@@ -132,7 +132,6 @@ def launch(
     controller: Controller = None,
     to: To = None,
     wait: Wait = 0.0,
-    share: Share = None,
     yes: Yes = False,
     timeline: Timeline = False,
     autotune: Autotune = False,
@@ -153,8 +152,6 @@ def launch(
         "provider": provider,
         "checkpoints.bucket": bucket,
         "run.controller": controller,
-        "local.share": share,
-        "ssh.share": share,
     }
     with invocation.context(flags) as experiment:
         options = RunOptions(

@@ -165,11 +165,6 @@ class LocalConfig(Section):
         description="this machine's NVIDIA GPUs that the nodes get, divided between them: all, or how many; if it is "
         "not written, image.device cuda gets all",
     )
-    share: bool = Field(
-        default=False,
-        description="take GPUs also where another cluster or another program uses them; nodes may then be more than "
-        "GPUs, and have the same ones",
-    )
 
 
 class Config(Section):

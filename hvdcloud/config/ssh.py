@@ -98,7 +98,6 @@ class SshMachinesConfig(Section):
         description="a node is made on each, in this order, up to `nodes`",
         json_schema_extra=lambda schema: schema.update(items={"anyOf": [{"type": "string"}, schema["items"]]}),
     )
-    share: bool = Field(default=False, description="take GPUs also where another cluster or another program uses them")
 
     @field_validator("hosts")
     @classmethod

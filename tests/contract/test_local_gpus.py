@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import docker
 import pytest
@@ -22,7 +22,7 @@ import pytest
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import LABEL_CLUSTER, ClusterSpec
 from hvdcloud.errors import CapacityError, HvdcloudError, NodeError
-from hvdcloud.providers.engine.gpus import LABEL_GPUS, Wish
+from hvdcloud.providers.engine.gpus import LABEL_GPUS
 from hvdcloud.providers.local.provider import LocalProvider
 from tests.support.engines import second_engine
 from tests.support.gpus import DEVICES, UUIDS, created_at_once, put_programs
@@ -44,9 +44,9 @@ class Box:
     programs: Path
     """Its nvidia-smi and its toolkit's hook."""
 
-    def provider(self, **wish: Any) -> LocalProvider:
+    def provider(self, count: int | Literal["all"] = "all") -> LocalProvider:
         """Of a user of the machine: with a connection of its own."""
-        return LocalProvider(docker.DockerClient(base_url=self.docker_host), gpus=Wish(**{"count": "all", **wish}))
+        return LocalProvider(docker.DockerClient(base_url=self.docker_host), gpus=count)
 
     def visible(self, container: str) -> list[str]:
         """The GPUs that a container's programs see."""
@@ -116,9 +116,7 @@ def test_each_node_sees_its_own_gpus_and_no_others(box: Box, tmp_path: Path, jou
         assert [name for name in box.visible(plain.node_name(0)) if name.startswith("nvidia")] == []
 
 
-def test_gpus_of_another_cluster_are_passed_over_then_refused_then_shared(
-    box: Box, tmp_path: Path, journal: Journal
-) -> None:
+def test_gpus_of_another_cluster_are_passed_over_then_refused(box: Box, tmp_path: Path, journal: Journal) -> None:
     first, second, third = (spec_of(tmp_path) for _ in range(3))
     with up(box.provider(count=2), first, journal), up(box.provider(count=2), second, journal):
         assert box.visible(second.node_name(0)) == ["nvidia2", "nvidia3"]
@@ -129,8 +127,6 @@ def test_gpus_of_another_cluster_are_passed_over_then_refused_then_shared(
         box.client.api.pause(first.node_name(0))
         with pytest.raises(CapacityError, match="0 of 4 GPUs"):
             box.provider(count=1).plan(third)
-        with up(box.provider(count=1, share=True), third, journal):
-            assert box.visible(third.node_name(0)) == ["nvidia0"]
     with up(box.provider(), third, journal):
         assert len(box.visible(third.node_name(0))) == 4
 
@@ -152,20 +148,9 @@ def test_a_node_that_was_lost_comes_back_with_its_share(box: Box, tmp_path: Path
         assert box.visible(spec.node_name(1)) == ["nvidia2", "nvidia3"]
 
 
-def test_more_nodes_than_gpus_have_the_same_ones_also_one_that_was_lost(
-    box: Box, tmp_path: Path, journal: Journal
-) -> None:
-    spec = spec_of(tmp_path, nodes=5)
-    (problem,) = box.provider().preflight(spec)
+def test_more_nodes_than_gpus_are_refused(box: Box, tmp_path: Path) -> None:
+    (problem,) = box.provider().preflight(spec_of(tmp_path, nodes=5))
     assert "5 nodes with 4 in all are wanted" in problem.message
-    provider = box.provider(share=True)
-    assert provider.preflight(spec) == []
-    with up(provider, spec, journal):
-        seen = [box.visible(spec.node_name(index)) for index in range(5)]
-        assert seen == [["nvidia0"], ["nvidia1"], ["nvidia2"], ["nvidia3"], ["nvidia0"]]
-        box.client.api.kill(spec.node_name(4))
-        provider.grow(spec, [4], journal=journal)
-        assert len(box.visible(spec.node_name(4))) == 1
 
 
 def test_of_many_that_want_the_same_gpus_at_once_no_two_get_one(box: Box, tmp_path: Path) -> None:

@@ -64,7 +64,6 @@ def test_a_typo_is_refused_with_its_line_and_the_key_that_was_meant(file: Path) 
         ("nodes: two", "nodes: write a whole number (got two)"),
         ("nodes: 0x2", "nodes: write a whole number (got 0x2)"),
         ("nodes: yes", "nodes: write a whole number (got yes)"),
-        ("ssh: {share: maybe}", "ssh.share: write true or false (got maybe)"),
         ("limits: {max_cost: .inf}", "limits.max_cost: write a number (got .inf)"),
         ("limits: {max_cost: inf}", "limits.max_cost: write a number (got inf)"),
         # A number in base 60, in YAML 1.1.
@@ -238,8 +237,6 @@ def test_what_config_show_prints_is_read_back_as_the_same_text(file: Path) -> No
         # Other keys read their own kind of value from text, in quotes too.
         ("nodes: '2'", "nodes", 2),
         ("nodes: 1_000", "nodes", 1000),
-        ("ssh: {share: on}", "ssh.share", True),
-        ("local: {share: FALSE}", "local.share", False),
         ("limits: {max_cost: 10.50}", "limits.max_cost", 10.5),
         ("limits: {idle: 90}", "limits.idle", 90.0),
         ("limits: {idle: ~}", "limits.idle", None),

@@ -15,7 +15,7 @@ from hvdcloud.config.model import Config
 from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
 from hvdcloud.providers import platform
 from hvdcloud.providers.engine import gpus
-from hvdcloud.providers.engine.gpus import Gpus, GpuShare, Wish, access, choose, device_request, holders, shares, users
+from hvdcloud.providers.engine.gpus import Gpus, GpuShare, access, choose, device_request, holders, shares, users
 from hvdcloud.providers.engine.requests import with_gpus
 from hvdcloud.providers.local.requests import container_requests
 
@@ -45,7 +45,7 @@ def container(*uuids: str, state: str = "running", **labels: str) -> dict[str, A
 def chosen(found: Gpus, count: int | Literal["all"], *, nodes: int, held: Any = (), **more: Any) -> list[list[int]]:
     """By node the indices of its GPUs."""
     indices = more.pop("indices", range(nodes))
-    made = choose(found, held, Wish(count=count, share=more.pop("share", False)), nodes=nodes, indices=indices)
+    made = choose(found, held, count, nodes=nodes, indices=indices)
     return [[device.index for device in made[index]] for index in indices]
 
 
@@ -145,24 +145,11 @@ def test_too_few_free_gpus_are_refused_with_who_uses_the_others() -> None:
         "1 of 4 GPUs of this machine are free, and 4 are needed: GPU 0 is used by cluster digits of ben-box; "
         "GPU 1 is used by python3 (pid 4711, 12.3 GB); GPU 3 is used by render, all (pid 812)"
     )
-    assert "--share" in refused.value.hint
 
 
-def test_share_takes_the_free_ones_first_then_those_with_the_least_memory_in_use() -> None:
-    assert chosen(FOUR, 3, nodes=1, share=True) == [[0, 2, 3]]
-    assert chosen(FOUR, "all", nodes=1, share=True) == [[0, 2, 3, 1]]
-
-
-def test_more_nodes_than_gpus_share_them_if_they_may() -> None:
-    two = Gpus(devices=IDLE.devices[:2])
-    assert chosen(two, "all", nodes=3, share=True) == [[0], [1], [0]]
-    assert chosen(FOUR, "all", nodes=5, share=True) == [[0], [2], [3], [1], [0]]
-    # One that is replaced, while the others compute.
-    held = holders([container(UUIDS[0]), container(UUIDS[1])])
-    assert chosen(two, "all", nodes=3, indices=[2], held=held, share=True) == [[0]]
-    with pytest.raises(UsageError, match="2 GPUs, and 3 nodes") as refused:
-        chosen(two, "all", nodes=3)
-    assert "--share gives several nodes the same GPU" in refused.value.hint
+def test_more_nodes_than_gpus_are_refused() -> None:
+    with pytest.raises(UsageError, match="2 GPUs, and 3 nodes with 2 in all are wanted"):
+        chosen(Gpus(devices=IDLE.devices[:2]), "all", nodes=3)
 
 
 def test_a_node_that_comes_later_gets_its_share_of_what_is_left() -> None:

@@ -40,15 +40,13 @@ class Maker:
         self.start(made)
         return made.id
 
-    def containers(self, requests: Sequence[Request], *, share: bool = False) -> list[str]:
+    def containers(self, requests: Sequence[Request]) -> list[str]:
         """Make containers and start them, all at once; returns their ids.
 
-        Args:
-            share: also where another container holds a GPU of theirs.
-
-        Raises TakenError: one does, and none of these is started. Else as `create` and `start`.
+        Raises TakenError: another container holds a GPU of theirs, and none of these is started. Else as `create` and
+        `start`.
         """
-        if share or not any("device_requests" in request.body for request in requests):
+        if not any("device_requests" in request.body for request in requests):
             return side_by_side(self.container, requests)
         made = side_by_side(self.create, requests)
         ids = [each.id for each in made]

@@ -62,12 +62,11 @@ def assign_gpus(
     }
 
 
-def claim(api: Any, made: Collection[str], *, share: bool = False) -> None:
+def claim(api: Any, made: Collection[str]) -> None:
     """Make sure that no other container holds a GPU or the port of these, which may be started then.
 
     Args:
         made: ids of containers of one cluster, all that it wants to start on this engine; none is started yet.
-        share: GPUs that others hold will do.
 
     Raises:
         TakenError: another one holds some. The caller deletes its containers, and chooses again.
@@ -77,9 +76,7 @@ def claim(api: Any, made: Collection[str], *, share: bool = False) -> None:
         found = list_holders(api)
         ours = [holder for holder in found if holder.container in made]
         rivals = [
-            holder
-            for holder in found
-            if holder.container not in made and any(_contested(holder, own, share=share) for own in ours)
+            holder for holder in found if holder.container not in made and any(_contested(holder, own) for own in ours)
         ]
         if not rivals:
             return
@@ -87,7 +84,7 @@ def claim(api: Any, made: Collection[str], *, share: bool = False) -> None:
         winners = [holder for holder in rivals if holder.started or holder.rank <= first]
         if winners or time.monotonic() >= deadline:
             winner = (winners or rivals)[0]
-            what = next(what for own in ours if (what := _contested(winner, own, share=share)))
+            what = next(what for own in ours if (what := _contested(winner, own)))
             raise TakenError(
                 f"{winner} has taken {what} a moment ago (container {winner.node})",
                 hint="hvdcloud list shows it; up again, when it has ended",
@@ -95,8 +92,8 @@ def claim(api: Any, made: Collection[str], *, share: bool = False) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _contested(other: Holder, own: Holder, *, share: bool) -> str:
+def _contested(other: Holder, own: Holder) -> str:
     """What both want, in words; empty: nothing."""
-    if other.gpus & own.gpus and not share:
+    if other.gpus & own.gpus:
         return "GPUs that were free"
     return f"port {own.port}" if own.port and own.port == other.port else ""

@@ -7,11 +7,10 @@ has touched its GPU.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_CREATED, LABEL_ID, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
 from hvdcloud.errors import CapacityError, NodeError, UsageError
@@ -122,16 +121,8 @@ class Holder:
         return f"cluster {self.cluster} of {self.owner or 'another user'}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What the configuration asks for of one machine."""
-
-    count: int | Literal["all"]
-    """For all nodes on the machine together."""
-    share: bool = False
-    """GPUs that others use will do."""
-
-
+Wish: TypeAlias = int | Literal["all"]
+"""How many GPUs the configuration asks for, for all nodes on one machine together."""
 Access = Literal["cdi", "toolkit"]
 
 
@@ -249,9 +240,7 @@ def choose(
 ) -> Mapping[int, tuple[Device, ...]]:
     """Which GPUs each of these nodes gets; nothing is changed.
 
-    A GPU that another container of ours or another process uses is not taken, unless the wish says so; then the free
-    ones are taken first, then those with the least memory in use. Then more nodes than the machine has GPUs get one
-    each, which others of them have too.
+    A GPU that another container of ours or another process uses is not taken.
 
     Args:
         nodes: how many the machine has in all, between which the GPUs are divided.
@@ -262,31 +251,25 @@ def choose(
         UsageError: there are not as many.  CapacityError: too few of them are free.
     """
     whole = [device for device in gpus.devices if not device.divided]
-    total = len(whole) if wish.count == "all" else wish.count
+    total = len(whole) if wish == "all" else wish
     if not whole:
         divided = f": {counted(len(gpus.devices), 'GPU')} in MIG mode" if gpus.devices else ""
         raise UsageError(f"{place} has no GPU that nodes could use{divided}", hint=CPU_HINT)
-    together = wish.share and wish.count == "all" and total < nodes
-    if total > len(whole) or (total < nodes and not together):
+    if not nodes <= total <= len(whole):
         raise UsageError(
             f"{place} has {counted(len(whole), 'GPU')}, and {counted(nodes, 'node')} with {total} in all are wanted",
-            hint="one node takes them all, with a rank on each: --nodes 1"
-            + ("; --share gives several nodes the same GPU" if total < nodes else ""),
+            hint="one node takes them all, with a rank on each: --nodes 1",
         )
     used = users(gpus, held)
     free = [device for device in whole if device.uuid not in used]
     taken = [device for device in whole if device.uuid in used]
-    if wish.share:
-        free += sorted(taken, key=lambda device: (device.used_bytes, device.index))
-    if together:
-        return {index: (device,) for index, device in zip(indices, itertools.cycle(free), strict=False)}
     counts = shares(total, nodes)
     if sum(counts[index] for index in indices) > len(free):
         by = "; ".join(f"{device.title} is used by {used[device.uuid]}" for device in taken)
         raise CapacityError(
             f"{len(free)} of {counted(len(whole), 'GPU')} of {place} are free, and "
             f"{sum(counts[index] for index in indices)} are needed: {by}",
-            hint="--share takes them all the same; hvdcloud list shows the clusters",
+            hint="hvdcloud list shows the clusters; `gpus` in hvdcloud.yaml says how many are taken",
         )
     remaining = iter(free)
     return {index: tuple(next(remaining) for _ in range(counts[index])) for index in indices}

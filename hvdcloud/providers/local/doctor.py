@@ -39,8 +39,7 @@ def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
         *([Check(name="data", run=lambda: _folders(spec), early=True)] if data.mounts(spec) else []),
     ]
     if wish is not None:
-        choice = Wish(count=wish, share=config.local.share)
-        found.insert(2, Check(name="GPUs", run=lambda: _gpus(spec, choice), needs=("engine",)))
+        found.insert(2, Check(name="GPUs", run=lambda: _gpus(spec, wish), needs=("engine",)))
     return found
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from hvdcloud.providers.base import Gpu, Problem
-from hvdcloud.providers.engine.gpus import Wish
 from hvdcloud.providers.engine.platform import EnginePlatform
 from hvdcloud.providers.local.provider import LocalProvider
 
@@ -29,7 +28,7 @@ class LocalPlatform(EnginePlatform):
         return LocalProvider(
             engine.connect(),
             idle_seconds=self._config.limits.idle,
-            gpus=self._wish,
+            gpus=self._config.local.gpus,
             refusal=mismatch if self._config.image.device == "cuda" else None,
         )
 
@@ -43,7 +42,7 @@ class LocalPlatform(EnginePlatform):
         """The one of this machine with the lowest compute capability, if the nodes get any."""
         from hvdcloud.providers.local.gpus import least_capable
 
-        return None if self._wish is None else least_capable()
+        return None if self._config.local.gpus is None else least_capable()
 
     def machines(self) -> str | None:
         """None: they are processes of this machine."""
@@ -55,7 +54,7 @@ class LocalPlatform(EnginePlatform):
 
     def device_mismatch(self) -> Problem | None:
         """By image.device and local.gpus."""
-        device, wish = self._config.image.device, self._wish
+        device, wish = self._config.image.device, self._config.local.gpus
         if device == "cpu" and wish is not None:
             message = "image.device is cpu: the nodes would hold this machine's GPUs and not use them"
             return Problem(message=message, hint="image.device: cuda uses them, local.gpus: null leaves them alone")
@@ -65,8 +64,3 @@ class LocalPlatform(EnginePlatform):
                 message=message, hint="local.gpus: all gives them this machine's; image.device: cpu needs none"
             )
         return None
-
-    @property
-    def _wish(self) -> Wish | None:
-        local = self._config.local
-        return None if local.gpus is None else Wish(count=local.gpus, share=local.share)

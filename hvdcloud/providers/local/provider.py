@@ -133,7 +133,7 @@ class LocalProvider(EngineProvider):
             side_by_side(maker.network, networks)
             if self._has_bridge(spec.name):
                 containers = [plan_of.unpublished(request) for request in containers]
-            made = maker.containers(containers, share=self._gpus is not None and self._gpus.share)
+            made = maker.containers(containers)
         except BaseException as error:
             # Only what this call made: a cluster of the same name that another user made meanwhile stays.
             left = maker.undo()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     """One for each host that would have a node."""
     hosts = Hosts(config.ssh.hosts[: spec.nodes])
-    examiner = Examiner(hosts, share=config.ssh.share, idle_seconds=None)
+    examiner = Examiner(hosts, idle_seconds=None)
 
     def check(host: Host) -> Check:
         return Check(name=f"host {host.name}", run=lambda: _host(examiner, host, spec))

@@ -12,7 +12,7 @@ from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError,
 from hvdcloud.image.engine_stream import inspected
 from hvdcloud.providers.base import Problem
 from hvdcloud.providers.engine.gpu_lock import assign_gpus
-from hvdcloud.providers.engine.gpus import GpuShare, Wish
+from hvdcloud.providers.engine.gpus import GpuShare
 from hvdcloud.providers.engine.nodes import OURS, EngineNodes
 from hvdcloud.providers.engine.requests import with_gpus
 from hvdcloud.providers.ssh import images
@@ -28,11 +28,8 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 class Examiner:
     """Asks hosts, and plans what they are asked for."""
 
-    def __init__(
-        self, hosts: Hosts, *, share: bool, idle_seconds: float | None, longest_seconds: float | None = None
-    ) -> None:
+    def __init__(self, hosts: Hosts, *, idle_seconds: float | None, longest_seconds: float | None = None) -> None:
         self._hosts = hosts
-        self._share = share
         self._idle_seconds = idle_seconds
         self._longest_seconds = longest_seconds
 
@@ -137,7 +134,7 @@ class Examiner:
         return assign_gpus(
             host.api,
             facts.found_gpus(host.name),
-            Wish(count=host.config.gpus, share=self._share),
+            host.config.gpus,
             nodes=1,
             indices=[0],
             hook=facts.hook,

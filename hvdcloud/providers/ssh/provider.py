@@ -69,10 +69,7 @@ class SshProvider(EngineProvider):
             refusal: why the configuration alone rules nodes out.
         """
         self._hosts = Hosts(config.hosts)
-        self._share = config.share
-        self._examiner = Examiner(
-            self._hosts, share=config.share, idle_seconds=idle_seconds, longest_seconds=longest_seconds
-        )
+        self._examiner = Examiner(self._hosts, idle_seconds=idle_seconds, longest_seconds=longest_seconds)
         self._refusal = refusal
 
     def close(self) -> None:
@@ -158,7 +155,7 @@ class SshProvider(EngineProvider):
             made[host.name] = makers[host.name].create(requests[host.name])
 
         def claim_all(host: Host) -> None:
-            claim(host.api, [made[host.name].id], share=self._share)
+            claim(host.api, [made[host.name].id])
 
         def start(host: Host) -> None:
             makers[host.name].start(made[host.name])
