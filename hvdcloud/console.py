@@ -19,7 +19,7 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from enum import Enum
 from pathlib import Path
@@ -37,7 +37,6 @@ _RANK_COLOURS = (36, 35, 33, 34, 32, 96)
 _DIM = 2
 _ARROW = "→"
 """In front of what to type next, which only we say."""
-Draw = Callable[[Sequence[str]], None]
 """Draws lines in place of those drawn before."""
 
 
@@ -69,7 +68,6 @@ class Console:
         """The cluster that commands mean without `--name`; no hint says it."""
         self.live = _can_draw(self._err) and not quiet and not as_json
         self._drawing: LiveSteps | None = None
-        self._redraws = False
         self._line_begins = True
         """Whether the job's next byte is the first of a line."""
         self._job_text = JobText()
@@ -141,9 +139,9 @@ class Console:
     def waiting(self, key: str, step: str) -> Iterator[None]:
         """A block that shows what it does if it takes more than a second, and leaves nothing of that.
 
-        Threads beside the command show nothing, nor does what is redrawn again and again.
+        Threads beside the command show nothing.
         """
-        if self._redraws or threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread():
             yield
             return
         with self.steps() as steps:
@@ -222,32 +220,12 @@ class Console:
         """Whether the answer goes to a terminal whose keys can be read."""
         return self.can_ask and self._out.isatty()
 
-    @contextlib.contextmanager
-    def redrawing(self) -> Iterator[Draw | None]:
-        """A block in which the answer is drawn again and again in one place; what was drawn last stays.
-
-        Yields a function that draws lines, cut off where they do not fit; None: the answer does not go to a terminal.
-        """
-        self._redraws = True
-        if not _can_draw(self._out):
-            yield None
-            return
-        from rich.live import Live
-        from rich.text import Text
-
-        drawn: Sequence[str] = []
-        try:
-            with Live(console=rich_console(self._out), screen=True, auto_refresh=False) as live:
-
-                def draw(lines: Sequence[str]) -> None:
-                    nonlocal drawn
-                    drawn = lines
-                    live.update(Text("\n".join(map(visible, lines)), no_wrap=True, overflow="crop"), refresh=True)
-
-                yield draw
-        finally:
-            for line in drawn:
-                self.answer(line)
+    def clear(self) -> None:
+        """Begin the answer again: on a terminal at its top, elsewhere behind an empty line."""
+        if _can_draw(self._out):
+            rich_console(self._out).clear()
+        else:
+            self.answer("")
 
     def can_print(self, text: str) -> bool:
         """Whether the answer's encoding has these characters."""

@@ -20,20 +20,14 @@ if TYPE_CHECKING:
 
 def status(
     context: typer.Context,
-    seconds: Annotated[
-        float | None,
-        typer.Argument(metavar="SECONDS", help="The seconds between two looks with --watch; default: 2.", min=0.5),
-    ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")] = False,
 ) -> None:
     """Show the cluster's nodes, runs and cost.
 
-    With `--watch` a terminal shows it in place; elsewhere it is printed again whenever something changes.
-
     \b
     Example:
       $ hvdcloud status
-      $ hvdcloud status --watch 5
+      $ hvdcloud status --watch
       $ hvdcloud status --json | jq .result.cluster.worst_case_dollars
     """
     from hvdcloud.lifecycle.status import status as read_status
@@ -42,11 +36,9 @@ def status(
     invocation: Invocation = context.obj
     if watch and invocation.console.as_json:
         raise UsageError("--watch has no end, and --json is one document", hint="hvdcloud status --json")
-    if seconds is not None and not watch:
-        raise UsageError("SECONDS says how often --watch checks", hint=f"hvdcloud status --watch {seconds:g}")
     with invocation.context() as experiment:
         if watch:
-            keep_watching(experiment, every=seconds, show=show_status)
+            keep_watching(experiment, show_status)
             return
         invocation.result = result = read_status(experiment)
         show_status(invocation.console, result)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hvdcloud.console import Console, Draw
 from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.lifecycle.logs import read_log
 from hvdcloud.lifecycle.run_model import RunResult, result_of, result_of_followed
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
+    from hvdcloud.console import Console
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.runs.data import RunData
+
+
+EVERY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,72 +81,27 @@ def _so_far(context: Context, cluster: Cluster, run: RunResult) -> RunResult:
     return run
 
 
-Show = Callable[[Console, StatusResult], None]
-"""Renders a status."""
-EVERY_SECONDS = 2.0
+def watch(context: Context, show: Callable[[Console, StatusResult], None]) -> None:
+    """Show the status every two seconds, on a terminal in one place, until Ctrl-C or until the cluster is gone.
 
-
-def watch(context: Context, *, every: float | None, show: Show) -> None:
-    """Show the status when it changes, and on a terminal each time; returns at Ctrl-C or when the cluster is gone.
-
-    Args:
-        every: seconds between two requests; None: EVERY_SECONDS.
-
-    Raises:
-        UsageError: there is no such cluster to begin with.
+    Raises UsageError: there is no such cluster to begin with.
     """
+    console, seen = context.console, False
     # This ends the command.
     with contextlib.suppress(KeyboardInterrupt):
-        with context.console.redrawing() as draw:
-            _watch_until_gone(context, every=EVERY_SECONDS if every is None else every, show=show, draw=draw)
-        context.console.answer(f"cluster {context.name} is gone")
-
-
-def _watch_until_gone(context: Context, *, every: float, show: Show, draw: Draw | None) -> None:
-    seen: object = None
-    lines: list[str] = []
-    while True:
-        try:
-            result = status(context)
-        except UsageError:
-            if seen is None:
-                raise
-            return
-        except HvdcloudError as error:
-            # A provider that does not answer once may answer the next time.
-            if draw is not None:
-                draw([*lines, "", f"warning: {error.message}"])
-            elif error.message != seen:
-                context.console.warn(error.message)
-            seen = error.message
-        else:
-            text = io.StringIO()
-            show(Console(out=text), result)
-            lines = text.getvalue().splitlines()
-            lasting = lasting_part(result)
-            if draw is not None:
-                draw([*lines, "", "Ctrl-C ends this; the cluster stays"])
-            elif lasting != seen:
-                for line in [*([""] if seen is not None else []), f"{time.strftime('%H:%M:%S')}", *lines]:
-                    context.console.answer(line)
-            seen = lasting
-        time.sleep(every)
-
-
-def lasting_part(result: StatusResult) -> StatusResult:
-    """The status without what changes as time passes: ages, bytes that arrive, and money that adds up."""
-    # The last digits of what it may come to follow the clock, too.
-    worst = None if result.cluster.worst_case_dollars is None else 0.0
-    cluster = replace(result.cluster, dollars_so_far=0.0, worst_case_dollars=worst)
-    runs = [
-        replace(run, seconds=0.0, data=_lasting_data(run), waits=(), slow_ranks=None) if run.state == "running" else run
-        for run in result.runs
-    ]
-    return replace(result, cluster=cluster, age_seconds=0.0, dollars_so_far=0.0, runs=runs)
-
-
-def _lasting_data(run: RunResult) -> RunData | None:
-    """The phases alone."""
-    if run.data is None:
-        return None
-    return replace(run.data, nodes=[replace(each, bytes=0, files=0, seconds=None) for each in run.data.nodes])
+        while True:
+            try:
+                result = status(context)
+            except UsageError:
+                if not seen:
+                    raise
+                console.answer(f"cluster {context.name} is gone")
+                return
+            except HvdcloudError as error:
+                # A provider that does not answer once may answer the next time.
+                console.warn(error.message)
+            else:
+                seen = True
+                console.clear()
+                show(console, result)
+            time.sleep(EVERY_SECONDS)

@@ -13,7 +13,6 @@ from tests.support.harness import HVDCLOUD
 from tests.support.terminal import COLOUR, printed_on_a_terminal
 
 PRINTS = """
-import contextlib
 from hvdcloud.console import Console
 from hvdcloud.errors import UsageError
 
@@ -24,13 +23,7 @@ with console.steps() as steps:
     console.say("between two steps")
     steps.finish("digits-0")
 console.error(UsageError("no such node", hint="hvdcloud status", details="digits-7"))
-with contextlib.suppress(KeyboardInterrupt), console.redrawing() as redraw:
-    if redraw is None:
-        console.answer("not redrawn")
-    else:
-        redraw(["first", "wide " * 40])
-        redraw(["second"])
-        raise KeyboardInterrupt
+console.clear()
 console.answer("fine: 2 nodes 'x' https://example.org", style="green")
 console.table(["NODE", "STATE"], [["digits-0", "running"]])
 """
@@ -43,7 +36,7 @@ ON_ERR = [
     "  digits-7",
     "  → hvdcloud status",
 ]
-ON_OUT = ["not redrawn", "fine: 2 nodes 'x' https://example.org", "NODE      STATE", "digits-0  running"]
+ON_OUT = ["", "fine: 2 nodes 'x' https://example.org", "NODE      STATE", "digits-0  running"]
 
 
 def on_a_terminal(tmp_path: Path, *args: str, **environ: str) -> tuple[int, bytes]:
@@ -92,11 +85,9 @@ def test_a_terminal_gets_colours_and_no_color_takes_them_away(tmp_path: Path) ->
         assert f"{line}\r\n" in plain.decode()
 
 
-def test_what_was_drawn_last_stays_on_the_terminal_after_ctrl_c(tmp_path: Path) -> None:
+def test_a_terminal_is_cleared_before_the_answer_begins_again(tmp_path: Path) -> None:
     _, printed = on_a_terminal(tmp_path, "-c", PRINTS, TERM="xterm-256color")
-    after = printed.rpartition(b"\x1b[?1049l")[2]  # The other screen, on which it was redrawn, is left.
-    assert b"second\r\n" in after
-    assert b"wide" not in after
+    assert b"\x1b[2J\x1b[H" in printed
 
 
 @pytest.mark.parametrize("args", [["upp"], ["up"], ["--help"], ["top"], ["status", "--watch"]])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from hvdcloud.console import Console, plain
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.logs import _check_rank
 from hvdcloud.lifecycle.run_model import result_of
-from hvdcloud.lifecycle.status import StatusResult, lasting_part
+from hvdcloud.lifecycle.status import StatusResult
 from hvdcloud.lifecycle.top import _Watch
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.state import Event, RunState
@@ -100,13 +99,6 @@ def test_status_as_json_has_members_world_and_restarts() -> None:
     assert run["members"][3]["alias"] == "digits-3-g2"
     old = plain(result_of("digits", RunState.from_json(static())))
     assert (old["world"], old["restarts"], list(old["members"])) == (None, 0, [])
-
-
-def test_a_member_that_changes_is_worth_showing_again() -> None:
-    before, after = status_of([elastic()]), status_of([elastic(world=6)])
-    later = replace(before, age_seconds=77.0)
-    assert lasting_part(before) == lasting_part(replace(later, cluster=before.cluster))
-    assert lasting_part(before) != lasting_part(replace(after, cluster=before.cluster))
 
 
 @pytest.mark.parametrize(
