@@ -136,11 +136,6 @@ def other_skus() -> Mapping[str, Mapping[str, str]]:
     return found
 
 
-def custom_sku() -> str:
-    """As `Machine.sku`, for N1 machines whose size is in their name."""
-    return str(_table()["families"]["n1"]["custom"]["sku"])
-
-
 def gpus_of(machine_type: str, gpu_type: str | None, gpu_count: int) -> tuple[str | None, int]:
     """The GPUs that one node has: its machine type's own, else the configured ones. Raises as `machine`."""
     kind = machine(machine_type)
