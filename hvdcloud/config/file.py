@@ -38,7 +38,6 @@ ENV_NOT_CONFIG = {
     "HVDCLOUD_RUN": "set in every rank: the run's id",
     "HVDCLOUD_DATA": "set in every rank: the folder with one folder for each data set of `data`, read-only",
     "HVDCLOUD_WAITS": "set in every rank: the file into which it writes how long it has waited for others",
-    "HVDCLOUD_SLOW_RANKS": "0 in `run.env`: ranks do not count how long they wait for others",
     "HVDCLOUD_ADDRESS_URL": "a page that answers with this machine's public IPv4 address and nothing else, for "
     "gce.ssh.source: auto",
     "HVDCLOUD_GOOGLE_REGISTRIES": "more registries, separated by commas, that take a Google access token: mirrors and "

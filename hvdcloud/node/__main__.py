@@ -190,8 +190,8 @@ if __name__ == "__main__":
     # As on the command line (cli/__init__.py): what modules make while they load stays.
     gc.set_threshold(50_000, 20, 100)
     code = main(sys.argv[1:])
-    if sys.argv[1:2] in (["rank"], ["serve"]):
-        # A run's end waits for these, and has no use for Python's tidying up, which takes 10 ms and more.
+    if sys.argv[1:2] == ["serve"]:
+        # A run's end waits for it, and has no use for Python's tidying up, which takes 10 ms and more.
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):
                 stream.flush()

@@ -16,8 +16,6 @@ RUN_VARIABLE = "HVDCLOUD_RUN"
 """In the environment of every process of a run: how its processes are found, regardless of their parent."""
 SSH_PORT = 2222
 """Where a node's sshd answers, unless its provider chose another port (machine.py)."""
-SSH_SOCKETS = "ssh-"
-"""How the sockets of shared ssh connections begin, in `volatile_dir`."""
 
 STAGING = ".hvdcloud-staging"
 """The folder in the workspace for files that are on their way."""

@@ -25,9 +25,6 @@ from tests.support.harness import labelled, project_in
 
 pytestmark = pytest.mark.engine
 
-HOOK = "/opt/hvdcloud/program/hvdcloud/node/rank_hook"
-"""First on the PYTHONPATH of ranks, before what an image has there."""
-
 Make = Callable[..., str]
 Build = Callable[..., BuildResult]
 
@@ -251,7 +248,7 @@ def test_requirements_and_a_dockerfile_go_on_top_and_it_trains_on_two_nodes(
         for controller in ("gloo", "mpi"):
             out = project.hvdcloud("run", "--controller", controller).out
             for rank in range(2):
-                assert f"[{rank}] rank {rank} of 2 sums 1 mine {HOOK}:/srv/lib\n" in out
+                assert f"[{rank}] rank {rank} of 2 sums 1 mine /srv/lib\n" in out
     finally:
         project.hvdcloud("down", "--force")
     assert labelled(engine, project.name) == []

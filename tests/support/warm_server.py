@@ -75,8 +75,7 @@ def _load_node() -> None:
 
     for name in ("google_crc32c", "psutil"):
         importlib.import_module(name)
-    # Those are programs of other Pythons.
-    _import_below(hvdcloud.node, "hvdcloud.node.run.launcher.horovodrun")
+    _import_below(hvdcloud.node)
     _share_memory()
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.node.monitor.owners import read_mappings
-from hvdcloud.node.monitor.stacks import bounded, frames_of
-from hvdcloud.node.rank_hook import sitecustomize
+from hvdcloud.node.monitor.stacks import bounded
 from hvdcloud.runs.failure import explain, told
 from hvdcloud.runs.stacks import Frame, Group, ProcessStacks, RankStacks, Stuck, Thread, grouped, ranks_text
 from hvdcloud.runs.state import RunState
@@ -172,10 +171,3 @@ def test_mapped_files_are_read_from_maps() -> None:
         (0x6F00, "/opt/my lib/libmpi.so.40", False),
         (0x7F00, "/usr/lib/libc.so.6", True),
     ]
-
-
-def test_what_counts_the_waits_is_no_place_of_a_rank() -> None:
-    wait = {"name": "wait_and_clear", "filename": "", "module": "/opt/venv/horovod/torch/mpi_lib_v2.so", "line": 0}
-    hook = {"name": "wait_and_count", "filename": sitecustomize.__file__, "line": 91}
-    call = {"name": "synchronize", "filename": "/opt/venv/horovod/torch/mpi_ops.py", "line": 1285}
-    assert [frame.name for frame in frames_of([wait, hook, call])] == ["wait_and_clear", "synchronize"]

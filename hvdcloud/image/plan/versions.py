@@ -69,8 +69,9 @@ class Row:
         return self.package.partition("==")[0]
 
 
-_TORCH_PATCHES = ("cxx17", "gloo-stall-check", "torch-wait", "unity-build")
-_TENSORFLOW_PATCHES = ("gloo-stall-check", "rank-waits", "unity-build")
+_PATCHES = ("elastic-messages", "gloo-stall-check", "rank-waits")
+_TORCH_PATCHES = (*_PATCHES, "cxx17")
+_TENSORFLOW_PATCHES = _PATCHES
 _TENSORFLOW_2_21_PATCHES = (*_TENSORFLOW_PATCHES, "tensorflow-2.21", "tf-keras")
 # What TensorFlow's own metadata asks for. With Keras 3 Horovod's optimizer would not average gradients; where tf_keras
 # is used there is no `keras` at all: https://github.com/horovod/horovod/issues/4290

@@ -127,7 +127,6 @@ def provision(bundle: RunBundle, member: Member) -> None:
         why = str(error or said.rpartition("\n")[2] or f"exit code {process.returncode}")
         kind = UnreachableError if process.returncode == ssh.FAILED else NodeError
         raise kind(f"node {node} could not be made ready: {why}", hint="hvdcloud ssh shows the node")
-    ssh.forget_connection(node)
 
 
 def _send(pipe: IO[bytes], workspace: Path, files: Sequence[dict[str, Any]]) -> None:

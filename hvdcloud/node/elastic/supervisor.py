@@ -22,7 +22,6 @@ from hvdcloud.node.elastic.rendezvous import Connections, Rendezvous
 from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
 from hvdcloud.node.elastic.workers import Process, Workers
 from hvdcloud.node.machine import outward_interface
-from hvdcloud.node.mesh import ssh
 from hvdcloud.node.records import state
 from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, judge_elastic
@@ -95,7 +94,6 @@ class ElasticSupervisor(Supervisor):
     # -- the start -----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        ssh.forget_connections()
         self._hosts.create()
         self._selector.register(self._mailbox, selectors.EVENT_READ, self._mailbox.deliver)
         self._control = Listener(socket_file(self._request.run), self._selector, kind=Caller, hear=self._hear_caller)

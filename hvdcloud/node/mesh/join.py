@@ -115,7 +115,6 @@ def join_replacement(name: str, address: str, host_key: str) -> None:
         private, public = ssh.key_file().read_text(), _public(ssh.key_file()).read_text()
         request = {"private_key": private, "public_key": public, "hosts": list(known.values())}
         main(request)
-        ssh.forget_connection(name)
         _call_join(name, request)
         others = known.keys() - {name, machine.name()}
         # One that is lost itself joins when it is replaced; ranks find each other without its answer.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from hvdcloud.node.paths import SSH_PORT, SSH_SOCKETS, ssh_dir, volatile_dir
+from hvdcloud.node.paths import SSH_PORT, ssh_dir
 
 NODE_PROGRAM = "hvdcloud-node"
 RECONNECT_SECONDS = 2
@@ -15,11 +14,7 @@ RECONNECT_SECONDS = 2
 FAILED = 255
 """ssh's exit code where the connection failed, not the command."""
 
-# Keepalives: without them Horovod waits without limit for the ssh of a frozen node. ControlPath lets the ssh calls of
-# horovodrun and mpirun use the connection of the supervisor's lease (run/lease.py), the only one that opens such a
-# socket: while a run is active, and without a handshake of some 100 ms for each call; by host and port, by which
-# run/launcher/horovodrun.py finds it. KexAlgorithms: OpenSSH 9.0 to 9.9 take sntrup761 first, with which that handshake
-# takes half as long again.
+# Keepalives: without them Horovod waits without limit for the ssh of a frozen node.
 _CONFIG = """\
 Include {aliases}
 {ports}Host *
@@ -32,12 +27,10 @@ Include {aliases}
     UserKnownHostsFile {known_hosts}
     GlobalKnownHostsFile /dev/null
     CheckHostIP no
-    KexAlgorithms -sntrup761x25519-sha512*
     GSSAPIAuthentication no
     ConnectTimeout 10
     ServerAliveInterval 5
     ServerAliveCountMax 3
-    ControlPath {sockets}%h-%p
 """
 
 
@@ -65,17 +58,12 @@ def aliases_file() -> Path:
     return ssh_dir() / "aliases"
 
 
-def shared_sockets() -> str:
-    """How the paths of sockets of shared connections begin; each continues with `HOST-PORT`."""
-    return str(volatile_dir() / SSH_SOCKETS)
-
-
 def config(ports: Mapping[str, int]) -> str:
     """The text of ssh's configuration file; `ports`: of each node's sshd, by the node's name."""
     others = {name: port for name, port in ports.items() if port != SSH_PORT}
     blocks = "".join(f"Host {name}\n    Port {port}\n" for name, port in others.items())
     files = {"key": key_file(), "known_hosts": known_hosts_file(), "aliases": aliases_file()}
-    return _CONFIG.format(port=SSH_PORT, ports=blocks, sockets=shared_sockets(), **files)
+    return _CONFIG.format(port=SSH_PORT, ports=blocks, **files)
 
 
 def node_command(
@@ -85,12 +73,10 @@ def node_command(
 
     Args:
         command: what follows the node program's name, quoted for a shell.
-        connect_seconds: for a connection of its own. None: opens the connection that horovodrun's ssh calls share.
+        connect_seconds: how long to try to connect; None: as long as ssh's configuration says.
     """
     limit = () if seconds is None else ("timeout", "--kill-after=5", f"{seconds:.0f}")
-    options = ["-o", "ControlMaster=yes"]
-    if connect_seconds is not None:
-        options = ["-o", f"ConnectTimeout={connect_seconds:.0f}", "-o", "ControlPath=none"]
+    options = () if connect_seconds is None else ("-o", f"ConnectTimeout={connect_seconds:.0f}")
     return [*limit, "ssh", "-T", *options, node, f"{NODE_PROGRAM} {command}"]
 
 
@@ -101,18 +87,3 @@ def connection_error(line: str) -> str:
     if _SILENT.match(line):
         return "it no longer answers"
     return "its connection broke" if _BROKEN.match(line) else line
-
-
-def forget_connections() -> None:
-    """Remove the sockets of shared connections that were killed; ssh would not replace them."""
-    for file in volatile_dir().glob(f"{SSH_SOCKETS}*"):
-        file.unlink(missing_ok=True)
-
-
-def forget_connection(node: str) -> None:
-    """Remove the socket of a shared connection to a node that is gone; ssh would not replace it."""
-    shown = subprocess.run(["ssh", "-G", node], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    for line in shown.stdout.splitlines():
-        key, _, value = line.partition(" ")
-        if key == "controlpath":
-            Path(value).unlink(missing_ok=True)

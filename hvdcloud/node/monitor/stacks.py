@@ -32,7 +32,6 @@ NATIVE_SECONDS = 30.0
 MOST_BYTES = 1 << 20
 """Of a node's stacks, as JSON; beyond, only main threads, and then none."""
 _MOST_OUTPUT = 8 << 20
-_HOOK = "/hvdcloud/node/rank_hook/sitecustomize.py"
 _FOLDERS = (Path("/opt/hvdcloud/stacks/bin"), Path(sys.executable).parent)
 _TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 
@@ -185,14 +184,9 @@ def spy(pid: int, *, native: bool = False) -> Spied | None:
             if len(calls) > MOST_FRAMES:
                 # The deepest, and those that begin in the user's own code.
                 calls = [*calls[: MOST_FRAMES // 2], *calls[-(MOST_FRAMES // 2) :]]
-            frames[tid] = frames_of(calls)
+            frames[tid] = tuple(map(_frame, calls))
             names[tid] = text(thread.get("thread_name"))
     return Spied(frames, names)
-
-
-def frames_of(calls: Iterable[Mapping[str, Any]]) -> tuple[Frame, ...]:
-    """py-spy's frames, without those of node/rank_hook, which is between Horovod's Python and its native code."""
-    return tuple(frame for frame in map(_frame, calls) if not frame.file.endswith(_HOOK))
 
 
 def _frame(value: Mapping[str, Any]) -> Frame:

@@ -1,4 +1,4 @@
-"""How long the ranks of this node wait in Horovod's collectives, as each writes it down itself (node/rank_hook)."""
+"""How long the ranks of this node wait in Horovod's collectives, as Horovod in each writes it down."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import contextlib
 import os
 import stat
 from collections import deque
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
-from hvdcloud.node.rank_hook.sitecustomize import FILE_VARIABLE, RECORD_BYTES
 from hvdcloud.runs.reports import RankWaits, number, whole
 
-OFF_VARIABLE = "HVDCLOUD_SLOW_RANKS"
-"""`0` in `run.env`: nothing is counted, and the ranks' Python starts without what counts."""
+VARIABLE = "HVDCLOUD_WAITS"
+"""Tells our Horovod into which file it writes (dockerfiles/patches/horovod-0.28.1-rank-waits.patch)."""
+RECORD_BYTES = 256
 RECENT_SECONDS = 60.0
-_PYTHONPATH = "PYTHONPATH"
 
 
 def folder(run: str) -> Path:
@@ -26,10 +24,8 @@ def folder(run: str) -> Path:
     return paths.run_dir(run) / "waits"
 
 
-def environment(run: str, of_rank: Mapping[str, str]) -> dict[str, str]:
-    """What lets this process's rank count its waits, over the environment that it has; empty where it may not."""
-    if of_rank.get(OFF_VARIABLE) == "0":
-        return {}
+def environment(run: str) -> dict[str, str]:
+    """What lets this process's rank count its waits, over the environment that it has; empty on a full disk."""
     path = folder(run) / f"{os.getpid()}.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,8 +38,7 @@ def environment(run: str, of_rank: Mapping[str, str]) -> dict[str, str]:
     except OSError:
         # A full disk, which the run has other ways to say: it trains without being counted.
         return {}
-    hook = str(Path(__file__).resolve().parents[1] / "rank_hook")
-    return {FILE_VARIABLE: str(path), _PYTHONPATH: os.pathsep.join(filter(None, [hook, of_rank.get(_PYTHONPATH)]))}
+    return {VARIABLE: str(path)}
 
 
 class WaitsReader:

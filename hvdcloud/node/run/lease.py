@@ -96,9 +96,8 @@ def remote_agent(run: str, node: str, *, again: bool = False, probe: bool = Fals
     """The command that starts another node's agent.
 
     Args:
-        again: the first lease broke: use a connection of its own and give up soon.
+        again: the first lease broke: give up soon.
         probe: the agent first tries what a worker needs.
     """
     command = f"agent {shlex.quote(run)}" + (" --probe" if probe else "")
-    # Else horovodrun's own ssh calls to this node use this connection: no handshake for any of them.
     return ssh.node_command(node, command, connect_seconds=ssh.RECONNECT_SECONDS if again else None)

@@ -113,7 +113,7 @@ def main(run: str) -> int:
     full = environment_of_rank(spec, user=environment, launcher=launcher, image=image)
     # It answers while the agent, which may still start, is waited for.
     asked = keras_check.ask(spec.command, full)
-    full |= waits.environment(run, full)
+    full |= waits.environment(run)
     agent = _meet_agent(run, rank)
     record = _Record(run, rank, elastic=spec.elastic)
     if spec.elastic:

@@ -17,7 +17,6 @@ from typing import Any
 
 from hvdcloud.node import processes
 from hvdcloud.node.channel import turn
-from hvdcloud.node.mesh.ssh import forget_connections
 from hvdcloud.node.notify import tell
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
@@ -102,7 +101,6 @@ class Supervisor:
 
     def _begin(self) -> None:
         """Start an agent on every node, and horovodrun beside them."""
-        forget_connections()
         # What takes longest first: a connection, then horovodrun, beside which this node's agent has time to start.
         for node in self._request.hosts[1:]:
             self._hold(node, self._agent_command(node))
@@ -349,7 +347,6 @@ class Supervisor:
                     self._release(lease)
             if time.monotonic() >= kill_at:
                 self._launcher.signal(signal.SIGKILL)
-        forget_connections()
         self._drain()
         outcome = self._judge_our_reason() or self._judge()
         notes = [f"node {loss.node} was lost: {loss.why}" for loss in self._missing()]

@@ -13,11 +13,9 @@ from pathlib import Path
 
 from hvdcloud.node import paths
 from hvdcloud.node.machine import image_environment
-from hvdcloud.node.mesh.ssh import NODE_PROGRAM, shared_sockets
+from hvdcloud.node.mesh.ssh import NODE_PROGRAM
 
 PROGRAM = "horovodrun"
-_SOCKETS_VARIABLE = "HVDCLOUD_SSH_SOCKETS"
-"""Where horovodrun.py looks for connections that it may share; it passes it on to nobody."""
 _READ_SIZE = 1 << 18
 _PIPE_SIZE = 1 << 20
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "OPAL_PREFIX")
@@ -90,7 +88,7 @@ class Launcher:
             fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
         os.set_blocking(reader, False)
         try:
-            environment = {**launcher_environment(self._run), _SOCKETS_VARIABLE: shared_sockets()}
+            environment = launcher_environment(self._run)
             self._process = subprocess.Popen(
                 [*launcher_argv(self._command, path=environment["PATH"]), NODE_PROGRAM, "rank", self._run],
                 stdin=subprocess.DEVNULL,
