@@ -1,8 +1,8 @@
-"""`python -m tests.bench.slow_ranks`: what counting the waits of ranks costs a step.
+"""`python -m tests.bench.slow_ranks`: what counting the waits of ranks costs a step, and which slow ranks that names.
 
-One cluster of two nodes; the same job of 200 gradient tensors a step, with and without the count
-(`HVDCLOUD_SLOW_RANKS=0`) in turn, each beginning every other round, so that a machine that gets slower gets slower for
-both. Rank 0 says how long its steps took.
+One cluster of two nodes; the same job of 200 gradient tensors a step, with and without the count in turn, each
+beginning every other round, so that a machine that gets slower gets slower for both. Rank 0 says how long its steps
+took. Then rank 1 computes each step longer than rank 0, by several shares of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ from tests.support.harness import Project, project_in, share_engine
 
 FEWEST_RUNS = 5
 """Fewer do not replace the results that are committed."""
-WAYS = {"counted": {}, "not counted": {"HVDCLOUD_SLOW_RANKS": "0"}}
+WAYS = {"counted": "", "not counted": "env -u HVDCLOUD_WAITS "}
+"""What stands before the job's command."""
+SLOWER = (0.0, 0.25, 0.5, 1.0)
+"""By which part of a step rank 1 computes longer."""
+ENV = {"OMP_NUM_THREADS": "1"}
 _STEP = re.compile(r"bench-step (\S+) (\S+)")
 
 
@@ -35,7 +39,7 @@ def measure(project: Project, *, runs: int) -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {way: [] for way in WAYS}
     for turn in range(runs + 1):
         for way in list(WAYS)[:: 1 if turn % 2 else -1]:
-            project.configure(run={"command": "python layers.py", "env": {"OMP_NUM_THREADS": "1", **WAYS[way]}})
+            project.configure(run={"command": f"{WAYS[way]}python layers.py", "env": ENV})
             step = _STEP.search(project.hvdcloud("run", "--fresh").out)
             if step is None:
                 raise BenchError("the job did not say how long its steps took")
@@ -46,8 +50,21 @@ def measure(project: Project, *, runs: int) -> dict[str, list[list[float]]]:
     return found
 
 
+def name(project: Project) -> list[dict[str, Any]]:
+    """For each of SLOWER: the part of the time that each rank waited, and which ranks are named."""
+    found = []
+    for slower in SLOWER:
+        project.configure(run={"command": f"python layers.py --slower {slower} --seconds 15", "env": ENV})
+        run = project.hvdcloud("run", "--fresh", "--json").json["result"]
+        waited = {each["rank"]: each["waited"] / each["seconds"] for each in run["waits"]}
+        named = run["slow_ranks"]["ranks"] if run["slow_ranks"] else []
+        found.append({"slower": slower, "waited": [waited[rank] for rank in sorted(waited)], "named": named})
+        say(f"rank 1 slower by {slower:.0%}: {found[-1]}")
+    return found
+
+
 def markdown(result: dict[str, Any]) -> str:
-    """As a table."""
+    """As two tables."""
     lines = ["| waits of ranks | median step | shortest step |", "| --- | ---: | ---: |"]
     medians: dict[str, list[float]] = {}
     for way, samples in result["seconds"].items():
@@ -59,6 +76,11 @@ def markdown(result: dict[str, Any]) -> str:
         f"\nMedians of {len(result['seconds']['counted'])} runs each, in turn: two ranks on two nodes on "
         f"{result['cores']} cores, Gloo, 200 gradient tensors a step."
     )
+    lines += ["", "| rank 1 computes longer by | rank 0 waits | rank 1 waits | named |", "| ---: | ---: | ---: | --- |"]
+    for each in result["named"]:
+        fast, slow = each["waited"]
+        names = ", ".join(f"rank {rank}" for rank in each["named"]) or "none"
+        lines.append(f"| {each['slower']:.0%} | {fast:.0%} | {slow:.0%} | {names} |")
     return "\n".join(lines) + "\n"
 
 
@@ -79,8 +101,8 @@ def main() -> int:
         project.write("layers.py", (JOB / "layers.py").read_text())
         project.hvdcloud("build", timeout=1200)
         with cluster(project, engine):
-            seconds = measure(project, runs=options.runs)
-    result = {"cores": os.cpu_count(), "load_before": load, "seconds": seconds}
+            seconds, named = measure(project, runs=options.runs), name(project)
+    result = {"cores": os.cpu_count(), "load_before": load, "seconds": seconds, "named": named}
     complete = options.runs >= FEWEST_RUNS
     publish("slow_ranks", result, markdown(result), folder=options.results, complete=complete)
     return 0

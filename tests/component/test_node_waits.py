@@ -1,6 +1,7 @@
 """What ranks write of how long they wait for each other, read by the nodes' agents.
 
-The program writes what our Horovod writes (dockerfiles/patches), and its ranks wait for each other's files. What ours counts: tests/e2e/test_runs.py and test_keras.py.
+The program writes what our Horovod writes (dockerfiles/patches), and its ranks wait for each other's files. What
+Horovod counts: tests/e2e/test_keras.py and test_plain_ranks.py.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from hvdcloud.node.monitor import waits
 from hvdcloud.node.records.secrets_file import read_environment
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run import keras_check
+from hvdcloud.node.run.launcher import LAUNCH_AGENT
 from hvdcloud.node.run.log import FRAME_BYTES, framed
 from hvdcloud.runs.reports import RankRecord
 
@@ -109,7 +110,7 @@ def main(run: str) -> int:
     wakeup = _catch_signals()
     processes.adopt_orphans()
     image = machine.image_environment()
-    launcher = with_own_interface(os.environ)
+    launcher = with_own_interface({name: os.environ[name] for name in os.environ if name != LAUNCH_AGENT})
     full = environment_of_rank(spec, user=environment, launcher=launcher, image=image)
     # It answers while the agent, which may still start, is waited for.
     asked = keras_check.ask(spec.command, full)

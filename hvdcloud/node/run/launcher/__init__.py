@@ -16,6 +16,8 @@ from hvdcloud.node.machine import image_environment
 from hvdcloud.node.mesh.ssh import NODE_PROGRAM
 
 PROGRAM = "horovodrun"
+LAUNCH_AGENT = "OMPI_MCA_orte_launch_agent"
+"""How mpirun starts its daemon on other nodes; nothing for ranks."""
 _READ_SIZE = 1 << 18
 _PIPE_SIZE = 1 << 20
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "OPAL_PREFIX")
@@ -63,7 +65,7 @@ def launcher_environment(run: str) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         paths.RUN_VARIABLE: run,
         # Open MPI's daemon on the other nodes, started over ssh, has no other mark of belonging to this run.
-        "OMPI_MCA_orte_launch_agent": " ".join(["env", f"{paths.RUN_VARIABLE}={run}", *daemon, "orted"]),
+        LAUNCH_AGENT: " ".join(["env", f"{paths.RUN_VARIABLE}={run}", *daemon, "orted"]),
     }
 
 

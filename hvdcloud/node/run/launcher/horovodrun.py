@@ -6,7 +6,7 @@ Before ranks start, it runs a Python that imports the framework, to ask whether 
 Where every host is this one, it takes the loopback interface, also where `--network-interface` names another one
 (horovod/runner/driver/driver_service.py). The head of an elastic run may begin alone, and others join it.
 
-There is no public way to either. tests/e2e/test_plain_ranks.py holds both on the real one.
+There is no public way to either; tests/e2e/test_plain_ranks.py shows that Horovod's release still has both.
 
 What Horovod starts by multiprocessing imports the main program again, which does nothing there.
 """
