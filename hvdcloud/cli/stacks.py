@@ -81,8 +81,7 @@ def _of_group(group: Group, members: Sequence[RankStacks], *, threads: bool) -> 
 
 
 def _name(thread: Thread) -> str:
-    owner = f", of {thread.owner.rpartition('/')[2]}" if thread.owner else ""
-    return f"thread {thread.name or '?'}{owner}" + ("" if thread.frames else ": no Python")
+    return f"thread {thread.name or '?'}" + ("" if thread.frames else ": no Python")
 
 
 def _calls(frames: Sequence[Frame]) -> Iterator[str]:

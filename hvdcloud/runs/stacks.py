@@ -79,14 +79,11 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
-    """One thread and its calls, the deepest first."""
+    """One thread that runs Python, and its calls, the deepest first."""
 
     name: str = ""
     main: bool = False
     frames: Sequence[Frame] = ()
-    """Of a thread that runs no Python: none."""
-    owner: str = ""
-    """Of such a thread: the library that started it."""
 
     @property
     def python(self) -> tuple[Frame, ...]:
@@ -99,11 +96,10 @@ class Thread:
             name=_short(value.get("name")),
             main=bool(value.get("main")),
             frames=[Frame.from_json(each) for each in mappings(value.get("frames"))[:MOST_FRAMES]],
-            owner=_short(value.get("owner")),
         )
 
     def to_json(self) -> dict[str, Any]:
-        found = {"name": self.name, "main": self.main, "owner": self.owner}
+        found = {"name": self.name, "main": self.main}
         frames = [frame.to_json() for frame in self.frames[:MOST_FRAMES]]
         return {**{key: value for key, value in found.items() if value}, "frames": frames}
 

@@ -50,8 +50,6 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
     project.configure(
         image={"requirements": "requirements.txt"},
         limits={"stuck": "10s"},
-        # Ranks ask each other this seldom, in ms, whether all are ready: it is most of what they do while they wait.
-        run={"env": {"HOROVOD_CYCLE_TIME": "30"}},
     )
     project.hvdcloud("up")
     yield project
@@ -71,8 +69,6 @@ def test_a_deadlock_ends_the_run_with_the_stacks_of_all_ranks(project: Project, 
     shown = project.hvdcloud("stacks", "--threads").out
     assert "when it was stuck" in shown
     assert "rank 1 is in Queue.get (train.py:20)" in shown
-    # Horovod's own thread runs no Python.
-    assert ", of mpi_lib" in shown
 
 
 def test_stacks_of_a_run_that_was_not_stuck_are_refused_once_it_has_ended(project: Project) -> None:

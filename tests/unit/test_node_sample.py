@@ -43,14 +43,14 @@ def test_bytes_of_the_interface_also_where_no_space_follows_the_colon() -> None:
 
 def test_gpus_say_what_they_measure_and_nothing_of_what_they_do_not() -> None:
     output = (
-        "0, 87, 30210, 81559, 61, 402.55, 23, 700.00\n"
-        "1, [N/A], 512, 81559, 40, [N/A], [N/A], [N/A]\n"
-        "2, [Not Supported], [Not Supported], [Not Supported], [Unknown Error], [GPU requires reset], [N/A], [N/A]\n"
+        "0, 87, 30210, 81559, 61, 402.55\n"
+        "1, [N/A], 512, 81559, 40, [N/A]\n"
+        "2, [Not Supported], [Not Supported], [Not Supported], [Unknown Error], [GPU requires reset]\n"
         "Unable to determine the device handle for GPU 0000:0B:00.0: GPU is lost.\n"
     )
     assert parse_gpus(output) == [
         {"index": 0, "utilization": 87, "memory": 30210 * MIB, "memory_total": 81559 * MIB, "temperature": 61,
-         "power": 402.6, "memory_load": 23, "power_limit": 700},
+         "power": 402.6},
         {"index": 1, "memory": 512 * MIB, "memory_total": 81559 * MIB, "temperature": 40},
         {"index": 2},
     ]  # fmt: skip

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.node.monitor.owners import read_mappings
 from hvdcloud.node.monitor.stacks import bounded
 from hvdcloud.runs.failure import explain, told
 from hvdcloud.runs.stacks import Frame, Group, ProcessStacks, RankStacks, Stuck, Thread, grouped, ranks_text
@@ -33,7 +32,7 @@ LOAD = (
 
 def rank(number: int, frames: tuple[Frame, ...], **more: Any) -> RankStacks:
     shell = ProcessStacks(pid=10 + number, command="sh -c python train.py", problem="it runs no Python")
-    threads = [Thread(name="MainThread", main=True, frames=frames), Thread(name="python", owner="/x/libmpi.so")]
+    threads = [Thread(name="MainThread", main=True, frames=frames), Thread(name="loader", frames=(WAITS,))]
     return RankStacks(
         rank=number, node=f"n{number}", processes=[shell, ProcessStacks(pid=20 + number, threads=threads)]
     )
@@ -157,17 +156,3 @@ def test_a_run_that_was_stuck_failed_for_a_reason_of_its_own() -> None:
     assert failure is not None
     assert failure.lines == stuck.lines
     assert told(RunState(run="r", result="stopped", reason="stopped on request", stuck=stuck)) == "stopped on request"
-
-
-def test_mapped_files_are_read_from_maps() -> None:
-    text = (
-        "7f00-7f80 r-xp 00000000 fe:00 1   /usr/lib/libc.so.6\n"
-        "5500-5600 rw-p 00000000 00:00 0   [heap]\n"
-        "6f00-6f80 r--p 00000000 fe:00 1   /opt/my lib/libmpi.so.40\n"
-        "junk\n"
-    )
-    found = read_mappings(text)
-    assert [(each.start, each.path, each.executable) for each in found] == [
-        (0x6F00, "/opt/my lib/libmpi.so.40", False),
-        (0x7F00, "/usr/lib/libc.so.6", True),
-    ]

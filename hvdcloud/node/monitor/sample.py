@@ -28,8 +28,6 @@ _GPU_FIELDS = {
     "memory_total": "memory.total",
     "temperature": "temperature.gpu",
     "power": "power.draw",
-    "memory_load": "utilization.memory",
-    "power_limit": "power.limit",
 }
 """Our names, and nvidia-smi's."""
 _MIB = 1 << 20
@@ -151,11 +149,6 @@ class Sensors:
         self._interface = interface
         self._proc = proc
         self._before: Counters | None = None
-
-    @property
-    def sees_mesh(self) -> bool:
-        """Whether the bytes of the last sample are those to and from other nodes, and not all of this machine."""
-        return self._interface not in (None, "lo")
 
     def read(self) -> Sample:
         """A sample of now; its rates are missing the first time."""

@@ -1,4 +1,4 @@
-"""Takes samples and stacks of the processes of this node's ranks: from /proc, and by py-spy, which the image has.
+"""Takes samples and stacks of the processes of this node's ranks, by psutil and py-spy, which the image has.
 
 py-spy stops a process for a moment. It reads what the process has in its memory, which may be anything: its time and
 what it prints are bounded.
@@ -18,11 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
+
 from hvdcloud.json_values import mappings, text
 from hvdcloud.node import processes
-from hvdcloud.node.monitor.owners import owner_of
-from hvdcloud.node.monitor.sample import Sensors
-from hvdcloud.node.monitor.stillness import BUSY, GpuSample, NodeSample, ProcessSample, ThreadSample
+from hvdcloud.node.monitor.stillness import NodeSample, ProcessSample
 from hvdcloud.runs.stacks import MOST_FRAMES, MOST_PROCESSES, MOST_THREADS, Frame, ProcessStacks, RankStacks, Thread
 
 SECONDS = 10.0
@@ -33,7 +33,6 @@ MOST_BYTES = 1 << 20
 """Of a node's stacks, as JSON; beyond, only main threads, and then none."""
 _MOST_OUTPUT = 8 << 20
 _FOLDERS = (Path("/opt/hvdcloud/stacks/bin"), Path(sys.executable).parent)
-_TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 class Taker:
@@ -47,95 +46,56 @@ class Taker:
     def __init__(self, node: str, checkpoints: Path) -> None:
         self._node = node
         self._checkpoints = checkpoints
-        self._sensors = Sensors()
-        self._owners: dict[tuple[int, int], str] = {}
-        """Of threads, by the ids of process and thread."""
         self.written_at: float | None = None
         """When a checkpoint was last written, in seconds since the epoch, as of the last sample."""
 
-    def sample(self, ranks: Mapping[int, int], *, before: NodeSample | None = None) -> NodeSample:
-        """What the ranks do at this moment.
-
-        Args:
-            ranks: the process that each has started.
-            before: an earlier sample: of threads that have computed since, it is found out for whom.
-        """
-        machine = self._sensors.read()
-        now = time.monotonic()
-        found = {}
-        for rank, pid in ranks.items():
-            earlier = before.ranks.get(rank, {}) if before is not None else {}
-            seconds = now - before.at if before is not None else 0.0
-            tree = _tree(pid)[:MOST_PROCESSES]
-            found[rank] = {each: self._process(each, earlier.get(each), seconds=seconds) for each in tree}
-        gpus = tuple(map(gpu_sample, machine.get("gpus", ())))
-        network = float(machine.get("received", 0)) + float(machine.get("sent", 0)) if self._sensors.sees_mesh else 0.0
+    def sample(self, ranks: Mapping[int, int]) -> NodeSample:
+        """What the ranks do at this moment; `ranks`: the process that each has started."""
+        found = {rank: _sample_of(pid) for rank, pid in ranks.items()}
         files, size, self.written_at = _written(self._checkpoints)
-        return NodeSample(now, found, network=network, gpus=gpus, checkpoints=(files, size))
-
-    def _process(self, pid: int, earlier: ProcessSample | None, *, seconds: float) -> ProcessSample:
-        threads = _threads(pid)
-        spied = spy(pid)
-        python = spied.frames if spied is not None else {}
-        main = python.get(pid)
-        inside: Mapping[int, tuple[Frame, ...]] | None = None
-        if earlier is not None and seconds > 0:
-            for tid, thread in threads.items():
-                then = earlier.threads.get(tid)
-                if then is None or (thread.cpu - then.cpu) / seconds < BUSY:
-                    continue
-                if tid not in python:
-                    threads[tid] = thread._replace(owner=self._owner(pid, tid))
-                elif main == earlier.main:
-                    if inside is None:
-                        native = spy(pid, native=True)
-                        inside = native.frames if native is not None else {}
-                    threads[tid] = thread._replace(inside=_called(inside.get(tid, ())))
-        calls = None if main is None else tuple(frame for frame in main if not frame.native)
-        return ProcessSample(threads, _moved_bytes(pid), calls)
-
-    def _owner(self, pid: int, tid: int) -> str:
-        if not self._owners.get((pid, tid)):
-            self._owners[pid, tid] = owner_of(pid, tid)
-        return self._owners[pid, tid]
+        return NodeSample(time.monotonic(), found, checkpoints=(files, size))
 
     def stacks(self, ranks: Mapping[int, int]) -> list[RankStacks]:
         """The stacks of every thread of the ranks, bounded in size; `ranks`: the process that each has started."""
         found = [
-            RankStacks(
-                rank=rank,
-                node=self._node,
-                processes=[self._stacks_of(each) for each in _tree(pid)[:MOST_PROCESSES]],
-            )
+            RankStacks(rank=rank, node=self._node, processes=[_stacks_of(each) for each in _tree(pid)])
             for rank, pid in sorted(ranks.items())
         ]
         return bounded(found)
 
-    def _stacks_of(self, pid: int) -> ProcessStacks:
-        spied = spy(pid, native=True)
-        if spied is None or spied.problem:
-            spied = spy(pid) or spied
-        known = spied.frames if spied is not None else {}
-        threads = []
-        for tid in sorted(_threads(pid), key=lambda tid: (tid != pid, tid))[:MOST_THREADS]:
-            name = (spied.names.get(tid) if spied is not None else "") or _read(f"/proc/{pid}/task/{tid}/comm").strip()
-            frames = known.get(tid, ())
-            owner = "" if frames else self._owner(pid, tid)
-            threads.append(Thread(name=name, main=tid == pid, frames=frames, owner=owner))
-        command = _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
-        problem = "py-spy is not in this image" if spied is None else spied.problem
-        return ProcessStacks(pid=pid, command=command, threads=threads, problem=problem)
+
+def _sample_of(pid: int) -> dict[int, ProcessSample]:
+    found = {}
+    for process in _tree(pid):
+        # What ends meanwhile is not in the next sample.
+        with contextlib.suppress(psutil.Error):
+            threads = {each.id: each.user_time + each.system_time for each in process.threads()}
+            disk = process.io_counters()
+            spied = spy(process.pid)
+            found[process.pid] = ProcessSample(
+                place=spied.frames.get(process.pid) if spied is not None else None,
+                main_seconds=threads.get(process.pid, 0.0),
+                seconds=sum(threads.values()),
+                moved_bytes=disk.read_bytes + disk.write_bytes,
+            )
+    return found
 
 
-def gpu_sample(said: Mapping[str, float]) -> GpuSample:
-    """What `parse_gpus` has read of a GPU, without what it does not say."""
-    limit = said.get("power_limit", 0.0)
-    return GpuSample(
-        load=said.get("utilization", 0.0),
-        memory=said.get("memory", 0.0),
-        memory_load=said.get("memory_load", 0.0),
-        power=said.get("power", 0.0) / limit if limit > 0 else 0.0,
-    )
+def _stacks_of(process: psutil.Process) -> ProcessStacks:
+    pid = process.pid
+    spied = spy(pid, native=True)
+    if spied is None or spied.problem:
+        spied = spy(pid) or spied
+    known = spied.frames if spied is not None else {}
+    threads = [
+        Thread(name=spied.names.get(tid, "") if spied is not None else "", main=tid == pid, frames=frames)
+        for tid, frames in sorted(known.items(), key=lambda each: (each[0] != pid, each[0]))[:MOST_THREADS]
+    ]
+    command = ""
+    with contextlib.suppress(psutil.Error):
+        command = " ".join(process.cmdline())
+    problem = "py-spy is not in this image" if spied is None else spied.problem
+    return ProcessStacks(pid=pid, command=command, threads=threads, problem=problem)
 
 
 def bounded(stacks: Sequence[RankStacks], *, most: int = MOST_BYTES) -> list[RankStacks]:
@@ -197,16 +157,6 @@ def _frame(value: Mapping[str, Any]) -> Frame:
     return Frame(name=name, file=file, line=line if isinstance(line, int) and not native else 0, native=native)
 
 
-def _called(frames: Sequence[Frame]) -> tuple[str, ...]:
-    """The libraries that the deepest call in Python has called into."""
-    found = []
-    for frame in frames:
-        if not frame.native:
-            break
-        found.append(frame.file)
-    return tuple(dict.fromkeys(found))
-
-
 def _run(command: Sequence[str], *, seconds: float) -> tuple[bytes, str]:
     """What a program prints, and its last words of complaint; it gets neither more time nor more memory than that."""
     # Without the mark of the run, by which its processes are found and ended.
@@ -241,44 +191,13 @@ def _run(command: Sequence[str], *, seconds: float) -> tuple[bytes, str]:
     return bytes(said[process.stdout]), lines[0] if lines else ""
 
 
-def _tree(pid: int) -> list[int]:
-    """A process and its descendants that run."""
-    return [pid, *sorted(each.pid for each in processes.descendants(pid))] if Path(f"/proc/{pid}").exists() else []
-
-
-def _threads(pid: int) -> dict[int, ThreadSample]:
-    found = {}
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/task"):
-            if (thread := _thread(f"/proc/{pid}/task/{name}")) is not None:
-                found[int(name)] = thread
-    return found
-
-
-def _thread(folder: str) -> ThreadSample | None:
-    fields = _read(f"{folder}/stat").rpartition(")")[2].split()
-    status = _read(f"{folder}/status")
-    if len(fields) < 13 or fields[0] in "ZX":
-        return None
-    ran = _read(f"{folder}/schedstat").split()
-    _, _, wakes = status.partition("\nvoluntary_ctxt_switches:")
-    waits = _read(f"{folder}/wchan")
-    return ThreadSample(
-        # Nanoseconds; where the kernel does not count them, ticks.
-        cpu=int(ran[0]) / 1e9 if ran else (float(fields[11]) + float(fields[12])) * _TICK,
-        wakes=int(wakes.split()[0]) if wakes.split() else 0,
-        faults=int(fields[7]),
-        waits="" if waits == "0" else waits,
-    )
-
-
-def _moved_bytes(pid: int) -> int:
-    total = 0
-    for line in _read(f"/proc/{pid}/io").splitlines():
-        name, _, value = line.partition(":")
-        if name in ("read_bytes", "write_bytes"):
-            total += int(value)
-    return total
+def _tree(pid: int) -> list[psutil.Process]:
+    """A process and its descendants that run, no more than `MOST_PROCESSES`."""
+    try:
+        first = psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return []
+    return [first, *sorted(processes.descendants(pid), key=lambda each: each.pid)][:MOST_PROCESSES]
 
 
 def _written(directory: Path) -> tuple[int, int, float | None]:
@@ -292,10 +211,3 @@ def _written(directory: Path) -> tuple[int, int, float | None]:
                 # No program can set it.
                 newest = max(newest or 0.0, found.st_ctime)
     return files, size, newest
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(errors="replace")
-    except OSError:
-        return ""

@@ -7,7 +7,7 @@ asked for: it ends every process of the run on its node, uploads what is left, a
 Messages from the supervisor: hello {silence, beat}, beat, terminate {seconds}, finish; of ranks that are watched
 (run/stuck.py) look {fresh, of}, stacks; in an elastic run also mesh {addresses}, disconnect, reset, gather. To it: data
 (NodeData of runs/state.py), waits {ranks} (RankWaits), left_out {names}, ready, beat, rank {rank, pid, host}, ended
-{record, pid, reaped, ago}, looked {of, compared, signs, spins, written}, stacks {ranks}, connected {workers,
+{record, pid, reaped, ago}, looked {of, compared, signs, busy, busy_main, written}, stacks {ranks}, connected {workers,
 listening}, disconnected {broken}, reset {error}, gather {error}, leaving {why}, saved and ending {why,
 seconds} (uploads/drain.py), quiet, reaped {left}, finished {checkpoints}. Of `ended`, `reaped` means that the agent was
 ending the ranks by then, and `ago` is the number of seconds since the rank's end.

@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.node import paths
+from hvdcloud.node.monitor.stillness import NodeSample, Signs, compare
 from hvdcloud.node.records.spec import Spec
 
 if TYPE_CHECKING:
     from hvdcloud.node.monitor.stacks import Taker
-    from hvdcloud.node.monitor.stillness import NodeSample
 
 Ranks = Mapping[int, int]
 """The process that each rank has started."""
 
 
 class Looker:
-    """Looks at the ranks, one look at a time, each in a thread of its own, which ends with it (monitor/owners.py)."""
+    """Looks at the ranks, one look at a time, each in a thread of its own."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
@@ -39,7 +39,8 @@ class Looker:
 
         Args:
             fresh: do not compare: something has moved since.
-            tell: gets {compared, signs, spins, written}; `written`: for how many seconds no checkpoint has changed.
+            tell: gets {compared, signs, busy, busy_main, written}; `written`: for how many seconds no checkpoint
+                has changed.
         """
         self._start("look", lambda: tell(self._look(ranks, fresh=fresh)))
 
@@ -53,15 +54,14 @@ class Looker:
     def _look(self, ranks: Ranks, *, fresh: bool) -> dict[str, Any]:
         with self._working:
             before = None if fresh else self._before
-            after = self._before = self._taker.sample(ranks, before=before)
+            after = self._before = self._taker.sample(ranks)
             written_at = self._taker.written_at
-        from hvdcloud.node.monitor.stillness import compare
-
-        signs = compare(before, after) if before is not None else None
+        signs = compare(before, after) if before is not None else Signs()
         return {
-            "compared": signs is not None,
-            "signs": list(signs.work[:8]) if signs else [],
-            "spins": signs is not None and signs.spins,
+            "compared": before is not None,
+            "signs": list(signs.work[:8]),
+            "busy": list(signs.busy),
+            "busy_main": list(signs.busy_main),
             "written": None if written_at is None else max(0.0, time.time() - written_at),
         }
 

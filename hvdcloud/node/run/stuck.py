@@ -17,8 +17,8 @@ ROUNDS = 4
 """How often every node has to have seen nothing, before a run is stuck."""
 LEAST_PAUSE = 0.5
 """Seconds between two looks: in less, a thread that works now and then has not run for longer than a look takes it."""
-SPIN_FACTOR = 4.0
-"""How many times the limit a thread may compute at the same place, without any other sign."""
+BUSY_FACTOR = 4.0
+"""How many times the limit a rank may compute at the same place, without any other sign."""
 ANSWER_SECONDS = 120.0
 """How long a node may take to look, or to take stacks; a look that fails says nothing."""
 _MOST_TENSORS = 32
@@ -71,6 +71,12 @@ class StallReader:
         return bool(said.strip())
 
 
+def ranks_in(answer: Mapping[str, Any], key: str) -> set[int]:
+    """The ranks that a node has listed."""
+    found = answer.get(key)
+    return {each for each in found if isinstance(each, int)} if isinstance(found, list) else set()
+
+
 class StuckWatch:
     """Decides when nodes look at their ranks, and whether the run is stuck.
 
@@ -89,7 +95,7 @@ class StuckWatch:
         self._next_look = 0.0
         self._rounds: int | None = None
         """How many were still, since the clock has begun; None: no node was asked yet."""
-        self._spun = False
+        self._busy = False
         self._stacks: dict[str, Sequence[RankStacks]] = {}
         self._waits_for_stacks: set[str] = set()
         self._stacks_asked_at: float | None = None
@@ -102,7 +108,9 @@ class StuckWatch:
     def worked(self, *, now: float) -> None:
         """Something has moved: the clock begins again."""
         self._since = max(self._since, now)
-        self._rounds, self._spun, self._stacks_asked_at = None, False, None
+        self._rounds, self._busy, self._stacks_asked_at = None, False, None
+        # Horovod says it again while it is so.
+        self._stalls.missing = {}
         self._answers.clear()
 
     def question(self, nodes: Collection[str], *, now: float) -> dict[str, Any] | None:
@@ -133,7 +141,7 @@ class StuckWatch:
         return {"type": "look", "fresh": fresh, "of": self._since}
 
     def _is_still(self, now: float) -> bool:
-        limit = self._limit * (SPIN_FACTOR if self._spun else 1.0)
+        limit = self._limit * (BUSY_FACTOR if self._busy else 1.0)
         return self._rounds is not None and self._rounds >= ROUNDS and now - self._since >= limit
 
     def looked(self, node: str, answer: Mapping[str, Any], *, now: float) -> None:
@@ -148,10 +156,20 @@ class StuckWatch:
         if answer.get("signs"):
             self.worked(now=now)
             return
-        self._spun = self._spun or bool(answer.get("spins"))
+        self._busy = self._busy or self._works(answer)
         self._answers[node] = bool(answer.get("compared"))
         if self._rounds is not None and all(self._answers.values()):
             self._rounds += 1
+
+    def _works(self, answer: Mapping[str, Any]) -> bool:
+        """Whether a rank of the node may be at work, although nothing moves.
+
+        Where Horovod names ranks that the others wait for, these are: what the others compute is their wait. So is what
+        those compute beside their main thread, in Horovod's own.
+        """
+        if missing := self._stalls.missing.keys():
+            return not missing.isdisjoint(ranks_in(answer, "busy_main"))
+        return bool(ranks_in(answer, "busy"))
 
     def took(self, node: str, answer: Mapping[str, Any]) -> None:
         """A node has taken the stacks of its ranks."""
