@@ -29,8 +29,7 @@ def history(
 
     invocation: Invocation = context.obj
     console = invocation.console
-    flags = {"checkpoints.bucket": bucket}
-    with invocation.context(flags, default_name="any" if bucket else None) as experiment:
+    with invocation.context(default_name="any" if bucket else None, bucket=bucket) as experiment:
         invocation.result = result = read_history(experiment, cluster=invocation.name, limit=limit)
     rows: list[list[str]] = []
     for run in result.runs:
