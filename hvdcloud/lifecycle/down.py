@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from hvdcloud.runs.state import RunState
 
 NAMED_FILES, NAMED_LINES = 5, 10
+SWITCH_OFF_SECONDS = 15.0
+"""How long a node may take from the end of its sshd to that of its container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +197,7 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
         unsafe.of_runs[run] = [
             item for item in unpulled(run) if not (_is_gone(item.node, cluster) or (item.node, run) in missing)
         ]
-    if unsafe and (now := if_nodes_ended(context, cluster)):
+    if unsafe and (now := _ended_meanwhile(context, cluster, unsafe)):
         # Nodes end themselves at any time, also while they are asked.
         _refuse_if_unsafe(context, now, checked)
     elif unsafe:
@@ -288,6 +290,16 @@ def refusal(unsafe: Unsafe, cluster: Cluster, *, going: Sequence[str], from_here
     if len(others) > NAMED_LINES:
         others[NAMED_LINES:] = [f"and {len(others) - NAMED_LINES} more"]
     return CheckpointError(f"{cluster.name} is not deleted: {headline}", hint=hint, details="\n".join(others))
+
+
+def _ended_meanwhile(context: Context, cluster: Cluster, unsafe: Unsafe) -> Cluster | None:
+    """As `if_nodes_ended`. A node with a bucket of its own that does not answer may just be switching itself off: that
+    is waited for."""
+    silent = mirror_of(context, cluster) is not None and any(each.hazard is Hazard.SILENT for each in unsafe.on_nodes)
+    deadline = time.monotonic() + (SWITCH_OFF_SECONDS if silent and _running(cluster) else 0.0)
+    while (now := if_nodes_ended(context, cluster)) is None and time.monotonic() < deadline:
+        time.sleep(1.0)
+    return now
 
 
 def if_nodes_ended(context: Context, cluster: Cluster) -> Cluster | None:

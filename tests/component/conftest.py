@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 @pytest.fixture
 def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laptop:
     """It is quick to ask who is silent."""
-    from hvdcloud.lifecycle import logs
+    from hvdcloud.lifecycle import down, logs
     from hvdcloud.remote import connection, ssh
     from tests.support.vanishing import Laptop
 
     monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr(down, "SWITCH_OFF_SECONDS", 0.0)
     for module in (connection, ssh):
         monkeypatch.setattr(module, "CONNECT_SECONDS", 6.0)
     monkeypatch.setattr(ssh, "CHECK_SECONDS", 0.2)
