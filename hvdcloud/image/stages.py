@@ -25,7 +25,7 @@ _STAGES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("RUN /opt/build/framework.sh", "installing {FRAMEWORK_PACKAGE}"),
         ("COPY --from=donor", "copying the CUDA toolkit"),
         ("RUN [ -z", "preparing the CUDA toolkit"),
-        ("RUN set -eu; site=", "compiling Horovod, once, about 2 min"),
+        ("RUN set -eu; site=", "compiling Horovod, once, about 4 min"),
         ("COPY --from=horovod", "copying Horovod"),
         ("RUN echo /opt/horovod", "installing the node program's libraries"),
     ),
@@ -43,7 +43,7 @@ _STAGES: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "own-builder.Dockerfile": (
         ("COPY wheels/", "copying local wheels"),
-        ("RUN /opt/own/prepare.sh", "preparing a node; Horovod, if the image has none, is compiled once, about 2 min"),
+        ("RUN /opt/own/prepare.sh", "preparing a node; Horovod, if the image has none, is compiled once, about 4 min"),
     ),
     "own.Dockerfile": (
         ("COPY --from=builder", "copying {COPIED}"),

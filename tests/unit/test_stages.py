@@ -55,7 +55,7 @@ def test_whatever_takes_time_in_our_dockerfiles_has_words(tmp_path: Path) -> Non
     ("dockerfile", "instruction", "said"),
     [
         ("builder", 'RUN /opt/build/framework.sh "$FRAMEWORK_PACKAGE"', "installing torch 2.13.0+cpu"),
-        ("builder", "RUN set -eu; site=$(echo", "compiling Horovod, once, about 2 min"),
+        ("builder", "RUN set -eu; site=$(echo", "compiling Horovod, once, about 4 min"),
         ("builder", "ARG FRAMEWORK", ""),
         ("base", "COPY --from=builder /opt/venv /opt/venv", "copying the framework"),
         ("base", "COPY --from=builder /opt/horovod /opt/venv", "copying Horovod"),

@@ -184,7 +184,7 @@ def test_the_start_of_the_last_step_is_not_its_end(tmp_path: Path, monkeypatch: 
         steps.draw()
         assert "✓" not in screen.text
         assert "100 %" not in screen.text
-        assert "compiling Horovod, once, about 2 min" in screen.text
+        assert "compiling Horovod, once, about 4 min" in screen.text
         assert "3 min 20 s" in screen.text
         clock.now += 1.0
         before = screen.text
