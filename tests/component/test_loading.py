@@ -23,7 +23,7 @@ def test_what_a_run_starts_on_a_node_loads_nothing_that_sends_notices(module: st
 
 @pytest.mark.parametrize("module", ["run.agent", "run.prepare", "run.rank", "mesh.join", "boot.activity"])
 def test_what_every_node_starts_loads_neither_the_state_of_runs_nor_what_fetches_data(module: str) -> None:
-    rare = {"hvdcloud.runs.state", "hvdcloud.runs.stacks", "hvdcloud.node.data.sets", "datetime", "platform"}
+    rare = {"hvdcloud.runs.state", "hvdcloud.node.data.sets", "datetime", "platform"}
     assert not loaded(f"import hvdcloud.node.__main__, hvdcloud.node.{module}") & rare
 
 

@@ -73,7 +73,7 @@ def test_join_pins_every_peer_and_keeps_the_key_private(cluster: NodeCluster) ->
         answer = cluster.verb("n0", "join", payload=join_request())
 
     assert answer["cores"] == 4
-    assert set(answer) == {"cores", "gpus", "interface", "boot"}
+    assert set(answer) == {"cores", "gpus", "interface"}
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "id_ed25519").stat().st_mode) == 0o600
     assert (folder / "known_hosts").read_text().splitlines() == [

@@ -114,8 +114,8 @@ def test_a_template_gets_its_commented_keys_in_their_places() -> None:
         "+ provider: gce                      # local: containers on this machine · gce: Compute Engine",
         "-   # repository: us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits   # where it is pushed; gce needs one",
         "+   repository: us-central1-docker.pkg.dev/lab-1/hvdcloud/digits   # where it is pushed; gce needs one",
-        "-   # bucket: gs://my-bucket/digits  # default with local: a folder of this machine",
-        "+   bucket: gs://lab-1-hvdcloud/digits  # default with local: a folder of this machine",
+        "-   # bucket: gs://my-bucket/digits  # with gce; local keeps them in a folder of this machine",
+        "+   bucket: gs://lab-1-hvdcloud/digits  # with gce; local keeps them in a folder of this machine",
         "+   project: lab-1",
         "+   network: https://www.googleapis.com/compute/v1/projects/lab-1/global/networks/hvdcloud",
     ]
