@@ -39,19 +39,14 @@ class Refusal(NamedTuple):
         )
 
 
-def is_vm() -> bool:
-    """Whether this node has a metadata server, and so may be allowed to delete VMs."""
-    return bool(machine.facts().get("metadata"))
-
-
 def way() -> str:
     """What happens to nodes that end, in words."""
-    return "deleting" if is_vm() else "switching off"
+    return "deleting" if machine.on_vm() else "switching off"
 
 
 def end_others(nodes: Sequence[str]) -> Refusal | None:
     """End other nodes of this cluster. Returns those that were switched off where they should have been deleted."""
-    refused = _delete(nodes) if is_vm() else dict.fromkeys(nodes, "")
+    refused = _delete(nodes) if machine.on_vm() else dict.fromkeys(nodes, "")
     _power_off(list(refused))
     reasons = [reason for reason in refused.values() if reason]
     return Refusal(tuple(refused), reasons[0]) if reasons else None
@@ -59,7 +54,7 @@ def end_others(nodes: Sequence[str]) -> Refusal | None:
 
 def delete_this_one() -> Refusal | None:
     """Request this node's own deletion; None if it was granted, or if this node is not a VM."""
-    if not is_vm():
+    if not machine.on_vm():
         return None
     refused = _delete([machine.name()])
     return Refusal(tuple(refused), *refused.values()) if refused else None
@@ -67,7 +62,7 @@ def delete_this_one() -> Refusal | None:
 
 def wait_for_the_end(refusal: Refusal | None, *, seconds: float = GONE_SECONDS) -> None:
     """Be ended by the deletion that was granted; without one, or where it does not happen, switch off."""
-    if is_vm() and refusal is None:
+    if machine.on_vm() and refusal is None:
         time.sleep(seconds)
         write_line(f"still here {seconds:.0f} s after the deletion was granted; switching off")
     switch_off()
