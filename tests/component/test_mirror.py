@@ -174,7 +174,8 @@ def test_what_had_arrived_when_the_connection_broke_is_not_sent_again(home: Scen
         here.bring()
     came: list[int] = []
     here.bring(on_bytes=came.append)
-    assert 1_000_000 < sum(came) < 3_000_000
+    # Of what had been sent, some was still on its way: a buffer of the pipe, and what was not yet written.
+    assert 1_000_000 < sum(came) < 5_000_000
     assert here.pulled() == {"large.pt": data, "small.pt": b"s"}
 
 

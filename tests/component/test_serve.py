@@ -14,7 +14,6 @@ import paramiko
 import pytest
 
 from hvdcloud.errors import NodeError
-from hvdcloud.node.mesh.ssh import config
 from hvdcloud.remote.code import Sending, list_code, prepare
 from hvdcloud.remote.keys import new_key_pair
 from hvdcloud.remote.ssh import NodeRefusedError, Session
@@ -81,15 +80,6 @@ def test_verbs_that_follow_each_other_share_one_process(session: Session, node: 
 
 def test_what_follows_a_verb_does_not_wait_until_the_node_has_acknowledged_it(session: Session) -> None:
     assert session.open().sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
-def test_nodes_connect_to_each_other_without_the_slow_key_exchange(tmp_path: Path) -> None:
-    file = tmp_path / "config"
-    file.write_text(config({"n0": 2222}))
-    shown = subprocess.run(["ssh", "-G", "-F", file, "n0"], capture_output=True, text=True, check=True).stdout
-    algorithms = next(line.split()[1] for line in shown.splitlines() if line.startswith("kexalgorithms "))
-    assert "curve25519-sha256" in algorithms
-    assert "sntrup761" not in algorithms
 
 
 def test_after_a_verb_that_failed_the_next_one_has_a_process_of_its_own(
