@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,10 +26,6 @@ def build(
     cache_to: Annotated[
         str | None, typer.Option(help="Send what was built to this repository, for --cache-from.", metavar="HOST/PATH")
     ] = None,
-    sbom: Annotated[
-        Path | None,
-        typer.Option(help="Write the list of the image's packages to this file (CycloneDX, JSON).", metavar="PATH"),
-    ] = None,
     remote: Annotated[bool, typer.Option("--remote", help="Let Google Cloud Build build and push the image.")] = False,
 ) -> None:
     """Build the image that the nodes run, and print its digest.
@@ -48,9 +43,9 @@ def build(
     invocation: Invocation = context.obj
     with invocation.context() as experiment:
         invocation.result = result = (
-            build_remote(experiment, cache_from=cache_from, cache_to=cache_to, sbom=sbom)
+            build_remote(experiment, cache_from=cache_from, cache_to=cache_to)
             if remote
-            else build_image(experiment, push=push, cache_from=cache_from, cache_to=cache_to, sbom=sbom)
+            else build_image(experiment, push=push, cache_from=cache_from, cache_to=cache_to)
         )
         _show_build(invocation.console, result)
 
@@ -73,12 +68,7 @@ def push(context: typer.Context) -> None:
 
 
 def _show_build(console: Console, result: BuildOutcome) -> None:
-    """The digest, and where its SBOM is."""
+    """Whether it was built, and its digest."""
     how = "already exists" if result.cached else f"built in {seconds(result.seconds)}"
     console.answer(f"{result.reference} {how}")
     console.answer(result.digest or result.image_id)
-    if result.sbom is not None:
-        places = [f"in {result.sbom.path}"] if result.sbom.path else []
-        places += ["beside it at the registry"] if result.sbom.digest else []
-        if places:
-            console.answer(f"the SBOM of its {result.sbom.packages} {result.sbom.kind} is {' and '.join(places)}")

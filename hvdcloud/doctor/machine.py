@@ -122,8 +122,8 @@ def _fit(config: Config, platform: Platform) -> Finding:
 
 
 def _registry(provider: str, repository: str | None) -> Finding:
-    """Whether it takes a push."""
-    from hvdcloud.image.publish import referrers
+    """Whether it answers and lets this machine in."""
+    from hvdcloud.image.publish import registry
 
     if repository is None:
         return failed(
@@ -132,20 +132,18 @@ def _registry(provider: str, repository: str | None) -> Finding:
             error=UsageError,
         )
     try:
-        referrers.try_push(repository)
+        registry.digest_at_registry(registry.target_of("none:latest", repository))
     except NodeError as error:
         return unknown(f"not checked: {error.message}", hint=error.hint)
     except CredentialsError as error:
         return failed(f"{repository}: {error.message}", hint=error.hint, error=CredentialsError)
     except ImageError as error:
-        # Its hint is about a push; and the messages of requests are several lines long.
-        reason = re.search(r"\[Errno -?\d+\] \w[\w ]+", error.message)
         return failed(
-            f"{repository}: {f'it cannot be reached: {reason[0]}' if reason else error.message}",
+            f"{repository}: {error.message}",
             hint="check this machine's network and image.repository; hvdcloud setup makes a repository",
             error=ImageError,
         )
-    return fine(f"{repository} takes a push")
+    return fine(f"{repository} answers")
 
 
 def _engine() -> Finding:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import ImageError, UsageError
-from hvdcloud.lifecycle.sbom import SbomOutcome, check_writable, contents_of, keep_sbom, scan_sbom
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import size
 
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from hvdcloud.console import Console
     from hvdcloud.image.engine_stream import BuildEvent, Progress
     from hvdcloud.image.plan.steps import ImagePlan
-    from hvdcloud.image.publish.scan import Vulnerabilities
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.steps import Steps
 
@@ -38,10 +35,6 @@ class BuildOutcome:
     cached: bool
     """Nothing had to be built."""
     seconds: float
-    sbom: SbomOutcome | None = None
-    """None if it was neither asked for nor pushed."""
-    vulnerabilities: Vulnerabilities | None = None
-    """Known ones of the packages in the SBOM; None without a file for the SBOM, or a scanner on this machine."""
 
 
 def build(
@@ -50,35 +43,22 @@ def build(
     push: bool = False,
     cache_from: str | None = None,
     cache_to: str | None = None,
-    sbom: Path | None = None,
 ) -> BuildOutcome:
     """Build what the configuration asks for; with the same content as before, do nothing.
 
     Args:
-        push: push it too, and its SBOM beside it.
+        push: push it too.
         cache_from: repository from which images are pulled instead of built.
         cache_to: repository to which they are sent for that.
-        sbom: write the SBOM to this file, and what a scanner says about it beside it.
 
     Raises:
         ImageError: a step failed, the registry refused, or nodes have another processor than the image is for; details
             hold the last lines.
-        UsageError: a file that the configuration names is missing, `sbom` can't be written, or there is nowhere to push
-            to.
+        UsageError: a file that the configuration names is missing, or there is nowhere to push to.
         NodeError: no Docker engine answers.
     """
-    if sbom is not None:
-        check_writable(sbom)
     built = _build(context, push=push, cache_from=cache_from, cache_to=cache_to)
-    if not push and sbom is None:
-        return built
-    found = contents_of(context, built.reference, wanted=sbom is not None)
-    if push:
-        built = _push(context, built, _repository(context.config))
-    if found is None:
-        return built
-    outcome = keep_sbom(context, found, reference=built.reference, tag=built.tag, digest=built.digest, path=sbom)
-    return replace(built, sbom=outcome, vulnerabilities=scan_sbom(context, outcome))
+    return _push(context, built, push_repository(context.config)) if push else built
 
 
 def warn_of_private_files(context: Context) -> None:
@@ -266,7 +246,7 @@ def _repository(config: Config) -> str:
 
 
 def ensure_image(context: Context, *, before: Callable[[], object] = lambda: None) -> BuildOutcome:
-    """Build if needed; push where nodes pull from a registry. An experiment's image gets no SBOM.
+    """Build if needed; push where nodes pull from a registry.
 
     Args:
         before: called before anything is pulled, built or pushed, maybe more than once; what it raises prevents that.

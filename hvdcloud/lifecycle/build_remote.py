@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import UsageError
@@ -20,12 +19,10 @@ MACHINE = "x86_64"
 """What Cloud Build runs on, and every VM with a GPU that Horovod's images are for."""
 
 
-def build_remote(
-    context: Context, *, cache_from: str | None = None, cache_to: str | None = None, sbom: Path | None = None
-) -> BuildOutcome:
+def build_remote(context: Context, *, cache_from: str | None = None, cache_to: str | None = None) -> BuildOutcome:
     """Let Cloud Build build what the configuration asks for and push it; with the same content as before, do nothing.
 
-    `cache_from`, `cache_to` and `sbom` are refused: they are for images of this machine.
+    `cache_from` and `cache_to` are refused: they are for images of this machine.
 
     Raises:
         UsageError: image.repository or a bucket of Cloud Storage is not set, or a file that the configuration names is
@@ -44,7 +41,7 @@ def build_remote(
 
     started = time.monotonic()
     config = context.config
-    for flag, value in (("--cache-from", cache_from), ("--cache-to", cache_to), ("--sbom", sbom)):
+    for flag, value in (("--cache-from", cache_from), ("--cache-to", cache_to)):
         if value is not None:
             raise UsageError(
                 f"{flag} is for images that are built on this machine, with --remote there is none",

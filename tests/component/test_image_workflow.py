@@ -16,7 +16,6 @@ import yaml
 from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode, ImageError
 from hvdcloud.lifecycle.build import BuildOutcome
-from hvdcloud.lifecycle.sbom import SbomOutcome
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 TAG = "us-central1-docker.pkg.dev/lab/hvdcloud/digits:40a7624386cd"
@@ -27,7 +26,6 @@ OUTCOME = BuildOutcome(
     digest=DIGEST,
     cached=False,
     seconds=1.0,
-    sbom=SbomOutcome(path=Path("sbom.cdx.json"), digest=DIGEST, packages=57),
 )
 
 

@@ -362,7 +362,7 @@ def test_a_registry_that_refuses_or_is_not_there_is_reported(
     examine(project).failed("registry", "docker login", exit_code=3)
     away = {"repository": "127.0.0.1:1/digits", "requirements": None, "device": "cuda"}
     report = examine(well(cloud, tmp_path / "more", image=away))
-    report.failed("registry", "it cannot be reached", "image.repository", exit_code=6)
+    report.failed("registry", "connection refused", "image.repository", exit_code=6)
     unset = {"requirements": None, "device": "cuda"}
     report = examine(well(cloud, tmp_path / "most", image=unset))
     report.failed("registry", "image.repository is not set", "hvdcloud setup", exit_code=2)

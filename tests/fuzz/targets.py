@@ -1,4 +1,4 @@
-"""Everything that reads what a node, a bucket, a registry, Google or a cloned file says, as functions of bytes.
+"""Everything that reads what a node, a bucket, Google or a cloned file says, as functions of bytes.
 
 Each may raise what its users expect, with words that a terminal can show; anything else is a finding.
 """
@@ -24,7 +24,6 @@ from hvdcloud.cluster.state import ClusterState
 from hvdcloud.config.file import load
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.errors import answer_error, operation_errors
-from hvdcloud.image.publish import referrers
 from hvdcloud.json_values import mapping
 from hvdcloud.lifecycle import stacks
 from hvdcloud.lifecycle.context import Context
@@ -495,56 +494,11 @@ def google(data: bytes) -> None:
         _sayable(error.label, error.action, error.region, error.zone, error.permission, error.quota_family)
 
 
-_INDEX: Mapping[str, Any] = {
-    "schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json",
-    "manifests": [{"mediaType": "m", "digest": "sha256:" + "0" * 64, "size": 5}],
-}  # fmt: skip
-
-
-def registry(data: bytes) -> None:
-    """What a registry answers to every question, and in its headers."""
-    from requests import Response
-    from requests.adapters import BaseAdapter
-
-    code, said = (data[0] if data else 0), document(data[1:], [_INDEX, {"token": "t"}, {"errors": [{"message": "m"}]}])
-
-    class Answers(BaseAdapter):
-        def send(self, request: Any, *_: Any, **__: Any) -> Response:
-            found = Response()
-            found.status_code = (200, 201, 202, 401, 403, 404, 412, 500)[code % 8]
-            found.url, found.request, found._content = request.url, request, said
-            header = said[:200].decode("latin-1").translate({10: " ", 13: " ", 0: " "})
-            found.headers.update({"WWW-Authenticate": f"Bearer {header}", "Location": header, "ETag": header})
-            return found
-
-        def close(self) -> None:
-            pass
-
-    class Repository(referrers._Repository):
-        def _login(self) -> tuple[str, str, str]:
-            return "", "", ""
-
-    repository = Repository("127.0.0.1:5000/digits:1")
-    for scheme in ("http://", "https://"):
-        repository._session.mount(scheme, Answers())
-    digest = "sha256:" + "1" * 64
-    artifact = {"digest": "sha256:" + "2" * 64}
-    for ask in (
-        repository.try_upload,
-        lambda: repository.image(digest),
-        lambda: repository.list_referrer(digest, artifact),
-    ):
-        try:
-            ask()
-        except HvdcloudError as error:
-            _error(error)
-
-
 TARGETS: Mapping[str, Target] = {
     target.__name__: target
     for target in (
         *(manifest, state, report, log, answer, wire, prepare, guest_attribute, container_line),
-        *(reply, labels, terminal, config, prices, google, registry),
+        *(reply, labels, terminal, config, prices, google),
     )
 }
 SEEDS = Path(__file__).parent / "seeds"

@@ -28,7 +28,6 @@ _Main = Callable[[list[str]], None]
 
 # What commands load only when they need it.
 _LIBRARIES = (
-    "cyclonedx.output.json",
     "docker",
     "paramiko",
     "google.cloud.compute_v1",

@@ -1,4 +1,4 @@
-"""Nothing that a node, a bucket, a registry or a cloned file says raises anything but an error of ours.
+"""Nothing that a node, a bucket or a cloned file says raises anything but an error of ours.
 
 `make fuzz` looks for longer, led by coverage; what it found is a seed here.
 """
