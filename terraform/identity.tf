@@ -132,35 +132,6 @@ moved {
   to   = google_project_iam_member.node_logs["node"]
 }
 
-# -- builds by Cloud Build (hvdcloud build --remote) --------------------------------------------------------------------
-
-# Without an account of its own a build runs as one that may do nothing here, or more than it needs:
-# https://cloud.google.com/build/docs/cloud-build-service-account-updates
-resource "google_service_account" "build" {
-  project      = var.project
-  account_id   = "hvdcloud-build"
-  display_name = "hvdcloud builds"
-  description  = "managed-by=hvdcloud"
-
-  depends_on = [google_project_service.api]
-}
-
-# The source and the log are in the bucket. Cloud Build's documentation names this role for logs in a bucket of one's own:
-# https://cloud.google.com/build/docs/securing-builds/store-manage-build-logs
-resource "google_storage_bucket_iam_member" "build" {
-  bucket = google_storage_bucket.checkpoints.name
-  role   = "roles/storage.admin"
-  member = "serviceAccount:${google_service_account.build.email}"
-}
-
-resource "google_artifact_registry_repository_iam_member" "build" {
-  project    = var.project
-  location   = google_artifact_registry_repository.images.location
-  repository = google_artifact_registry_repository.images.repository_id
-  role       = "roles/artifactregistry.writer"
-  member     = "serviceAccount:${google_service_account.build.email}"
-}
-
 # -- nodes that delete themselves: off unless self_delete names their cluster ------------------------------------------
 
 resource "google_project_iam_custom_role" "self_delete" {
@@ -334,15 +305,6 @@ resource "google_service_account_iam_member" "operator_head" {
   for_each = toset(length(var.self_replace) > 0 ? var.operators : [])
 
   service_account_id = google_service_account.head[0].name
-  role               = "roles/iam.serviceAccountUser"
-  member             = each.value
-}
-
-# To start a build that runs as an account, too.
-resource "google_service_account_iam_member" "operator_build" {
-  for_each = toset(var.operators)
-
-  service_account_id = google_service_account.build.name
   role               = "roles/iam.serviceAccountUser"
   member             = each.value
 }

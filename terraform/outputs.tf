@@ -35,11 +35,6 @@ output "head_service_account" {
   value       = one(google_service_account.head[*].email)
 }
 
-output "build_service_account" {
-  description = "image.remote.service_account"
-  value       = google_service_account.build.email
-}
-
 output "bucket" {
   description = "checkpoints.bucket, without the cluster's folder"
   value       = "gs://${google_storage_bucket.checkpoints.name}"

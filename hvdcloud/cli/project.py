@@ -178,14 +178,12 @@ def show(context: typer.Context) -> None:
     rows = [[each.key, each.place.text, each.text] for each in settings if not _idle(each, loaded.config.provider)]
     invocation.console.table(["KEY", "FROM", "VALUE"], rows)
     if len(rows) < len(settings):
-        invocation.console.answer("gce.* and image.remote.* count with provider: gce; --json has their defaults too")
+        invocation.console.answer("gce.* counts with provider: gce; --json has its defaults too")
 
 
 def _idle(setting: Setting, provider: str) -> bool:
     """Whether it is a default of Google Cloud's that nothing here asks for."""
-    return (
-        provider == "local" and setting.place.source == "default" and setting.key.startswith(("gce.", "image.remote."))
-    )
+    return provider == "local" and setting.place.source == "default" and setting.key.startswith("gce.")
 
 
 @config_app.command()

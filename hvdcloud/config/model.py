@@ -16,22 +16,6 @@ from hvdcloud.config.ssh import SshMachinesConfig
 from hvdcloud.config.types import BucketUrl, ClusterName, Command, Duration, EnvName, ProjectPath, Text
 
 
-class RemoteBuildConfig(Section):
-    """How `build --remote` uses Cloud Build, in `gce.project`."""
-
-    region: Text = Field(default="global", description="where it builds: global, or e.g. us-central1")
-    machine_type: Literal["E2_MEDIUM", "E2_STANDARD_2", "E2_HIGHCPU_8", "E2_HIGHCPU_32"] = Field(
-        default="E2_HIGHCPU_8", description="what it builds on; compiling Horovod uses every core"
-    )
-    service_account: Text | None = Field(
-        default=None,
-        description="e-mail address of the account that runs it; a terraform output; default: the project's",
-    )
-    endpoint: str | None = Field(
-        default=None, description="another Cloud Build API endpoint: one of Google's; any other only in the environment"
-    )
-
-
 class ImageConfig(Section):
     """What the nodes' containers run."""
 
@@ -74,7 +58,6 @@ class ImageConfig(Section):
         description="file of the project with CA certificates for the build; default: what SSL_CERT_FILE, PIP_CERT or "
         "REQUESTS_CA_BUNDLE names",
     )
-    remote: RemoteBuildConfig = Field(default_factory=lambda: RemoteBuildConfig())
 
     @field_validator("version")
     @classmethod

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from hvdcloud.config.types import is_host_path
 
 ENV_PREFIX = "HVDCLOUD_"
-SERVERS = (("gce", "endpoint"), ("image", "remote", "endpoint"))
+SERVERS = (("gce", "endpoint"),)
 """The keys that name a server to which Google credentials are sent."""
 HOSTS = ("ssh", "hosts")
 """Machines on which nodes are made: a file may name them, and the user is asked once (cluster/confirm_hosts.py)."""

@@ -27,7 +27,6 @@ _TITLES = {
     "artifactregistry": "Artifact Registry",
     "billingbudgets": "Cloud Billing Budget",
     "cloudbilling": "Cloud Billing",
-    "cloudbuild": "Cloud Build",
     "cloudresourcemanager": "Resource Manager",
     "compute": "Compute",
     "iam": "IAM",
@@ -51,7 +50,6 @@ class ApiError(Exception):
         project: where it happened.
         service: the API that said so, as in its address: `compute`, `serviceusage`.
         quota_project: what the credentials count their calls against (`x-goog-user-project`), if they name one.
-        catalogue: what it may mean, for the user; Cloud Build has its own.
     """
 
     message: str
@@ -63,7 +61,6 @@ class ApiError(Exception):
     project: str = ""
     service: str = "compute"
     quota_project: str = ""
-    catalogue: tuple[Rule, ...] = CATALOGUE
 
     def __post_init__(self) -> None:
         # What answers may not be Google, and the patterns below take their time with a very long line.
@@ -89,7 +86,7 @@ class ApiError(Exception):
             # The machine-readable part says more than the wording: a quota without a region is the project's.
             scope = "" if self.region else "globally"
             message = f"{self.quota.get('metricName', '')} {scope} {message}"
-        return next(rule for rule in self.catalogue if rule.holds(names, message, self.status))
+        return next(rule for rule in CATALOGUE if rule.holds(names, message, self.status))
 
     @property
     def action(self) -> Action:

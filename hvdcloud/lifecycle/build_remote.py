@@ -1,22 +1,33 @@
-"""`hvdcloud build --remote`."""
+"""`hvdcloud build --remote`: Google Cloud Build builds and pushes the image, through `gcloud builds submit`."""
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
+import shutil
+import signal
+import subprocess
+import tempfile
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hvdcloud.errors import UsageError
+from hvdcloud.errors import ImageError, InterruptedByUserError, UsageError
 from hvdcloud.interrupts import interrupted_once
-from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
 
 if TYPE_CHECKING:
+    from hvdcloud.image.plan.steps import ImagePlan, Step
     from hvdcloud.lifecycle.build import BuildOutcome
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.storage.gcs import GcsBucket
 
 MACHINE = "x86_64"
-"""What Cloud Build runs on, and every VM with a GPU that Horovod's images are for."""
+"""The processor of Cloud Build's machines, and of every VM with a GPU that Horovod's images are for."""
+_DOCKER = "gcr.io/cloud-builders/docker"
+# Compiling Horovod uses every core and may take more than an hour; a CUDA build holds its donor and three images.
+_SETTINGS = {"timeout": "7200s", "options": {"machineType": "E2_HIGHCPU_8", "diskSizeGb": "200"}}
 
 
 def build_remote(context: Context, *, cache_from: str | None = None, cache_to: str | None = None) -> BuildOutcome:
@@ -25,70 +36,143 @@ def build_remote(context: Context, *, cache_from: str | None = None, cache_to: s
     `cache_from` and `cache_to` are refused: they are for images of this machine.
 
     Raises:
-        UsageError: image.repository or a bucket of Cloud Storage is not set, or a file that the configuration names is
-            missing.
-        CredentialsError: the Cloud Build API is switched off, or a role is missing.
-        ImageError: a step failed (details hold its last lines), or Cloud Build cannot be reached.
-        InterruptedByUserError: Ctrl-C; the build is cancelled.
+        UsageError: image.repository is not set, there is no gcloud, or a file that the configuration names is missing.
+        CredentialsError: the registry refuses us.
+        ImageError: gcloud failed, in words that it has shown; or the registry cannot be reached.
+        InterruptedByUserError: Ctrl-C, which gcloud gets too.
     """
     from hvdcloud.doctor.gpus import check_gpus, needs_of
-    from hvdcloud.google.grants import settled_at
-    from hvdcloud.image.cloudbuild.build import RemoteBuilder
-    from hvdcloud.image.cloudbuild.client import connect
     from hvdcloud.image.plan.provenance import source_labels
     from hvdcloud.image.plan.steps import plan_image
-    from hvdcloud.lifecycle.build import BuildOutcome, push_repository, shown_on, warn_of_private_files
+    from hvdcloud.image.publish import registry
+    from hvdcloud.lifecycle.build import BuildOutcome, push_repository, warn_of_private_files
 
     started = time.monotonic()
     config = context.config
-    for flag, value in (("--cache-from", cache_from), ("--cache-to", cache_to)):
-        if value is not None:
-            raise UsageError(
-                f"{flag} is for images that are built on this machine, with --remote there is none",
-                hint=f"leave {flag} out (image.repository is the cache), or --remote",
-            )
+    if cache_from is not None or cache_to is not None:
+        message = "--cache-from and --cache-to are for images that this machine builds; with --remote it builds none"
+        raise UsageError(message, hint="leave them out (image.repository is the cache), or --remote")
     repository = push_repository(config)
+    gcloud = shutil.which("gcloud")
+    if gcloud is None:
+        hint = "install it (https://cloud.google.com/sdk/docs/install); or hvdcloud build --push builds here"
+        raise UsageError("build --remote needs gcloud, which is not on this machine's PATH", hint=hint)
     check_gpus(config)
-    bucket = _bucket(context)
     warn_of_private_files(context)
     plan = plan_image(config.image, project_dir=config.project_dir, machine=MACHINE, needs=needs_of(config))
     plan = plan.labelled(source_labels(config.project_dir, os.environ))
-    remote, say = config.image.remote, context.console.say
-    with interrupted_once(), context.console.steps() as steps:
-        builder = RemoteBuilder(
-            client=connect(project=config.gce.project, region=remote.region, endpoint=remote.endpoint, on_retry=say),
-            bucket=bucket,
-            log_bucket=_bucket(context, retry_seconds=BRIEF_RETRY_SECONDS),
-            config=config.image,
-            progress=shown_on(context.console, steps),
-            settled_at=settled_at(config.gce.project),
-        )
-        result = builder.build(plan, repository=repository)
-        steps.finish("image", "ready")
+    names = names_of(plan, repository)
+    target = registry.target_of(plan.reference, repository)
+    digest = registry.digest_at_registry(target)
+    cached = digest is not None
+    if digest is None:
+        todo = [
+            step for step in plan.steps if step is plan.last or not registry.digest_at_registry(names[step.reference])
+        ]
+        with tempfile.TemporaryDirectory(prefix="hvdcloud-build-") as work:
+            _pack(todo, Path(work), keep_ca_bundle=config.image.ca_bundle is not None)
+            Path(work, "cloudbuild.json").write_text(json.dumps(build_file(todo, names=names, target=target)))
+            _run([gcloud, *submit(Path(work), config.gce.project, repository)], plan.reference)
+        digest = registry.digest_at_registry(target)
+        if digest is None:
+            message = f"Cloud Build succeeded, but {target} is not at the registry"
+            raise ImageError(message, hint="hvdcloud build --remote builds it again")
     return BuildOutcome(
         reference=plan.reference,
         image_id="",
-        tag=result.reference,
-        digest=result.digest,
-        cached=result.cached,
+        tag=target,
+        digest=digest,
+        cached=cached,
         seconds=time.monotonic() - started,
     )
 
 
-def _bucket(context: Context, *, retry_seconds: float | None = None) -> GcsBucket:
-    """The bucket for checkpoints: Cloud Build gets its source through it, and writes its log there.
+def names_of(plan: ImagePlan, repository: str) -> dict[str, str]:
+    """Reference of each step → `HOST/PATH:TAG`, with the tag by which `--cache-from` knows its image too."""
+    from hvdcloud.image.build.registry_cache import tag_of
+    from hvdcloud.image.publish.registry import target_of
 
-    Not the PROJECT_cloudbuild that gcloud uses: it may not exist yet, and another user who creates a bucket of that
-    name first, in any project, would be sent the source.
+    path = target_of(plan.reference, repository).rpartition(":")[0]
+    return {step.reference: f"{path}:{tag_of(step)}" for step in plan.steps}
+
+
+def build_file(todo: Sequence[Step], *, names: Mapping[str, str], target: str) -> dict[str, Any]:
+    """What cloudbuild.yaml says (https://cloud.google.com/build/docs/build-config-file-schema).
+
+    Args:
+        todo: the steps whose images are not at the registry, in order; the last one's is the image that is wanted.
+        target: where that goes.
     """
-    from hvdcloud.storage.gcs import GcsBucket
+    steps: list[dict[str, Any]] = []
+    for step in todo:
+        name = names[step.reference]
+        tags = dict.fromkeys([name, *([target] if step is todo[-1] else [])])
+        arguments = ["build", "--file", step.dockerfile, *(word for tag in tags for word in ("--tag", tag))]
+        arguments += ["--target", step.target] if step.target else []
+        for key, value in step.arguments.items():
+            arguments += ["--build-arg", f"{key}={names.get(value, value)}"]
+        for key, value in step.labels.items():
+            arguments += ["--label", f"{key}={value}"]
+        # A dollar sign would be one of Cloud Build's own substitutions.
+        arguments = [word.replace("$", "$$") for word in (*arguments, ".")]
+        # Pushed at once: a requirement that can't be installed must not cost the compilation that went before.
+        steps += [{"name": _DOCKER, "dir": _folder(step), "args": arguments}]
+        steps += [{"name": _DOCKER, "args": ["push", name]}] if name != target else []
+    return {"steps": steps, "images": [target], **_SETTINGS}
 
-    url = context.config.checkpoints.bucket or ""
-    if not url.startswith("gs://"):
-        raise UsageError(
-            "Cloud Build gets its source through a bucket of Cloud Storage, and checkpoints.bucket names none",
-            hint="set checkpoints.bucket to gs://BUCKET[/PREFIX] in hvdcloud.yaml",
+
+def submit(work: Path, project: str | None, repository: str) -> list[str]:
+    """The arguments for gcloud. It builds in the region of Artifact Registry that `repository` names, else anywhere."""
+    from hvdcloud.google.registry_hosts import registry_region
+
+    arguments = ["builds", "submit", str(work / "source.tgz"), f"--config={work / 'cloudbuild.json'}"]
+    arguments += [f"--project={project}"] if project else []
+    return [*arguments, f"--region={registry_region(repository) or 'global'}"]
+
+
+def _pack(todo: Sequence[Step], work: Path, *, keep_ca_bundle: bool) -> None:
+    """Write the contexts of the steps, a folder for each, to `source.tgz`."""
+    from hvdcloud.image.plan.context import Context as BuildContext
+    from hvdcloud.storage.base import disk_error
+
+    entries = []
+    for step in todo:
+        for entry in (*step.context.hashed, *step.context.unhashed):
+            # Certificates that only this machine's network needs stay here.
+            sent = (
+                entry if keep_ca_bundle or entry.path != "ca-bundle.crt" else replace(entry, source=None, content=b"")
+            )
+            entries.append(replace(sent, path=f"{_folder(step)}/{entry.path}"))
+    file = work / "source.tgz"
+    try:
+        # Wheels are compressed already.
+        with gzip.open(file, "wb", compresslevel=1) as archive:
+            archive.writelines(BuildContext(hashed=tuple(entries)).stream())
+    except OSError as error:
+        raise disk_error(error, path=file, doing="packing the build's source into") from error
+
+
+def _folder(step: Step) -> str:
+    """`builder-TAG` of `hvdcloud/builder:TAG`."""
+    return step.reference.rpartition("/")[2].replace(":", "-")
+
+
+def _run(command: Sequence[str], reference: str) -> None:
+    """Run gcloud, which shows the build, on standard error; not in the project's folder, whose files it would read."""
+    with interrupted_once(), subprocess.Popen(command, stdout=2, cwd="/") as process:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            # It cancels the build, if there is one yet. Where no terminal told it, this does.
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            where = " ".join(word for word in command if word.startswith(("--project", "--region")))
+            raise InterruptedByUserError(
+                f"interrupted; gcloud says above whether the build of {reference} is cancelled",
+                hint=f"gcloud builds list --ongoing {where} shows it, gcloud builds cancel ID {where} cancels it",
+            ) from None
+    if code != 0:
+        raise ImageError(
+            f"{reference} was not built: gcloud builds submit ended with exit code {code}; what it says is above",
+            hint="correct what gcloud names, then hvdcloud build --remote continues after the steps that are done",
         )
-    bucket = context.bucket(retry_seconds=retry_seconds)
-    assert isinstance(bucket, GcsBucket)
-    return bucket

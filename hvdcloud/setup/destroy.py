@@ -170,7 +170,6 @@ def _dead_keys(config: Config, outputs: Mapping[str, Any], plan: SetupPlan) -> S
         "gce.subnetwork": "google_compute_subnetwork",
         "gce.service_account": "google_service_account",
         "gce.head_service_account": "google_service_account",
-        "image.remote.service_account": "google_service_account",
         "image.repository": "google_artifact_registry_repository",
         "checkpoints.bucket": BUCKET,
     }

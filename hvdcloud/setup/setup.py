@@ -41,7 +41,6 @@ Confirm = Callable[[str], bool]
 _KEYS = {
     **{name: f"gce.{name}" for name in ("project", "network", "subnetwork", "service_account")},
     "repository": "image.repository",
-    "build_service_account": "image.remote.service_account",
     "bucket": "checkpoints.bucket",
 }
 

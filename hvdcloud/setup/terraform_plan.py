@@ -210,19 +210,19 @@ def _name(kind: str, change: Mapping[str, Any], address: str) -> str:
 def _grant(kind: str, values: Mapping[str, Any], *, resource: str) -> str:
     """`grant to user:ann@example.com: storage.objectUser on bucket lab-hvdcloud`.
 
-    What is not known before it is made is the module's own: its role, and the account of nodes, heads or builds, which
-    the resource's name tells.
+    What is not known before it is made is the module's own: its role, and the account of nodes or heads, which the
+    resource's name tells.
     """
     name, _, key = resource.partition("[")
     of_head = name in ("self_replace", "self_delete_by_head") or key == '"head"]'
-    account = f"the {'builds' if 'build' in name else 'heads' if of_head else 'nodes'}' service account"
+    account = f"the {'heads' if of_head else 'nodes'}' service account"
     role = str(values.get("role") or "a role of its own").rpartition("roles/")[2]
     member = values.get("member") or ", ".join(values.get("members") or ()) or account
     what = next((key for key in _IAM_TARGETS if values.get(key)), None)
     if what == "project" or "_project_" in kind:
         where = "the project"
     elif what is None:
-        acted_as = {"operator_build": "builds", "operator_head": "heads"}.get(name, "nodes")
+        acted_as = "heads" if name == "operator_head" else "nodes"
         where = f"the {acted_as}' service account" if "service_account" in kind else kind.split("_iam_")[0]
     else:
         kinds = {"service_account_id": "service account", "repository": "image repository"}

@@ -125,19 +125,6 @@ class GcsBucket:
                 )
             yield piece
 
-    def read_from(self, name: str, start: int) -> bytes:
-        """What a log has from byte `start` on; nothing if it is not longer than that, or not there yet."""
-        with self._explained(f"reading {name}"):
-            blob = self._bucket.blob(self._full(name))
-            try:
-                # The object's checksum says nothing about a part of it.
-                data: bytes = blob.download_as_bytes(start=start, checksum=None, **self._kwargs)
-            except Exception as error:
-                if http_status(error) in (404, 416):
-                    return b""
-                raise
-            return data
-
     def download_many(
         self, items: Sequence[Download], *, workers: int, on_done: Callable[[Download, Exception | None], None]
     ) -> None:

@@ -77,16 +77,6 @@ def test_the_server_that_the_environment_names_gets_it(project: Project, listene
     assert any("Authorization" in asked.headers for asked in heard)
 
 
-def test_a_builds_server_in_the_file_gets_nothing(project: Project, listener: str, heard: list[Asked]) -> None:
-    project.write(
-        "hvdcloud.yaml",
-        "name: digits\nprovider: gce\ncheckpoints: {bucket: 'gs://bucket/runs'}\n"
-        f"image: {{repository: us-docker.pkg.dev/lab/h/d, remote: {{endpoint: '{listener}'}}}}\n",
-    )
-    assert "HVDCLOUD_IMAGE__REMOTE__ENDPOINT" in project.hvdcloud("build", "--remote", expect=2).err
-    assert heard == []
-
-
 @pytest.mark.parametrize("path", [".", "", "./bin:bin"])
 def test_no_program_of_the_project_runs(project: Project, tmp_path: Path, path: str) -> None:
     for name in (

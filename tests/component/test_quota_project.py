@@ -13,7 +13,6 @@ import pytest
 from hvdcloud.errors import CredentialsError
 from hvdcloud.google.credentials import google_credentials
 from hvdcloud.google.errors import ApiError
-from hvdcloud.image.cloudbuild.client import CloudBuild
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.storage.gcs import GcsBucket
 from tests.support.scripted_api import Call, Reply, Script, refusal
@@ -55,20 +54,13 @@ def batches(script: Script, _: Path) -> None:
         compute(script).guest_attributes("us-central1-a", ["digits-0"])
 
 
-def builds(script: Script, _: Path) -> None:
-    credentials, project = google_credentials("mine")
-    CloudBuild(
-        project=project, region="global", credentials=credentials, endpoint=script.url, on_retry=lambda _: None
-    ).tagged("a")
-
-
 def lists_the_bucket(script: Script, login: Path) -> None:
     credentials, _ = google.auth.load_credentials_from_file(str(login))
     bucket = GcsBucket(bucket="b", prefix="", endpoint=script.url, credentials=credentials, retry_seconds=5)
     assert list(bucket.list("")) == []
 
 
-@pytest.mark.parametrize("call", [reads, changes, batches, builds, lists_the_bucket])
+@pytest.mark.parametrize("call", [reads, changes, batches, lists_the_bucket])
 def test_every_request_names_the_quota_project_of_the_login(
     script: Script, login: Path, call: Callable[[Script, Path], None]
 ) -> None:

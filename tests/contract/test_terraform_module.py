@@ -21,7 +21,6 @@ from tests.support.terraform import Workplace, workplace
 
 NODES = "serviceAccount:hvdcloud@test-project.iam.gserviceaccount.com"
 HEADS = "serviceAccount:hvdcloud-head@test-project.iam.gserviceaccount.com"
-BUILDS = "serviceAccount:hvdcloud-build@test-project.iam.gserviceaccount.com"
 EVERYTHING = {
     "nat": "true",
     "other_regions": '{us-east1 = "10.10.16.0/20"}',
@@ -140,7 +139,7 @@ def test_nothing_is_open_to_the_internet(everything: Workplace) -> None:
     assert all(rule["target_tags"] == ["hvdcloud"] for rule in rules)
 
 
-def test_nodes_and_builds_may_only_do_their_work(place: Workplace) -> None:
+def test_nodes_may_only_do_their_work(place: Workplace) -> None:
     applied = place.apply()
     assert applied.returncode == 0, applied.stderr
     assert {(who, role) for who, role, _ in _bindings(place.folder)} == {
@@ -149,8 +148,6 @@ def test_nodes_and_builds_may_only_do_their_work(place: Workplace) -> None:
         (NODES, "roles/storage.objectUser"),  # with a condition
         (NODES, "roles/artifactregistry.reader"),
         (NODES, "roles/logging.logWriter"),
-        (BUILDS, "roles/storage.admin"),
-        (BUILDS, "roles/artifactregistry.writer"),
     }
 
 
@@ -180,16 +177,10 @@ def test_of_data_sets_nodes_read_the_folders_that_were_named_and_nothing_else(ev
     assert readable("", kind="Bucket")
 
 
-def test_operators_may_start_builds_as_the_builds_account(everything: Workplace) -> None:
+def test_operators_may_start_builds(everything: Workplace) -> None:
     who = {"user:ada@example.com", "group:ci@example.com"}
     given = {(role, member) for member, role, _ in _bindings(everything.folder)}
     assert {member for role, member in given if role == "roles/cloudbuild.builds.editor"} == who
-    acting = [
-        binding["member"]
-        for binding in resources(everything.folder)["google_service_account_iam_member"].values()
-        if "hvdcloud-build@" in binding["service_account_id"]
-    ]
-    assert set(acting) == who
 
 
 def test_nodes_may_delete_only_the_clusters_that_were_named(everything: Workplace) -> None:
@@ -229,7 +220,7 @@ def test_a_head_may_make_only_vms_and_disks_of_the_clusters_that_were_named(ever
     (target,) = (each["service_account_id"] for who, each in acting if who == HEADS)
     assert "/hvdcloud@" in target
     operators = ["user:ada@example.com", "group:ci@example.com"]
-    assert sorted(who for who, _ in acting) == sorted([HEADS, *operators, *operators, *operators])
+    assert sorted(who for who, _ in acting) == sorted([HEADS, *operators, *operators])
 
 
 def test_a_head_that_replaces_nodes_may_otherwise_do_what_nodes_may(everything: Workplace) -> None:
@@ -266,7 +257,6 @@ def test_outputs_are_what_hvdcloud_yaml_takes(everything: Workplace) -> None:
         "subnetwork": "hvdcloud",
         "service_account": "hvdcloud@test-project.iam.gserviceaccount.com",
         "head_service_account": "hvdcloud-head@test-project.iam.gserviceaccount.com",
-        "build_service_account": "hvdcloud-build@test-project.iam.gserviceaccount.com",
         "bucket": "gs://test-project-hvdcloud",
         "repository": "us-central1-docker.pkg.dev/test-project/hvdcloud",
     }

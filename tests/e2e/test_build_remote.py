@@ -1,76 +1,99 @@
-"""`hvdcloud build --remote`, as a person types it: Cloud Build's stand-in builds the project's layer on this machine's
-engine, on images that an earlier build seems to have pushed, and `up` would run what came of it."""
+"""`hvdcloud build --remote` with a gcloud that runs the steps of the build file on this machine's engine.
+
+An earlier build seems to have pushed the images that a project's layer is built on.
+"""
 
 from __future__ import annotations
 
 import io
 import json
-import re
+import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from hvdcloud.config.file import load_config
-from hvdcloud.image.cloudbuild.request import names_of
 from hvdcloud.image.plan.steps import ImagePlan, plan_image
-from hvdcloud.lifecycle.build_remote import MACHINE
-from tests.standins.cloudbuild.errors import service_disabled
-from tests.standins.compute import Records
-from tests.support.cloud import PROJECT, Cloud, running_cloud
-from tests.support.harness import Project, Screen, until
+from hvdcloud.lifecycle.build_remote import MACHINE, names_of
+from tests.standins.registry import running_registry
+from tests.support.harness import Project, Screen, project_in
 
 pytestmark = pytest.mark.engine
 
-CREATE = "cloudbuild.projects.locations.builds.create"
+GCLOUD = """#!{python}
+import json, os, subprocess, sys, tarfile, tempfile
+builds, submit, source, *flags = sys.argv[1:]
+asked = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
+build = json.load(open(asked["config"]))
+with open({kept!r}, "w") as file:
+    json.dump({{"command": [builds, submit], "flags": asked, "build": build, "folder": os.getcwd()}}, file)
+try:
+    with tempfile.TemporaryDirectory() as work:
+        with tarfile.open(source) as archive:
+            archive.extractall(work, filter="data")
+        for step in build["steps"] + [{{"args": ["push", name]}} for name in build["images"]]:
+            words = [word.replace("$$", "$") for word in step["args"]]
+            print("step", *words[:1], flush=True)
+            subprocess.run(["docker", *words], cwd=os.path.join(work, step.get("dir", "")), check=True)
+except KeyboardInterrupt:
+    sys.exit("Cancelled")
+except subprocess.CalledProcessError as error:
+    sys.exit(f"build step failed: {{error}}")
+"""
 # A builder image whose pip installs a file, can't find `missing`, and takes its time for `slow`.
 BUILDER = r"""FROM debian:bookworm-slim
 RUN printf '%s\n' '#!/bin/sh' \
     'for word; do requirements=$word; done' \
     'if grep -q missing "$requirements"; then' \
     '    echo "ERROR: No matching distribution found for missing"; exit 1; fi' \
-    'if grep -q slow "$requirements"; then sleep 60; fi' \
+    'if grep -q slow "$requirements"; then echo very slow; sleep 60; fi' \
     'cp "$requirements" /opt/requirements/installed' > /usr/local/bin/pip && chmod +x /usr/local/bin/pip
 """
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    with running_cloud(tmp_path_factory.mktemp("cloud"), machines=False, backing=Records()) as cloud:
-        yield cloud
-        assert cloud.left() == []
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_registry(tmp_path_factory.mktemp("registry"), {}) as host:
+        yield host
 
 
 @pytest.fixture(scope="module")
-def pushed(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory, engine: Any) -> None:
+def pushed(registry: str, tmp_path_factory: pytest.TempPathFactory, engine: Any) -> None:
     """The registry has the builder and the base image that every project's layer is built on."""
-    plan = plan_of(make(cloud, tmp_path_factory.mktemp("first"), requirements="any\n"))
-    content = names_of(plan, repository(cloud)).content
-    login = {"username": "oauth2accesstoken", "password": cloud.emulator.keys.issue(cloud.emulator.keys.email)[0]}
+    plan = plan_of(make(registry, tmp_path_factory.mktemp("first"), "any\n"))
     for step, dockerfile in zip(plan.steps, (BUILDER, "FROM scratch\nLABEL base=true\n"), strict=False):
-        tag = content[step.reference]
+        tag = names_of(plan, f"{registry}/hvdcloud/remote")[step.reference]
         image, _ = engine.images.build(fileobj=io.BytesIO(dockerfile.encode()), tag=tag, rm=True)
-        pushing = engine.api.push(tag, stream=True, decode=True, auth_config=login)
-        assert [item for item in pushing if "error" in item] == []
+        assert [item for item in engine.api.push(tag, stream=True, decode=True) if "error" in item] == []
         engine.images.remove(image.id, force=True)
 
 
 @pytest.fixture
-def faults(cloud: Cloud) -> Iterator[Any]:
-    yield cloud.builds.faults
-    cloud.builds.faults.clear()
+def project(
+    registry: str, pushed: None, buildkit: None, tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], Project]]:
+    """Makes a project with these requirements; what the stand-in leaves on the engine is removed."""
+    monkeypatch.setenv("DOCKER_BUILDKIT", "1")
+    yield lambda requirements: make(registry, tmp_path, requirements)
+    for image in engine.images.list():
+        if any(tag.startswith(f"{registry}/hvdcloud/remote:") for tag in image.tags):
+            engine.images.remove(image.id, force=True)
 
 
-def repository(cloud: Cloud) -> str:
-    return f"{cloud.registry}/hvdcloud/remote"
-
-
-def make(cloud: Cloud, root: Path, *, requirements: str, **settings: Any) -> Project:
-    image = {"repository": repository(cloud), "remote": {"endpoint": cloud.builds.url}, "find_links": "."}
-    project = cloud.project(root, "digits", image=image, **settings)
+def make(registry: str, root: Path, requirements: str) -> Project:
+    image = {"repository": f"{registry}/hvdcloud/remote", "find_links": "."}
+    project = project_in(root, "t-remote", image=image, gce={"project": "lab"})
     project.write("requirements.txt", requirements)
+    programs = root / "programs"
+    programs.mkdir()
+    (programs / "gcloud").write_text(GCLOUD.format(python=sys.executable, kept=str(root / "kept.json")))
+    (programs / "gcloud").chmod(0o755)
+    project.environ["PATH"] = f"{programs}:{os.environ['PATH']}"
     return project
 
 
@@ -79,74 +102,50 @@ def plan_of(project: Project) -> ImagePlan:
     return plan_image(config.image, project_dir=config.project_dir, machine=MACHINE)
 
 
-@pytest.mark.usefixtures("pushed")
-def test_the_image_is_built_elsewhere_and_up_would_run_it(cloud: Cloud, tmp_path: Path, engine: Any) -> None:
-    project = make(cloud, tmp_path, requirements="numpy\n")
-    builds = len(cloud.builds.builds())
+def test_what_the_registry_lacks_is_built_elsewhere_and_its_digest_is_the_answer(
+    project: Callable[[str], Project], registry: str, tmp_path: Path
+) -> None:
+    made = project("numpy\n")
+    reference = plan_of(made).reference
+    built = made.hvdcloud("build", "--remote")
+    again = made.hvdcloud("build", "--remote", "--json").json["result"]
 
-    built = project.hvdcloud("build", "--remote")
-    assert "image: the layer for requirements.txt" in built.err
-    assert "image: pushing the image" in built.err
-    again = project.hvdcloud("build", "--remote", "--json").json["result"]
-
-    reference, digest = plan_of(project).reference, again["digest"]
-    tag = f"{repository(cloud)}:{reference.rpartition(':')[2]}"
-    assert re.fullmatch(rf"{reference} built in \d+\.\d s\n{digest}\n", built.out)
-    assert (again["cached"], again["tag"]) == (True, tag)
-    (build,) = cloud.builds.builds()[builds:]
-    assert [step["id"] for step in build["steps"]] == ["project"]
-    assert build["results"]["images"][0]["digest"] == digest
-    assert build["tags"][0] == "hvdcloud"
-
-    request = json.loads(project.hvdcloud("up", "--dry-run", "--json").out)
-    assert f"{repository(cloud)}@{digest}" in json.dumps(request)
-    login = {"username": "oauth2accesstoken", "password": cloud.emulator.keys.issue(cloud.emulator.keys.email)[0]}
-    image = engine.images.pull(f"{repository(cloud)}@{digest}", auth_config=login)
-    assert image.labels["base"] == "true"
-    engine.images.remove(image.id, force=True)
+    url = f"http://{registry}/v2/hvdcloud/remote/manifests/{reference.rpartition(':')[2]}"
+    accept = "application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.manifest.v1+json"
+    digest = requests.get(url, headers={"Accept": accept}, timeout=10).headers["Docker-Content-Digest"]
+    assert built.out.splitlines()[-1] == again["digest"] == digest
+    assert (again["cached"], again["reference"]) == (True, reference)
+    assert "step build\n" in built.err
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    assert kept["command"] == ["builds", "submit"]
+    assert (kept["flags"]["project"], kept["flags"]["region"], kept["folder"]) == ("lab", "global", "/")
+    assert [step["args"][0] for step in kept["build"]["steps"]] == ["build"]
+    assert kept["build"]["images"] == [again["tag"]]
 
 
-@pytest.mark.usefixtures("pushed")
-def test_a_requirement_that_is_not_there_is_said_with_the_last_lines(cloud: Cloud, tmp_path: Path) -> None:
-    project = make(cloud, tmp_path, requirements="missing\n")
-    said = project.hvdcloud("build", "--remote", expect=6).err
-    assert (
-        "error: the layer for requirements.txt was not built: pip: No matching distribution found for missing" in said
-    )
-    assert "→ correct what pip names, in the file of image.requirements or in a package" in said
+def test_a_build_that_fails_is_said_in_its_own_words(project: Callable[[str], Project]) -> None:
+    said = project("missing\n").hvdcloud("build", "--remote", expect=6).err
+    assert "No matching distribution found for missing" in said
+    assert "was not built: gcloud builds submit ended with exit code 1" in said
 
 
-@pytest.mark.usefixtures("pushed")
-def test_ctrl_c_cancels_the_build(cloud: Cloud, tmp_path: Path) -> None:
-    project = make(cloud, tmp_path, requirements="slow\n")
-    with project.started("build", "--remote", "--verbose") as process:
+def test_ctrl_c_is_gclouds_and_how_to_cancel_is_said(project: Callable[[str], Project]) -> None:
+    with project("slow\n").started("build", "--remote") as process:
         screen = Screen(process)
-        screen.wait_for("image: installing requirements.txt")
+        screen.wait_for("very slow")
         process.send_signal(signal.SIGINT)
-        assert screen.end(within=20) < 15
+        screen.end(within=60)
     assert process.returncode == 130, screen.text
-    build = cloud.builds.builds()[-1]
-    assert f"build {build['id']} of {plan_of(project).reference} is cancelled" in screen.text
-    until(lambda: "finishTime" in cloud.builds.builds()[-1], seconds=20, what="the end of the build")
-    assert cloud.builds.builds()[-1]["status"] == "CANCELLED"
+    assert "Cancelled" in screen.text
+    assert "gcloud builds cancel ID --project=lab --region=global" in " ".join(screen.text.split())
 
 
-@pytest.mark.usefixtures("pushed")
-def test_an_api_that_is_off_says_how_to_switch_it_on(cloud: Cloud, tmp_path: Path, faults: Any) -> None:
-    project = make(cloud, tmp_path, requirements="scipy\n")
-    faults.add(service_disabled(PROJECT), method=CREATE)
-    said = project.hvdcloud("build", "--remote", expect=3).err
-    assert "cannot start a build: the Cloud Build API is switched off in project test-project" in said
-    assert "→ gcloud services enable cloudbuild.googleapis.com --project=test-project, or https://" in said
-
-
-def test_what_it_needs_is_said_before_anything_is_sent(cloud: Cloud, tmp_path: Path) -> None:
-    asked = len(cloud.builds.entries)
-    project = make(cloud, tmp_path, requirements="any\n", checkpoints={})
-    assert "checkpoints.bucket names none" in project.hvdcloud("build", "--remote", expect=2).err
-    image = {"remote": {"endpoint": cloud.builds.url}}
-    project.configure(provider="gce", image=image, checkpoints={"bucket": "gs://bucket/runs"})
-    assert "image.repository is not set" in project.hvdcloud("build", "--remote", expect=2).err
-    refused = project.hvdcloud("build", "--remote", "--sbom", "sbom.json", expect=2).err
-    assert "--sbom is for images that are built on this machine, with --remote there is none" in refused
-    assert len(cloud.builds.entries) == asked
+def test_what_it_needs_is_said_before_anything_is_sent(project: Callable[[str], Project], tmp_path: Path) -> None:
+    made = project("any\n")
+    assert "leave them out" in made.hvdcloud("build", "--remote", "--cache-to", "127.0.0.1:1/x", expect=2).err
+    (tmp_path / "empty").mkdir()
+    made.environ["PATH"] = str(tmp_path / "empty")
+    assert "needs gcloud, which is not on this machine's PATH" in made.hvdcloud("build", "--remote", expect=2).err
+    made.configure(image={})
+    assert "image.repository is not set" in made.hvdcloud("build", "--remote", expect=2).err
+    assert not (tmp_path / "kept.json").exists()

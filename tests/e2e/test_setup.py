@@ -46,7 +46,6 @@ KEYS = {
     ("gce", "network"): NETWORK,
     ("gce", "subnetwork"): SUBNETWORK,
     ("gce", "service_account"): f"hvdcloud@{LAB}.iam.gserviceaccount.com",
-    ("image", "remote", "service_account"): f"hvdcloud-build@{LAB}.iam.gserviceaccount.com",
     ("image", "repository"): f"us-central1-docker.pkg.dev/{LAB}/hvdcloud/digits",
     ("checkpoints", "bucket"): f"gs://{LAB}-hvdcloud/digits",
 }
@@ -320,7 +319,7 @@ def test_a_bucket_with_checkpoints_is_never_replaced_and_outlives_destroy_and_an
     assert "= bucket gs://test-project-hvdcloud: it holds 1 object, 1.0 kB" in gone.err
     assert "left: bucket gs://test-project-hvdcloud: it holds 1 object, 1.0 kB" in gone.out
     assert "1.0 kB, less than $0.01 a month\n  deleted by hand with: gcloud storage rm --recursive gs://" in gone.out
-    dead = "gce.network, gce.subnetwork, gce.service_account, image.remote.service_account, image.repository"
+    dead = "gce.network, gce.subnetwork, gce.service_account, image.repository"
     assert f"still names what is gone: {dead}" in gone.out
     assert set(lab.resources) == {"google_storage_bucket", "google_project_service"}
     assert lab.keys == KEYS

@@ -1,4 +1,4 @@
-"""A cloud on this machine: stand-ins of Compute Engine and Cloud Build; a registry and a bucket with access control."""
+"""A cloud on this machine: a stand-in of Compute Engine; a registry and a bucket with access control."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.providers.gce.doctor.node_rights import RECORDS
-from tests.standins.cloudbuild import BUILDER, CloudBuildServer
 from tests.standins.compute import Emulator
 from tests.standins.compute.errors import ApiError
 from tests.standins.compute.machines import Machines
@@ -38,14 +37,10 @@ SETUP_ACCOUNT = f"hvdcloud@{PROJECT}.iam.gserviceaccount.com"
 """The one that `hvdcloud setup` makes, likewise."""
 HEAD_ACCOUNT = f"hvdcloud-head@{PROJECT}.iam.gserviceaccount.com"
 """The one that it makes for heads that replace nodes."""
-BUILD_ACCOUNT = f"hvdcloud-build@{PROJECT}.iam.gserviceaccount.com"
-"""The one that `hvdcloud setup` makes for builds: may push images and use the bucket."""
-
 LAPTOP = "user:laptop@example.com"
 _NODES = [f"serviceAccount:{each}" for each in (NODES_ACCOUNT, SETUP_ACCOUNT, HEAD_ACCOUNT)]
 BUCKET_POLICY: Sequence[dict[str, Any]] = [
     {"role": "roles/storage.objectUser", "members": [LAPTOP]},
-    {"role": "roles/storage.admin", "members": [f"serviceAccount:{each}" for each in (BUILDER, BUILD_ACCOUNT)]},
     {"role": "roles/storage.objectCreator", "members": _NODES},
     {"role": "roles/storage.objectViewer", "members": _NODES},
     {"role": "roles/storage.objectUser", "members": _NODES, "condition": {"expression": RECORDS}},
@@ -60,7 +55,6 @@ class Cloud:
     emulator: Emulator
     machines: Machines | None
     storage: StorageServer
-    builds: CloudBuildServer
     tokens: TokenServer
     registry: str
     """127.0.0.1:PORT, here and on the machines."""
@@ -180,8 +174,6 @@ def running_cloud(
         def registry_roles(token: str) -> Sequence[str] | None:
             roles = {
                 emulator.keys.email: ("pull", "push"),
-                BUILDER: ("pull", "push"),
-                BUILD_ACCOUNT: ("pull", "push"),
                 NODES_ACCOUNT: ("pull",),
                 SETUP_ACCOUNT: ("pull",),
                 HEAD_ACCOUNT: ("pull",),
@@ -190,7 +182,7 @@ def running_cloud(
             return roles.get(account(token), ()) if emulator.access.settled(account(token)) else ()
 
         def may_use_bucket(email: str) -> bool:
-            known = email in (NODES_ACCOUNT, SETUP_ACCOUNT, HEAD_ACCOUNT, BUILDER, BUILD_ACCOUNT)
+            known = email in (NODES_ACCOUNT, SETUP_ACCOUNT, HEAD_ACCOUNT)
             return known and emulator.access.settled(email)
 
         addresses = tuple({"127.0.0.1", here})
@@ -208,7 +200,6 @@ def running_cloud(
                 iam=Iam(lambda token: f"serviceAccount:{account(token)}" if token else LAPTOP, BUCKET_POLICY),
             )
         )
-        builds = stack.enter_context(CloudBuildServer(storage.url, project=PROJECT, keys=emulator.keys))
         said = (here if machines else "198.51.100.7").encode()
         address = stack.enter_context(answering(lambda _: Reply(said)))
         environ = {
@@ -221,7 +212,6 @@ def running_cloud(
             emulator=emulator,
             machines=backing,
             storage=storage,
-            builds=builds,
             tokens=tokens,
             registry=f"127.0.0.1:{port}",
             environ=environ,

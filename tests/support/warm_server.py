@@ -46,7 +46,6 @@ _OF_TESTS = (
     "psutil",
     "pyte",
     "pytest",
-    "tests.standins.cloudbuild",
     "tests.standins.compute",
     "tests.standins.storage",
     "tests.support.gce_bench",

@@ -59,7 +59,7 @@ def test_a_file_may_not_name_a_server_that_gets_credentials(file: Path, key: tup
     assert variable(key) in error.hint
     file.write_text("name: digits\n")
     config = load_config(file, environ={variable(key): EVIL})
-    assert config.gce.endpoint == EVIL or config.image.remote.endpoint == EVIL
+    assert config.gce.endpoint == EVIL
 
 
 @pytest.mark.parametrize(
@@ -68,18 +68,16 @@ def test_a_file_may_not_name_a_server_that_gets_credentials(file: Path, key: tup
         "gce: {<<: {endpoint: URL}}",
         "gce: {<<: [{disk_gb: 20}, {endpoint: URL}]}",
         "gce: &a {<<: &b {endpoint: URL}, disk_gb: 20}",
-        "image: {remote: &a {endpoint: URL}}\ngce: {<<: *a}",
+        "local: &a {endpoint: URL}\ngce: {<<: *a}",
         "gce: {endpoint: 'https://compute.googleapis.com', endpoint: URL}",
         "gce: {endpoint: URL, endpoint: 'https://compute.googleapis.com'}",
         "gce: {? !!str endpoint : URL}",
-        "image: {remote: {<<: {endpoint: URL}}}",
-        "image: {<<: {remote: {endpoint: URL}}}",
         "<<: {gce: {endpoint: URL}}",
     ],
 )
 def test_yaml_hides_no_server(file: Path, text: str) -> None:
     file.write_text(f"name: digits\n{text.replace('URL', EVIL)}\n")
-    for environ in ({}, {"HVDCLOUD_GCE__DISK_GB": "30"}, {"HVDCLOUD_IMAGE__REMOTE__REGION": "global"}):
+    for environ in ({}, {"HVDCLOUD_GCE__DISK_GB": "30"}):
         with pytest.raises(UsageError):
             load_config(file, environ=environ)
 

@@ -6,7 +6,6 @@ import json
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +13,8 @@ import yaml
 
 from hvdcloud import errors
 from hvdcloud.errors import CredentialsError, HvdcloudError
-from hvdcloud.google.errors import ApiError, answer_error, operation_errors
+from hvdcloud.google.errors import CATALOGUE, ApiError, answer_error, operation_errors
 from hvdcloud.image import engine_stream
-from hvdcloud.image.cloudbuild import build
-from hvdcloud.image.cloudbuild.error_catalogue import CATALOGUE as CLOUD_BUILD
-from hvdcloud.image.engine_stream import Tail
 from hvdcloud.image.publish import registry
 
 PROJECT = "my-project"
@@ -49,7 +45,7 @@ class Row:
 
 TEXT = Path(__file__).with_name("real_errors.yaml").read_text(encoding="utf-8")
 ROWS = [Row(**row) for row in yaml.load(TEXT, getattr(yaml, "CSafeLoader", yaml.SafeLoader))]
-OF_APIS = [row for row in ROWS if row.by in ("answer", "operation", "cloudbuild")]
+OF_APIS = [row for row in ROWS if row.by in ("answer", "operation")]
 
 
 def of_api(row: Row) -> ApiError:
@@ -57,9 +53,6 @@ def of_api(row: Row) -> ApiError:
         (error,) = operation_errors(as_operation(row))
         return error
     assert row.status is not None
-    if row.by == "cloudbuild":
-        error = answer_error(row.status, as_answer(row), project=PROJECT, service="cloudbuild")
-        return replace(error, catalogue=CLOUD_BUILD)
     return answer_error(row.status, as_answer(row), project=PROJECT, service=row.service)
 
 
@@ -101,10 +94,6 @@ def as_operation(row: Row) -> dict[str, Any]:
 
 def shown(row: Row) -> HvdcloudError:
     """What the user sees."""
-    if row.by == "build":
-        ended = {"id": "1", "status": "FAILURE", "failureInfo": {"type": row.code, "detail": row.message}, "steps": []}
-        log: Any = SimpleNamespace(tail=Tail())
-        return build._failure(ended, {}, log)
     if row.by == "push":
         error = engine_stream.push_error(row.message, reference=f"{HOST}/{PROJECT}/images/app:1")
         refused = engine_stream.says_refused(row.message)
@@ -127,7 +116,7 @@ def test_a_real_error_is_of_the_right_class_and_says_what_a_person_can_do(row: R
 def test_a_real_error_leads_to_the_right_action(row: Row) -> None:
     error = of_api(row)
     assert error.action.value == row.action
-    assert (error.rule is error.catalogue[-1]) is row.rest
+    assert (error.rule is CATALOGUE[-1]) is row.rest
 
 
 def test_a_real_error_means_the_same_without_an_http_status() -> None:

@@ -53,7 +53,7 @@ def test_every_function_that_is_a_command_is_registered() -> None:
 
 def test_every_key_has_a_description() -> None:
     keys = reference.config_keys()
-    assert {"name", "image.remote.machine_type", "run.elastic.max", "gce.gpu.type"} <= {key for key, _ in keys}
+    assert {"name", "image.find_links", "run.elastic.max", "gce.gpu.type"} <= {key for key, _ in keys}
     assert [key for key, description in keys if not description] == []
 
 

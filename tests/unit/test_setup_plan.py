@@ -27,18 +27,6 @@ def test_every_change_is_one_named_line_and_the_order_is_that_of_things() -> Non
                     after_unknown={"member": True},
                 ),
                 entry(
-                    "google_storage_bucket_iam_member.build",
-                    ["create"],
-                    after={"bucket": "lab-hvdcloud", "role": "roles/storage.admin"},
-                    after_unknown={"member": True},
-                ),
-                entry(
-                    'google_service_account_iam_member.operator_build["user:ann@lab"]',
-                    ["create"],
-                    after={"member": "user:ann@lab", "role": "roles/iam.serviceAccountUser"},
-                    after_unknown={"service_account_id": True},
-                ),
-                entry(
                     'google_storage_bucket_iam_member.node_rewrites["head"]',
                     ["create"],
                     after={
@@ -94,8 +82,6 @@ def test_every_change_is_one_named_line_and_the_order_is_that_of_things() -> Non
         "± subnetwork hvdcloud (region)",
         "~ bucket gs://lab-hvdcloud (lifecycle_rule; changed outside hvdcloud)",
         "+ grant to the nodes' service account: storage.objectUser on bucket lab-hvdcloud",
-        "+ grant to the builds' service account: storage.admin on bucket lab-hvdcloud",
-        "+ grant to user:ann@lab: iam.serviceAccountUser on the builds' service account",
         "+ grant to the heads' service account: storage.objectUser on bucket lab-hvdcloud, if hvdcloud-run-records",
         "+ grant to the heads' service account: iam.serviceAccountUser on the nodes' service account",
         "- grant to serviceAccount:n@lab: hvdcloudSelfDelete on the project, if hvdcloud-digits",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from hvdcloud.image.cloudbuild.request import Source, build_request, names_of
+from hvdcloud.config.model import ImageConfig
+from hvdcloud.image.plan.steps import plan_image
+from hvdcloud.lifecycle.build_remote import build_file, names_of, submit
 from hvdcloud.providers.gce.plan.firewall import firewall_bodies
 from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
-from tests.standins.cloudbuild.plans import tiny_plan
 from tests.support.gce_requests import SPEC, settings
 from tests.support.gcloud import Gcloud
 from tests.support.http_server import Asked, Reply, answering
@@ -235,34 +237,19 @@ def test_firewall_rules(gcloud: Gcloud, recorder: Recorder) -> None:
 
 
 def test_builds_submit(gcloud: Gcloud, recorder: Recorder, tmp_path: Path) -> None:
-    plan = tiny_plan("0123456789ab")
-    folder = "runs/.hvdcloud/builds"
-    ours = build_request(
-        plan,
-        plan.steps,
-        names=names_of(plan, "us-central1-docker.pkg.dev/lab/hvdcloud/digits"),
-        source=Source(bucket="lab", name=f"{folder}/source-1.tar.gz", generation=17),
-        attempt="hvdcloud-attempt-1",
-        project="lab",
-        logs=f"gs://lab/{folder}",
-        machine_type="E2_HIGHCPU_8",
-        service_account="builder@lab.iam.gserviceaccount.com",
-    )
-    # What no flag says.
-    config = {key: ours[key] for key in ("steps", "images", "tags")} | {"options": {"logging": "GCS_ONLY"}}
-    (tmp_path / "cloudbuild.json").write_text(json.dumps(config))
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "Dockerfile").write_text("FROM scratch\n")
-    done = gcloud.run(
-        *("builds", "submit", str(source), f"--config={tmp_path / 'cloudbuild.json'}", "--async"),
-        *("--project=lab", "--region=us-central1", "--timeout=2h", "--machine-type=e2-highcpu-8", "--disk-size=200GB"),
-        *(f"--gcs-source-staging-dir=gs://lab/{folder}", f"--gcs-log-dir=gs://lab/{folder}"),
-        "--service-account=projects/lab/serviceAccounts/builder@lab.iam.gserviceaccount.com",
-    )
+    """Gcloud takes the build file and the arguments of `build --remote`, and asks for what they say."""
+    repository = "us-central1-docker.pkg.dev/lab/hvdcloud/digits"
+    plan = plan_image(ImageConfig(requirements=None), project_dir=tmp_path, machine="x86_64")
+    file = build_file(plan.steps, names=names_of(plan, repository), target=f"{repository}:{plan.digest}")
+    (tmp_path / "cloudbuild.json").write_text(json.dumps(file))
+    with tarfile.open(tmp_path / "source.tgz", "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("Dockerfile"))
+    # Whose bucket its own would be, gcloud asks Google.
+    done = gcloud.run(*submit(tmp_path, "lab", repository), "--gcs-source-staging-dir=gs://lab/builds")
     path, sent = recorder.recorded(done)
     assert path == "/v1/projects/lab/locations/us-central1/builds"
-    uploaded = sent["source"]["storageSource"]["object"]
-    assert uploaded.startswith(f"{folder}/")
-    named = {"source.storageSource.object": (uploaded, f"{folder}/source-1.tar.gz", "a name of the uploader's choice")}
-    assert_differ_by(sent, ours, named)
+    assert {key: sent[key] for key in ("steps", "images", "timeout")} == {
+        key: file[key] for key in ("steps", "images", "timeout")
+    }
+    assert sent["options"] == file["options"]
+    assert sent["source"]["storageSource"]["object"].endswith(".tgz")

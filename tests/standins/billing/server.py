@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
+from tests.standins.api_errors import body_of, invalid, not_found, not_implemented
 from tests.standins.billing.skus import catalog_skus
-from tests.standins.cloudbuild.errors import body_of, invalid, not_found, not_implemented
 from tests.standins.compute.auth import Keys
 from tests.standins.compute.errors import ApiError, CutError
 from tests.standins.compute.faults import Faults, error_of
