@@ -37,11 +37,6 @@ class ImageConfig(Section):
         default=None,
         description="the framework's version, one that an image can be built for; default: the first; not with base",
     )
-    cuda_donor: Text | None = Field(
-        default=None,
-        description="image whose /usr/local/cuda compiles Horovod for device cuda; default: one of NVIDIA's, or none "
-        "where PyPI has the compiler",
-    )
     repository: Text | None = Field(
         default=None,
         description="where the image is pushed, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits; gce needs one",

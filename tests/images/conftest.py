@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hvdcloud.config.model import ImageConfig
 from hvdcloud.image.build.builder import build
 from hvdcloud.image.engine_stream import BuildEvent
 from hvdcloud.image.plan.versions import Row
-from tests.images.donors import donor_for
+from tests.images.donors import compiled_with, donor_for
 
 Build = Callable[[Row], str]
 
@@ -26,11 +27,14 @@ def built(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Build:
 
     def call(row: Row) -> str:
         if row.label not in references:
-            donor = donor_for(engine, wanted=row.donor, cuda=row.cuda).reference if row.donor else None
-            wanted = {"framework": row.framework, "device": row.device, "version": row.version, "cuda_donor": donor}
+            wanted = {"framework": row.framework, "device": row.device, "version": row.version}
             config = ImageConfig.model_validate({**wanted, "requirements": None})
             project = tmp_path_factory.mktemp(row.label)
-            references[row.label] = build(config, project_dir=project, progress=_show).reference
+            with ExitStack() as stack:
+                if row.donor:
+                    donor = donor_for(engine, wanted=row.donor, cuda=row.cuda).reference
+                    stack.enter_context(compiled_with(row, donor))
+                references[row.label] = build(config, project_dir=project, progress=_show).reference
         return references[row.label]
 
     return call

@@ -1,4 +1,4 @@
-"""Images with a CUDA toolkit, for `image.cuda_donor` where NVIDIA's own can't be pulled.
+"""Images with a CUDA toolkit, to compile Horovod with where NVIDIA's own can't be pulled.
 
 `python -m tests.images.donors` makes all that can be had here, and says what they are called.
 """
@@ -11,10 +11,15 @@ import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdcloud.engine import connect
+from hvdcloud.image.plan import versions
+from hvdcloud.image.plan.versions import Row
 
 REPOSITORY = "hvdcloud-test/cuda-donor"
 DEBIAN_CUDA = "11.8"
@@ -88,6 +93,17 @@ def donor_for(engine: Any, *, wanted: str, cuda: str) -> Donor:
     return of_debian(engine)
 
 
+@contextmanager
+def compiled_with(row: Row, donor: str) -> Iterator[None]:
+    """In this block the version matrix has another donor for a row, and no toolkit from PyPI."""
+    rows = versions.ROWS
+    versions.ROWS = tuple(replace(each, donor=donor, toolkit="") if each is row else each for each in rows)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        versions.ROWS = rows
+
+
 def _build(engine: Any, **options: str) -> str:
     with _DEBIAN.open("rb") as file:
         image, _ = engine.images.build(fileobj=file, rm=True, forcerm=True, **options)
@@ -110,7 +126,7 @@ def main() -> None:
     engine = connect()
     for donor in (of_this_machine(engine), of_debian(engine)):
         if donor is not None:
-            sys.stdout.write(f"image.cuda_donor: {donor.reference}  # CUDA {donor.cuda}\n")
+            sys.stdout.write(f"{donor.reference}: CUDA {donor.cuda}\n")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from hvdcloud.image.plan.versions import Row
 from tests.images import fatbinary
 from tests.images.conftest import Build
 from tests.images.contents import cuda_libraries, file_from, files_named, inside
-from tests.images.donors import donor_for
+from tests.images.donors import compiled_with, donor_for
 
 ROWS = [row for row in versions.ROWS if row.framework == "tensorflow"]
 HOROVOD = "lib/python3.11/site-packages/horovod/tensorflow/mpi_lib.cpython-311-x86_64-linux-gnu.so"
@@ -60,9 +60,10 @@ def builder(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Build:
 
     def call(row: Row) -> str:
         donor = donor_for(engine, wanted=row.donor, cuda=row.cuda).reference
-        wanted = {"framework": row.framework, "device": row.device, "version": row.version, "cuda_donor": donor}
+        wanted = {"framework": row.framework, "device": row.device, "version": row.version}
         config = ImageConfig.model_validate({**wanted, "requirements": None})
-        step = plan_image(config, project_dir=tmp_path_factory.mktemp(row.label)).steps[0]
+        with compiled_with(row, donor):
+            step = plan_image(config, project_dir=tmp_path_factory.mktemp(row.label)).steps[0]
         if not engine.images.list(step.reference):
             ClassicBuilder(engine.api).build(step, progress=ignore)
         return step.reference

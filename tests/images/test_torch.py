@@ -17,7 +17,7 @@ from hvdcloud.image.plan import versions
 from tests.images import fatbinary
 from tests.images.conftest import Build
 from tests.images.contents import cuda_libraries, file_from, files_named, image_bytes, inside, package_bytes
-from tests.images.donors import of_debian, of_this_machine
+from tests.images.donors import compiled_with, of_debian, of_this_machine
 from tests.support.harness import until
 
 ROWS = [row for row in versions.ROWS if (row.framework, row.device) == ("torch", "cuda")]
@@ -125,7 +125,7 @@ def test_a_donor_newer_than_torchs_cuda_is_refused(row: versions.Row, engine: An
     def keep(event: BuildEvent) -> None:
         output.append(event.text)
 
-    config = ImageConfig(device="cuda", version=row.version, cuda_donor=newer[0].reference, requirements=None)
-    with pytest.raises(ImageError):
+    config = ImageConfig(device="cuda", version=row.version, requirements=None)
+    with compiled_with(row, newer[0].reference), pytest.raises(ImageError):
         build(config, project_dir=tmp_path, progress=keep)
     assert any("Horovod would need a newer driver than torch" in line for line in output), output[-20:]

@@ -128,8 +128,6 @@ def plan_image(
     row = None
     if image_config.base is None:
         row = versions.find(image_config.framework, image_config.device, image_config.version)
-        if row.cuda and image_config.cuda_donor:
-            row = replace(row, donor=image_config.cuda_donor, toolkit="")
         row = replace(row, donor=base_images.pinned(row.donor))
     sources = find_sources(
         find_links=image_config.find_links, ca_bundle=image_config.ca_bundle, project_dir=project_dir, machine=machine

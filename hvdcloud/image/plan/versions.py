@@ -27,8 +27,7 @@ class Row:
         cuda: version of the CUDA libraries that the framework brings; "" without.
         capabilities: compute capabilities of GPUs that the framework's wheels and Horovod hold code for, ascending.
         nccl: version of the NCCL that framework and Horovod share; "" without.
-        donor: image with the CUDA toolkit, in /usr/local/cuda, that Horovod is compiled with, unless `image.cuda_donor`
-            names another; "" without.
+        donor: image with the CUDA toolkit, in /usr/local/cuda, that Horovod is compiled with; "" without.
         toolkit: file in dockerfiles/locks/ with wheels that hold a CUDA toolkit: then no donor is needed; "" without.
         keras: the Keras that Horovod's callbacks and optimizer work with; "" without.
         environment: variables that every Python process in the image needs, unless they are set already.

@@ -36,13 +36,11 @@ TRANSFER_SECONDS = 1800
 class Project:
     """A project whose image is `framework/device[/version]`, pushed to a registry of its own."""
 
-    def __init__(self, folder: Path, row: str, registry: str, *, donor: str | None) -> None:
+    def __init__(self, folder: Path, row: str, registry: str) -> None:
         framework, device, *version = row.split("/")
         self.folder = folder
         self.repository = f"{registry}/bench"
         self.image = {"framework": framework, "device": device, "version": version[0] if version else None}
-        if device == "cuda":
-            self.image["cuda_donor"] = donor
         folder.mkdir()
         config = {"name": "bench", "image": {**self.image, "repository": self.repository}}
         (folder / "hvdcloud.yaml").write_text(yaml.safe_dump(config))
@@ -66,10 +64,10 @@ class Project:
             output("docker", "image", "rm", reference)
 
 
-def measure(row: str, *, cold: bool, donor: str | None, folder: Path, engine: SecondEngine) -> dict[str, Any]:
+def measure(row: str, *, cold: bool, folder: Path, engine: SecondEngine) -> dict[str, Any]:
     """Builds, pushes and pulls a row's image, before and after its requirements change."""
     with registry_for(engine, folder) as (registry, storage, seen_as):
-        project = Project(folder / "project", row, registry, donor=donor)
+        project = Project(folder / "project", row, registry)
         try:
             if cold:
                 project.forget()
@@ -135,7 +133,6 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.images", description=__doc__)
     parser.add_argument("--rows", nargs="+", default=ROWS, metavar="FRAMEWORK/DEVICE[/VERSION]", help=" ".join(ROWS))
     parser.add_argument("--cold", action="store_true", help="remove the rows' images first, compile Horovod again")
-    parser.add_argument("--cuda-donor", help="image.cuda_donor, where the row's own can't be pulled")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder for images.json and images.md")
     return parser.parse_args(argv)
 
@@ -152,7 +149,7 @@ def main() -> int:
                 stack.callback(shutil.rmtree, folder)
                 # An engine for each row: none of them finds another's layers there.
                 engine = stack.enter_context(second_engine())
-                found[row] = measure(row, cold=options.cold, donor=options.cuda_donor, folder=folder, engine=engine)
+                found[row] = measure(row, cold=options.cold, folder=folder, engine=engine)
     document = report.document(found, load=load)
     publish("images", document, report.markdown(document), folder=options.results, complete=True)
     return 0
