@@ -38,7 +38,6 @@ def fetch(
             crc32c=entry.crc32c,
             generation=entry.generation or None,
             modified=entry.modified,
-            sha256=entry.sha256,
         )
         for entry, path in wanted
     ]

@@ -32,7 +32,6 @@ LONGEST_COMPONENT = 255
 LAST_SECOND = 253_370_764_800.0
 """The beginning of the year 9999, which is the last that Python's dates know."""
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 # A cluster has at most 1,000 nodes.
 _MANIFEST_NAME = re.compile(r"manifest-(0|[1-9][0-9]{0,2})\.json")
 # Sizes and generations of Cloud Storage have 63 bits.
@@ -53,7 +52,6 @@ class Entry:
     crc32c: str  # Base64 as Cloud Storage writes it.
     generation: int  # Of the object; 0 where it is only announced.
     modified: float  # The file's modification time on its node, seconds since the epoch.
-    sha256: str | None = None  # Hexadecimal, of the same bytes; None: written by a node before there was one.
     version: str | None = None  # Of the object, where others of this name were there before and stay.
 
     @property
@@ -198,7 +196,8 @@ def from_json(data: bytes, *, source: str) -> Manifest:
         names: set[str] = set()
         for number, raw in enumerate(field(value, key, list, "it")):
             where = f"{key}[{number}]"
-            if not isinstance(raw, dict) or set(raw).difference(_ENTRY_KEYS):
+            # A manifest in an older bucket has a SHA-256 of each file too.
+            if not isinstance(raw, dict) or set(raw).difference(_ENTRY_KEYS, ["sha256"]):
                 refuse(f"{where} is not a file")
             entry = Entry(
                 name=field(raw, "name", str, where),
@@ -206,7 +205,6 @@ def from_json(data: bytes, *, source: str) -> Manifest:
                 crc32c=field(raw, "crc32c", str, where),
                 generation=field(raw, "generation", int, where),
                 modified=field(raw, "modified", (int, float), where),
-                sha256=field(raw, "sha256", str, where) if "sha256" in raw else None,
                 version=field(raw, "version", str, where) if "version" in raw else None,
             )
             if entry.version is not None and not _VERSION.fullmatch(entry.version):
@@ -228,8 +226,6 @@ def from_json(data: bytes, *, source: str) -> Manifest:
                 refuse(f"{where} has a number out of range")
             if not CRC32C.fullmatch(entry.crc32c):
                 refuse(f"{_short(entry.crc32c)} is not a CRC32C")
-            if entry.sha256 is not None and not _SHA256.fullmatch(entry.sha256):
-                refuse(f"{_short(entry.sha256)} is not a SHA-256")
             if entry.name in names:
                 refuse(f"{_short(entry.name)} is in it twice")
             names.add(entry.name)

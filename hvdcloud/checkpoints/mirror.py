@@ -53,7 +53,6 @@ def originals(manifest: Manifest) -> list[Original]:
             size=entry.size,
             generation=entry.generation,
             crc32c=entry.crc32c,
-            sha256=entry.sha256,
         )
         for entry in sorted(manifest.files, key=lambda entry: entry.modified, reverse=True)
     ]

@@ -294,7 +294,6 @@ def _remember(verified_files: VerifiedFiles, path: Path, entry: Entry, *, cluste
             size=entry.size,
             path=str(path),
             mtime_ns=path.lstat().st_mtime_ns,
-            sha256=entry.sha256 or "",
         )
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 from hvdcloud.checkpoints.manifest import Entry, load_each, manifest_name
 from hvdcloud.checkpoints.names import refusals
 from hvdcloud.storage.base import Bucket, disk_error, locked
-from hvdcloud.storage.checksum import Checksums, checksums_of_file
+from hvdcloud.storage.checksum import crc32c_of_file
 
 VERSION = 1
 
@@ -33,20 +33,18 @@ class Verified:
     size: int
     path: str  # Absolute, of the local file.
     mtime_ns: int  # Of the local file when it was verified; with `size`, it tells whether it is still that file.
-    sha256: str = ""  # Empty: it was not known when the file was verified.
 
     def key(self) -> tuple[str, str, str]:
         return (self.cluster, self.run, self.name)
 
     def holds(self, entry: Entry) -> bool:
-        """Whether these are the bytes that a manifest promises, as far as it promises them."""
-        return (self.size, self.crc32c) == (entry.size, entry.crc32c) and entry.sha256 in (None, self.sha256)
+        """Whether these are the bytes that a manifest promises."""
+        return (self.size, self.crc32c) == (entry.size, entry.crc32c)
 
 
 def has_bytes_of(path: Path, entry: Entry) -> bool:
     """Whether the file has the bytes that a manifest promises. Raises OSError: it can't be read."""
-    promised = Checksums(size=entry.size, crc32c=entry.crc32c, sha256=entry.sha256)
-    return checksums_of_file(path, with_sha256=entry.sha256 is not None) == promised
+    return crc32c_of_file(path) == (entry.size, entry.crc32c)
 
 
 class VerifiedFiles:
@@ -115,10 +113,8 @@ def _load(path: Path) -> dict[tuple[str, str, str], Verified]:
     kinds = {field.name: int if field.name in ("generation", "size", "mtime_ns") else str for field in fields(Verified)}
     found: dict[tuple[str, str, str], Verified] = {}
     for raw in value["verified"]:
-        # One of an earlier version has no SHA-256.
-        filled = {"sha256": "", **raw} if isinstance(raw, dict) else {}
-        if set(filled) == set(kinds) and all(isinstance(filled[key], kind) for key, kind in kinds.items()):
-            entry = Verified(**filled)
+        if isinstance(raw, dict) and set(raw) == set(kinds) and all(isinstance(raw[k], kinds[k]) for k in kinds):
+            entry = Verified(**raw)
             found[entry.key()] = entry
     return found
 

@@ -14,12 +14,12 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError
-from hvdcloud.storage.checksum import Checksums, checksums_of_file
+from hvdcloud.storage.checksum import crc32c_of_file
 
 # Ending of a file that a download is still writing. A name with it never goes to a bucket, and what a killed
 # download left behind is found by it.
@@ -71,7 +71,6 @@ class ObjectInfo:
     crc32c: str  # Base64, as Cloud Storage writes it; may be empty in a listing where the object had to be read for it.
     generation: int  # Grows whenever the object is replaced; 0 is never a generation.
     updated: float  # Seconds since the epoch.
-    sha256: str = field(default="", compare=False)  # Hexadecimal, of what an upload has read; no bucket knows it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +83,6 @@ class Download:
     crc32c: str
     generation: int | None = None  # Exactly this one; None takes the live one (its bytes must match all the same).
     modified: float | None = None  # Modification time to give the file, seconds since the epoch.
-    sha256: str | None = None  # Hexadecimal; None: CRC32C alone has to do.
 
 
 class Bucket(Protocol):
@@ -117,15 +115,12 @@ class Bucket(Protocol):
         *,
         if_generation: int | None = None,
         crc32c: str | None = None,
-        on_read: Callable[[int], None] | None = None,
     ) -> ObjectInfo:
         """Store a file, and hash it while it is read for that.
 
         Args:
             if_generation: replace only this generation; 0: only where there is no such object.
             crc32c: what the bytes must be. With it, a file that changes on the way is refused.
-            on_read: called with the number of bytes whenever some were read to be sent, in the caller's thread; what is
-                sent again counts once. With it there is no SHA-256, and nothing is kept for one.
 
         Raises ChangedWhileUploadingError: the bytes read are not those of `crc32c`, and the object is untouched;
         PreconditionError: `if_generation` does not hold.
@@ -209,16 +204,14 @@ def ignores_case(folder: Path) -> bool:
 def settle(partial: Path, item: Download) -> None:
     """Make a finished download the file it was meant to be: verified, flushed to disk, renamed in one move.
 
-    Raises CorruptObjectError: size, CRC32C or SHA-256 differ; `partial` is removed and the old target stays.
+    Raises CorruptObjectError: size or CRC32C differ; `partial` is removed and the old target stays.
     """
-    came = checksums_of_file(partial, with_sha256=item.sha256 is not None)
-    if came != Checksums(size=item.size, crc32c=item.crc32c, sha256=item.sha256):
+    size, crc32c = crc32c_of_file(partial)
+    if (size, crc32c) != (item.size, item.crc32c):
         partial.unlink()
-        what = f"{item.size} bytes with CRC32C {item.crc32c} were promised, {came.size} bytes with {came.crc32c} came"
-        if (came.size, came.crc32c) == (item.size, item.crc32c):
-            what = "size and CRC32C are right, and SHA-256 is not, as after a replacement on purpose"
         raise CorruptObjectError(
-            f"{item.name} does not verify: {what}",
+            f"{item.name} does not verify: {item.size} bytes with CRC32C {item.crc32c} were promised, "
+            f"{size} bytes with {crc32c} came",
             hint="the object was damaged or replaced in the bucket; restore it there, or take an earlier checkpoint",
         )
     with partial.open("rb") as file:

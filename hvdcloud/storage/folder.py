@@ -16,7 +16,6 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -37,7 +36,7 @@ from hvdcloud.storage.base import (
     too_large,
     vanished,
 )
-from hvdcloud.storage.checksum import CHUNK, KEPT, Crc32c, Sha256, crc32c_of_descriptor, open_plain
+from hvdcloud.storage.checksum import CHUNK, Crc32c, crc32c_of_descriptor, open_plain
 from hvdcloud.storage.folder_tree import LEADS_NOWHERE, TEMPORARY, FolderTree, Temporary
 from hvdcloud.storage.threads import parallel
 
@@ -181,28 +180,23 @@ class FolderBucket:
         *,
         if_generation: int | None = None,
         crc32c: str | None = None,
-        on_read: Callable[[int], None] | None = None,
     ) -> ObjectInfo:
-        with Sha256(keep=KEPT) as sha:
+        def copy(out: IO[bytes]) -> Crc32c:
+            crc = Crc32c()
+            try:
+                with open_plain(path) as source:
+                    while data := source.read(CHUNK):
+                        crc.update(data)
+                        out.write(data)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ELOOP):
+                    raise
+                raise vanished(path) from error
+            if crc32c not in (None, crc.text()):
+                raise changed(path)
+            return crc
 
-            def copy(out: IO[bytes]) -> Crc32c:
-                crc = Crc32c()
-                try:
-                    with open_plain(path) as source:
-                        while data := source.read(CHUNK):
-                            crc.update(data)
-                            out.write(data)
-                            on_read(len(data)) if on_read else sha.update(data)
-                except OSError as error:
-                    if error.errno not in (errno.ENOENT, errno.ELOOP):
-                        raise
-                    raise vanished(path) from error
-                if crc32c not in (None, crc.text()):
-                    raise changed(path)
-                return crc
-
-            info = self._store(name, copy, if_generation=if_generation)
-            return info if on_read else replace(info, sha256=sha.text())
+        return self._store(name, copy, if_generation=if_generation)
 
     def write(self, name: str, data: bytes, *, if_generation: int | None = None) -> ObjectInfo:
         def copy(out: IO[bytes]) -> Crc32c:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from io import BytesIO, FileIO
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from hvdcloud.storage.base import (
     too_large,
     vanished,
 )
-from hvdcloud.storage.checksum import KEPT, Sha256, crc32c_of_bytes, crc32c_of_file, open_plain
+from hvdcloud.storage.checksum import crc32c_of_bytes, crc32c_of_file, open_plain
 from hvdcloud.storage.gcs_client import make_client
 from hvdcloud.storage.gcs_errors import explain, http_status
 from hvdcloud.storage.threads import Outcome, attempt, parallel
@@ -204,20 +203,10 @@ class GcsBucket:
         *,
         if_generation: int | None = None,
         crc32c: str | None = None,
-        on_read: Callable[[int], None] | None = None,
     ) -> ObjectInfo:
-        sha256 = ""
-
         def send(blob: Any, **options: Any) -> None:
-            nonlocal sha256
-            with open_plain(path) as file, Sha256(keep=KEPT) as sha:
-                source = _WatchedFile(file, (lambda data: on_read(len(data))) if on_read else sha.update)
-                size = os.fstat(file.fileno()).st_size
-                try:
-                    blob.upload_from_file(source, size=size, **options)
-                finally:
-                    # Also where only the answer was lost, and the object exists.
-                    sha256 = sha.text() if source.seen == size and on_read is None else ""
+            with open_plain(path) as file:
+                blob.upload_from_file(file, size=os.fstat(file.fileno()).st_size, **options)
 
         try:
             promised = crc32c or crc32c_of_file(path)[1]
@@ -239,7 +228,7 @@ class GcsBucket:
             raise
         if info.crc32c != promised:
             raise changed(path)
-        return replace(info, sha256=sha256)
+        return info
 
     def write(self, name: str, data: bytes, *, if_generation: int | None = None) -> ObjectInfo:
         def send(blob: Any, **options: Any) -> None:
@@ -306,21 +295,3 @@ class GcsBucket:
 
     def _explain(self, error: BaseException, doing: str) -> Exception:
         return explain(error, doing=doing, url=self.url)
-
-
-class _WatchedFile:
-    """A file that is seen as the library reads it, from its start on; what it would read again is seen once."""
-
-    def __init__(self, file: FileIO, see: Callable[[bytes], None]) -> None:
-        self._file = file
-        self._see = see
-        self.seen = 0
-        self.seek, self.tell = file.seek, file.tell
-
-    def read(self, size: int = -1) -> bytes:
-        start = self._file.tell()
-        data = self._file.read(size) or b""
-        if start == self.seen:
-            self._see(data)
-            self.seen += len(data)
-        return data

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from hvdcloud.errors import CapacityError
 from hvdcloud.storage.base import CorruptObjectError, check_name, disk_error, free_bytes
-from hvdcloud.storage.checksum import Checksums, checksums_of_file, crc32c_of_file
+from hvdcloud.storage.checksum import crc32c_of_file
 from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.folder_tree import TEMPORARY
 
@@ -28,7 +28,6 @@ class Original:
     size: int  # Bytes.
     generation: int
     crc32c: str | None = None  # None: it is not known, as of a log; its size has to do.
-    sha256: str | None = None
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Original:
@@ -38,7 +37,6 @@ class Original:
             size=int(value["size"]),
             generation=int(value["generation"]),
             crc32c=value.get("crc32c"),
-            sha256=value.get("sha256"),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -124,14 +122,10 @@ class Replicas:
 
     def _verify(self, partial: Path, original: Original) -> None:
         if original.crc32c is None:
-            expected: Any = original.size
-            came: Any = partial.stat().st_size
-        elif original.sha256 is None:
-            expected, came = (original.size, original.crc32c), crc32c_of_file(partial)
+            is_whole = partial.stat().st_size == original.size
         else:
-            expected = Checksums(size=original.size, crc32c=original.crc32c, sha256=original.sha256)
-            came = checksums_of_file(partial, with_sha256=True)
-        if came != expected:
+            is_whole = crc32c_of_file(partial) == (original.size, original.crc32c)
+        if not is_whole:
             raise CorruptObjectError(
                 f"{original.name} does not verify: its manifest promises {original.size} bytes with CRC32C "
                 f"{original.crc32c}, and other bytes came",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -20,10 +19,9 @@ from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 from hvdcloud.errors import CheckpointError, ExitCode
 from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.runs.reports import UploadReport
-from hvdcloud.storage.base import Bucket, CorruptObjectError
+from hvdcloud.storage.base import Bucket
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.open import open_bucket
-from tests.support.forged import same_crc32c
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -293,53 +291,6 @@ def test_an_agent_writes_its_own_manifest_again_where_something_else_is_in_its_p
     assert report.complete
     assert "this node writes it again" in report.skipped[0]
     assert scene.pull().files == 3
-
-
-# --- SHA-256 ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_checkpoint_is_verified_by_its_sha256_from_the_node_to_this_disk(scene: Scene) -> None:
-    (scene.directory / "model").write_bytes(b"what the job wrote")
-    assert scene.job().complete
-    manifest = json.loads((scene.folder / manifest_name(CLUSTER, RUN, 1)).read_bytes())
-    assert manifest["files"][0]["sha256"] == hashlib.sha256(b"what the job wrote").hexdigest()
-    path = scene.folder / PREFIX / "@node-1" / "model"
-    times = path.stat()
-    evil = same_crc32c(b"what the job wrote", b"what an enemy ")
-    path.write_bytes(evil)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    error = scene.failed_pull()
-    assert isinstance(error.result.failed[0].error, CorruptObjectError)
-    assert not scene.path("@node-1/model").exists()
-    # The same on this disk, for pull and for down.
-    path.write_bytes(b"what the job wrote")
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert scene.pull().fetched == 1
-    scene.path("@node-1/model").write_bytes(evil)
-    assert list(scene.unverified()) == ["@node-1/model"]
-    assert scene.pull().fetched == 1
-    assert scene.unverified() == {}
-
-
-def test_what_was_verified_by_crc32c_alone_is_read_again_once_there_is_a_sha256(scene: Scene) -> None:
-    scene.put({"model": b"what the job wrote"})
-    scene.pull()
-    assert "sha256" in json.loads(scene.record.read_bytes())["verified"][0]
-    scene.path("@node-1/model").write_bytes(same_crc32c(b"what the job wrote", b"what an enemy "))
-    assert scene.pull().fetched == 0, "an earlier version's manifest knows no better"
-    scene.put({"model": b"what the job wrote"}, sha256=hashlib.sha256(b"what the job wrote").hexdigest())
-    assert list(scene.unverified()) == ["@node-1/model"]
-    assert scene.pull().fetched == 1
-    assert scene.path("@node-1/model").read_bytes() == b"what the job wrote"
-
-
-def test_a_record_of_an_earlier_version_is_read(scene: Scene) -> None:
-    scene.pull()
-    record = json.loads(scene.record.read_bytes())
-    for each in record["verified"]:
-        del each["sha256"]
-    scene.record.write_text(json.dumps(record))
-    assert scene.unverified() == {}
 
 
 @pytest.mark.parametrize("run", ["train", ".git", "..", "20261120-101500-ABC123", "x" * 200])

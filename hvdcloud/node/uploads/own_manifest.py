@@ -78,7 +78,7 @@ class OwnManifest:
 
     def arrived(self, entry: Entry, info: ObjectInfo) -> None:
         """List an upload that was announced."""
-        self.entries[entry.name] = replace(entry, generation=info.generation, sha256=info.sha256 or None)
+        self.entries[entry.name] = replace(entry, generation=info.generation)
         self.announced.pop(entry.name, None)
 
     def save(self, *, complete: bool) -> None:
