@@ -14,7 +14,7 @@ if [ -n "${2-}" ]; then
     ln -s lib $cuda/lib64
 fi
 if [ ! -x $cuda/bin/nvcc ]; then
-    echo "$1 has no nvcc in $cuda/bin: image.cuda_donor has to be an image with a CUDA toolkit, as nvidia/cuda:…-devel-… are" >&2
+    echo "$1 has no nvcc in $cuda/bin: the donor has to be an image with a CUDA toolkit, as nvidia/cuda:…-devel-… are" >&2
     exit 1
 fi
 # Where nvcc does not take Debian's g++, the newest one that it takes; horovod.sh finds it by its name.
