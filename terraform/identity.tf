@@ -8,50 +8,29 @@ resource "google_service_account" "node" {
   depends_on = [google_project_service.api]
 }
 
-# Heads that replace lost nodes may make VMs, which no other node may: they are another account, and the same otherwise.
-resource "google_service_account" "head" {
-  count = length(var.self_replace) > 0 ? 1 : 0
-
-  project      = var.project
-  account_id   = "hvdcloud-head"
-  display_name = "hvdcloud heads that replace nodes"
-  description  = "managed-by=hvdcloud"
-
-  depends_on = [google_project_service.api]
-}
-
 locals {
-  node_members = merge(
-    { node = "serviceAccount:${google_service_account.node.email}" },
-    { for head in google_service_account.head : "head" => "serviceAccount:${head.email}" },
-  )
+  node_member = "serviceAccount:${google_service_account.node.email}"
 }
 
 # Nodes run other people's code. They add checkpoints and read them; they neither replace nor delete one, of no experiment.
 resource "google_storage_bucket_iam_member" "node_adds" {
-  for_each = local.node_members
-
   bucket = google_storage_bucket.checkpoints.name
   role   = "roles/storage.objectCreator"
-  member = each.value
+  member = local.node_member
 }
 
 resource "google_storage_bucket_iam_member" "node_reads" {
-  for_each = local.node_members
-
   bucket = google_storage_bucket.checkpoints.name
   role   = "roles/storage.objectViewer"
-  member = each.value
+  member = local.node_member
 }
 
 # What they rewrite: the manifests, which say what a run has, and what is known of it. A checkpoint that a manifest no
 # longer names is there all the same.
 resource "google_storage_bucket_iam_member" "node_rewrites" {
-  for_each = local.node_members
-
   bucket = google_storage_bucket.checkpoints.name
   role   = "roles/storage.objectUser"
-  member = each.value
+  member = local.node_member
 
   condition {
     title       = "hvdcloud-run-records"
@@ -73,11 +52,10 @@ resource "google_storage_bucket_iam_member" "node_rewrites" {
 # https://cloud.google.com/storage/docs/access-control/iam-permissions
 locals {
   data_grants = {
-    for pair in setproduct(keys(local.node_members), var.data) : "${pair[0]} ${pair[1]}" => {
-      member = local.node_members[pair[0]]
-      bucket = split("/", pair[1])[2]
-      folder = join("/", slice(split("/", pair[1]), 3, length(split("/", pair[1]))))
-    } if split("/", pair[1])[2] != coalesce(var.bucket, "${var.project}-hvdcloud")
+    for url in var.data : url => {
+      bucket = split("/", url)[2]
+      folder = join("/", slice(split("/", url), 3, length(split("/", url))))
+    } if split("/", url)[2] != coalesce(var.bucket, "${var.project}-hvdcloud")
   }
 }
 
@@ -86,7 +64,7 @@ resource "google_storage_bucket_iam_member" "node_reads_data" {
 
   bucket = each.value.bucket
   role   = "roles/storage.objectViewer"
-  member = each.value.member
+  member = local.node_member
 
   dynamic "condition" {
     for_each = each.value.folder == "" ? [] : [each.value.folder]
@@ -104,32 +82,17 @@ resource "google_storage_bucket_iam_member" "node_reads_data" {
 }
 
 resource "google_artifact_registry_repository_iam_member" "node" {
-  for_each = local.node_members
-
   project    = var.project
   location   = google_artifact_registry_repository.images.location
   repository = google_artifact_registry_repository.images.repository_id
   role       = "roles/artifactregistry.reader"
-  member     = each.value
+  member     = local.node_member
 }
 
 resource "google_project_iam_member" "node_logs" {
-  for_each = local.node_members
-
   project = var.project
   role    = "roles/logging.logWriter"
-  member  = each.value
-}
-
-# So that what existed before there was a second account stays as it is.
-moved {
-  from = google_artifact_registry_repository_iam_member.node
-  to   = google_artifact_registry_repository_iam_member.node["node"]
-}
-
-moved {
-  from = google_project_iam_member.node_logs
-  to   = google_project_iam_member.node_logs["node"]
+  member  = local.node_member
 }
 
 # -- nodes that delete themselves: off unless self_delete names their cluster ------------------------------------------
@@ -167,89 +130,13 @@ resource "google_project_iam_member" "self_delete" {
 
   project = var.project
   role    = google_project_iam_custom_role.self_delete[0].name
-  member  = local.node_members["node"]
+  member  = local.node_member
 
   condition {
     title       = "hvdcloud-${each.key}"
     description = "VMs of the cluster ${each.key}"
     expression  = each.value
   }
-}
-
-# A head of an account of its own ends its cluster too.
-resource "google_project_iam_member" "self_delete_by_head" {
-  for_each = { for name, condition in local.vms_of : name => condition if contains(var.self_replace, name) }
-
-  project = var.project
-  role    = google_project_iam_custom_role.self_delete[0].name
-  member  = local.node_members["head"]
-
-  condition {
-    title       = "hvdcloud-${each.key}"
-    description = "VMs of the cluster ${each.key}"
-    expression  = each.value
-  }
-}
-
-# -- heads that replace lost nodes: off unless self_replace names their cluster ----------------------------------------
-
-# What a bulkInsert asks for, how its end and the new node's host key are seen, and the deletion of what is half-made.
-# https://cloud.google.com/compute/docs/reference/rest/v1/instances/insert
-resource "google_project_iam_custom_role" "self_replace" {
-  count = length(var.self_replace) > 0 ? 1 : 0
-
-  project     = var.project
-  role_id     = "hvdcloudSelfReplace"
-  title       = "hvdcloud: replace lost VMs"
-  description = "managed-by=hvdcloud: given only with a condition on the VM's name"
-
-  permissions = [
-    "compute.disks.create",
-    "compute.disks.setLabels",
-    "compute.instances.create",
-    "compute.instances.delete",
-    "compute.instances.get",
-    "compute.instances.getGuestAttributes",
-    "compute.instances.setLabels",
-    "compute.instances.setMetadata",
-    "compute.instances.setServiceAccount",
-    "compute.instances.setTags",
-    "compute.subnetworks.use",
-    "compute.subnetworks.useExternalIp",
-    "compute.zoneOperations.get",
-  ]
-
-  depends_on = [google_project_service.api]
-}
-
-# Names as with self_delete, of VMs and of their disks. What is neither, such as the subnetwork, has no name that would
-# tell the cluster; and where Compute Engine asks the project, not the VM, for the right to make one, the name does not matter.
-resource "google_project_iam_member" "self_replace" {
-  for_each = toset(var.self_replace)
-
-  project = var.project
-  role    = google_project_iam_custom_role.self_replace[0].name
-  member  = local.node_members["head"]
-
-  condition {
-    title       = "hvdcloud-${each.value}"
-    description = "VMs of the cluster ${each.value}"
-
-    expression = join(" || ", [
-      "(resource.type != \"compute.googleapis.com/Instance\" && resource.type != \"compute.googleapis.com/Disk\")",
-      "(resource.name.extract(\"/instances/{name}\").startsWith(\"${each.value}-\") && resource.name.extract(\"/instances/${each.value}-{number}-\") == \"\")",
-      "(resource.name.extract(\"/disks/{name}\").startsWith(\"${each.value}-\") && resource.name.extract(\"/disks/${each.value}-{number}-\") == \"\")",
-    ])
-  }
-}
-
-# A new node has the account of the existing ones, not the head's.
-resource "google_service_account_iam_member" "self_replace" {
-  count = length(var.self_replace) > 0 ? 1 : 0
-
-  service_account_id = google_service_account.node.name
-  role               = "roles/iam.serviceAccountUser"
-  member             = local.node_members["head"]
 }
 
 # -- people and CI jobs that use hvdcloud ------------------------------------------------------------------------------
@@ -301,10 +188,3 @@ resource "google_service_account_iam_member" "operator" {
   member             = each.value
 }
 
-resource "google_service_account_iam_member" "operator_head" {
-  for_each = toset(length(var.self_replace) > 0 ? var.operators : [])
-
-  service_account_id = google_service_account.head[0].name
-  role               = "roles/iam.serviceAccountUser"
-  member             = each.value
-}

@@ -30,11 +30,6 @@ output "service_account" {
   value       = google_service_account.node.email
 }
 
-output "head_service_account" {
-  description = "gce.head_service_account of the clusters in self_replace; null: there are none"
-  value       = one(google_service_account.head[*].email)
-}
-
 output "bucket" {
   description = "checkpoints.bucket, without the cluster's folder"
   value       = "gs://${google_storage_bucket.checkpoints.name}"

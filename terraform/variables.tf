@@ -81,23 +81,6 @@ variable "self_delete" {
   }
 }
 
-variable "self_replace" {
-  description = "Names of clusters whose head may make VMs: lost nodes of an elastic run, while no client is attached."
-  type        = list(string)
-  default     = []
-
-  validation {
-    condition     = alltrue([for name in var.self_replace : can(regex("^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$", name))])
-    error_message = "Each of self_replace is a cluster's name: at most 40 lower-case letters, digits and hyphens, and a letter first."
-  }
-
-  validation {
-    # https://cloud.google.com/iam/quotas: bindings of one role to one member with different conditions.
-    condition     = length(var.self_replace) <= 20
-    error_message = "IAM takes at most 20 clusters in self_replace."
-  }
-}
-
 variable "data" {
   description = "Data sets that nodes may read: gs://BUCKET or gs://BUCKET/FOLDER, of any project."
   type        = list(string)

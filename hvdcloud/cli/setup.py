@@ -83,14 +83,6 @@ def setup(
             "--self-delete/--no-self-delete", help="Let this cluster's nodes delete themselves; default: yes."
         ),
     ] = None,
-    self_replace: Annotated[
-        bool | None,
-        typer.Option(
-            "--self-replace/--no-self-replace",
-            help="Let this cluster's head, and so its jobs, make VMs: it replaces lost nodes of an elastic run; "
-            "default: no.",
-        ),
-    ] = None,
     plan_only: Annotated[
         bool, typer.Option("--plan-only", "--dry-run", help="Show what would be done; change nothing.")
     ] = False,
@@ -145,7 +137,6 @@ def setup(
         budget_dollars=budget,
         billing_account=billing_account,
         self_delete=self_delete,
-        self_replace=self_replace,
     )
     invocation.result = result = lifecycle.setup(
         config, file, options, console=invocation.console, confirm=confirm, plan_only=plan_only, adopt=adopt

@@ -104,8 +104,6 @@ class Node:
     """Where its sshd answers the other nodes."""
     host: str = ""
     """The machine of the user's that it is on; empty where its provider makes the machine."""
-    made: str = ""
-    """When, as its provider writes it: tells it from its successor of the same name; empty: it has no such."""
     spot: bool = False
     """Its provider may preempt it at any time."""
     proxy_command: str | None = None

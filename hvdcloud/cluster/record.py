@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
-from hvdcloud.cluster.model import Cluster, Node, NodeState
+from hvdcloud.cluster.model import Cluster, NodeState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +22,6 @@ class MemberRecord:
     cores: int = 0
     gpus: int = 0
     interface: str = ""
-    made: str = ""
-    """When its provider made it, which tells it from its successor of the same name; empty: not known."""
-    made_after: tuple[str, ...] = ()
-    """Runs that began before it replaced a node of its name: what its predecessor held of them is lost."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """Keys of a later version, kept when the file is written again."""
 
@@ -64,15 +60,6 @@ class ClusterRecord:
     def has_joined(self, name: str) -> bool:
         """Whether the node of this name has the mesh key; true of every node if no node is recorded."""
         return not self.nodes or any(node.name == name for node in self.nodes)
-
-    def is_replacement(self, node: Node) -> bool:
-        """Whether the cluster's head replaced this node since it was recorded (node/elastic/replace.py)."""
-        made = next((member.made for member in self.nodes if member.name == node.name), "")
-        return bool(node.index and node.made and made and node.made != made)
-
-    def lost_predecessors(self) -> set[tuple[int, str]]:
-        """(index, run) where a node was replaced after the run, so that what its predecessor held is lost."""
-        return {(node.index, run) for node in self.nodes for run in node.made_after}
 
     def applied_to(self, cluster: Cluster) -> Cluster:
         """The cluster with the recorded size; a node that runs and has not joined is still starting."""

@@ -98,11 +98,6 @@ class GceConfig(Section):
         description="the nodes' service account, which a job acts as; a terraform output. default: the project's "
         "default account",
     )
-    head_service_account: str | None = Field(
-        default=None,
-        description="the head's service account, where it is not the others': it may replace lost nodes; a terraform "
-        "output",
-    )
     self_delete: bool | None = Field(
         default=None,
         description="whether the nodes' tokens may be used for Compute Engine, so that nodes delete themselves and "

@@ -116,20 +116,18 @@ class Context:
         )
 
     def query(self) -> Cluster | None:
-        """The cluster as its provider sees it, with what this machine remembers of it; replaced nodes are pinned.
+        """The cluster as its provider sees it, with what this machine remembers of it.
 
         Raises:
             UnseenError: none was found, but not every place answered.
             UsageError: it is another project's, and its name was not typed.
         """
-        from hvdcloud.remote.join import adopt_replaced_nodes
-
         found = self.provider.cluster(self.name)
         if found is None:
             return None
         if self.only_own:
             self.refuse_others(found)
-        return adopt_replaced_nodes(self.state, as_known_here(found), host_keys=self.provider.host_keys)
+        return as_known_here(found)
 
     def refuse_others(self, cluster: Cluster | None) -> None:
         """Raises UsageError if this machine made the cluster for a project in another folder, and that is there."""

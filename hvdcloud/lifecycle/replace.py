@@ -15,7 +15,7 @@ from hvdcloud.lifecycle.context import STATE_SECONDS
 from hvdcloud.lifecycle.resize import Change, add_nodes
 from hvdcloud.providers.base import NodeProgress, Stage
 from hvdcloud.remote.join import spec_of
-from hvdcloud.runs.replacement import CLIENT, Failure, Found, Pace, ReplacementPolicy, index_of
+from hvdcloud.runs.replacement import Failure, Found, Pace, ReplacementPolicy, index_of
 from hvdcloud.runs.state import RunState
 from hvdcloud.visible import says
 
@@ -45,11 +45,12 @@ class _AbandonedError(Exception):
 class Replacer:
     """Watches for lost nodes of an active elastic run, in a thread of its own, and replaces them."""
 
-    def __init__(self, context: Context, run_id: str, *, pace: Pace = CLIENT) -> None:
+    def __init__(self, context: Context, run_id: str, *, pace: Pace | None = None) -> None:
         self._context = context
         self._run = run_id
+        pace = pace or Pace()
         self._check_seconds = pace.check
-        self._policy = ReplacementPolicy(pace, attached=True)
+        self._policy = ReplacementPolicy(pace)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="replace nodes", daemon=True)
         self._lost: Collection[str] = ()
@@ -128,8 +129,7 @@ class Replacer:
             if now is None:
                 return True
             self._note_lost(now)
-            # The head has begun with those that it is making before a client was attached.
-            due = self._policy.due(now=time.monotonic(), most=limits.max, making=state.making)
+            due = self._policy.due(now=time.monotonic(), most=limits.max)
             if now.unseen:
                 due = self._not_reached_by_head(due, now, state)[: self._context.provider.spare_places(now)]
             if due:

@@ -168,11 +168,6 @@ def _check_run(run: RunState | None, nodes: int, cluster: Cluster) -> None:
             f"{counted(cluster.expected_nodes, 'node')} that it began with",
             hint=f"hvdcloud stop --name {cluster.name} ends it; run.elastic lets the next one run with more or fewer",
         )
-    if run.making:
-        raise NodeError(
-            f"the head is replacing {', '.join(run.making)}",
-            hint=f"hvdcloud logs --name {cluster.name} shows when that is done; then resize again",
-        )
     if not (limits.min or 1) <= nodes <= (limits.max or nodes):
         raise UsageError(
             f"run {run.run} takes {limits.min} to {limits.max} nodes, not {nodes}",
@@ -239,7 +234,6 @@ def add_nodes(
             made=made,
             # A run continues without a node that is lost; the head has to know its new peers, and they their peers.
             needed={spec.node_name(0), *names} if run else running | set(names),
-            active_run=run.run if run else None,
         )
         if run:
             _send_checkpoints(context, spec, run, made)
@@ -321,7 +315,6 @@ def _shrink(
             spec_of(context.state, cluster, nodes=nodes),
             rest,
             needed={node.name for node in rest if node.index == 0},
-            active_run=run.run if run else None,
         )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.cluster.nodes_gone import not_whole
 from hvdcloud.doctor.command import ASSIGNMENT
-from hvdcloud.errors import HvdcloudError, OutputClosedError, UsageError, first_of
+from hvdcloud.errors import OutputClosedError, UsageError, first_of
 from hvdcloud.lifecycle import notify
 from hvdcloud.lifecycle.changes import changes_since_up
 from hvdcloud.lifecycle.data import data_request, remembered, show_data
@@ -38,7 +38,6 @@ from hvdcloud.lifecycle.run_model import RunResult, result_of_followed
 from hvdcloud.lifecycle.run_options import RunOptions
 from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.remote.code import Sending, list_code, prepare
-from hvdcloud.remote.join import spec_of
 from hvdcloud.remote.ssh import NodeRefusedError
 from hvdcloud.runs import horovod_args
 from hvdcloud.runs.reports import plain_name
@@ -198,7 +197,6 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "gloo_timeout": timeout,
         "stuck": config.limits.stuck,
         "elastic": elastic,
-        "orders": _vm_templates(context, cluster) if elastic else None,
         "down_when_done": options.down_when_done,
         "detached": options.detach,
         "about": _about(context, cluster, command, record),
@@ -309,16 +307,6 @@ def _about(context: Context, cluster: Cluster, command: Sequence[str], record: C
         gpus=sum(node.gpus for node in record.nodes),
     )
     return {key: value for key, value in asdict(about).items() if value or key != "gpus"}
-
-
-def _vm_templates(context: Context, cluster: Cluster) -> Mapping[str, Any] | None:
-    """What the head needs to replace lost nodes while no client follows the run; None where it cannot."""
-    try:
-        spec = spec_of(context.state, cluster, nodes=cluster.expected_nodes)
-        return context.provider.vm_templates(spec, cluster, range(1, context.config.most_nodes))
-    except HvdcloudError as error:
-        context.console.warn(f"{error.message}; lost nodes are replaced only while a client follows the run")
-        return None
 
 
 def _secrets(config: Config) -> dict[str, str]:

@@ -25,7 +25,6 @@ from hvdcloud.runs.state import RunState
 
 if TYPE_CHECKING:
     from hvdcloud.node.data.sets import DataRequest
-    from hvdcloud.node.vms.templates import VmTemplates
 
 _DETACH_SECONDS = 15.0
 
@@ -49,7 +48,6 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
             controller=str(request.get("controller", "gloo")),
             elastic=_elastic(request),
             stuck=None if request.get("stuck") is None else float(request["stuck"]),
-            vm_templates=_vm_templates(request.get("orders")),
             data=_data(request.get("data")),
             beat=float(request.get("beat", BEAT_SECONDS)),
             start=float(request.get("start", START_SECONDS)),
@@ -84,14 +82,6 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
         # The supervisor holds it, and this process may have more to do.
         lock.release()
     return {"ok": True}
-
-
-def _vm_templates(value: Any) -> VmTemplates | None:
-    if value is None:
-        return None
-    from hvdcloud.node.vms.templates import VmTemplates
-
-    return VmTemplates.of(value)
 
 
 def _data(value: Any) -> DataRequest | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hvdcloud.checks import Finding, failed
 from hvdcloud.errors import CapacityError, HvdcloudError, TeardownError, UsageError
@@ -269,13 +269,6 @@ class Provider(Protocol):
     ) -> Sequence[Leftover]:
         """Delete these nodes, also such as are being made; returns what is not proven gone. Gone already is success."""
 
-    def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
-        """What the head needs to make these nodes again by itself (node/elastic/replace.py). Holds no secret.
-
-        Returns:
-            None: here it cannot, or nothing ends the cluster.
-        """
-
     def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
         """Start stopped nodes again, with all that they hold, and wait until they are ready.
 
@@ -288,9 +281,6 @@ class Provider(Protocol):
         Raises:
             NodeError: one does not start.
         """
-
-    def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
-        """By name the host keys of those that say they are ready; from where only they and the provider can write."""
 
     def set_size(self, name: str, nodes: int) -> None:
         """Write into the labels, where they can be changed, how many nodes the cluster has.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.errors import HvdcloudError, NodeError, first_of
 from hvdcloud.json_values import text
@@ -18,34 +18,6 @@ from hvdcloud.visible import says
 if TYPE_CHECKING:
     from hvdcloud.cluster.state import ClusterState
     from hvdcloud.config.data import DataConfig
-
-
-def adopt_replaced_nodes(
-    state: ClusterState, cluster: Cluster, *, host_keys: Callable[[Sequence[Node]], Mapping[str, str]]
-) -> Cluster:
-    """The cluster, after the nodes that its head has replaced are pinned; one that is not ready yet is starting.
-
-    `host_keys` asks the provider for the host keys of nodes that are ready. Raises HvdcloudError: it does not answer.
-    """
-    record = state.record_of(cluster.id)
-    if record is None:
-        return cluster
-    found = [node for node in cluster.nodes if node.state is NodeState.RUNNING and record.is_replacement(node)]
-    if not found:
-        return cluster
-    keys = host_keys(found)
-    made = {node.name: node.made for node in found if node.name in keys}
-    if made:
-        pin_known(state, cluster.nodes, {**pinned(state), **keys})
-        # The head replaces nodes for the run that no client follows, which is the newest.
-        nodes = [
-            replace(node, made=made[node.name], made_after=record.runs[:-1]) if node.name in made else node
-            for node in record.nodes
-        ]
-        state.save(replace(record, nodes=tuple(nodes)))
-    starting = {node.name for node in found} - keys.keys()
-    seen = (replace(node, state=NodeState.STARTING) if node.name in starting else node for node in cluster.nodes)
-    return replace(cluster, nodes=tuple(seen))
 
 
 def spec_of(state: ClusterState, cluster: Cluster, *, nodes: int) -> ClusterSpec:
@@ -83,7 +55,6 @@ def join(
     *,
     made: Sequence[Node] = (),
     needed: Collection[str] | None = None,
-    active_run: str | None = None,
     keep: Callable[[Fleet], object] | None = None,
 ) -> None:
     """Pin host keys, send every node the mesh key and the pins of all others, and record the nodes as members.
@@ -95,7 +66,6 @@ def join(
         made: those of them that were made just now. Their host keys were read through the provider and replace what
             was pinned under their names; of all others the pinned keys stay.
         needed: the names of those that must answer; the others learn of their new peers if they do. None: all.
-        active_run: continues meanwhile, so that a node that was made now is part of it.
         keep: takes the sessions over; without it they are closed.
 
     Raises NodeError: one that is needed does not answer, or is not the node that was pinned.
@@ -129,7 +99,7 @@ def join(
     failed += _unreached(nodes, answers)
     if failed:
         raise first_of(failed)
-    _remember(state, spec, nodes, answers, new=ready.keys(), active_run=active_run)
+    _remember(state, spec, nodes, answers, new=ready.keys())
 
 
 def pin_known(state: ClusterState, nodes: Sequence[Node], keys: Mapping[str, str]) -> list[Node]:
@@ -182,11 +152,9 @@ def _remember(
     answers: Mapping[str, Mapping[str, Any]],
     *,
     new: Collection[str],
-    active_run: str | None,
 ) -> None:
     record = state.record_of(spec.id) or ClusterRecord(id=spec.id)
     before = {node.name: node for node in record.nodes}
-    earlier_runs = tuple(run for run in record.runs if run != active_run)
     members = []
     for node in nodes:
         member, answer = before.get(node.name), answers.get(node.name)
@@ -196,8 +164,6 @@ def _remember(
                 cores=whole(answer.get("cores")) or 0,
                 gpus=whole(answer.get("gpus")) or 0,
                 interface=text(answer.get("interface")),
-                made=node.made,
-                made_after=earlier_runs if node.name in new else member.made_after if member else (),
             )
         if member is not None:
             members.append(member)

@@ -51,7 +51,7 @@ def unsaved(
     if record is None:
         return []
     # No run was ever sent to a node that has not joined.
-    members = tuple(node for node in cluster.nodes if record.has_joined(node.name) and not record.is_replacement(node))
+    members = tuple(node for node in cluster.nodes if record.has_joined(node.name))
     cluster = replace(cluster, nodes=members)
     found = [
         Unsaved(

@@ -1,11 +1,8 @@
 """Which lost nodes of an elastic run are replaced, when, and what is said about it. Pure: no clock, no network.
 
-Two programs follow this policy: an attached client (lifecycle/replace.py) and, while no client is attached, the run's
-head (node/elastic/replace.py). Both replace what the provider calls gone or stopped: a node that is frozen, or that the
-head cannot reach, may come back with all that it holds, and the head then takes it back. A client also replaces a node
-whose machine of the user's does not answer, where the head has lost it too and another machine is free.
-
-Standard library only: this module is copied into the image.
+An attached client follows it (lifecycle/replace.py). It replaces what the provider calls gone or stopped: a node that
+is frozen, or that the head cannot reach, may come back with all that it holds, and the head then takes it back. It also
+replaces a node whose machine of the user's does not answer, where the head has lost it too and another machine is free.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ class Found(Enum):
     STOPPED = "has stopped"
     SILENT = "is on a host that does not answer"
     RUNNING = "runs"
-    """Or it is frozen, or starts, or another program replaces it: it is left alone."""
+    """Or it is frozen, or starts: it is left alone."""
 
 
 class Failure(Enum):
@@ -45,21 +42,15 @@ class Failure(Enum):
 class Pace:
     """How long the policy waits for what, in seconds."""
 
-    confirm: float
+    confirm: float = 1.0
     """A node has to be lost, and seen to be lost twice, for this long: many come back."""
     silent: float = 30.0
     """The same for a node whose host does not answer."""
-    unattended: float = 0.0
-    """The head waits until no client has been attached for this long: one that lost its connection is back by then."""
     check: float = 3.0
     """Between two questions to the provider."""
     first_pause: float = 10.0
     """After a failure. Where there is no room now, there may be some in a few minutes."""
     longest_pause: float = 300.0
-
-
-CLIENT = Pace(confirm=1.0)
-HEAD = Pace(confirm=10.0, unattended=20.0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,14 +72,10 @@ class ReplacementPolicy:
 
     Args:
         pace: how long it waits for what.
-        attached: an attached client decides. It replaces all lost nodes together, when one of them is due; the head
-            replaces each by itself, and none while a client is attached.
     """
 
-    def __init__(self, pace: Pace, *, attached: bool) -> None:
+    def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        self._attached = attached
-        self._unattended_since: float | None = None
         self._cases: dict[str, _Case] = {}
         self.given_up = False
         """Whether no node of this run is replaced any more."""
@@ -108,31 +95,22 @@ class ReplacementPolicy:
         for name, case in self._cases.items():
             case.certain, case.silent = name in certain, name in silent
 
-    def note_client(self, *, attached: bool, now: float) -> None:
-        """Note whether a client is attached; the head does so before each decision."""
-        if attached:
-            self._unattended_since = None
-        elif self._unattended_since is None:
-            self._unattended_since = now
-
-    def due(self, *, now: float, most: int | None = None, making: Collection[str] = ()) -> list[str]:
-        """The nodes to replace now, if the provider agrees that they are gone or stopped; sorted by name.
+    def due(self, *, now: float, most: int | None = None) -> list[str]:
+        """The nodes to replace now, sorted by name: when one of them is due, all that are lost.
 
         Args:
             most: nodes that the run takes: none with a higher index is replaced. None: any.
-            making: those that another program is replacing.
         """
-        alone = self._unattended_since is not None and now - self._unattended_since >= self._pace.unattended
-        if self.given_up or not (self._attached or alone):
+        if self.given_up:
             return []
         beyond = float("inf") if most is None else most
         open_cases = {
             name: case
             for name, case in self._cases.items()
-            if not case.given_up and now >= case.not_before and 0 < index_of(name) < beyond and name not in making
+            if not case.given_up and now >= case.not_before and 0 < index_of(name) < beyond
         }
         due = {name for name, case in open_cases.items() if case.certain or now - case.since >= self._confirm(case)}
-        if due and self._attached:
+        if due:
             due |= {name for name, case in open_cases.items() if not case.silent}
         return sorted(due)
 
@@ -142,12 +120,10 @@ class ReplacementPolicy:
     def begun(self, name: str, found: Found, *, why: str = "") -> str | None:
         """The line about a replacement that begins, with why the node was lost if known; None if it was said before."""
         what = f"{found.value} ({why})" if why else found.value
-        action = "replacing it" if self._attached else "no client follows the run: the head replaces it"
-        return self._once(f"node {name} {what}; {action}", [name])
+        return self._once(f"node {name} {what}; replacing it", [name])
 
     def runs(self, name: str, *, now: float) -> None:
-        """Note that it runs, as the provider or the head says, or that another program replaces it: checked again, ever
-        more rarely."""
+        """Note that it runs, as the provider or the head says: checked again, ever more rarely."""
         if case := self._cases.get(name):
             case.not_before = now + case.check
             case.check = min(CHECK_GROWTH * case.check, SLOWEST_CHECKS * self._pace.check)

@@ -43,7 +43,6 @@ class SetupOptions:
     data: Sequence[str] | None = None
     """Buckets and folders that nodes may read; they replace the list."""
     self_delete: bool | None = None
-    self_replace: bool | None = None
 
 
 def find_project(config: Config, named: str | None) -> str:
@@ -86,14 +85,6 @@ def choose_variables(config: Config, project: str, options: SetupOptions, work: 
             wanted=self_delete,
             what="nodes may delete themselves",
             hint="hvdcloud setup --no-self-delete: this cluster's nodes switch themselves off instead",
-        ),
-        # Only clusters that were named: their heads may make machines that cost money.
-        "self_replace": _granted(
-            config.name,
-            before.get("self_replace", ()),
-            wanted=options.self_replace,
-            what="heads may replace nodes",
-            hint="hvdcloud setup --no-self-replace --name ANOTHER takes it from another cluster",
         ),
         "delete_after_days": (
             before.get("delete_after_days") if options.delete_after_days is None else options.delete_after_days or None

@@ -169,12 +169,9 @@ def _dead_keys(config: Config, outputs: Mapping[str, Any], plan: SetupPlan) -> S
         "gce.network": "google_compute_network",
         "gce.subnetwork": "google_compute_subnetwork",
         "gce.service_account": "google_service_account",
-        "gce.head_service_account": "google_service_account",
         "image.repository": "google_artifact_registry_repository",
         "checkpoints.bucket": BUCKET,
     }
     ours = yaml_values(outputs, config.name)
-    if head := outputs.get("head_service_account"):
-        ours["gce.head_service_account"] = str(head)
     keys = [key for key, kind in made_by.items() if kind in gone and key in ours]
     return [key for key in keys if attrgetter(key)(config) == ours[key]]

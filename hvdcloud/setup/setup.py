@@ -8,7 +8,7 @@ money by the hour stays out of it, so that `down` never depends on a state file.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,8 +124,6 @@ def setup(
         plan = _plan(terraform, work, module, variables, console=console)
         _refuse_to_lose_the_bucket(plan)
         _show(plan, terraform, console)
-        for line in consequences(plan, name=config.name, project=project):
-            console.warn(line)
         done = describe_all(plan)
         outputs: Mapping[str, Any] = plan.outputs
         if not plan_only:
@@ -143,7 +141,7 @@ def setup(
                         remember_grants(project)
                 work.remember(begun=[])
             outputs = terraform.outputs()
-    values = {**yaml_values(outputs, config.name), **rights_values(config, variables, outputs)}
+    values = {**yaml_values(outputs, config.name), **rights_values(config, variables)}
     keys = set_keys(file.read_text(encoding="utf-8"), values)[1] if plan_only else edit_file(file, values)
     regions = sorted({variables["region"], *variables["other_regions"]})
     _warn_of_other_regions(config, regions, console)
@@ -172,34 +170,13 @@ def yaml_values(outputs: Mapping[str, Any], name: str) -> dict[str, str]:
     return {"provider": "gce", **{key: f"{value}/{name}" if key in below else value for key, value in found.items()}}
 
 
-def rights_values(config: Config, variables: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, str | bool]:
+def rights_values(config: Config, variables: Mapping[str, Any]) -> dict[str, str | bool]:
     """The keys of what only some clusters' nodes may do: as few as say it."""
     found: dict[str, str | bool] = {}
     may_delete = config.name in variables["self_delete"]
     if not may_delete or config.gce.self_delete is not None:
         found["gce.self_delete"] = may_delete
-    of_head = "head_service_account" if config.name in variables["self_replace"] else "service_account"
-    if (of_head == "head_service_account" or config.gce.head_service_account) and outputs.get(of_head):
-        found["gce.head_service_account"] = str(outputs[of_head])
     return found
-
-
-def consequences(plan: SetupPlan, *, name: str, project: str) -> Iterator[str]:
-    """What has to be known of a plan before it is confirmed."""
-    done = {(change.address, change.action) for change in plan.changes}
-    if (f'google_project_iam_member.self_replace["{name}"]', Action.CREATE) in done:
-        yield (
-            f"the head of {name} may make VMs named {name}-…, of any machine type, number and duration, and so may "
-            "each job on its nodes: limits.max_cost does not bind them. The project's quotas do, and so can an "
-            "organization policy (custom constraints on compute.googleapis.com/Instance): "
-            f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
-        )
-    of_all_clusters = ("google_compute_firewall.mesh", "google_storage_bucket_iam_member.node")
-    if any((address, Action.DELETE) in done for address in of_all_clusters):
-        yield (
-            "nodes of clusters that an earlier hvdcloud made may not reach each other afterwards, nor replace a "
-            "checkpoint: let their runs end first, which hvdcloud list shows"
-        )
 
 
 def apply(terraform: Terraform, plan: SetupPlan, console: Console) -> None:

@@ -199,7 +199,7 @@ def _fields(change: Mapping[str, Any], action: Action) -> Sequence[str]:
 def _name(kind: str, change: Mapping[str, Any], address: str) -> str:
     values = change.get("after") or change.get("before") or {}
     if _IAM.fullmatch(kind):
-        return _grant(kind, values, resource=address.partition(".")[2])
+        return _grant(kind, values)
     title = _KINDS.get(kind, kind.removeprefix("google_").replace("_", " "))
     name = next((str(values[key]).rpartition("/")[2] for key in _NAMES if values.get(key)), None)
     if name and kind in _REGIONAL and values.get("region"):
@@ -207,23 +207,19 @@ def _name(kind: str, change: Mapping[str, Any], address: str) -> str:
     return f"{title} gs://{name}" if kind == BUCKET and name else f"{title} {name or address.rpartition('.')[2]}"
 
 
-def _grant(kind: str, values: Mapping[str, Any], *, resource: str) -> str:
+def _grant(kind: str, values: Mapping[str, Any]) -> str:
     """`grant to user:ann@example.com: storage.objectUser on bucket lab-hvdcloud`.
 
-    What is not known before it is made is the module's own: its role, and the account of nodes or heads, which the
-    resource's name tells.
+    What is not known before it is made is the module's own: its role, and the account of nodes.
     """
-    name, _, key = resource.partition("[")
-    of_head = name in ("self_replace", "self_delete_by_head") or key == '"head"]'
-    account = f"the {'heads' if of_head else 'nodes'}' service account"
+    account = "the nodes' service account"
     role = str(values.get("role") or "a role of its own").rpartition("roles/")[2]
     member = values.get("member") or ", ".join(values.get("members") or ()) or account
     what = next((key for key in _IAM_TARGETS if values.get(key)), None)
     if what == "project" or "_project_" in kind:
         where = "the project"
     elif what is None:
-        acted_as = "heads" if name == "operator_head" else "nodes"
-        where = f"the {acted_as}' service account" if "service_account" in kind else kind.split("_iam_")[0]
+        where = "the nodes' service account" if "service_account" in kind else kind.split("_iam_")[0]
     else:
         kinds = {"service_account_id": "service account", "repository": "image repository"}
         where = f"{kinds.get(what, what)} {str(values[what]).rpartition('/')[2].removeprefix('b/')}"

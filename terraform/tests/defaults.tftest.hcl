@@ -150,11 +150,6 @@ run "accounts_and_outputs" {
   }
 
   assert {
-    condition     = length(google_project_iam_custom_role.self_replace) + length(google_project_iam_member.self_replace) + length(google_service_account_iam_member.self_replace) + length(google_service_account.head) == 0 && output.head_service_account == null
-    error_message = "nodes may make VMs"
-  }
-
-  assert {
     condition     = length(google_project_iam_member.operator) + length(google_storage_bucket_iam_member.operator) + length(google_artifact_registry_repository_iam_member.operator) + length(google_service_account_iam_member.operator) == 0
     error_message = "a member gets something that no variable names"
   }

@@ -123,63 +123,6 @@ run "self_delete" {
   }
 }
 
-run "self_replace" {
-  variables {
-    self_replace = ["digits"]
-  }
-
-  assert {
-    condition = toset(google_project_iam_custom_role.self_replace[0].permissions) == toset([
-      "compute.disks.create",
-      "compute.disks.setLabels",
-      "compute.instances.create",
-      "compute.instances.delete",
-      "compute.instances.get",
-      "compute.instances.getGuestAttributes",
-      "compute.instances.setLabels",
-      "compute.instances.setMetadata",
-      "compute.instances.setServiceAccount",
-      "compute.instances.setTags",
-      "compute.subnetworks.use",
-      "compute.subnetworks.useExternalIp",
-      "compute.zoneOperations.get",
-    ])
-    error_message = "heads may do something else than replace VMs"
-  }
-
-  assert {
-    condition     = keys(google_project_iam_member.self_replace) == ["digits"] && google_project_iam_member.self_replace["digits"].member == "serviceAccount:${google_service_account.head[0].email}" && length(google_project_iam_member.self_replace["digits"].condition) == 1
-    error_message = "the right to make VMs goes to another account, or without a condition"
-  }
-
-  assert {
-    condition     = google_service_account_iam_member.self_replace[0].role == "roles/iam.serviceAccountUser" && google_service_account_iam_member.self_replace[0].member == "serviceAccount:${google_service_account.head[0].email}" && google_service_account_iam_member.self_replace[0].service_account_id == google_service_account.node.name
-    error_message = "a new node can't have the nodes' account, or may have another"
-  }
-
-  assert {
-    condition     = length(google_project_iam_member.self_delete) + length(google_project_iam_member.self_delete_by_head) == 0
-    error_message = "self_replace brings self_delete with it"
-  }
-
-  assert {
-    condition     = google_service_account.head[0].account_id == "hvdcloud-head" && output.head_service_account == google_service_account.head[0].email
-    error_message = "heads that make VMs have the account that all nodes have"
-  }
-}
-
-run "a_head_that_ends_its_own_cluster" {
-  variables {
-    self_delete  = ["digits", "words"]
-    self_replace = ["digits"]
-  }
-
-  assert {
-    condition     = { for name, each in google_project_iam_member.self_delete_by_head : name => one(each.condition).expression } == { digits = one(google_project_iam_member.self_delete["digits"].condition).expression }
-    error_message = "a head may not delete its cluster's nodes, or may delete others"
-  }
-}
-
 run "nothing_to_restore" {
   command = plan
 

@@ -11,7 +11,6 @@ run "everything_wrong" {
     bucket             = "gs://mine/digits"
     operators          = ["ada@example.com"]
     self_delete        = ["x\") || (\"\" == \""]
-    self_replace       = ["x\") || (\"\" == \""]
     data               = ["gs://mine/x\") || (\"\" == \""]
     cheaper_after_days = 0
     delete_after_days  = 1.5
@@ -29,7 +28,6 @@ run "everything_wrong" {
     var.bucket,
     var.operators,
     var.self_delete,
-    var.self_replace,
     var.data,
     var.cheaper_after_days,
     var.delete_after_days,
@@ -47,7 +45,6 @@ run "everything_wrong_in_another_way" {
     bucket            = "My Bucket"
     operators         = ["allUsers"]
     self_delete       = ["a-name-of-more-than-forty-characters-is-no-name"]
-    self_replace      = ["a-name-of-more-than-forty-characters-is-no-name"]
     data              = ["gs://mine/train/"]
     delete_after_days = -1
     soft_delete_days  = 3
@@ -64,7 +61,6 @@ run "everything_wrong_in_another_way" {
     var.bucket,
     var.operators,
     var.self_delete,
-    var.self_replace,
     var.data,
     var.delete_after_days,
     var.soft_delete_days,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.node.run import follow, rank
+from hvdcloud.node.run import rank
 from tests.support.harness import until
 from tests.support.nodes import AT_WORK, RUN, NodeCluster, node_cluster, wait_gone
 
@@ -344,26 +344,6 @@ def test_logs_follow_until_the_end_and_start_where_they_are_told(cluster: NodeCl
     assert json.loads(errors.splitlines()[-1])["result"] == "succeeded"
     out, _ = cluster.start("n0", "logs", RUN, "--offset", "9").communicate(timeout=30)
     assert out.decode() == cluster.log()[9:]
-
-
-def test_the_head_knows_whether_a_client_follows_a_run(cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n0")))
-    cluster.start_run(AT_WORK)
-    cluster.wait_for_log("at work", times=2)
-    assert not follow.is_followed(RUN)
-    cluster.start("n0", "logs", RUN).communicate(timeout=30)
-    followers = [cluster.start("n0", "logs", RUN, "--follow") for _ in range(2)]
-    for follower in followers:
-        assert follower.stdout
-        follower.stdout.readline()
-    assert follow.is_followed(RUN)
-    followers[0].kill()
-    followers[0].wait()
-    assert follow.is_followed(RUN)
-    # As when a laptop is gone, and its connection with it.
-    assert followers[1].stdout
-    followers[1].stdout.close()
-    until(lambda: not follow.is_followed(RUN), seconds=20, what="the last one's end")
 
 
 def test_a_run_whose_supervisor_and_agents_were_all_killed_is_reported_lost(cluster: NodeCluster) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hvdcloud.errors import NodeError
 from hvdcloud.node import machine
 from hvdcloud.node.files import Lock, lock_holder, write_json
-from hvdcloud.node.mesh import hosts, join
+from hvdcloud.node.mesh import hosts
 from hvdcloud.node.records.secrets_file import write_private
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.launcher import launcher_environment
@@ -86,37 +86,6 @@ def test_join_pins_every_peer_and_keeps_the_key_private(cluster: NodeCluster) ->
     pinned = ("StrictHostKeyChecking yes", "IdentitiesOnly yes", "GlobalKnownHostsFile /dev/null")
     for line in (*pinned, "BatchMode yes", "ServerAliveInterval 5", "User root"):
         assert line in config
-
-
-def test_a_replaced_node_takes_its_predecessors_place_in_every_nodes_mesh(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with node_cluster(nodes=4) as cluster:
-        for name in ("n0", "n1", "n3"):
-            cluster.verb(name, "join", payload=join_request(hosts=4))
-        for name, value in cluster.environment("n0").items():
-            monkeypatch.setenv(name, value)
-        # The predecessor has left nothing here; n3 is lost itself.
-        (cluster.base / "unreachable-n3").touch()
-
-        join.join_replacement("n2", "127.0.0.1", host_key(9))
-
-        for name in ("n0", "n1", "n2"):
-            pins = (cluster.root(name) / "root/.ssh/known_hosts").read_text().splitlines()
-            assert [line.split()[1] + " " + line.split()[2] for line in pins] == [
-                host_key(0),
-                host_key(1),
-                host_key(9),
-                host_key(3),
-            ]
-            assert "127.0.0.1 n2\n" in (cluster.root(name) / "etc/hosts").read_text()
-        key = cluster.root("n2") / "root/.ssh/id_ed25519"
-        assert key.read_text() == join_request()["private_key"]
-        assert stat.S_IMODE(key.stat().st_mode) == 0o600
-
-        (cluster.base / "unreachable-n2").touch()
-        with pytest.raises(NodeError, match="it could not join: ssh: connect to host n2 port 2222: No route to host"):
-            join.join_replacement("n2", "127.0.0.1", host_key(9))
 
 
 def test_a_node_that_is_alone_uses_its_loopback(cluster: NodeCluster) -> None:

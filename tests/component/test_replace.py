@@ -117,9 +117,6 @@ class Cloud:
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         return NodeBucket(bucket=bucket)
 
-    def host_keys(self, nodes: Sequence[Node]) -> dict[str, str]:
-        return {node.name: self.host_key[node.name] for node in nodes if node.name in self.host_key}
-
     def set_size(self, name: str, nodes: int) -> None:
         self.size = nodes
 
@@ -339,58 +336,6 @@ def test_what_cannot_be_deleted_is_said_with_the_command_that_does(scene: Scene,
     scene.cloud.stuck = True
     scene.cloud.there.pop(2)
     until(lambda: "could not be deleted; gcloud delete" in scene.printed, seconds=30, what="a warning")
-
-
-# --- what the head has replaced meanwhile ----------------------------------------------------------------------------
-
-
-def test_what_the_head_is_replacing_is_left_to_it(scene: Scene, replacer: Replacer) -> None:
-    scene.state["making"] = ["digits-2"]
-    scene.cloud.there.pop(2)
-    until(lambda: replacer._lost, seconds=30, what="a look")
-    replacer._ending.wait(0.5)
-    assert scene.cloud.said == []
-    with pytest.raises(NodeError, match="the head is replacing digits-2"):
-        resize(scene.context, 4)
-    scene.state["making"] = []
-    until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
-
-
-def test_a_node_that_the_head_replaced_is_pinned_once_it_is_ready(scene: Scene) -> None:
-    context, cloud = scene.context, scene.cloud
-    for index, node in cloud.there.items():
-        cloud.there[index] = replace(node, made="before")
-    members = tuple(replace(each, made="before") for each in record(scene).nodes)
-    context.state.save(replace(record(scene), nodes=members, runs=("earlier", RUN)))
-    before = pinned(context.state)
-    another = cloud.new_vm().node(2)
-    cloud.there[2] = replace(another, made="after", host_key=None)
-
-    assert [node.state for node in context.cluster().nodes][2] is NodeState.STARTING
-    assert pinned(context.state) == before
-    assert unsaved_of(context) == [], "no run was ever sent to it"
-    assert another.host_key
-    cloud.host_key = {"digits-2": another.host_key}
-    assert context.cluster().whole
-    assert pinned(context.state) == {**before, "digits-2": another.host_key}
-    cloud.host_key = {}
-    assert context.cluster().whole, "its provider is asked once"
-    known = {each.name: each for each in record(scene).nodes}
-    assert known["digits-2"] == MemberRecord(
-        name="digits-2", cores=4, interface="eth0", made="after", made_after=("earlier",)
-    )
-    assert known["digits-1"] == members[1]
-    assert unsaved_of(context) == []
-
-
-def test_another_head_is_never_trusted(scene: Scene) -> None:
-    members = tuple(replace(each, made="before") for each in record(scene).nodes)
-    scene.context.state.save(replace(record(scene), nodes=members))
-    before = pinned(scene.context.state)
-    scene.cloud.there[0] = replace(scene.cloud.there[0], made="after")
-    scene.cloud.host_key = {"digits-0": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + 43 * "A"}
-    scene.context.cluster()
-    assert pinned(scene.context.state) == before
 
 
 # --- resize during a run ---------------------------------------------------------------------------------------------

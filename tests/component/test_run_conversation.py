@@ -80,7 +80,7 @@ def static_run(cluster: NodeCluster) -> list[Any]:
     request = {
         "run": RUN, "cluster": "digits", "hosts": [{"name": name, "index": 0, "slots": 1} for name in cluster.names],
         "np": 2, "horovodrun": ["horovodrun", "--gloo", "-np", "2", "-H", "n0:1,n1:1"], "gloo_timeout": 60.0,
-        "controller": "gloo", "elastic": None, "orders": None, "down_when_done": False, "detached": True,
+        "controller": "gloo", "elastic": None, "down_when_done": False, "detached": True,
         "about": ABOUT,
     }  # fmt: skip
     said.append(cluster.verb("n0", "launch", RUN, payload=request))

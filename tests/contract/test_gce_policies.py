@@ -72,21 +72,6 @@ def test_it_is_refused_once_and_left_out_of_every_later_request(bench: Bench) ->
     assert bench.provider.destroy(spec.name) == []
 
 
-@pytest.mark.parametrize("forbidden", [False, True])
-def test_nodes_that_the_head_makes_again_are_asked_for_as_the_others_were(bench: Bench, forbidden: bool) -> None:
-    if forbidden:
-        bench.emulator.enforce(SERIAL_LOG)
-    spec = bench.spec()
-    bench.create(spec)
-    found = bench.provider.cluster(spec.name)
-    assert found is not None
-    templates = bench.provider.vm_templates(spec, found, [1])
-    assert templates is not None
-    keys = {item["key"] for item in templates["bodies"][0]["instanceProperties"]["metadata"]["items"]}
-    assert (ITEM in keys) is not forbidden
-    assert bench.provider.destroy(spec.name) == []
-
-
 @pytest.mark.parametrize("in_operation", [False, True], ids=["answer", "operation"])
 def test_where_os_login_is_required_nodes_come_up_since_nothing_switches_it_off(
     bench: Bench, in_operation: bool

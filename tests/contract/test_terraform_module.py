@@ -20,12 +20,10 @@ from tests.standins.terraform import MODULE, ROOT, VENV, bucket_of_another, chan
 from tests.support.terraform import Workplace, workplace
 
 NODES = "serviceAccount:hvdcloud@test-project.iam.gserviceaccount.com"
-HEADS = "serviceAccount:hvdcloud-head@test-project.iam.gserviceaccount.com"
 EVERYTHING = {
     "nat": "true",
     "other_regions": '{us-east1 = "10.10.16.0/20"}',
     "self_delete": '["digits", "digits-2"]',
-    "self_replace": '["digits"]',
     "operators": '["user:ada@example.com", "group:ci@example.com"]',
     "delete_after_days": "90",
     "data": '["gs://open-data", "gs://theirs/imagenet/train"]',
@@ -200,41 +198,6 @@ def test_nodes_may_delete_only_the_clusters_that_were_named(everything: Workplac
     assert not _holds(conditions["hvdcloud-digits"], "digits-0", kind="compute.googleapis.com/Disk")
 
 
-def test_a_head_may_make_only_vms_and_disks_of_the_clusters_that_were_named(everything: Workplace) -> None:
-    role = "projects/test-project/roles/hvdcloudSelfReplace"
-    (condition,) = (
-        binding["condition"][0] for who, each, binding in _bindings(everything.folder) if each == role and who == HEADS
-    )
-    assert [who for who, each, _ in _bindings(everything.folder) if each == role] == [HEADS]
-    assert condition["title"] == "hvdcloud-digits"
-    for kind in ("Instance", "Disk"):
-        allowed = [
-            name
-            for name in ("digits-0", "digits-255", "digits-2-0", "digit-0", "my-digits-0")
-            if _holds(condition["expression"], name, kind=f"compute.googleapis.com/{kind}")
-        ]
-        assert allowed == ["digits-0", "digits-255"]
-    assert _holds(condition["expression"], "any", kind="compute.googleapis.com/Subnetwork")
-    # What it makes has the nodes' account, and never its own.
-    acting = [(who, each) for who, role, each in _bindings(everything.folder) if role == "roles/iam.serviceAccountUser"]
-    (target,) = (each["service_account_id"] for who, each in acting if who == HEADS)
-    assert "/hvdcloud@" in target
-    operators = ["user:ada@example.com", "group:ci@example.com"]
-    assert sorted(who for who, _ in acting) == sorted([HEADS, *operators, *operators])
-
-
-def test_a_head_that_replaces_nodes_may_otherwise_do_what_nodes_may(everything: Workplace) -> None:
-    def grants(of: str) -> set[tuple[str, str]]:
-        return {
-            (role, binding["condition"][0]["title"] if binding["condition"] else "")
-            for who, role, binding in _bindings(everything.folder)
-            if who == of and "SelfReplace" not in role and role != "roles/iam.serviceAccountUser"
-        }
-
-    assert grants(NODES) - grants(HEADS) == {("projects/test-project/roles/hvdcloudSelfDelete", "hvdcloud-digits-2")}
-    assert grants(HEADS) < grants(NODES)
-
-
 def _holds(expression: str, name: str, *, kind: str = "compute.googleapis.com/Instance") -> bool:
     collection = "disks" if kind.endswith("/Disk") else "instances"
     return holds(expression, name=f"projects/test-project/zones/us-central1-a/{collection}/{name}", kind=kind)
@@ -256,7 +219,6 @@ def test_outputs_are_what_hvdcloud_yaml_takes(everything: Workplace) -> None:
         "regions": ["us-central1", "us-east1"],
         "subnetwork": "hvdcloud",
         "service_account": "hvdcloud@test-project.iam.gserviceaccount.com",
-        "head_service_account": "hvdcloud-head@test-project.iam.gserviceaccount.com",
         "bucket": "gs://test-project-hvdcloud",
         "repository": "us-central1-docker.pkg.dev/test-project/hvdcloud",
     }

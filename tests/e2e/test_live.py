@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.standins.terraform import missing, resources, stand_in
-from tests.support.cloud import HEAD_ACCOUNT, PROJECT, SETUP_ACCOUNT, Cloud, Earlier, running_cloud
+from tests.support.cloud import PROJECT, SETUP_ACCOUNT, Cloud, Earlier, running_cloud
 from tests.support.harness import until
 from tests.support.terminal import Terminal, terminal_with
 
@@ -31,14 +31,11 @@ SECONDS = 900.0
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, earlier: Earlier, image: str) -> Iterator[Cloud]:
-    """Nodes and their head may do what `setup --self-replace` allows them; nothing is left when all tests are over."""
+    """Nodes may do what `setup` allows them; nothing is left when all tests are over."""
     with running_cloud(tmp_path_factory.mktemp("cloud"), earlier=earlier) as cloud:
         access = cloud.emulator.access
         where = f"projects/{PROJECT}/zones/*/instances/live-*"
-        for account in (SETUP_ACCOUNT, HEAD_ACCOUNT):
-            for verb in ("delete", "get", "getGuestAttributes"):
-                access.allow(account, f"compute.instances.{verb}", resource=where)
-        access.allow(HEAD_ACCOUNT, "compute.instances.create", "compute.zoneOperations.get")
+        access.allow(SETUP_ACCOUNT, "compute.instances.delete", resource=where)
         yield cloud
         assert cloud.left() == []
 
@@ -80,7 +77,7 @@ def test_an_hour_on_google_leaves_fixtures_and_nothing_else(cloud: Cloud, tmp_pa
     for name, text in files.items():
         assert PROJECT not in text, name
         assert folder.name not in text, name
-        ours = r"hvdcloud(-build|-head)?@my-project\.iam\.gserviceaccount\.com"
+        ours = r"hvdcloud(-build)?@my-project\.iam\.gserviceaccount\.com"
         assert "iam.gserviceaccount.com" not in re.sub(ours, "", text), name
     operations = next(
         body for name, body in bodies.items() if re.fullmatch(r"cpu-operations-[a-z0-9-]+-[a-z]\.json", name)

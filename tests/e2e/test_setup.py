@@ -211,7 +211,6 @@ def test_what_was_changed_or_deleted_outside_is_restored(lab: Lab) -> None:
 
 def test_choices_do_what_they_say_and_stay_until_others_are_made(lab: Lab) -> None:
     bucket_of_another(lab.cloud, "theirs")
-    head = f"hvdcloud-head@{LAB}.iam.gserviceaccount.com"
     grant = "storage.objectViewer on bucket theirs, if hvdcloud-data imagenet/train"
 
     def days() -> float:
@@ -222,37 +221,30 @@ def test_choices_do_what_they_say_and_stay_until_others_are_made(lab: Lab) -> No
         found = lab.resources["google_storage_bucket_iam_member"].values()
         return [each["condition"][0]["title"] for each in found if each["bucket"] == "theirs"]
 
-    def members(*, may_make_vms: bool = False) -> list[str]:
-        found = lab.resources["google_project_iam_member"].values()
-        return [each["member"] for each in found if not may_make_vms or "SelfReplace" in each["role"]]
+    def members() -> list[str]:
+        return [each["member"] for each in lab.resources["google_project_iam_member"].values()]
 
     lab.setup("--yes", "--region", "us-east1")
     assert days() == 7
-    assert lab.gce.keys().isdisjoint({"head_service_account", "self_delete"})
-    planned = lab.setup("--plan-only", "--self-replace", "--data", "gs://theirs/imagenet/train/")
+    assert "self_delete" not in lab.gce
+    planned = lab.setup("--plan-only", "--data", "gs://theirs/imagenet/train/")
     assert f"+ grant to the nodes' service account: {grant}" in planned.err
-    assert "+ service account hvdcloud-head" in planned.err
-    assert "of any machine type, number and duration" in planned.err
     for words in (("--soft-delete-days", "3"), ("--data", "s3://theirs")):
         refused = lab.setup("--yes", *words, expect=2)
     assert "--data: 's3://theirs' is no bucket and no folder of one" in refused.err
 
-    made = ("--self-replace", "--data", "gs://theirs/imagenet/train/", "--soft-delete-days", "30")
+    made = ("--data", "gs://theirs/imagenet/train/", "--soft-delete-days", "30")
     done = lab.setup("--yes", *made, "--nat", "--operator", "user:ann@example.com", "--delete-after", "90")
-    assert "limits.max_cost does not bind them" in done.err
     for again in (False, True):
         if again:
             assert "nothing to do" in lab.setup().out
-        assert lab.gce["head_service_account"] == head
         assert lab.gce["service_account"] == KEYS[("gce", "service_account")]
-        assert members(may_make_vms=True) == [f"serviceAccount:{head}"]
-        assert folders() == ["hvdcloud-data imagenet/train"] * 2, "of the nodes' account and the head's"
+        assert folders() == ["hvdcloud-data imagenet/train"]
         assert days() == 30
         assert "google_compute_router_nat" in lab.resources
 
-    others = ("--no-self-replace", "--no-self-delete", "--data", "gs://theirs/cifar", "--soft-delete-days", "0")
+    others = ("--no-self-delete", "--data", "gs://theirs/cifar", "--soft-delete-days", "0")
     done = lab.setup("--yes", *others, "--no-nat", "--operator", "user:bob@example.com", "--delete-after", "0")
-    assert lab.gce["head_service_account"] == KEYS[("gce", "service_account")]
     assert lab.gce["self_delete"] is False
     assert "google_project_iam_custom_role" not in lab.resources
     assert folders() == ["hvdcloud-data cifar"]

@@ -36,7 +36,7 @@ JOBS = ("tests/bench/job/allreduce.py", "tests/support/elastic_job.py", "tests/l
 REGION = "us-central1"
 MINUTES = 60
 WAIT_SECONDS = 900.0
-"""For a VM that is taken away, and for the one that replaces it."""
+"""For a VM that is taken away, and for a run that goes on."""
 LOOK_SECONDS = 2.0
 """Between two looks at what is waited for."""
 
@@ -127,18 +127,16 @@ def cpu(live: Live) -> None:
 
 
 def spot(live: Live) -> None:
-    """The second node is taken away; nobody here follows the run, so the head replaces it."""
+    """The second node is taken away; the run goes on with the head alone, until `resize` makes the node again."""
     live.hvdcloud("up")
     zone, name = live.node(1)
     live.hvdcloud("run --detach")
     live.until(lambda: newest(live.status()).get("world") == 2, "both nodes to train")
-    before = live.recorder.vm(zone, name).get("creationTimestamp")
     live.recorder.document("spot-maintenance", live.recorder.maintenance(zone, name))
 
-    def replaced() -> bool:
-        return live.recorder.vm(zone, name).get("creationTimestamp") not in (None, before)
-
-    live.until(replaced, f"another {name}")
+    live.until(lambda: not live.recorder.vm(zone, name), f"the end of {name}")
+    live.until(lambda: newest(live.status()).get("world") == 1, "the head to train alone")
+    live.hvdcloud("resize 2")
     live.until(lambda: newest(live.status()).get("world") == 2, "both nodes to train again")
     live.recorder.lists("spot")
     live.hvdcloud("ssh 0 touch /tmp/enough")
@@ -160,7 +158,7 @@ LIFE: dict[str, Callable[[Live], None]] = {"cpu": cpu, "spot": spot, "gpu": gpu}
 def run_steps(live: Live, steps: Sequence[Step], *, project: str, region: str) -> list[str]:
     """`setup`, then each step with a cluster of its own; what went wrong, in sentences."""
     begin(live.folder, "setup")
-    live.hvdcloud(f"setup --yes --project {project} --region {region} --self-replace")
+    live.hvdcloud(f"setup --yes --project {project} --region {region}")
     wrong = []
     for step in steps:
         live.step = step

@@ -45,7 +45,7 @@ STEPS = (
     ),
     Step(
         name="spot",
-        what="2 n1-standard-1, one of them Spot: it is lost, the head replaces it",
+        what="2 n1-standard-1, one of them Spot: it is lost, and resize makes it again",
         nodes=2,
         minutes=15,
         keys={

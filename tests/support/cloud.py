@@ -35,10 +35,8 @@ NODES_ACCOUNT = f"nodes@{PROJECT}.iam.gserviceaccount.com"
 """The VMs' service account: may read images and use the bucket, and nothing else unless `emulator.access` allows it."""
 SETUP_ACCOUNT = f"hvdcloud@{PROJECT}.iam.gserviceaccount.com"
 """The one that `hvdcloud setup` makes, likewise."""
-HEAD_ACCOUNT = f"hvdcloud-head@{PROJECT}.iam.gserviceaccount.com"
-"""The one that it makes for heads that replace nodes."""
 LAPTOP = "user:laptop@example.com"
-_NODES = [f"serviceAccount:{each}" for each in (NODES_ACCOUNT, SETUP_ACCOUNT, HEAD_ACCOUNT)]
+_NODES = [f"serviceAccount:{each}" for each in (NODES_ACCOUNT, SETUP_ACCOUNT)]
 BUCKET_POLICY: Sequence[dict[str, Any]] = [
     {"role": "roles/storage.objectUser", "members": [LAPTOP]},
     {"role": "roles/storage.objectCreator", "members": _NODES},
@@ -176,13 +174,12 @@ def running_cloud(
                 emulator.keys.email: ("pull", "push"),
                 NODES_ACCOUNT: ("pull",),
                 SETUP_ACCOUNT: ("pull",),
-                HEAD_ACCOUNT: ("pull",),
                 "": None,
             }
             return roles.get(account(token), ()) if emulator.access.settled(account(token)) else ()
 
         def may_use_bucket(email: str) -> bool:
-            known = email in (NODES_ACCOUNT, SETUP_ACCOUNT, HEAD_ACCOUNT)
+            known = email in (NODES_ACCOUNT, SETUP_ACCOUNT)
             return known and emulator.access.settled(email)
 
         addresses = tuple({"127.0.0.1", here})

@@ -231,9 +231,6 @@ class Machines:
     """Stopped nodes that can be started again, as they are then."""
     revived: list[str] = field(default_factory=list)
 
-    def host_keys(self, nodes: Sequence[Node]) -> dict[str, str]:
-        return {}
-
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         return NodeBucket(bucket=bucket, per_node=self.per_node)
 

@@ -23,7 +23,6 @@ from hvdcloud.providers.gce import names
 from hvdcloud.providers.gce.capacity import candidates, preflight
 from hvdcloud.providers.gce.capacity.preflight import no_account
 from hvdcloud.providers.gce.money import catalog
-from hvdcloud.providers.gce.ops import scale_out
 from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.plan.firewall import firewall_bodies, missing_in_shared_vpc, rules_of_all_clusters
 from hvdcloud.providers.gce.settings import Settings, settings_of
@@ -203,27 +202,6 @@ def test_a_job_gets_no_token_for_more_than_its_node_needs() -> None:
     assert accounts(service_account=account, self_delete=False) == [{"email": account, "scopes": [storage, logs]}]
     # In many projects it is an editor of everything.
     assert accounts(service_account="default") == [{"email": "default", "scopes": [storage, logs]}]
-
-
-def test_only_the_head_gets_the_account_that_may_make_vms() -> None:
-    head, node = "hvdcloud-head@p.iam.gserviceaccount.com", SETTINGS.service_account
-    everything = "https://www.googleapis.com/auth/cloud-platform"
-
-    def accounts(**changes: Any) -> dict[str, Any]:
-        return {
-            name: made["serviceAccounts"]
-            for names, made in by_role(head_service_account=head, **changes)
-            for name in names
-        }
-
-    workers = {f"digits-{index}": [{"email": node, "scopes": [everything]}] for index in (1, 2, 3)}
-    assert accounts() == {"digits-0": [{"email": head, "scopes": [everything]}], **workers}
-    assert accounts(spot="workers", head_machine_type="n1-standard-2") == accounts()
-    # The head asks Compute Engine whether or not the others do.
-    narrow = accounts(self_delete=False)
-    assert narrow["digits-0"] == accounts()["digits-0"]
-    assert everything not in narrow["digits-1"][0]["scopes"]
-    assert accounts(indices=[2]) == {"digits-2": workers["digits-2"]}
 
 
 def test_no_node_gets_the_default_account_unasked() -> None:
@@ -641,14 +619,3 @@ def test_a_head_that_takes_no_ranks_gets_no_data() -> None:
     # Without GPUs anywhere, all nodes take ranks.
     both = [data_request(node, head_machine_type="n1-standard-2", gpu_type=None) for node in (0, 1)]
     assert [each and (each.index, each.count) for each in both] == [(0, 3), (1, 3)]
-
-
-def test_a_node_that_takes_the_place_of_another_learns_its_data_sets_too() -> None:
-    spec = dataclasses.replace(SPEC, nodes=3, data=DATA)
-    ends = datetime(2026, 11, 21, tzinfo=timezone.utc)
-    found = scale_out.vm_templates(
-        spec, settings(local_ssd=1), [1, 2], zone="us-central1-a", vm_image=VM_IMAGE, ends=ends
-    )
-    [body] = found["bodies"]
-    assert request.METADATA_DATA in {item["key"] for item in body["instanceProperties"]["metadata"]["items"]}
-    assert [disk.get("type") for disk in body["instanceProperties"]["disks"]] == [None, "SCRATCH"]

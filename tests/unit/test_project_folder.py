@@ -36,9 +36,6 @@ class Untouched:
     def cluster(self, name: str) -> Cluster | None:
         return CLUSTER if name == CLUSTER.name else None
 
-    def host_keys(self, _node: object) -> None:
-        return None
-
     def close(self) -> None:
         pass
 

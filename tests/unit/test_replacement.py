@@ -1,21 +1,11 @@
-"""Which lost nodes are replaced, when, and what is said: the policy that an attached client and the head follow."""
+"""Which lost nodes are replaced, when, and what is said: the policy that an attached client follows."""
 
 from __future__ import annotations
 
-from hvdcloud.runs.replacement import CLIENT, HEAD, Failure, Found, Pace, ReplacementPolicy
+from hvdcloud.runs.replacement import Failure, Found, Pace, ReplacementPolicy
 
-PACE = Pace(confirm=5.0, unattended=20.0, check=3.0, first_pause=10.0, longest_pause=30.0)
+PACE = Pace(confirm=5.0, check=3.0, first_pause=10.0, longest_pause=30.0)
 LOST = ("digits-1", "digits-2")
-
-
-def head_policy(*, unattended_since: float = -100.0) -> ReplacementPolicy:
-    policy = ReplacementPolicy(PACE, attached=False)
-    policy.note_client(attached=False, now=unattended_since)
-    return policy
-
-
-def client_policy() -> ReplacementPolicy:
-    return ReplacementPolicy(PACE, attached=True)
 
 
 def attempts(policy: ReplacementPolicy, *, until: float, failure: Failure = Failure.PASSING) -> list[float]:
@@ -30,14 +20,14 @@ def attempts(policy: ReplacementPolicy, *, until: float, failure: Failure = Fail
 
 
 def test_a_node_is_replaced_when_it_has_been_lost_for_long_enough() -> None:
-    policy = head_policy()
+    policy = ReplacementPolicy(PACE)
     policy.note_lost(["digits-1"], now=0.0)
     assert policy.due(now=4.9) == []
     assert policy.due(now=5.0) == ["digits-1"]
 
 
 def test_a_node_that_came_back_starts_over_when_it_is_lost_again() -> None:
-    policy = head_policy()
+    policy = ReplacementPolicy(PACE)
     policy.note_lost(["digits-1"], now=0.0)
     policy.note_lost([], now=4.0)
     policy.note_lost(["digits-1"], now=5.0)
@@ -46,14 +36,13 @@ def test_a_node_that_came_back_starts_over_when_it_is_lost_again() -> None:
 
 
 def test_what_was_seen_once_is_not_replaced_however_short_the_confirmation() -> None:
-    for pace in (CLIENT, HEAD):
-        policy = ReplacementPolicy(pace, attached=True)
-        policy.note_lost(["digits-1"], now=7.0)
-        assert policy.due(now=7.0) == []
+    policy = ReplacementPolicy(Pace())
+    policy.note_lost(["digits-1"], now=7.0)
+    assert policy.due(now=7.0) == []
 
 
 def test_what_is_on_a_silent_host_is_confirmed_for_longer_and_not_taken_along_with_another() -> None:
-    policy = client_policy()
+    policy = ReplacementPolicy(PACE)
     policy.note_lost(LOST, now=0.0, silent=["digits-2"])
     assert policy.due(now=5.0) == ["digits-1"]
     policy.note_lost(LOST, now=PACE.silent, silent=["digits-2"])
@@ -61,59 +50,43 @@ def test_what_is_on_a_silent_host_is_confirmed_for_longer_and_not_taken_along_wi
 
 
 def test_what_has_stopped_needs_no_confirmation() -> None:
-    policy = client_policy()
+    policy = ReplacementPolicy(PACE)
     policy.note_lost(["digits-1"], now=0.0, certain=["digits-1"])
     assert policy.due(now=0.0) == ["digits-1"]
     policy.note_lost(["digits-1"], now=1.0)
     assert policy.due(now=1.0) == [], "it was deleted: gone is not stopped"
 
 
-def test_a_client_replaces_all_lost_nodes_together_and_the_head_each_by_itself() -> None:
-    for policy, due in ((client_policy(), [*LOST]), (head_policy(), ["digits-2"])):
-        policy.note_lost(["digits-2"], now=0.0)
-        policy.note_lost(LOST, now=4.0)
-        assert policy.due(now=4.0) == []
-        assert policy.due(now=5.0) == due
+def test_all_lost_nodes_are_replaced_together() -> None:
+    policy = ReplacementPolicy(PACE)
+    policy.note_lost(["digits-2"], now=0.0)
+    policy.note_lost(LOST, now=4.0)
+    assert policy.due(now=4.0) == []
+    assert policy.due(now=5.0) == [*LOST]
 
 
-def test_the_head_waits_until_no_client_has_been_attached_for_a_while() -> None:
-    policy = ReplacementPolicy(PACE, attached=False)
-    policy.note_lost(["digits-1"], now=0.0)
-    assert policy.due(now=100.0) == [], "it has not asked yet"
-    policy.note_client(attached=False, now=100.0)
-    policy.note_client(attached=False, now=110.0)
-    assert policy.due(now=119.9) == []
-    assert policy.due(now=120.0) == ["digits-1"]
-    policy.note_client(attached=True, now=121.0)
-    assert policy.due(now=200.0) == []
-    policy.note_client(attached=False, now=200.0)
-    assert policy.due(now=219.9) == []
-    assert policy.due(now=220.0) == ["digits-1"]
-
-
-def test_the_head_a_node_beyond_the_runs_maximum_and_what_another_replaces_are_left_alone() -> None:
-    policy = client_policy()
+def test_the_head_and_a_node_beyond_the_runs_maximum_are_left_alone() -> None:
+    policy = ReplacementPolicy(PACE)
     names = [f"digits-{index}" for index in range(12)]
     policy.note_lost(names, now=0.0, certain=names)
-    assert policy.due(now=0.0, most=4, making=["digits-2"]) == ["digits-1", "digits-3"]
+    assert policy.due(now=0.0, most=4) == ["digits-1", "digits-2", "digits-3"]
     assert "digits-0" not in policy.due(now=0.0)
     assert "digits-11" in policy.due(now=0.0)
 
 
 def test_after_a_failure_the_pauses_grow_up_to_a_limit() -> None:
-    assert attempts(head_policy(), until=120) == [5, 15, 31, 57, 87, 117]
-    assert attempts(client_policy(), until=120) == [5, 15, 31, 57, 87, 117]
+    assert attempts(ReplacementPolicy(PACE), until=120) == [5, 15, 31, 57, 87, 117]
 
 
 def test_pauses_are_short_again_once_a_node_was_replaced() -> None:
-    policy = head_policy()
+    policy = ReplacementPolicy(PACE)
     assert attempts(policy, until=60) == [5, 15, 31, 57]
     policy.replaced("digits-1")
     assert attempts(policy, until=20) == [5, 15]
 
 
 def test_a_node_that_was_lost_during_anothers_pause_does_not_wait_for_it() -> None:
-    policy = client_policy()
+    policy = ReplacementPolicy(PACE)
     policy.note_lost(["digits-1"], now=0.0, certain=["digits-1"])
     policy.failed(["digits-1"], Failure.PASSING, "no room", now=0.0)
     policy.note_lost(LOST, now=1.0, certain=LOST)
@@ -122,14 +95,14 @@ def test_a_node_that_was_lost_during_anothers_pause_does_not_wait_for_it() -> No
 
 
 def test_a_node_that_cannot_be_replaced_is_given_up_until_it_has_been_back() -> None:
-    policy = head_policy()
+    policy = ReplacementPolicy(PACE)
     assert attempts(policy, until=1000, failure=Failure.NODE) == [5]
     policy.note_lost([], now=1000.0)
     assert attempts(policy, until=10) == [5]
 
 
 def test_a_failure_that_concerns_the_run_ends_all_attempts() -> None:
-    policy = head_policy()
+    policy = ReplacementPolicy(PACE)
     policy.note_lost(LOST, now=0.0)
     assert not policy.given_up
     said = policy.failed(["digits-1"], Failure.RUN, "a right is missing", now=0.0)
@@ -140,7 +113,7 @@ def test_a_failure_that_concerns_the_run_ends_all_attempts() -> None:
 
 
 def test_a_node_that_runs_is_asked_for_less_and_less_often() -> None:
-    policy = head_policy()
+    policy = ReplacementPolicy(PACE)
     asked = []
     for second in range(200):
         policy.note_lost(["digits-1"], now=second)
@@ -151,7 +124,7 @@ def test_a_node_that_runs_is_asked_for_less_and_less_often() -> None:
 
 
 def test_each_thing_is_said_once_for_each_loss() -> None:
-    policy = client_policy()
+    policy = ReplacementPolicy(PACE)
     policy.note_lost(LOST, now=0.0, certain=LOST)
     assert policy.begun("digits-1", Found.GONE, why="preempted") == "node digits-1 is gone (preempted); replacing it"
     assert policy.begun("digits-2", Found.STOPPED) == "node digits-2 has stopped; replacing it"
@@ -162,14 +135,3 @@ def test_each_thing_is_said_once_for_each_loss() -> None:
     policy.note_lost(LOST, now=1.0)
     assert policy.begun("digits-1", Found.GONE, why="preempted") == "node digits-1 is gone (preempted); replacing it"
     assert policy.begun("digits-2", Found.STOPPED) is None
-
-
-def test_the_head_says_that_it_is_the_head() -> None:
-    policy = head_policy()
-    policy.note_lost(["digits-1"], now=0.0)
-    line = "node digits-1 is gone; no client follows the run: the head replaces it"
-    assert policy.begun("digits-1", Found.GONE) == line
-    assert (
-        policy.failed(["digits-1"], Failure.NODE, "the cluster's time is nearly over", now=0.0)
-        == "node digits-1 is not replaced: the cluster's time is nearly over"
-    )

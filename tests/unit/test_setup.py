@@ -10,9 +10,8 @@ import pytest
 from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
 from hvdcloud.setup.choices import SetupOptions, choose_variables, remember_choices
-from hvdcloud.setup.setup import consequences, rights_values, yaml_values
+from hvdcloud.setup.setup import rights_values, yaml_values
 from hvdcloud.setup.terraform import WorkFolder, find_terraform
-from hvdcloud.setup.terraform_plan import Action, ResourceChange, SetupPlan
 
 DEFAULTS = {
     "project": "lab-42",
@@ -23,7 +22,6 @@ DEFAULTS = {
     "operators": [],
     "data": [],
     "self_delete": ["digits"],
-    "self_replace": [],
     "delete_after_days": None,
     "soft_delete_days": 7,
     "budget": None,
@@ -143,14 +141,6 @@ def test_each_clusters_nodes_may_delete_themselves_unless_it_said_no(work: WorkF
     assert variables(work, name="words", self_delete=True)["self_delete"] == ["digits", "words"]
 
 
-def test_only_a_cluster_that_was_named_replaces_its_nodes(work: WorkFolder) -> None:
-    carried_out(work, variables(work, self_replace=True))
-    assert variables(work)["self_replace"] == ["digits"]
-    assert variables(work, name="words")["self_replace"] == ["digits"]
-    assert variables(work, name="words", self_replace=True)["self_replace"] == ["digits", "words"]
-    assert variables(work, self_replace=False)["self_replace"] == []
-
-
 def test_iam_takes_twenty_clusters(work: WorkFolder) -> None:
     carried_out(work, {"self_delete": [f"c{number}" for number in range(20)]})
     with pytest.raises(UsageError) as caught:
@@ -226,37 +216,13 @@ def test_a_state_that_was_being_written_when_terraform_was_killed_is_restored(
 
 
 def test_only_what_differs_from_every_cluster_s_rights_is_written() -> None:
-    outputs = {"service_account": "hvdcloud@lab", "head_service_account": "hvdcloud-head@lab"}
-
-    def written(*, may_delete: bool = True, may_replace: bool = False, **gce: Any) -> dict[str, str | bool]:
+    def written(*, may_delete: bool = True, **gce: Any) -> dict[str, str | bool]:
         config = Config.model_validate({"name": "digits", "gce": gce})
-        granted = {"self_delete": ["digits"] * may_delete, "self_replace": ["digits"] * may_replace}
-        return rights_values(config, granted, outputs)
+        return rights_values(config, {"self_delete": ["digits"] * may_delete})
 
     assert written() == {}
     assert written(may_delete=False) == {"gce.self_delete": False}
     assert written(self_delete=False) == {"gce.self_delete": True}
-    assert written(may_replace=True) == {"gce.head_service_account": "hvdcloud-head@lab"}
-    # Once it was given and is taken back, the head is what the others are.
-    assert written(head_service_account="hvdcloud-head@lab") == {"gce.head_service_account": "hvdcloud@lab"}
-
-
-def test_what_a_plan_means_is_said_before_it_is_confirmed() -> None:
-    def said(address: str, action: Action) -> list[str]:
-        change = ResourceChange(address=address, type=address.partition(".")[0], action=action, name="it")
-        plan = SetupPlan(changes=[change], names={}, outputs={}, outputs_change=False, there=())
-        return list(consequences(plan, name="digits", project="lab"))
-
-    [right] = said('google_project_iam_member.self_replace["digits"]', Action.CREATE)
-    assert "of any machine type, number and duration" in right
-    assert "limits.max_cost does not bind" in right
-    assert "quotas?project=lab" in right
-    assert "organization policy" in right
-    assert said('google_project_iam_member.self_replace["digits"]', Action.DELETE) == []
-    assert said('google_project_iam_member.self_replace["words"]', Action.CREATE) == []
-    for address in ("google_compute_firewall.mesh", "google_storage_bucket_iam_member.node"):
-        [lost] = said(address, Action.DELETE)
-        assert "let their runs end first" in lost
 
 
 @pytest.mark.parametrize("days", [1, 6, 91])

@@ -27,7 +27,7 @@ def test_every_change_is_one_named_line_and_the_order_is_that_of_things() -> Non
                     after_unknown={"member": True},
                 ),
                 entry(
-                    'google_storage_bucket_iam_member.node_rewrites["head"]',
+                    "google_storage_bucket_iam_member.node_rewrites",
                     ["create"],
                     after={
                         "bucket": "lab-hvdcloud",
@@ -35,12 +35,6 @@ def test_every_change_is_one_named_line_and_the_order_is_that_of_things() -> Non
                         "condition": [{"title": "hvdcloud-run-records"}],
                     },
                     after_unknown={"member": True},
-                ),
-                entry(
-                    "google_service_account_iam_member.self_replace[0]",
-                    ["create"],
-                    after={"role": "roles/iam.serviceAccountUser"},
-                    after_unknown={"member": True, "service_account_id": True},
                 ),
                 entry("google_compute_network.hvdcloud", ["create"], after={"name": "hvdcloud"}),
                 entry(
@@ -82,8 +76,7 @@ def test_every_change_is_one_named_line_and_the_order_is_that_of_things() -> Non
         "± subnetwork hvdcloud (region)",
         "~ bucket gs://lab-hvdcloud (lifecycle_rule; changed outside hvdcloud)",
         "+ grant to the nodes' service account: storage.objectUser on bucket lab-hvdcloud",
-        "+ grant to the heads' service account: storage.objectUser on bucket lab-hvdcloud, if hvdcloud-run-records",
-        "+ grant to the heads' service account: iam.serviceAccountUser on the nodes' service account",
+        "+ grant to the nodes' service account: storage.objectUser on bucket lab-hvdcloud, if hvdcloud-run-records",
         "- grant to serviceAccount:n@lab: hvdcloudSelfDelete on the project, if hvdcloud-digits",
         "+ something new x",
     ]

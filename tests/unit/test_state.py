@@ -81,7 +81,7 @@ def test_a_record_of_an_earlier_version_says_what_it_can() -> None:
 def test_what_a_later_version_has_written_into_the_record_stays() -> None:
     state = ClusterState("digits")
     state.make()
-    node = {**EARLIER["nodes"][0], "made": "1", "made_after": ["r1"], "boot": {"host": 1.5}, "joined": 2.5, "zone": "z"}
+    node = {**EARLIER["nodes"][0], "boot": {"host": 1.5}, "joined": 2.5, "zone": "z"}
     later = {"id": "abc", "created": "c", "image": "i", "bucket": "b", "size": 2, "nodes": [node], "runs": [], "x": {}}
     (state.dir / "cluster.json").write_text(json.dumps(later))
     state.update(lambda record: replace(record, runs=("r1", "r2")))

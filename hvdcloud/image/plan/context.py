@@ -26,7 +26,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 # What the node program consists of, below hvdcloud/.
 _RUNS = (
     *("runs/__init__.py", "runs/failure.py", "runs/log_lines.py", "runs/notice.py", "runs/progress.py"),
-    *("runs/replacement.py", "runs/reports.py", "runs/stacks.py", "runs/state.py"),
+    *("runs/reports.py", "runs/stacks.py", "runs/state.py"),
 )
 _TEXT = ("json_values.py", "units.py", "visible.py")
 NODE_PROGRAM = ("__init__.py", "errors.py", *_TEXT, *_RUNS, "storage", "checkpoints", "node")

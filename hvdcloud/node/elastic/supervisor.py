@@ -9,7 +9,7 @@ from __future__ import annotations
 import selectors
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hvdcloud.node.channel import Caller, Listener, Mailbox
 from hvdcloud.node.elastic.admission import Admission
@@ -28,9 +28,6 @@ from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, judge_
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, Supervisor
 from hvdcloud.runs.state import ElasticLimits, RunState
-
-if TYPE_CHECKING:
-    from hvdcloud.node.elastic.replace import Replacer
 
 MOST_RESTARTS = 8
 """How often Horovod is started again after a loss ended it."""
@@ -86,7 +83,6 @@ class ElasticSupervisor(Supervisor):
         self._launched_at = 0.0
         self._disturbed_at = float("-inf")
         self._head_leaves = False
-        self._replacer: Replacer | None = None
         self._state.elastic = ElasticLimits(min=request.elastic.least, max=request.elastic.most)
         self._state.world = 0
         self._state.members = self._membership.shown()
@@ -100,15 +96,6 @@ class ElasticSupervisor(Supervisor):
         for name in self._membership.members:
             self._hold(name, self._agent_command(name))
         self._launch()
-        if self._request.vm_templates is not None:
-            from hvdcloud.node.elastic.replace import Replacer
-
-            self._replacer = Replacer(
-                self._request.run,
-                self._request.vm_templates,
-                say=lambda text: self._mailbox.post(lambda: self._log.note(text)),
-                admit=lambda name: self._mailbox.post(lambda: self._admit_replacement(name)),
-            )
 
     def _start_launcher(self) -> None:
         super()._start_launcher()
@@ -138,7 +125,6 @@ class ElasticSupervisor(Supervisor):
                 self._membership.list_unused_again(self._workers.nodes_served(), now=now)
             self._list(now)
         self._rejoin(now)
-        self._replace_lost()
         self._admission.see_off(now=now)
         self._recorder.world(ranks=len(self._workers.living()), nodes=len(self._workers.nodes()), now=now)
         self._recorder.members(self._membership.shown())
@@ -156,9 +142,8 @@ class ElasticSupervisor(Supervisor):
 
     def _rejoin(self, now: float) -> None:
         """Try to reach the nodes that were lost, and to make those ready that are new."""
-        making = self._replacer.making if self._replacer else ()
         away = [each.name for each in self._membership.members.values() if each.place in (Place.LOST, Place.PREPARING)]
-        self._rejoins.try_due([name for name in away if name not in self._leases and name not in making], now=now)
+        self._rejoins.try_due([name for name in away if name not in self._leases], now=now)
 
     def _prepared(self, node: str) -> None:
         member = self._membership.members[node]
@@ -173,22 +158,10 @@ class ElasticSupervisor(Supervisor):
             self._membership.move(node, member.place, str(failure))
             self._log.note(f"node {node} cannot take part yet: {failure}")
 
-    def _replace_lost(self) -> None:
-        """Replace nodes that will not come back by themselves."""
-        if self._replacer is None:
-            return
-        self._replacer.consider([member.name for member in self._lost_now() if member.name != self._head])
-        self._recorder.making(self._replacer.making)
-
-    def _admit_replacement(self, name: str) -> None:
-        """Let a node that this head has replaced take part again, with the ranks that it had."""
-        member = self._membership.members[name]
-        self._admission.admit([{"name": name, "index": member.index, "slots": member.slots}])
-
     def _watched_nodes(self) -> set[str]:
-        """The nodes with workers, while all of them have found each other and none is being replaced; also once one has
-        completed: Horovod then starts no other one, and the rest may wait for something that never comes."""
-        settled = (self._workers.formed and not self._state.making) or self._workers.any_completed()
+        """The nodes with workers, while all of them have found each other; also once one has completed: Horovod then
+        starts no other one, and the rest may wait for something that never comes."""
+        settled = self._workers.formed or self._workers.any_completed()
         runs = self._restart is None and self._launcher.code is None
         return self._workers.nodes() if settled and runs else set()
 
@@ -371,16 +344,11 @@ class ElasticSupervisor(Supervisor):
         self._start_launcher()
 
     def _finish(self) -> None:
-        if self._replacer is not None:
-            self._replacer.abandon()
-        self._state.making = ()
         self._admission.end()
         self._control.close()
         self._state.world = 0
         self._recorder.members(self._membership.shown())
         super()._finish()
-        if self._replacer is not None:
-            self._replacer.close()
 
     def _judge(self) -> Outcome:
         return judge_elastic(

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import subprocess
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.errors import UsageError
 from hvdcloud.node import machine
-from hvdcloud.node.files import read_json, replace, write_json
+from hvdcloud.node.files import replace, write_json
 from hvdcloud.node.mesh import hosts as hosts_file
 from hvdcloud.node.mesh import ssh
 from hvdcloud.node.mesh.host_key import check_host_key, is_host
 from hvdcloud.node.mesh.nodes import remember_nodes
-from hvdcloud.node.paths import SSH_PORT, peers_file
+from hvdcloud.node.paths import peers_file
 
 CONNECT_SECONDS = 10.0
-JOIN_SECONDS = 60.0
-_joining = threading.Lock()
 
 
 class Peer(NamedTuple):
@@ -98,42 +93,6 @@ def _unreached(peers: Sequence[Peer]) -> dict[str, str]:
 
     outcomes = parallel(peers, problem, workers=len(peers))
     return {outcome.item.name: outcome.result for outcome in outcomes if outcome.result}
-
-
-def join_replacement(name: str, address: str, host_key: str) -> None:
-    """Join a new node to the mesh, and give the other nodes its host key, as far as they answer.
-
-    Raises:
-        NodeError: the new one does not answer.
-    """
-    from hvdcloud.storage.threads import parallel
-
-    with _joining:
-        known = {str(host["name"]): host for host in (read_json(peers_file()) or {}).get("hosts") or ()}
-        # In its predecessor's place: the head stays the first.
-        known[name] = Peer(name, address, SSH_PORT, host_key)._asdict()
-        private, public = ssh.key_file().read_text(), _public(ssh.key_file()).read_text()
-        request = {"private_key": private, "public_key": public, "hosts": list(known.values())}
-        main(request)
-        _call_join(name, request)
-        others = known.keys() - {name, machine.name()}
-        # One that is lost itself joins when it is replaced; ranks find each other without its answer.
-        for _ in parallel(sorted(others), lambda other: _call_join(other, request), workers=len(others)):
-            continue
-
-
-def _call_join(name: str, request: Mapping[str, Any]) -> None:
-    done = subprocess.run(
-        ssh.node_command(name, "join", connect_seconds=CONNECT_SECONDS, seconds=JOIN_SECONDS),
-        input=json.dumps(request) + "\n",
-        capture_output=True,
-        text=True,
-        check=False,
-        start_new_session=True,
-    )
-    if done.returncode != 0:
-        said = (done.stdout.strip() or done.stderr.strip()).rpartition("\n")[2]
-        raise NodeError(f"it could not join: {said or f'exit code {done.returncode}'}", hint="hvdcloud status")
 
 
 def _public(key: Path) -> Path:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import select
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import IO
 
 from hvdcloud.errors import UsageError
-from hvdcloud.node import paths
 from hvdcloud.node.records import state
 
 _POLL_SECONDS, _ENDING_SECONDS = 0.02, 0.004
@@ -39,7 +34,7 @@ def main(run: str, *, offset: int, follow: bool, output: IO[bytes]) -> int:
     except FileNotFoundError:
         raise UsageError(f"run {run} has no log on this node", hint="`hvdcloud status` shows the runs") from None
     followed = follow and not current.done
-    with log, _following(run) if followed else contextlib.nullcontext():
+    with log:
         if followed:
             state.record_event(run, "client attached")
         log.seek(offset)
@@ -66,41 +61,6 @@ def main(run: str, *, offset: int, follow: bool, output: IO[bytes]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.stderr.write(json.dumps(current.to_json()) + "\n")
     return 0
-
-
-def is_followed(run: str) -> bool:
-    """Whether a client follows the run now. The kernel frees the lock of a client that is gone."""
-    try:
-        descriptor = os.open(_followers_file(run), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-@contextlib.contextmanager
-def _following(run: str) -> Iterator[None]:
-    """Hold the lock that all clients share which follow the run."""
-    try:
-        descriptor = os.open(_followers_file(run), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        # On a full disk a log can be read all the same.
-        yield
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _followers_file(run: str) -> Path:
-    return paths.run_dir(run) / "followers"
 
 
 def _hung_up(output: IO[bytes]) -> bool:

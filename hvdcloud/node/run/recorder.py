@@ -98,12 +98,6 @@ class Recorder:
             self._members = self._state.members = members
             state.write(self._state)
 
-    def making(self, nodes: Sequence[str]) -> None:
-        """Write down which nodes the head is replacing, if that has changed."""
-        if list(nodes) != list(self._state.making):
-            self._state.making = nodes
-            state.write(self._state)
-
     def joined(self, node: str) -> None:
         """Count a node among those of the run."""
         if node not in self._state.nodes:

@@ -8,7 +8,6 @@ from hvdcloud.node.channel import BEAT_SECONDS
 
 if TYPE_CHECKING:
     from hvdcloud.node.data.sets import DataRequest
-    from hvdcloud.node.vms.templates import VmTemplates
 
 
 START_SECONDS = 15.0
@@ -50,8 +49,6 @@ class Request(NamedTuple):
     """Seconds after which a frozen node ends the run."""
     controller: str
     elastic: Elastic | None = None
-    vm_templates: VmTemplates | None = None
-    """How lost nodes are made again, where the head may."""
     stuck: float | None = None
     """Seconds without any sign of work after which the run is ended; None: it is not watched."""
     data: DataRequest | None = None

@@ -106,12 +106,6 @@ class EngineNodes:
             raise NodeError(f"node {node.name} has no log: {error.explanation}", hint="hvdcloud list") from error
         return bytes(output).decode(errors="replace")
 
-    def host_key(self, node: Node) -> str | None:
-        """As its container has printed it last; None: it is not ready."""
-        found = filter(None, map(_status, self.console(node).splitlines()))
-        keys = [str(status["host_key"]) for status in found if status["status"] == "ready"]
-        return keys[-1] if keys else None
-
     def start_again(self, node: Node, deadline: float, followed: Followed) -> str:
         """Start a stopped container, and wait as `follow_until_ready` does.
 

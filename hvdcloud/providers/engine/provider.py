@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState, Plan
@@ -76,11 +76,6 @@ class EngineProvider(Provider):
 
         return side_by_side(wait_for, nodes, on_abort=followed.end)
 
-    def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
-        """As containers have printed them."""
-        found = {node.name: self._engine_of(node).host_key(node) for node in nodes}
-        return {name: key for name, key in found.items() if key is not None}
-
     def console(self, node: Node) -> str:
         """The container's output."""
         return self._engine_of(node).console(node)
@@ -88,9 +83,6 @@ class EngineProvider(Provider):
     def spare_places(self, cluster: Cluster) -> int:
         """None: all nodes are on one engine."""
         return 0
-
-    def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> None:
-        """A container cannot make others."""
 
     def set_size(self, name: str, nodes: int) -> None:
         """Labels cannot be changed here: the newest container's count, and what its machine remembers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.ops import scale_out
 from hvdcloud.providers.gce.ops.create import Creation, FirewallRequest, GcePlan
 from hvdcloud.providers.gce.ops.delete import Sweep
-from hvdcloud.providers.gce.ops.ready import Boots, parse_status
+from hvdcloud.providers.gce.ops.ready import Boots
 from hvdcloud.providers.gce.plan import budget, firewall, request
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
 from hvdcloud.providers.gce.settings import Settings, settings_of
@@ -189,17 +189,6 @@ class GceProvider:
         with explained(f"follow how the VMs of {cluster} come up"):
             return boots.wait()
 
-    def vm_templates(self, spec: ClusterSpec, cluster: Cluster, indices: Sequence[int]) -> Mapping[str, Any] | None:
-        """The bulkInserts for these nodes, one for each kind, in the head's zone."""
-        if cluster.head is None or cluster.ends is None or not indices:
-            return None
-        zone, image = cluster.head.id.partition("/")[0], self._vm_image(spec)
-        with explained(f"read the metadata of {spec.name}"):
-            found = self._client.instances_in(zone, spec.name, cluster.id)
-        return scale_out.vm_templates(
-            spec, self._settings, indices, zone=zone, vm_image=image, ends=cluster.ends, like=found
-        )
-
     def _vm_image(self, spec: ClusterSpec) -> str:
         with explained(f"find the VM image for more nodes of {spec.name}"):
             return image_path(self._client.image_from_family(*IMAGE_FAMILIES[self._settings.vm_image_profile]))
@@ -207,17 +196,6 @@ class GceProvider:
     def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
         """None: what they have uploaded is in the bucket."""
         return []
-
-    def host_keys(self, nodes: Sequence[Node]) -> Mapping[str, str]:
-        """From their guest attributes."""
-        found: dict[str, str] = {}
-        for zone in {node.id.partition("/")[0] for node in nodes}:
-            names = [node.name for node in nodes if node.id.partition("/")[0] == zone]
-            with explained(f"read the host keys of {', '.join(names)}"):
-                answers = self._client.guest_attributes(zone, names)
-            said = {name: parse_status((answer or {}).get("status")) for name, answer in answers.items()}
-            found |= {name: str(each["host_key"]) for name, each in said.items() if each.get("status") == "ready"}
-        return found
 
     # --- listing -------------------------------------------------------------------------------------------------
 

@@ -58,7 +58,6 @@ class ResourceMapper:
             state=node_state(instance),
             address=self._address(instance),
             port=SSH_PORT,
-            made=str(instance.get("creationTimestamp", "")),
             internal_address=internal_name(name, zone=zone, project=self.project),
             spot=is_spot(instance),
             proxy_command=iap_proxy_command(self.project, zone, name, SSH_PORT) if self.way is Way.IAP else None,

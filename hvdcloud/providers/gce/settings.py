@@ -55,8 +55,6 @@ class Settings:
     """The head's, which then has no other GPUs than those that come with it; None: as the others'."""
     local_ssd: int = 0
     """How many are attached to every node whose machine type brings none of its own; of 375 GB each."""
-    head_service_account: str | None = None
-    """The head's, which replaces lost nodes; None: as the others'."""
     self_delete: bool = True
     """Nodes may ask Compute Engine for their deletion."""
 
@@ -153,7 +151,6 @@ def settings_of(
         gpu_count=gpu.count if gpu else 0,
         spot=config.spot or "none",
         head_machine_type=config.head_machine_type,
-        head_service_account=config.head_service_account,
         disk_gb=config.disk_gb,
         local_ssd=config.local_ssd,
         vm_image_profile=config.vm_image,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.checks import Check, Finding, Once, Status, failed, failure, fine, setup_hint, unknown, warning
+from hvdcloud.checks import Check, Finding, Once, failed, failure, fine, setup_hint, unknown, warning
 from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.google.errors import ApiError, explained
 from hvdcloud.google.registry_hosts import registry_region
@@ -101,27 +101,19 @@ class _Checks:
         account = self._config.service_account
         if account is None:
             return as_finding(no_account(self._settings(project="none")))
-        found = [
-            permissions.check_service_account(self._login(), account=each, setup=setup_hint())
-            for each in filter(None, (account, self._config.head_service_account))
-        ]
-        return _worst(found)
+        return permissions.check_service_account(self._login(), account=account, setup=setup_hint())
 
     def _node_rights(self) -> Finding:
         if self._config.service_account is None:
             return unknown("not checked: see service account")
-        found = [
-            check_node_rights(
-                self._login(),
-                account=each,
-                repository=self._repository,
-                bucket=self._spec.bucket,
-                data=[data.source for data in self._data.values()],
-                setup=setup_hint(),
-            )
-            for each in filter(None, (self._config.service_account, self._config.head_service_account))
-        ]
-        return _worst(found)
+        return check_node_rights(
+            self._login(),
+            account=self._config.service_account,
+            repository=self._repository,
+            bucket=self._spec.bucket,
+            data=[data.source for data in self._data.values()],
+            setup=setup_hint(),
+        )
 
     # --- machines -------------------------------------------------------------------------------------------------
 
@@ -326,11 +318,6 @@ class _Checks:
         except UsageError:
             zones = self._config.zones
         return region_of(zones[0]) if zones else None
-
-
-def _worst(found: Sequence[Finding]) -> Finding:
-    """Of the nodes' account and the head's: the first that is not as it should be, else the nodes'."""
-    return next((each for each in found if each.status is not Status.OK), found[0])
 
 
 def _described(kind: NodeKind) -> str:

@@ -18,8 +18,8 @@ from hvdcloud.providers.gce.money.costs import LATE_SECONDS, costs
 from hvdcloud.providers.gce.names import request_id, zone_of
 from hvdcloud.providers.gce.ops.create import GcePlan
 from hvdcloud.providers.gce.plan.budget import MIN_RUN_SECONDS, START_SECONDS, node_dollars_per_hour
-from hvdcloud.providers.gce.plan.request import METADATA_SERIAL_LOG, bulk_insert_bodies, without_metadata
-from hvdcloud.providers.gce.resource_mapper import metadata_of, node_state
+from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
+from hvdcloud.providers.gce.resource_mapper import node_state
 from hvdcloud.providers.gce.settings import Settings, groups
 
 LABEL_SECONDS = 120.0
@@ -60,32 +60,6 @@ def plan_growth(
         vm_image=vm_image,
         indices=tuple(indices),
     )
-
-
-def vm_templates(
-    spec: ClusterSpec,
-    settings: Settings,
-    indices: Sequence[int],
-    *,
-    zone: str,
-    vm_image: str,
-    ends: datetime,
-    like: Sequence[Resource] = (),
-) -> dict[str, Any]:
-    """What the head needs to make any of these nodes again by itself (node/elastic/replace.py). Pure.
-
-    Each new node takes the place of one that is gone, in the same zone and until `ends`, when Compute Engine deletes
-    the cluster, so all of them together cost no more than `limits.max_cost` has allowed.
-
-    Args:
-        like: VMs of the cluster; a metadata item that they were made without, as a policy forbids it, is left out.
-    """
-    bodies = bulk_insert_bodies(
-        spec, settings, zone=zone, vm_image=vm_image, indices=indices, run_seconds=settings.max_run_seconds
-    )
-    if any(METADATA_SERIAL_LOG not in metadata_of(vm) for vm in like):
-        bodies = [without_metadata(body, {METADATA_SERIAL_LOG}) for body in bodies]
-    return {"bodies": bodies, "ends": ends.timestamp(), "request_id": request_id(spec.name, spec.id)}
 
 
 def _share(

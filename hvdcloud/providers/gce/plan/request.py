@@ -6,7 +6,7 @@ Bodies have the JSON form of the API's discovery document (compute.v1): camelCas
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hvdcloud.cluster.model import ClusterSpec
@@ -63,8 +63,7 @@ def bulk_insert_bodies(
 ) -> list[dict[str, Any]]:
     """`BulkInsertInstanceResource` bodies, each for all of its nodes or none, to be sent to `zone` one after the other.
 
-    One for each kind of node, and for a head of an account of its own: a request has one machine type, one scheduling
-    and one account for all of its VMs.
+    One for each kind of node: a request has one machine type and one scheduling for all of its VMs.
 
     Args:
         zone: such as `us-central1-a`.
@@ -89,16 +88,8 @@ def bulk_insert_bodies(
                 spec, settings, group, zone=zone, vm_image=vm_image, run_seconds=run_seconds
             ),
         }
-        for group in _requested_together(settings, wanted)
+        for group in groups(settings, wanted)
     ]
-
-
-def _requested_together(settings: Settings, indices: Iterable[int]) -> list[Group]:
-    found = groups(settings, indices)
-    if settings.head_service_account is None:
-        return found
-    parts = [(group, [i for i in group.indices if i > 0], [i for i in group.indices if i == 0]) for group in found]
-    return [Group(kind=group.kind, indices=tuple(part)) for group, *both in parts for part in both if part]
 
 
 def _instance_properties(
@@ -125,7 +116,7 @@ def _instance_properties(
         ],
         "networkInterfaces": [_network_interface(settings, zone=zone)],
         "scheduling": _scheduling(kind, run_seconds=run_seconds),
-        "serviceAccounts": [_account(settings, is_head=0 in group.indices)],
+        "serviceAccounts": [_account(settings)],
         "labels": spec.labels,
         "tags": {"items": [NETWORK_TAG, cluster_tag(spec)]},
         "metadata": {
@@ -145,16 +136,14 @@ def _instance_properties(
     return properties
 
 
-def _account(settings: Settings, *, is_head: bool) -> dict[str, Any]:
+def _account(settings: Settings) -> dict[str, Any]:
     """Who a node is, and what its tokens are good for, whatever IAM allows that account.
 
     Images are pulled with a storage scope: https://cloud.google.com/artifact-registry/docs/integrate-compute
     """
-    own = settings.head_service_account if is_head else None
-    wide = settings.self_delete or own is not None
-    scopes = [SCOPE] if wide else [f"{_SCOPES}/devstorage.read_write", f"{_SCOPES}/logging.write"]
+    scopes = [SCOPE] if settings.self_delete else [f"{_SCOPES}/devstorage.read_write", f"{_SCOPES}/logging.write"]
     # Without one, only more nodes come to a cluster that an earlier version has made.
-    return {"email": own or settings.service_account or DEFAULT_ACCOUNT, "scopes": scopes}
+    return {"email": settings.service_account or DEFAULT_ACCOUNT, "scopes": scopes}
 
 
 def _network_interface(settings: Settings, *, zone: str) -> dict[str, Any]:
