@@ -98,12 +98,6 @@ class GceConfig(Section):
         description="the nodes' service account, which a job acts as; a terraform output. default: the project's "
         "default account",
     )
-    self_delete: bool | None = Field(
-        default=None,
-        description="whether the nodes' tokens may be used for Compute Engine, so that nodes delete themselves and "
-        "replace lost ones where their account is allowed to; else they are good for storage, images and logs alone. "
-        "Default: unless service_account is default",
-    )
     ssh: SshConfig = Field(default_factory=lambda: SshConfig(), description="who may reach the nodes")
     endpoint: str | None = Field(
         default=None,

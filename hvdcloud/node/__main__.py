@@ -121,7 +121,7 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
             raise UsageError(f"hvdcloud-node {verb} needs a run and a reason", hint=_USAGE)
         return tell.main(*rest)
     if verb == "poweroff":
-        from hvdcloud.node.vms import poweroff
+        from hvdcloud.node.mesh import poweroff
 
         return poweroff.switch_off()
     if verb == "leave":

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hvdcloud.runs.stacks import Stuck
 
 _ABSENT_IF_EMPTY = (
-    *("nodes_preempted", "not_deleted", "supervisor_dead"),
+    *("nodes_preempted", "supervisor_dead"),
     *("data", "metrics", "waits"),
 )
 _ABSENT_IF_NONE = ("stuck", "left_behind", "launched", "training_since", "training_until")
@@ -198,8 +198,6 @@ class RunState:
     """The nodes of an elastic run."""
     left_behind: Sequence[str] | None = None
     """Processes that could not be ended; None: the run has not ended."""
-    not_deleted: Sequence[str] = ()
-    """What went wrong when the head deleted the nodes after the run."""
     supervisor_dead: bool = False
     """The supervisor was killed; how the run ended is not written down yet."""
     stuck: Stuck | None = None

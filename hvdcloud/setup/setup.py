@@ -141,7 +141,7 @@ def setup(
                         remember_grants(project)
                 work.remember(begun=[])
             outputs = terraform.outputs()
-    values = {**yaml_values(outputs, config.name), **rights_values(config, variables)}
+    values = yaml_values(outputs, config.name)
     keys = set_keys(file.read_text(encoding="utf-8"), values)[1] if plan_only else edit_file(file, values)
     regions = sorted({variables["region"], *variables["other_regions"]})
     _warn_of_other_regions(config, regions, console)
@@ -168,15 +168,6 @@ def yaml_values(outputs: Mapping[str, Any], name: str) -> dict[str, str]:
     below = ("image.repository", "checkpoints.bucket")  # Each cluster has a folder of its own there.
     found = {key: str(outputs[output]) for output, key in _KEYS.items() if outputs.get(output)}
     return {"provider": "gce", **{key: f"{value}/{name}" if key in below else value for key, value in found.items()}}
-
-
-def rights_values(config: Config, variables: Mapping[str, Any]) -> dict[str, str | bool]:
-    """The keys of what only some clusters' nodes may do: as few as say it."""
-    found: dict[str, str | bool] = {}
-    may_delete = config.name in variables["self_delete"]
-    if not may_delete or config.gce.self_delete is not None:
-        found["gce.self_delete"] = may_delete
-    return found
 
 
 def apply(terraform: Terraform, plan: SetupPlan, console: Console) -> None:

@@ -114,7 +114,7 @@ run "promises" {
 run "accounts_and_outputs" {
   assert {
     condition = {
-      for each in [google_storage_bucket_iam_member.node_adds["node"], google_storage_bucket_iam_member.node_reads["node"], google_storage_bucket_iam_member.node_rewrites["node"]] : each.role => "${each.bucket} ${length(each.condition)}"
+      for each in [google_storage_bucket_iam_member.node_adds, google_storage_bucket_iam_member.node_reads, google_storage_bucket_iam_member.node_rewrites] : each.role => "${each.bucket} ${length(each.condition)}"
       } == {
       "roles/storage.objectCreator" = "a-project-hvdcloud 0"
       "roles/storage.objectViewer"  = "a-project-hvdcloud 0"
@@ -124,22 +124,22 @@ run "accounts_and_outputs" {
   }
 
   assert {
-    condition     = google_artifact_registry_repository_iam_member.node["node"].role == "roles/artifactregistry.reader" && google_artifact_registry_repository_iam_member.node["node"].repository == "hvdcloud"
+    condition     = google_artifact_registry_repository_iam_member.node.role == "roles/artifactregistry.reader" && google_artifact_registry_repository_iam_member.node.repository == "hvdcloud"
     error_message = "nodes don't read images, or may do more than that"
   }
 
   assert {
-    condition     = google_project_iam_member.node_logs["node"].role == "roles/logging.logWriter"
+    condition     = google_project_iam_member.node_logs.role == "roles/logging.logWriter"
     error_message = "nodes may do something else in the project than write logs"
   }
 
   assert {
     condition = toset([
-      google_storage_bucket_iam_member.node_adds["node"].member,
-      google_storage_bucket_iam_member.node_reads["node"].member,
-      google_storage_bucket_iam_member.node_rewrites["node"].member,
-      google_artifact_registry_repository_iam_member.node["node"].member,
-      google_project_iam_member.node_logs["node"].member,
+      google_storage_bucket_iam_member.node_adds.member,
+      google_storage_bucket_iam_member.node_reads.member,
+      google_storage_bucket_iam_member.node_rewrites.member,
+      google_artifact_registry_repository_iam_member.node.member,
+      google_project_iam_member.node_logs.member,
     ]) == toset(["serviceAccount:${google_service_account.node.email}"])
     error_message = "a role goes to another account than the nodes'"
   }

@@ -237,7 +237,7 @@ run "data" {
   }
 
   assert {
-    condition     = toset(keys(google_storage_bucket_iam_member.node_reads_data)) == toset(["node gs://open-data", "node gs://theirs/imagenet/train"])
+    condition     = toset(keys(google_storage_bucket_iam_member.node_reads_data)) == toset(["gs://open-data", "gs://theirs/imagenet/train"])
     error_message = "nodes read what was not named, or are granted what they have"
   }
 
@@ -247,7 +247,7 @@ run "data" {
   }
 
   assert {
-    condition     = length(google_storage_bucket_iam_member.node_reads_data["node gs://open-data"].condition) == 0 && strcontains(one(google_storage_bucket_iam_member.node_reads_data["node gs://theirs/imagenet/train"].condition).expression, "/buckets/theirs/objects/imagenet/train/")
+    condition     = length(google_storage_bucket_iam_member.node_reads_data["gs://open-data"].condition) == 0 && strcontains(one(google_storage_bucket_iam_member.node_reads_data["gs://theirs/imagenet/train"].condition).expression, "/buckets/theirs/objects/imagenet/train/")
     error_message = "a folder is not a folder alone"
   }
 }

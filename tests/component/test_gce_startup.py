@@ -34,6 +34,7 @@ STAND_INS = {
         [[ ! -e $FAKE/no-metadata || $url != *metadata.google.internal* ]] || { echo 'curl: (7) refused' >&2; exit 7; }
         case $url in
         */instances/digits-0)
+            [[ ! -e $FAKE/cut ]] || { rm "$FAKE/cut"; echo 'curl: (56) connection reset' >&2; exit 56; }
             [[ -e $FAKE/may-delete ]] || { cat "$FAKE/refusal"; echo 'curl: (22) 403' >&2; exit 22; } ;;
         */project/project-id) printf p-1 ;;
         */instance/zone) printf projects/42/zones/us-central1-a ;;
@@ -220,7 +221,7 @@ def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata
     assert f"{devices} --volume /var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro" in run
     assert run.endswith(
         "-e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA "
-        f"-e HVDCLOUD_IDLE -e HVDCLOUD_COMPUTE_ENDPOINT -e HVDCLOUD_DATA_SETS {IMAGE}"
+        f"-e HVDCLOUD_IDLE -e HVDCLOUD_DATA_SETS {IMAGE}"
     )
     environment = (vm.folder / "environment").read_text().splitlines()
     assert set(environment) == {
@@ -228,7 +229,6 @@ def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata
         "HVDCLOUD_NODE=digits-0",
         "HVDCLOUD_METADATA=http://metadata.google.internal",
         "HVDCLOUD_IDLE=1800",
-        "HVDCLOUD_COMPUTE_ENDPOINT=http://127.0.0.1:9024",
         "HVDCLOUD_DATA_SETS=",
     }
 
@@ -242,7 +242,7 @@ def test_what_the_metadata_does_not_say_is_not_asked_for(vm: Vm) -> None:
 
 
 def test_what_the_node_program_says_of_its_end_is_on_the_serial_port(vm: Vm) -> None:
-    said = "hvdcloud: idle for 30 min: no run, no SSH session; deleting"
+    said = "hvdcloud: idle for 30 min: no run, no SSH session; switching off"
     vm.put("logs", f'hvdcloud-status {{"status": "ready"}}\nServer listening on 0.0.0.0\n{said}\n')
     lines = vm.boot().stdout.splitlines()
     assert said in lines
@@ -596,6 +596,14 @@ def test_a_vm_whose_checkpoints_are_all_in_the_bucket_deletes_itself(vm: Vm) -> 
     # Where the deletion does not happen, switching off is what is left.
     assert vm.calls[-2:] == ["sleep 300", "shutdown -h now"]
     assert done.stdout.splitlines()[-2] == "hvdcloud: deleting this VM"
+
+
+def test_a_deletion_whose_answer_was_lost_is_asked_for_again(vm: Vm) -> None:
+    vm.put("may-delete", "")
+    vm.put("cut", "")
+    vm.put("logs", ENDED.format("true"))
+    assert vm.boot().stdout.splitlines()[-2] == "hvdcloud: deleting this VM"
+    assert len(vm.called("curl -sS --fail-with-body")) == 2
 
 
 @FAILURES

@@ -10,9 +10,9 @@ import pytest
 from hvdcloud.node.boot import idle, time_limit
 from hvdcloud.node.boot.time_limit import LATE_SECONDS, TimeLimit
 from hvdcloud.node.files import write_json
+from hvdcloud.node.mesh import poweroff
 from hvdcloud.node.mesh.nodes import remember_nodes
 from hvdcloud.node.paths import node_file
-from hvdcloud.node.vms import poweroff
 
 
 @pytest.fixture

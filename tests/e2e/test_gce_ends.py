@@ -68,7 +68,7 @@ def test_after_a_launch_whose_laptop_died_nothing_costs_money_and_nothing_is_los
         logs = laptop.hvdcloud("logs").out
         assert logs.count("written\n") == 2
         assert logs.splitlines()[-1] == (
-            "[hvdcloud] deleting the nodes: the run has ended and its checkpoints are in the bucket"
+            "[hvdcloud] switching off the nodes: the run has ended and its checkpoints are in the bucket"
         )
         assert "succeeded" in laptop.hvdcloud("logs", "-f").out
         assert "succeeded" in laptop.hvdcloud("status").out
@@ -100,7 +100,7 @@ def test_a_vm_that_nobody_uses_deletes_itself_and_says_why(cloud: Cloud, tmp_pat
     project = cloud.project(tmp_path, "t-ends-idle", nodes=1, limits={"idle": at_this_load(15)})
     project.hvdcloud("push")
     project.hvdcloud("up")
-    said = re.compile(r"\bhvdcloud: idle for \d+ (?:s|min): no run, no SSH session; deleting$", re.MULTILINE)
+    said = re.compile(r"\bhvdcloud: idle for \d+ (?:s|min): no run, no SSH session; switching off$", re.MULTILINE)
     until(lambda: said.search(serial(cloud, "t-ends-idle-0")), seconds=60, what="the VM to say why it ends")
     until(lambda: not machines_left(cloud, project), seconds=60, what="the VM and its disk to be gone")
     assert deletions(cloud, project) == [("t-ends-idle-0", NODES_ACCOUNT)]

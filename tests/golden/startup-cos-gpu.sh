@@ -125,7 +125,7 @@ end_vm() {
         return 0
     elif ! disk_is_of_no_use; then
         say "its disk may hold checkpoints that are nowhere else: switching off; the disk costs money until hvdcloud down"
-    elif delete_vm; then
+    elif retry 3 delete_vm; then
         say "deleting this VM"
         sleep "$DELETED_SECONDS" || true
         say "still here $DELETED_SECONDS s after the deletion was granted: switching off"
@@ -149,15 +149,18 @@ disk_is_of_no_use() {
 
 # https://cloud.google.com/compute/docs/reference/rest/v1/instances/delete
 delete_vm() {
-    local token project zone name endpoint=
+    local token project zone name endpoint='' status=0
     token=$(access_token) && project=$(metadata project/project-id) && zone=$(metadata instance/zone) &&
-        name=$(metadata instance/name) && ATTRIBUTES=$(metadata instance/attributes/) || return 1
-    endpoint=$(optional hvdcloud-compute-endpoint) || return 1
+        name=$(metadata instance/name) && ATTRIBUTES=$(metadata instance/attributes/) &&
+        endpoint=$(optional hvdcloud-compute-endpoint) || return "$HOPELESS"
     # The token is on no command line.
     curl -sS --fail-with-body -X DELETE --connect-timeout 5 --max-time 20 --retry 5 --retry-max-time 60 \
         -H @<(printf 'Authorization: Bearer %s\n' "$token") \
         "${endpoint:-https://compute.googleapis.com}/compute/v1/projects/$project/zones/${zone##*/}/instances/$name" \
-        >"$ERRORS" 2>&1
+        >"$ERRORS" 2>&1 || status=$?
+    # 22: the API has answered, and its answer is no.
+    ((status != 22)) || status=$HOPELESS
+    return "$status"
 }
 
 access_token() {

@@ -39,7 +39,7 @@ TODAY = date(2026, 11, 20)
 VARIANTS = [
     {},
     {"spot": "all"},
-    {"vm_image_profile": "dlvm", "gpu_type": None, "service_account": "default", "self_delete": False},
+    {"vm_image_profile": "dlvm", "gpu_type": None, "service_account": "default"},
     {"machine_type": "g2-standard-8", "max_cost": 20.0},
     {"ssh_source": "iap", **TERRAFORM},
     {"machine_type": "n1-custom-6-20480", "gpu_type": "nvidia-tesla-v100"},
@@ -199,7 +199,6 @@ def test_a_job_gets_no_token_for_more_than_its_node_needs() -> None:
         return body["instanceProperties"]["serviceAccounts"]
 
     assert accounts(service_account=account) == [{"email": account, "scopes": [everything]}]
-    assert accounts(service_account=account, self_delete=False) == [{"email": account, "scopes": [storage, logs]}]
     # In many projects it is an editor of everything.
     assert accounts(service_account="default") == [{"email": "default", "scopes": [storage, logs]}]
 
@@ -472,10 +471,9 @@ def test_what_a_vm_costs_that_may_not_delete_itself_is_said(known_prices: Settin
         zones, _ = budget.paid_zones(settings, ["us-central1-a"], nodes=2)
         return [notice for notice in budget.notices(settings, zones, [], nodes=2) if "switched off" in notice]
 
-    for changes in ({"service_account": "default"}, {"self_delete": False}):
-        # 0.010 x 730
-        [notice] = said(dataclasses.replace(known_prices, **changes))
-        assert notice.endswith("is then switched off, and its disk costs $7.30 a month until hvdcloud down")
+    # 0.010 x 730
+    [notice] = said(dataclasses.replace(known_prices, service_account="default"))
+    assert notice.endswith("is then switched off, and its disk costs $7.30 a month until hvdcloud down")
     assert said(known_prices) == []
 
 

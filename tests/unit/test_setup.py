@@ -10,7 +10,7 @@ import pytest
 from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
 from hvdcloud.setup.choices import SetupOptions, choose_variables, remember_choices
-from hvdcloud.setup.setup import rights_values, yaml_values
+from hvdcloud.setup.setup import yaml_values
 from hvdcloud.setup.terraform import WorkFolder, find_terraform
 
 DEFAULTS = {
@@ -213,16 +213,6 @@ def test_a_state_that_was_being_written_when_terraform_was_killed_is_restored(
         (work.folder / "terraform.tfstate.backup").write_text(before)
     with work.lock("setup"):
         assert state.read_text() == ('{"version": 4}' if before == '{"version": 4}' else "")
-
-
-def test_only_what_differs_from_every_cluster_s_rights_is_written() -> None:
-    def written(*, may_delete: bool = True, **gce: Any) -> dict[str, str | bool]:
-        config = Config.model_validate({"name": "digits", "gce": gce})
-        return rights_values(config, {"self_delete": ["digits"] * may_delete})
-
-    assert written() == {}
-    assert written(may_delete=False) == {"gce.self_delete": False}
-    assert written(self_delete=False) == {"gce.self_delete": True}
 
 
 @pytest.mark.parametrize("days", [1, 6, 91])

@@ -47,7 +47,6 @@ METADATA_VARIABLE = "HVDCLOUD_METADATA"
 DATA_VARIABLE = "HVDCLOUD_DATA_SETS"
 """What a VM fetches from its start on: a request as JSON (node/data/sets.py). A run waits for what is missing."""
 """When each step of the VM's startup script began: `host 1764000000.1 pull 1764000020.5`."""
-ENDPOINT_VARIABLE = "HVDCLOUD_COMPUTE_ENDPOINT"
 PORT_VARIABLE, ADDRESS_VARIABLE = "HVDCLOUD_SSH_PORT", "HVDCLOUD_SSH_ADDRESS"
 """Where sshd listens in a container that has its host's network: the port, and the address beside 127.0.0.1."""
 READY_SECONDS = 20.0
@@ -214,7 +213,6 @@ def _write_node_file() -> None:
         "ssh_port": _ssh_port(),
         "environment": {name: value for name, value in _without_our_own().items() if name not in _NOT_THE_IMAGES},
         "metadata": os.environ.get(METADATA_VARIABLE),
-        "compute_endpoint": os.environ.get(ENDPOINT_VARIABLE),
     }
     write_json(paths.node_file(), facts, mode=0o600)
 

@@ -101,8 +101,8 @@ def answer() -> dict[str, Any]:
 
 def end_if_idle() -> int:
     """`end-if-idle`: end the cluster, or this node alone, if it is time. Returns the process's exit code, always 0."""
+    from hvdcloud.node.mesh import poweroff
     from hvdcloud.node.uploads.loop import incomplete_runs
-    from hvdcloud.node.vms import poweroff
 
     limit = float(os.environ[Watch.variable])
     names, me = node_names(), machine.name()
@@ -118,13 +118,11 @@ def end_if_idle() -> int:
     # Checked again: there may be activity by now.
     if not may_end(_own(), limit=limit, head=head, peers=peers):
         return 0
-    poweroff.write_line(f"{for_how_long}; {poweroff.way()}")
-    # A node that did not answer may hold what is nowhere else; it ends itself when the head is gone.
-    if head and (refusal := poweroff.end_others([name for name, peer in peers.items() if peer])):
-        poweroff.write_line(refusal.consequence)
-    if refusal := poweroff.delete_this_one():
-        poweroff.write_line(refusal.consequence)
-    poweroff.wait_for_the_end(refusal)
+    poweroff.write_line(f"{for_how_long}; switching off")
+    if head:
+        # A node that did not answer may hold what is nowhere else; it ends itself when the head is gone.
+        poweroff.end_others([name for name, peer in peers.items() if peer])
+    poweroff.switch_off()
     return 0
 
 
@@ -135,9 +133,9 @@ def _own() -> Answer:
 
 
 def _flush(for_how_long: str, runs: Sequence[str]) -> None:
+    from hvdcloud.node.mesh import poweroff
     from hvdcloud.node.run import control
     from hvdcloud.node.uploads.loop import incomplete_runs
-    from hvdcloud.node.vms import poweroff
 
     answers = control.flush()["runs"]
     errors = [error for report in answers.values() for error in report["errors"]]

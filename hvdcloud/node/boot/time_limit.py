@@ -46,7 +46,7 @@ def end_at_limit(late: float) -> int:
         late: seconds since the limit was over.
     """
     from hvdcloud.node.boot.idle import head_answers
-    from hvdcloud.node.vms import poweroff
+    from hvdcloud.node.mesh import poweroff
 
     names, me = node_names(), machine.name()
     if names and me != names[0]:
@@ -65,11 +65,11 @@ def end_at_limit(late: float) -> int:
 def _end_run() -> None:
     """End the active run, upload what there is, and keep its log. What fails is written down, and does not matter: the
     container keeps what it has."""
+    from hvdcloud.node.mesh import poweroff
     from hvdcloud.node.records import active, state
     from hvdcloud.node.run import control
     from hvdcloud.node.uploads import archive
     from hvdcloud.node.uploads.loop import incomplete_runs
-    from hvdcloud.node.vms import poweroff
 
     try:
         if (run := active.active_run()) is not None:

@@ -10,11 +10,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from hvdcloud.node.mesh import poweroff
 from hvdcloud.node.notify import tell
-from hvdcloud.node.records import active, state
-from hvdcloud.node.run.log import RunLog
+from hvdcloud.node.records import active
 from hvdcloud.node.uploads import archive
-from hvdcloud.node.vms import poweroff
 from hvdcloud.runs.reports import UploadReport
 from hvdcloud.runs.state import RunState
 from hvdcloud.units import some
@@ -30,7 +29,7 @@ def announcements(ended: RunState) -> list[str]:
         return []
     if not _nodes_go(ended):
         return ["the nodes stay: they hold checkpoints that are not in the bucket"]
-    return [f"{poweroff.way()} the nodes: the run has ended and its checkpoints are in the bucket"]
+    return ["switching off the nodes: the run has ended and its checkpoints are in the bucket"]
 
 
 def not_uploaded(reports: Mapping[str, UploadReport]) -> list[str]:
@@ -58,16 +57,9 @@ def after(ended: RunState) -> None:
     tell.wait_told(ended.run, seconds=told_by - time.monotonic())
     if active.active_run() is not None:
         return
-    poweroff.write_line(f"{poweroff.way()}: run {ended.run} has ended and its checkpoints are in the bucket")
-    refusal = poweroff.end_others(list(ended.nodes)[1:])
-    if refusal:
-        _note(ended, refusal)
-    own = poweroff.delete_this_one()
-    if own:
-        _note(ended, own)
-    if refusal or own:
-        keep_log(ended)
-    poweroff.wait_for_the_end(own)
+    poweroff.write_line(f"switching off: run {ended.run} has ended and its checkpoints are in the bucket")
+    poweroff.end_others(list(ended.nodes)[1:])
+    poweroff.switch_off()
 
 
 def keep_log(ended: RunState) -> None:
@@ -80,12 +72,3 @@ def keep_log(ended: RunState) -> None:
 
 def _nodes_go(ended: RunState) -> bool:
     return ended.down_when_done and ended.checkpoints.complete
-
-
-def _note(ended: RunState, refusal: poweroff.Refusal) -> None:
-    poweroff.write_line(refusal.consequence)
-    ended.not_deleted = [*ended.not_deleted, refusal.consequence]
-    state.write(ended)
-    log = RunLog(state.log_file(ended.run))
-    log.note(refusal.consequence)
-    log.close()

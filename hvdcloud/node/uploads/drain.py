@@ -274,7 +274,7 @@ def _ask(run: str, why: str, *, ending: bool, deadline: float) -> Saved | None:
 
 def main(words: Sequence[str]) -> dict[str, Any]:
     """`leave [WHY]`: this node is about to go; says how far its checkpoints are once they are in the bucket."""
-    from hvdcloud.node.vms import poweroff
+    from hvdcloud.node.mesh import poweroff
 
     why = " ".join(words) or SHUT_DOWN
     found = drain(why, ending=False)

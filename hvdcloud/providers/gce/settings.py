@@ -55,8 +55,6 @@ class Settings:
     """The head's, which then has no other GPUs than those that come with it; None: as the others'."""
     local_ssd: int = 0
     """How many are attached to every node whose machine type brings none of its own; of 375 GB each."""
-    self_delete: bool = True
-    """Nodes may ask Compute Engine for their deletion."""
 
     @property
     def needs_external_ip(self) -> bool:
@@ -157,7 +155,6 @@ def settings_of(
         network=config.network,
         subnetwork=config.subnetwork,
         service_account=config.service_account,
-        self_delete=config.service_account != DEFAULT_ACCOUNT if config.self_delete is None else config.self_delete,
         ssh_source=ssh_source,
         max_run_seconds=int(limits.max_run_duration),
         max_cost=limits.max_cost,

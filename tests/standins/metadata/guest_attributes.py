@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.standins.compute import Emulator
-from tests.standins.compute.auth import SCOPES
 from tests.support.http_server import Asked, Reply, answering
 
 ATTRIBUTE = "/computeMetadata/v1/instance/guest-attributes/hvdcloud/status"
@@ -46,20 +44,3 @@ def metadata_server(*answers: int, host: str = "127.0.0.1") -> Iterator[Metadata
 
     with answering(answer, host=host) as metadata.url:
         yield metadata
-
-
-def identity_of_vm(
-    emulator: Emulator, *, account: str, zone: str, scopes: Collection[str] = SCOPES
-) -> Callable[[Asked], Reply]:
-    """What a VM of the emulator's project reads about itself, with tokens of its service account."""
-
-    def answer(asked: Asked) -> Reply:
-        assert asked.headers["Metadata-Flavor"] == "Google"
-        path = asked.path.removeprefix("/computeMetadata/v1/")
-        if path == "instance/service-accounts/default/token":
-            token, seconds = emulator.keys.issue(account, scopes=scopes)
-            return Reply({"access_token": token, "expires_in": int(seconds), "token_type": "Bearer"})
-        values = {"project/project-id": "test-project", "instance/zone": f"projects/1234/zones/{zone}"}
-        return Reply(values[path].encode())
-
-    return answer

@@ -167,11 +167,11 @@ def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str
             f"in {dearest.zone}, the most expensive of these zones, it is {dollars(dearest.dollars_per_hour or 0.0)}/h"
             f"{shorter}, at worst {dollars(dearest.worst_case_dollars)}"
         )
-    if settings.service_account == DEFAULT_ACCOUNT or not settings.self_delete:
+    if settings.service_account == DEFAULT_ACCOUNT:
         # https://cloud.google.com/compute/docs/instances/limit-vm-runtime: a VM that is off has no time limit.
         disk = prices.disk_dollars_per_hour(disk_gb=settings.disk_gb, region=region_of(first.zone))
         yield (
-            f"{_cannot_delete(settings)}; a VM that ends is then "
+            "nodes with the project's default account cannot delete themselves; a VM that ends is then "
             f"switched off, and its disk costs {dollars(disk * HOURS_PER_MONTH)} a month until hvdcloud down"
         )
     if first.dollars_per_hour is None:
@@ -184,12 +184,6 @@ def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str
             f"the price table has no prices of {some(foreign)}; those of {prices.region()} are used instead "
             "and may be far off"
         )
-
-
-def _cannot_delete(settings: Settings) -> str:
-    if not settings.self_delete:
-        return "the nodes cannot delete themselves (gce.self_delete)"
-    return "the nodes' account, the project's default one, may not be allowed to delete VMs"
 
 
 def _kinds(settings: Settings, offer: PaidZone, *, nodes: int) -> Iterator[str]:

@@ -141,9 +141,10 @@ def _account(settings: Settings) -> dict[str, Any]:
 
     Images are pulled with a storage scope: https://cloud.google.com/artifact-registry/docs/integrate-compute
     """
-    scopes = [SCOPE] if settings.self_delete else [f"{_SCOPES}/devstorage.read_write", f"{_SCOPES}/logging.write"]
-    # Without one, only more nodes come to a cluster that an earlier version has made.
-    return {"email": settings.service_account or DEFAULT_ACCOUNT, "scopes": scopes}
+    account = settings.service_account or DEFAULT_ACCOUNT
+    # The default account may do nearly everything in many projects.
+    narrow = [f"{_SCOPES}/devstorage.read_write", f"{_SCOPES}/logging.write"]
+    return {"email": account, "scopes": narrow if account == DEFAULT_ACCOUNT else [SCOPE]}
 
 
 def _network_interface(settings: Settings, *, zone: str) -> dict[str, Any]:

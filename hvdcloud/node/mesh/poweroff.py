@@ -1,0 +1,53 @@
+"""How nodes end without the laptop: each ends its own container, and the head asks the others to.
+
+A VM's startup script then deletes the VM where its account may, else switches it off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hvdcloud.node import paths
+from hvdcloud.node.mesh import ssh
+
+_POWEROFF_SECONDS = 10.0
+_OUTPUT_OF_THE_CONTAINER = Path("/proc/1/fd/1")
+
+
+def end_others(nodes: Sequence[str]) -> None:
+    """Ask other nodes of this cluster to end; one that does not answer ends at a limit of its own."""
+    # Connections of their own: the run's shared ones have just been closed.
+    commands = [ssh.node_command(node, "poweroff") for node in nodes]
+    null = subprocess.DEVNULL
+    calls = [subprocess.Popen(each, stdin=null, stdout=null, start_new_session=True) for each in commands]
+    deadline = time.monotonic() + _POWEROFF_SECONDS
+    for call in calls:
+        try:
+            call.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            sys.stderr.write(f"hvdcloud: {call.args!r} did not end in time\n")
+            call.kill()
+
+
+def switch_off() -> dict[str, Any]:
+    """`poweroff`: end the container; its entrypoint ends everything in it."""
+    os.kill(1, signal.SIGTERM)
+    return {"ok": True}
+
+
+def write_line(text: str) -> None:
+    """Write a line into the container's log, which a VM has on its serial port as well."""
+    line = f"hvdcloud: {text}\n"
+    if paths.is_container():
+        with contextlib.suppress(OSError), _OUTPUT_OF_THE_CONTAINER.open("a") as output:
+            output.write(line)
+            return
+    sys.stderr.write(line)
