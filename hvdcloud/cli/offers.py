@@ -74,8 +74,6 @@ def show_offers(console: Console, result: OffersResult) -> None:
         console.answer(
             f"{counted(result.nodes, 'node')} with disks and external addresses, as of {result.prices_as_of}{asked}"
         )
-        if head := next((row.offer for row in shown if row.offer.head_machine_type), None):
-            console.answer(f"one of them is the head, {head.head_machine_type}")
         if any(row.offer.spot_nodes == "workers" for row in shown):
             console.answer("workers: the head is on demand, the others are Spot VMs")
     elif result.prices_as_of:

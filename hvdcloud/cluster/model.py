@@ -104,8 +104,6 @@ class Node:
     """Where its sshd answers the other nodes."""
     host: str = ""
     """The machine of the user's that it is on; empty where its provider makes the machine."""
-    spot: bool = False
-    """Its provider may preempt it at any time."""
     proxy_command: str | None = None
     """A program whose standard input and output are the connection to its sshd, where no address leads there."""
 

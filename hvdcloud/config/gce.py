@@ -67,11 +67,6 @@ class GceConfig(Section):
         description="GPUs of every node. If it is not written, image.device cuda gets one nvidia-l4, on an N1 "
         "gce.machine_type one nvidia-tesla-t4; other machine types bring their own",
     )
-    head_machine_type: Text | None = Field(
-        default=None,
-        description="machine type of the head, where it is not the others': without GPUs, it only drives them and "
-        "takes no ranks",
-    )
     spot: SpotNodes = Field(
         default=None,
         description="which nodes are Spot VMs, cheaper, but may be taken away: workers (all but the head), all or "
@@ -79,14 +74,7 @@ class GceConfig(Section):
         "mean all and none",
     )
     disk_gb: int = Field(default=100, ge=10, le=65536, description="boot disk")
-    local_ssd: int = Field(
-        default=0,
-        ge=0,
-        le=24,
-        description="local SSDs of 375 GB each on every node, where its data sets then are; how many a machine type "
-        "takes, `doctor` says; A2 Ultra and A3 bring their own",
-    )
-    vm_image: Literal["cos", "dlvm"] = Field(default="cos", description="Container-Optimized OS or Deep Learning VM")
+    vm_image: Literal["cos"] = Field(default="cos", description="Container-Optimized OS")
     network: str | None = Field(default=None, description="VPC network; a terraform output")
     subnetwork: str | None = Field(
         default=None,

@@ -222,7 +222,7 @@ class Config(Section):
         gce = self.gce
         gpu, default = gce.gpu, GpuConfig()
         named = "machine_type" in gce.model_fields_set
-        n1 = named and gce.machine_type.startswith(("n1-", "custom-"))
+        n1 = named and gce.machine_type.startswith("n1-")
         if "gpu" not in gce.model_fields_set and self.image.device == "cuda" and (n1 or not named):
             gpu = default
         if n1 and gpu is not None and "type" not in gpu.model_fields_set:
@@ -249,12 +249,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _head_and_workers_fit(self) -> Config:
-        if self.provider == "gce" and self.gce.head_machine_type and self.nodes == 1:
-            raise ValueError(
-                "gce.head_machine_type is for a head beside other nodes, and nodes is 1; set gce.machine_type, or "
-                "take more nodes"
-            )
+    def _spot_nodes_follow_from_the_run(self) -> Config:
         if self.gce.spot is None:
             # A provider sees this section only.
             retried = self.run.retry is not None and "preempted" in self.run.retry.on

@@ -19,22 +19,15 @@ def check_gpus(config: Config) -> None:
     from hvdcloud.image.plan import versions
 
     image, platform = config.image, providers.platform(config)
-    for gpu in (platform.gpu(1), platform.gpu(0)):
-        # What image.base has code for, only the image knows.
-        if gpu is not None and image.base is None:
-            row = versions.find(image.framework, image.device, image.version)
-            versions.check_fits(row, gpu=gpu.name, capability=gpu.compute_capability)
+    # What image.base has code for, only the image knows.
+    if (gpu := platform.gpu()) is not None and image.base is None:
+        row = versions.find(image.framework, image.device, image.version)
+        versions.check_fits(row, gpu=gpu.name, capability=gpu.compute_capability)
 
 
 def needs_of(config: Config) -> Needs:
     """What an image of the user's own has to be able to do for this configuration."""
     from hvdcloud.image.plan.custom_base import Needs
 
-    gpu = providers.platform(config).gpu(1) if config.image.device == "cuda" else None
+    gpu = providers.platform(config).gpu() if config.image.device == "cuda" else None
     return Needs(controller=config.run.controller, capability=gpu.compute_capability if gpu else "")
-
-
-def head_drives_only(config: Config) -> bool:
-    """Whether the head takes no ranks: the other nodes have GPUs, and it has none."""
-    platform = providers.platform(config)
-    return config.nodes > 1 and platform.gpu(0) is None and platform.gpu(1) is not None

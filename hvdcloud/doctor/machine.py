@@ -111,7 +111,7 @@ def _fit(config: Config, platform: Platform) -> Finding:
     check_gpus(config)
     if mismatch := platform.device_mismatch():
         return warning(mismatch.message, hint=mismatch.hint)
-    gpu, image = platform.gpu(1), config.image
+    gpu, image = platform.gpu(), config.image
     if gpu is None and image.device == "cuda":
         return unknown(f"the compute capability of the GPUs {platform.place} is not known")
     if gpu is None:

@@ -99,7 +99,7 @@ PROJECT_WIDE: tuple[Rule, ...] = (
     when(
         Action.STOP, CredentialsError, text=r"constraints/compute\.(?:managed\.)?vmExternalIpAccess", source=_POLICIES
     ).says(
-        "set gce.ssh.source: iap: such VMs have no external address; with gce.vm_image: dlvm they need a NAT",
+        "set gce.ssh.source: iap: such VMs have no external address",
         cause="the organization's policy {constraint} forbids external addresses",
     ),
     # Which status guest attributes are refused with: https://github.com/GoogleCloudPlatform/iap-desktop (412).
@@ -122,13 +122,6 @@ PROJECT_WIDE: tuple[Rule, ...] = (
         without_metadata="serial-port-logging-enable",
         source=_POLICIES,
     ).says(_EXCEPTION, cause=_FORBIDS),
-    # Deep Learning VMs are made without Secure Boot: _instance_properties in hvdcloud/providers/gce/plan/request.py.
-    when(
-        Action.STOP, CredentialsError, text=r"constraints/compute\.requireShieldedVm[^:]+Secure Boot", source=_POLICIES
-    ).says(
-        f"set gce.vm_image: cos, whose VMs have Secure Boot; {_POLICY} shows what is allowed",
-        cause="the organization's policy {constraint} demands Secure Boot, with which gce.vm_image: dlvm has no driver",
-    ),
     when(
         Action.STOP,
         CredentialsError,

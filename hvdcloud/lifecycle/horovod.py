@@ -21,15 +21,8 @@ ONE_RANK_A_GPU = "a node has a rank for each of its GPUs, and NCCL takes no seco
 
 
 def hosts_of(config: Config, record: ClusterRecord) -> list[Host]:
-    """The nodes with the ranks that each takes, head first; 0: a head that only drives."""
-    from hvdcloud.doctor.gpus import head_drives_only
-
-    head, *others = record.nodes
-    drives, slots = head_drives_only(config), config.run.slots_per_node
-    return [
-        Host(name=head.name, slots=0 if drives else head.slots(slots)),
-        *(Host(name=node.name, slots=node.slots(slots)) for node in others),
-    ]
+    """The nodes with the ranks that each takes, head first."""
+    return [Host(name=node.name, slots=node.slots(config.run.slots_per_node)) for node in record.nodes]
 
 
 def crowded(config: Config, record: ClusterRecord, hosts: Sequence[Host]) -> str:

@@ -171,8 +171,8 @@ class Platform(Protocol):
     def checks(self, spec: ClusterSpec) -> Sequence[Check]:
         """The checks of `hvdcloud doctor` before this provider makes `spec`; nothing is asked yet."""
 
-    def gpu(self, index: int) -> Gpu | None:
-        """The GPU of node `index` (0: the head); None: it has none, or `preflight` will say what is wrong."""
+    def gpu(self) -> Gpu | None:
+        """The GPU of the nodes; None: they have none, or `preflight` will say what is wrong."""
 
     def machines(self) -> str | None:
         """What the nodes are, in words; None: they are not separate machines."""

@@ -33,8 +33,6 @@ class Offer:
     """It is what hvdcloud.yaml asks for."""
     spot_nodes: Spot = "none"
     """`workers`: the head is on demand."""
-    head_machine_type: str | None = None
-    """The head's, where it is another."""
     elsewhere: bool = False
     """Outside of the regions of `gce.subnetwork`, so that other settings are needed too."""
     switched_off: date | None = None

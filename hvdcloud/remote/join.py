@@ -99,7 +99,7 @@ def join(
     failed += _unreached(nodes, answers)
     if failed:
         raise first_of(failed)
-    _remember(state, spec, nodes, answers, new=ready.keys())
+    _remember(state, spec, nodes, answers)
 
 
 def pin_known(state: ClusterState, nodes: Sequence[Node], keys: Mapping[str, str]) -> list[Node]:
@@ -150,8 +150,6 @@ def _remember(
     spec: ClusterSpec,
     nodes: Sequence[Node],
     answers: Mapping[str, Mapping[str, Any]],
-    *,
-    new: Collection[str],
 ) -> None:
     record = state.record_of(spec.id) or ClusterRecord(id=spec.id)
     before = {node.name: node for node in record.nodes}

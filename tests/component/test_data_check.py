@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_a_lack_of_capacity(server: StorageServer, monkeypa
     monkeypatch.setattr(data, "VM_IMAGE_GB", {"cos": 100})
     found = check(train="gs://bucket/imagenet/train")
     assert (found.status, found.error) == (Status.FAILED, CapacityError)
-    assert found.hint == "write gce.disk_gb: 150, or gce.local_ssd: 1"
+    assert found.hint == "write gce.disk_gb: 150"
 
 
 def test_a_service_that_fails_is_no_answer(server: StorageServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from tests.standins.compute.machines_metadata import Guest, MetadataServer
 from tests.standins.registry import free_port, running_registry
 from tests.support.compute_clients import Plain
 from tests.support.harness import until
-from tests.support.machines_lab import BOOT_SECONDS, PROJECT, ZONE, Lab, Records, instance_resource, loop_devices
+from tests.support.machines_lab import BOOT_SECONDS, PROJECT, ZONE, Lab, Records, instance_resource
 
 pytestmark = pytest.mark.engine
 
@@ -183,42 +182,8 @@ def test_a_script_that_shuts_down_turns_the_machine_off_and_delete_leaves_nothin
     assert left(engine, lab.machines.network) == [lab.machines.network]
 
 
-@pytest.mark.parametrize("local_ssds", [1, 2])
-def test_local_ssds_are_formatted_by_the_real_script_blank_at_power_on_and_gone_with_the_machine(
-    lab: Lab, local_ssds: int
-) -> None:
-    def console() -> str:
-        return lab.records.console["vm-0"]
-
-    whole = startup.render(profile="cos", image="no image", registry_login=False, gpu=False, local_ssds=local_ssds)
-    steps = (
-        "disks",
-        'say "mounted: $(grep " $DATA " /proc/mounts)"',
-        'say "found: $(find "$DATA" -type f)."',
-        'date >"$DATA/kept"',
-        "say done",
-    )
-    script = "\n".join([whole.partition("\nstep host")[0], *steps, ""])
-    instance = lab.boot("vm-0", script, local_ssds=local_ssds)
-    lab.wait_for("hvdcloud: done", on="vm-0")
-    device = "/dev/md0" if local_ssds > 1 else "/dev/loop"
-    assert f"hvdcloud: mounted: {device}" in console()
-    assert " /var/lib/hvdcloud/data ext4 rw,noatime" in console()
-    size = int(re.findall(r"([0-9]+)G free", console())[0])
-    assert 0.9 * 375 * local_ssds < size <= 375 * local_ssds
-    # The array of two is one more.
-    assert loop_devices(console()) == (1 if local_ssds == 1 else 3)
-    lab.machines.stop(instance, graceful_seconds=0)
-    until(lambda: loop_devices(console()) == 0, seconds=BOOT_SECONDS, what="the loop devices to be free")
-    lab.machines.start(instance, lab.records)
-    until(lambda: console().count("hvdcloud: done") == 2, seconds=BOOT_SECONDS, what="a second boot")
-    assert console().count("hvdcloud: found: .") == 2
-    lab.machines.delete(instance)
-    until(lambda: loop_devices(console()) == 0, seconds=BOOT_SECONDS, what="the loop devices to be free")
-
-
 def test_a_vm_whose_start_failed_while_the_laptop_is_dead_switches_itself_off(lab: Lab) -> None:
-    script = startup.render(profile="cos", image="no image", registry_login=False, gpu=False)
+    script = startup.render(image="no image", registry_login=False, gpu=False)
     # Where nothing answers: for Google's own name, which no machine finds, it would wait half a minute.
     lab.boot("vm-0", script, hvdcloud_idle="2", hvdcloud_compute_endpoint="http://127.0.0.1:9")
     lab.wait_for("hvdcloud: the start failed and nobody deleted this VM for 2 s", on="vm-0")

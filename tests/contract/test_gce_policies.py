@@ -3,7 +3,6 @@ leaves nothing."""
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -201,65 +200,6 @@ def test_local_ssds_that_come_by_themselves_are_paid_for_once_and_go_with_their_
     assert found is not None
     assert found.dollars_per_hour == pytest.approx(plan.dollars_per_hour)
     assert provider.destroy(spec.name) == []
-
-
-def test_local_ssds_are_asked_for_paid_for_and_go_with_their_vm(bench: Bench) -> None:
-    provider = bench.another(local_ssd=3, zones=["us-central1-a"])
-    spec = bench.spec()
-    assert provider.preflight(spec) == []
-    plan = provider.plan(spec)
-    bench.create(spec, provider)
-    kinds = [[(disk["type"], disk["interface"]) for disk in vm["disks"]] for vm in bench.emulator.state.instances()]
-    assert kinds == [[("PERSISTENT", "SCSI"), *[("SCRATCH", "NVME")] * 3]] * 2
-    [region] = [each for each in bench.client().regions() if each["name"] == "us-central1"]
-    usage = {each["metric"]: each["usage"] for each in region["quotas"]}
-    assert (usage["LOCAL_SSD_TOTAL_GB"], usage["SSD_TOTAL_GB"]) == (2 * 3 * 375, 200)
-    without = bench.provider.plan(bench.spec(name="t-without"))
-    more = plan.dollars_per_hour - without.dollars_per_hour
-    assert more == pytest.approx(2 * 3 * 375 * 0.08 / 730, rel=0.01)
-    assert plan.worst_case_dollars > without.worst_case_dollars + more
-    found = provider.cluster(spec.name)
-    assert found is not None
-    assert found.dollars_per_hour == pytest.approx(plan.dollars_per_hour)
-    assert provider.destroy(spec.name) == []
-
-
-def test_local_ssds_without_quota_are_refused_before_anything_is_asked_for(bench: Bench) -> None:
-    for region in ("us-central1", "us-west1"):
-        bench.emulator.set_quota("LOCAL_SSD_TOTAL_GB", 500, region=region)
-    [problem] = bench.another(local_ssd=1).preflight(bench.spec())
-    assert "LOCAL_SSD_TOTAL_GB 750 needed, 500 of 500 free" in problem.message
-
-
-@pytest.mark.parametrize(
-    ("kind", "disks", "says"),
-    [
-        ({}, 9, "Invalid number of Local SSD disks for machine type 'n1-standard-8': 9"),
-        ({"machine_type": "g2-standard-4", "gpu": None}, 2, "Allowed: 1."),
-        ({"machine_type": "a2-ultragpu-1g", "gpu": None}, 1, "comes with its Local SSD disks"),
-    ],
-)
-def test_numbers_of_local_ssds_that_google_refuses_are_refused(
-    bench: Bench, kind: dict[str, Any], disks: int, says: str
-) -> None:
-    provider, spec = bench.another(**kind, zones=["us-central1-a"]), bench.spec()
-    body = provider.plan(spec).bodies(A)[0]
-    properties = body["instanceProperties"]
-    scratch = {
-        "type": "SCRATCH",
-        "interface": "NVME",
-        "autoDelete": True,
-        "initializeParams": {"diskType": "local-ssd"},
-    }
-    body = {**body, "instanceProperties": {**properties, "disks": [*properties["disks"], *[scratch] * disks]}}
-    with pytest.raises(ApiError, match=re.escape(says)):
-        bench.client().bulk_insert(A, body, request_id(spec.name, spec.id))
-    # What hvdcloud itself would ask for, it refuses.
-    assert (
-        bench.another(**kind, zones=["us-central1-a"], local_ssd=disks)
-        .preflight(spec)[0]
-        .message.startswith("gce.local_ssd: ")
-    )
 
 
 def test_a_vm_that_stopped_stays_until_down_and_its_disk_is_said_to_cost(bench: Bench) -> None:

@@ -313,17 +313,16 @@ def test_a_node_that_is_off_has_no_end_and_one_that_is_gone_is_not_counted(empty
 #
 # A Spot worker costs 2 x 0.010 + 7.5 x 0.002 + 0.10 + 0.010 + 0.005 = $0.15/h in us-central1, and in us-west1
 # 2 x 0.015 + 7.5 x 0.003 + 0.15 + 0.012 + 0.006 = $0.2205/h. With a head like them on demand, four nodes cost
-# 0.46 + 3 x 0.15 = $0.91/h and 0.61 + 3 x 0.2205 = $1.2715/h; with a head of one vCPU and 3.75 GB, which costs
-# 0.030 + 3.75 x 0.004 + 0.010 + 0.010 = $0.065/h, they cost $0.515/h.
+# 0.46 + 3 x 0.15 = $0.91/h and 0.61 + 3 x 0.2205 = $1.2715/h.
 
 
-def elastic_project(cloud: RecordsCloud, root: Path, *, head: str | None = None, **limits: Any) -> Project:
+def elastic_project(cloud: RecordsCloud, root: Path, **limits: Any) -> Project:
     """Of four nodes, of which one is enough."""
     project = cloud.project(
         root,
         "t-gce",
         nodes=4,
-        gce={"zones": [A, W], "ssh": {"source": "198.51.100.7/32"}, "head_machine_type": head},
+        gce={"zones": [A, W], "ssh": {"source": "198.51.100.7/32"}},
         run={"elastic": {"min": 1}},
         limits={"max_run_duration": "2h", **limits},
     )
@@ -344,19 +343,6 @@ def test_dry_run_shows_what_the_head_and_the_workers_cost(empty: RecordsCloud, t
     assert requested(empty) == []
 
 
-def test_a_small_head_is_cheaper_and_max_cost_lasts_longer(empty: RecordsCloud, tmp_path: Path) -> None:
-    plan = elastic_project(empty, tmp_path, head="n1-standard-1").hvdcloud("up", "--dry-run", "--json").json["result"]
-    assert plan["dollars_per_hour"] == pytest.approx(0.515)
-    assert any(notice.startswith("head: n1-standard-1, on demand, $0.0") for notice in plan["notices"])
-    half = elastic_project(empty, tmp_path / "half", head="n1-standard-1", max_cost=0.5)
-    plan = half.hvdcloud("up", "--dry-run", "--json").json["result"]
-    # 3600 x 0.5 / 0.515 = 3495.1 s, of which 90 s are for the start and for being late.
-    assert plan["seconds"] == 3405
-    bodies = [request["body"] for request in plan["requests"] if "bulkInsert" in request["method"]]
-    assert [body["instanceProperties"]["scheduling"]["maxRunDuration"]["seconds"] for body in bodies] == ["3405"] * 2
-    assert plan["worst_case_dollars"] <= 0.5
-
-
 def test_status_and_list_count_each_vm_by_what_it_is(empty: RecordsCloud, tmp_path: Path) -> None:
     project = elastic_project(empty, tmp_path)
     make(project)
@@ -375,19 +361,15 @@ def test_status_and_list_count_each_vm_by_what_it_is(empty: RecordsCloud, tmp_pa
 
 
 def test_offers_have_the_head_on_demand_and_say_so(empty: RecordsCloud, tmp_path: Path) -> None:
-    project = elastic_project(empty, tmp_path, head="n1-standard-1")
+    project = elastic_project(empty, tmp_path)
     offers = project.hvdcloud("offers", "--json").json["result"]["offers"]
     own = {offer["zone"]: offer for offer in offers if offer["configured"]}
     assert set(own) == {A, W}
-    assert own[A]["dollars_per_hour"] == pytest.approx(0.515)
-    # 0.045 + 3.75 x 0.006 + 0.012 + 0.013 = 0.0925; 3 x 0.2205 = 0.6615
-    assert own[W]["dollars_per_hour"] == pytest.approx(0.754)
-    assert {(offer["spot"], offer["spot_nodes"], offer["head_machine_type"]) for offer in own.values()} == {
-        (True, "workers", "n1-standard-1")
-    }
+    assert own[A]["dollars_per_hour"] == pytest.approx(0.91)
+    assert own[W]["dollars_per_hour"] == pytest.approx(1.2715)
+    assert {(offer["spot"], offer["spot_nodes"]) for offer in own.values()} == {(True, "workers")}
     text = project.hvdcloud("offers").out
-    assert re.search(r"^\* +n1-standard-2 +1 tesla-t4 +workers +0\.5[12] ", text, flags=re.MULTILINE)
-    assert "one of them is the head, n1-standard-1\n" in text
+    assert re.search(r"^\* +n1-standard-2 +1 tesla-t4 +workers +0\.91 ", text, flags=re.MULTILINE)
     assert "workers: the head is on demand, the others are Spot VMs\n" in text
     assert max(len(line) for line in text.splitlines() if " workers " in line) <= 100
 
@@ -403,5 +385,3 @@ def test_the_preemptible_quota_counts_for_the_workers_and_the_standard_one_for_t
     assert "NVIDIA_T4_GPUS 1 needed, 0 of 0 free" in refused.err
     assert "PREEMPTIBLE" not in refused.err
     assert requested(empty) == []
-    ended = came_up(elastic_project(empty, tmp_path / "small", head="n1-standard-1").hvdcloud("up", expect=None))
-    assert "head: n1-standard-1, on demand" in ended.err

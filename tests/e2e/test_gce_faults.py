@@ -868,36 +868,3 @@ def test_iap_without_gcloud(cloud: RecordsCloud, emulator: Emulator, tmp_path: P
     project.environ["PATH"] = str(tmp_path)
     says(project.hvdcloud("up", expect=2), "there is no gcloud on this machine", "cloud.google.com/sdk/docs/install")
     assert zones_asked(emulator) == []
-
-
-def gcloud_that(folder: Path, script: str) -> str:
-    """A PATH with a gcloud alone that does this."""
-    program = folder / "bin" / "gcloud"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    return str(program.parent)
-
-
-def test_iap_with_a_gcloud_that_has_no_login(cloud: RecordsCloud, emulator: Emulator, tmp_path: Path) -> None:
-    cloud.cloud.emulator.add_network("mine", {"us-central1": "10.10.0.0/20"})
-    network = {"network": "mine", "subnetwork": "mine", "zones": [A]}
-    project = cloud.project(tmp_path, gce={"ssh": {"source": "iap"}, **network})
-    project.environ["PATH"] = gcloud_that(tmp_path, "echo 'no active account selected' >&2; exit 1")
-    says(project.hvdcloud("up", expect=3), "gcloud has no login that works", "→ gcloud auth login")
-    assert zones_asked(emulator) == []
-
-
-def test_a_shared_vpc_without_its_firewall_rules(cloud: RecordsCloud, emulator: Emulator, tmp_path: Path) -> None:
-    emulator.add_network("shared", {"us-central1": "10.10.0.0/20"}, project="host")
-    network = {"network": "projects/host/global/networks/shared", "subnetwork": "shared", "zones": [A]}
-    ended = cloud.project(tmp_path, gce=network).hvdcloud("up", expect=3)
-    says(ended, "the Shared VPC of project host lacks firewall rules for the nodes: hvdcloud-ssh and hvdcloud-mesh")
-    says(ended, "gcloud compute firewall-rules create hvdcloud-ssh --project=host --network=shared --allow=tcp:2222")
-    assert zones_asked(emulator) == []
-
-
-def test_nodes_that_would_not_get_their_image(cloud: RecordsCloud, emulator: Emulator, tmp_path: Path) -> None:
-    project = cloud.project(tmp_path, gce={"ssh": {"source": "10.0.0.0/8"}})
-    says(project.hvdcloud("up", expect=2), "no Private Google Access", "gcloud compute networks subnets update default")
-    assert zones_asked(emulator) == []

@@ -24,7 +24,6 @@ SETTINGS = Settings(
     gpu_count=1,
     spot="none",
     disk_gb=100,
-    vm_image_profile="cos",
     network=None,
     subnetwork=None,
     service_account="nodes@p.iam.gserviceaccount.com",

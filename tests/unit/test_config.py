@@ -392,16 +392,6 @@ def test_each_setting_says_where_it_was_written(file: Path, monkeypatch: pytest.
     assert "run.elastic" in found
 
 
-def test_a_head_of_its_own_kind_needs_other_nodes(file: Path) -> None:
-    text = "name: digits\nprovider: gce\nnodes: {}\ngce: {{head_machine_type: n1-standard-2}}\n"
-    error = refusal(file, text.format(1))
-    assert "gce.head_machine_type is for a head beside other nodes, and nodes is 1" in error.message
-    file.write_text(text.format(2))
-    assert load_config(file, environ={}).gce.head_machine_type == "n1-standard-2"
-    # On this machine it says nothing.
-    assert load_config(file, environ={}, flags={"provider": "local", "nodes": 1}).nodes == 1
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [

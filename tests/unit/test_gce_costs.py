@@ -165,13 +165,6 @@ def test_a_vm_that_was_off_for_a_while_costs_its_disk_for_that_while() -> None:
 SCRATCH = {"type": "SCRATCH", "diskSizeGb": "375", "autoDelete": True}
 
 
-def test_local_ssds_cost_their_price_while_the_vm_runs_and_nothing_once_it_is_off() -> None:
-    disks = [*vm()["disks"], SCRATCH, SCRATCH]
-    assert costs([vm(disks=disks)], [], now=at(hours=1)).dollars_per_hour == pytest.approx(NODE + 750 * 0.08 / 730)
-    off = vm(disks=disks, status="TERMINATED", lastStopTimestamp=text(at(hours=1)))
-    assert costs([off], [], now=at(hours=2)).dollars_per_hour == pytest.approx(DISK)
-
-
 def test_local_ssds_that_come_with_a_machine_type_are_part_of_its_price() -> None:
     def hourly(*scratch: Any) -> float:
         own: Any = {"machineType": f"{ROOT}/zones/us-central1-a/machineTypes/a2-ultragpu-2g", "guestAccelerators": []}

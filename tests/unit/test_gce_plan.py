@@ -20,11 +20,10 @@ from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import UsageError
 from hvdcloud.node.data.sets import DataRequest, DataSet
 from hvdcloud.providers.gce import names
-from hvdcloud.providers.gce.capacity import candidates, preflight
+from hvdcloud.providers.gce.capacity import candidates
 from hvdcloud.providers.gce.capacity.preflight import no_account
-from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.plan import budget, request
-from hvdcloud.providers.gce.plan.firewall import firewall_bodies, missing_in_shared_vpc, rules_of_all_clusters
+from hvdcloud.providers.gce.plan.firewall import firewall_bodies
 from hvdcloud.providers.gce.settings import Settings, settings_of
 from tests.golden import assert_golden
 from tests.support.gce_requests import SETTINGS, SPEC, settings
@@ -39,13 +38,11 @@ TODAY = date(2026, 11, 20)
 VARIANTS = [
     {},
     {"spot": "all"},
-    {"vm_image_profile": "dlvm", "gpu_type": None, "service_account": "default"},
+    {"gpu_type": None, "service_account": "default"},
     {"machine_type": "g2-standard-8", "max_cost": 20.0},
     {"ssh_source": "iap", **TERRAFORM},
-    {"machine_type": "n1-custom-6-20480", "gpu_type": "nvidia-tesla-v100"},
+    {"machine_type": "n1-standard-8", "gpu_type": "nvidia-tesla-v100"},
     {"spot": "workers"},
-    {"spot": "workers", "head_machine_type": "n1-standard-2"},
-    {"local_ssd": 2},
 ]
 
 
@@ -143,20 +140,6 @@ def test_the_head_on_demand_and_the_workers_on_spot_are_two_requests() -> None:
     assert head["scheduling"]["instanceTerminationAction"] == "DELETE"
 
 
-def test_a_head_of_its_own_kind_has_no_gpus_and_installs_no_driver() -> None:
-    (_, workers), (names, head) = by_role(head_machine_type="n1-standard-2")
-    assert (names, head["machineType"], workers["machineType"]) == (["digits-0"], "n1-standard-2", "n1-standard-8")
-    assert "guestAccelerators" not in head
-    assert workers["guestAccelerators"] == [{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 1}]
-
-    def script(of: Any) -> str:
-        return next(item["value"] for item in of["metadata"]["items"] if item["key"] == "startup-script")
-
-    assert "\nGPU=no\n" in script(head)
-    assert "\nGPU=yes\n" in script(workers)
-    assert head["labels"] == workers["labels"]
-
-
 def test_a_head_alone_is_on_demand_and_a_cluster_of_one_kind_is_one_request() -> None:
     [(names, only)] = by_role(1, spot="workers")
     assert (names, only["scheduling"]["provisioningModel"]) == (["digits-0"], "STANDARD")
@@ -166,7 +149,7 @@ def test_a_head_alone_is_on_demand_and_a_cluster_of_one_kind_is_one_request() ->
 
 
 def test_some_nodes_of_a_cluster_are_what_they_would_be_in_it() -> None:
-    [(names, replacement)] = by_role(spot="workers", head_machine_type="n1-standard-2", indices=[3, 1])
+    [(names, replacement)] = by_role(spot="workers", indices=[3, 1])
     assert (names, replacement["machineType"]) == (["digits-3", "digits-1"], "n1-standard-8")
     assert replacement["scheduling"]["provisioningModel"] == "SPOT"
     assert replacement["labels"]["hvdcloud-nodes"] == "4"
@@ -244,8 +227,6 @@ def test_compute_engine_itself_deletes_forgotten_nodes() -> None:
         ({"ssh_source": "10.1.0.0/16"}, False),
         ({"ssh_source": "172.18.0.1/32"}, False),
         ({"ssh_source": "9.0.0.0/7"}, True),
-        ({"ssh_source": "iap", "vm_image_profile": "dlvm"}, False),
-        ({"vm_image_profile": "dlvm"}, True),
     ],
 )
 def test_an_external_address_only_where_one_is_needed(changes: Any, external: bool) -> None:
@@ -265,23 +246,6 @@ def test_the_network_may_be_a_name_or_what_terraform_prints() -> None:
         "network": "projects/p/global/networks/hvdcloud",
         "subnetwork": "projects/p/regions/us-central1/subnetworks/hvdcloud",
     }
-
-
-SHARED = {"network": "projects/host/global/networks/shared"}
-
-
-def test_a_shared_vpc_is_the_host_projects() -> None:
-    def interface(**changes: Any) -> dict[str, Any]:
-        [found] = properties(ssh_source="iap", **changes)["networkInterfaces"]
-        return {key: value for key, value in found.items() if key != "nicType"}
-
-    path = "projects/host/regions/us-central1/subnetworks/nodes"
-    assert interface(**SHARED, subnetwork="nodes") == {**SHARED, "subnetwork": path}
-    assert interface(subnetwork=path) == {"subnetwork": path}
-    assert settings(subnetwork=path).network_project == settings(**SHARED).network_project == "host"
-    assert settings(**SHARED).shared_vpc
-    assert not settings(**TERRAFORM).shared_vpc
-    assert not settings().shared_vpc
 
 
 def rule(**changes: Any) -> dict[str, Any]:
@@ -317,16 +281,6 @@ def test_a_rule_that_lets_every_cluster_in_does_not_stand_for_this_cluster_s_own
     assert needed(rule(), {**MESH, "sourceTags": [OWN], "targetTags": [OWN]}) == []
 
 
-def test_a_rule_that_lets_every_cluster_into_every_other_is_named() -> None:
-    def named(*rules: dict[str, Any]) -> list[str]:
-        return rules_of_all_clusters(SETTINGS, existing=rules)
-
-    assert named(rule(), {**MESH, "name": "hvdcloud-mesh"}) == ["hvdcloud-mesh"]
-    assert named(rule(), {**MESH, "disabled": True}) == []
-    assert named({**MESH, "network": "projects/p/global/networks/other"}) == []
-    assert named(*firewall_bodies(SPEC, SETTINGS, existing=[])) == []
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -353,34 +307,6 @@ def test_own_rules_say_whose_they_are_and_meet_these_nodes_only() -> None:
     assert ssh["sourceRanges"] == ["198.51.100.7/32"]
     assert mesh["sourceTags"] == mesh["targetTags"] == ssh["targetTags"] == ["hvdcloud-digits-a1b2c3"]
     assert "hvdcloud-cluster=digits hvdcloud-owner=ada hvdcloud-id=a1b2c3" in ssh["description"]
-
-
-def lacking(*existing: dict[str, Any], **changes: Any) -> str:
-    """The hint about the rules that the host project lacks."""
-    ranges = ["10.10.0.0/20", "10.20.0.0/20"]
-    problem = missing_in_shared_vpc(settings(**SHARED, **changes), existing=existing, ranges=ranges)
-    return problem.hint if problem else ""
-
-
-def test_the_rules_that_a_shared_vpc_lacks_come_with_commands_for_its_administrator() -> None:
-    ssh = (
-        "gcloud compute firewall-rules create hvdcloud-ssh --project=host --network=shared --allow=tcp:2222 "
-        "--source-ranges=35.235.240.0/20 --target-tags=hvdcloud"
-    )
-    mesh = (
-        "gcloud compute firewall-rules create hvdcloud-mesh --project=host --network=shared --allow=all "
-        "--source-tags=hvdcloud --target-tags=hvdcloud"
-    )
-    assert lacking(ssh_source="iap") == f"an administrator of host can: {ssh} && {mesh}"
-    lets_ssh_in = rule(**SHARED, sourceRanges=["35.235.240.0/20"])
-    assert lacking(lets_ssh_in, ssh_source="iap") == f"an administrator of host can: {mesh}"
-    assert lacking(lets_ssh_in, {**MESH, **SHARED}, ssh_source="iap") == ""
-
-
-@pytest.mark.parametrize(("source", "enough"), [("10.0.0.0/8", True), ("10.10.0.0/16", False)])
-def test_a_rule_for_the_subnetworks_ranges_lets_the_nodes_of_a_shared_vpc_talk(source: str, enough: bool) -> None:
-    inside = rule(**SHARED, sourceRanges=[source], targetTags=[], allowed=[{"IPProtocol": "all"}])
-    assert ("hvdcloud-mesh" not in lacking(rule(**SHARED), inside)) is enough
 
 
 def test_names_fit_however_long_the_cluster_s_name_is() -> None:
@@ -485,10 +411,6 @@ def test_a_cluster_costs_what_its_head_and_its_workers_cost(known_prices: Settin
     assert budget.dollars_per_hour(workers, nodes=4, zone="us-west1-a") == pytest.approx(0.61 + 3 * 0.2205)
     assert budget.dollars_per_hour(workers, nodes=1) == pytest.approx(0.46)
     assert budget.dollars_per_hour(dataclasses.replace(workers, spot="all"), nodes=4) == pytest.approx(4 * 0.15)
-    # 0.030 + 3.75 x 0.004 + 0.010 + 0.010 = 0.065
-    small = dataclasses.replace(workers, head_machine_type="n1-standard-1")
-    assert budget.dollars_per_hour(small, nodes=4) == pytest.approx(0.065 + 3 * 0.15)
-    assert budget.worst_case_dollars(small, nodes=4, zone="us-central1-a") == pytest.approx(0.515 * 7290 / 3600)
 
 
 def test_max_cost_pays_for_head_and_workers(known_prices: Settings) -> None:
@@ -508,17 +430,6 @@ def test_a_kind_without_a_price_is_named(known_prices: Settings) -> None:
     assert budget.dollars_per_hour(unknown, nodes=2) is None
     with pytest.raises(UsageError, match=r"n1-standard-2 with 1 nvidia-tesla-v100, Spot and n1-standard-2 with 1"):
         budget.allowed_seconds(unknown, nodes=2)
-    g2 = dataclasses.replace(known_prices, head_machine_type="g2-standard-4", max_cost=1.0)
-    with pytest.raises(UsageError, match=r"the price of g2-standard-4 with 1 nvidia-l4 is not in the price table"):
-        budget.allowed_seconds(g2, nodes=2)
-
-
-def test_zones_have_the_gpus_of_every_kind_of_node() -> None:
-    both = candidates.zone_candidates(settings(head_machine_type="g2-standard-4"), nodes=2, zones=[])
-    t4, l4 = (catalog.zones_with(gpu) for gpu in ("nvidia-tesla-t4", "nvidia-l4"))
-    assert both
-    assert set(both) == set(t4) & set(l4)
-    assert candidates.zone_candidates(settings(head_machine_type="n1-standard-2"), nodes=2, zones=[]) == list(t4)
 
 
 def test_a_limit_that_cannot_be_kept_is_refused() -> None:
@@ -554,30 +465,6 @@ def test_a_request_id_shows_for_which_name_it_was_made() -> None:
     assert names.belongs_to(names.request_id("digits", "a1b2c3"), "digits")
 
 
-def test_local_ssds_are_scratch_disks_that_go_with_the_vm() -> None:
-    boot, *scratch = properties(local_ssd=2)["disks"]
-    assert boot["boot"] is True
-    assert scratch == 2 * [
-        {"type": "SCRATCH", "interface": "NVME", "autoDelete": True, "initializeParams": {"diskType": "local-ssd"}}
-    ]
-    assert startup_script(local_ssd=2).count("\nLOCAL_SSDS=2\n") == 1
-
-
-def test_a_machine_type_that_brings_local_ssds_gets_no_others_and_uses_its_own() -> None:
-    own = {"machine_type": "a3-highgpu-1g", "gpu_type": None, "spot": "all"}
-    assert len(properties(**own)["disks"]) == 1
-    assert "\nLOCAL_SSDS=2\n" in startup_script(**own)
-
-
-def test_of_two_kinds_of_node_the_one_without_local_ssds_of_its_own_gets_them() -> None:
-    both = settings(machine_type="a2-ultragpu-1g", gpu_type=None, head_machine_type="n1-standard-2", local_ssd=4)
-    assert preflight.wrong_kinds(both, today=TODAY) == []
-    workers, head = request.bulk_insert_bodies(SPEC, both, zone="us-central1-a", vm_image=VM_IMAGE)
-    assert [len(body["instanceProperties"]["disks"]) for body in (workers, head)] == [1, 5]
-    [problem] = preflight.wrong_kinds(dataclasses.replace(both, head_machine_type=None), today=TODAY)
-    assert problem.message.startswith("gce.local_ssd: a2-ultragpu-1g brings 1 local SSD")
-
-
 DATA = {
     "train": DataConfig(source="gs://lab-data/train"),
     "shards": DataConfig(source="gs://lab-data/shards", per_node="shard"),
@@ -593,8 +480,7 @@ def data_request(node: int, *, nodes: int = 3, **changes: Any) -> DataRequest | 
             if request.METADATA_DATA not in items:
                 return None
             text = items[request.METADATA_DATA]
-            text = text.replace('"@INDEX@"', str(node)).replace('"@INDEX-1@"', str(node - 1))
-            return DataRequest.from_json(json.loads(text))
+            return DataRequest.from_json(json.loads(text.replace('"@INDEX@"', str(node))))
     raise AssertionError(f"no request makes node {node}")
 
 
@@ -608,12 +494,3 @@ def test_nodes_learn_their_data_sets_as_a_run_on_all_of_them_asks_for_them() -> 
         count=3,
         endpoint="http://127.0.0.1:9023",
     )
-
-
-def test_a_head_that_takes_no_ranks_gets_no_data() -> None:
-    assert data_request(0, head_machine_type="n1-standard-2") is None
-    found = [data_request(node, head_machine_type="n1-standard-2") for node in (1, 2)]
-    assert [each and (each.index, each.count) for each in found] == [(0, 2), (1, 2)]
-    # Without GPUs anywhere, all nodes take ranks.
-    both = [data_request(node, head_machine_type="n1-standard-2", gpu_type=None) for node in (0, 1)]
-    assert [each and (each.index, each.count) for each in both] == [(0, 3), (1, 3)]

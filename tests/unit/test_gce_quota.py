@@ -110,31 +110,3 @@ def test_a_head_that_may_take_from_either_gets_what_the_workers_leave() -> None:
     assert metrics({"NVIDIA_T4_GPUS": 0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 4}, **week) == []
     assert metrics({"NVIDIA_T4_GPUS": 0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3}, **week) == ["NVIDIA_T4_GPUS"]
     assert metrics({"NVIDIA_T4_GPUS": 1, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3}, **week) == []
-
-
-def test_a_small_head_takes_its_own_vcpus_and_no_gpu() -> None:
-    small = {**WORKERS, "head_machine_type": "n1-standard-2"}
-    granted = {"NVIDIA_T4_GPUS": 0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3, "CPUS": 2, "PREEMPTIBLE_CPUS": 24}
-    assert metrics(granted, {"GPUS_ALL_REGIONS": 3, "CPUS_ALL_REGIONS": 26}, **small) == []
-    assert metrics(granted, {"GPUS_ALL_REGIONS": 2, "CPUS_ALL_REGIONS": 25}, **small) == [
-        "CPUS_ALL_REGIONS",
-        "GPUS_ALL_REGIONS",
-    ]
-    assert metrics({**granted, "INSTANCES": 3}, **small) == ["INSTANCES"]
-
-
-def test_local_ssds_count_against_their_own_quota_where_the_api_has_one() -> None:
-    def amounts(**changes: Any) -> dict[str, int]:
-        return {need.metric: need.amount for need in needs(settings(**changes), nodes=4)}
-
-    assert amounts(local_ssd=2)["LOCAL_SSD_TOTAL_GB"] == 3000
-    assert amounts(local_ssd=2)["SSD_TOTAL_GB"] == 400
-    # Google's quota of those is by machine family, and not in the API.
-    assert "LOCAL_SSD_TOTAL_GB" not in amounts(machine_type="g2-standard-8", local_ssd=1)
-    assert "LOCAL_SSD_TOTAL_GB" not in amounts(machine_type="a2-ultragpu-1g")
-
-
-def test_local_ssds_of_spot_vms_count_against_the_preemptible_quota_where_one_was_granted() -> None:
-    small = {"LOCAL_SSD_TOTAL_GB": 100}
-    assert metrics(small, local_ssd=1) == ["LOCAL_SSD_TOTAL_GB"]
-    assert metrics({**small, "PREEMPTIBLE_LOCAL_SSD_GB": 3000}, local_ssd=1, spot="all") == []

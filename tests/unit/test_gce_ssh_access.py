@@ -13,7 +13,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.ssh_access import (
     ADDRESS_URLS,
     caller_source,
-    gcloud_token,
+    check_gcloud,
     iap_proxy_command,
 )
 
@@ -87,5 +87,5 @@ def test_the_tunnel_is_gclouds_with_every_word_quoted() -> None:
 def test_a_tunnel_without_gcloud_is_a_problem_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="no gcloud") as raised:
-        gcloud_token()
+        check_gcloud()
     assert "cloud.google.com/sdk" in raised.value.hint

@@ -11,14 +11,14 @@ import pytest
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
-from hvdcloud.doctor.gpus import check_gpus, head_drives_only
+from hvdcloud.doctor.gpus import check_gpus
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle import up
 from hvdcloud.providers import platform
 
 OLD_GPU_NEW_IMAGE = {
     "gce.machine_type": "n1-standard-8",
-    "gce.gpu": {"type": "nvidia-tesla-p4", "count": 1},
+    "gce.gpu": {"type": "nvidia-tesla-v100", "count": 1},
     "image.device": "cuda",
     "image.version": "2.13.0",
 }
@@ -35,7 +35,7 @@ def config(folder: Path, **settings: object) -> Config:
 def test_a_gpu_that_the_image_has_no_code_for_is_refused_naming_the_row_that_has(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         check_gpus(config(tmp_path, **OLD_GPU_NEW_IMAGE))
-    assert "torch 2.13.0 for CUDA 13.0 does not run on nvidia-tesla-p4" in refused.value.message
+    assert "torch 2.13.0 for CUDA 13.0 does not run on nvidia-tesla-v100" in refused.value.message
     assert refused.value.hint == "set image.version: 2.7.1, whose image does"
 
 
@@ -61,7 +61,7 @@ def test_up_refuses_before_it_asks_the_provider_anything(tmp_path: Path) -> None
     provider = SimpleNamespace(preflight=lambda _: pytest.fail("the provider was asked"))
     context: Any = SimpleNamespace(config=config(tmp_path, **OLD_GPU_NEW_IMAGE), provider=provider)
     spec: Any = None
-    with pytest.raises(UsageError, match="does not run on nvidia-tesla-p4"):
+    with pytest.raises(UsageError, match="does not run on nvidia-tesla-v100"):
         up._check(context, spec, Consent())
 
 
@@ -85,32 +85,6 @@ def test_gpus_without_cuda_and_cuda_without_gpus_are_remarked_on(
 
 
 @pytest.mark.parametrize(
-    ("settings", "drives"),
-    [
-        ({"gce.head_machine_type": "n1-standard-2", "gce.gpu": T4}, True),
-        ({"gce.head_machine_type": "n1-standard-2"}, False),
-        ({"gce.gpu": T4}, False),
-        ({"gce.head_machine_type": "n1-standard-2", "gce.gpu": {"count": 0}}, False),
-        ({"gce.head_machine_type": "g2-standard-4"}, False),
-        ({"gce.head_machine_type": "n1-standard-2", "gce.machine_type": "g2-standard-4", "gce.gpu": None}, True),
-        ({"gce.head_machine_type": "n1-standard-2", "provider": "local"}, False),
-    ],
-)
-def test_a_head_without_gpus_beside_nodes_with_gpus_takes_no_ranks(
-    tmp_path: Path, settings: dict[str, Any], drives: bool
-) -> None:
-    assert head_drives_only(config(tmp_path, **settings)) is drives
-
-
-def test_the_image_has_to_have_code_for_the_heads_gpu_too(tmp_path: Path) -> None:
-    fits = {"image.device": "cuda", "image.version": "2.13.0", "gce.machine_type": "n1-standard-8"}
-    check_gpus(config(tmp_path, **fits))
-    old = {**fits, "gce.gpu": {"type": "nvidia-tesla-p4", "count": 1}, "gce.head_machine_type": "g2-standard-4"}
-    with pytest.raises(UsageError, match="does not run on nvidia-tesla-p4"):
-        check_gpus(config(tmp_path, **old))
-
-
-@pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({}, "n1-standard-8 with 1 nvidia-tesla-t4"),
@@ -119,8 +93,6 @@ def test_the_image_has_to_have_code_for_the_heads_gpu_too(tmp_path: Path) -> Non
         ({"gce.spot": "workers", "nodes": 1}, "n1-standard-8 with 1 nvidia-tesla-t4"),
         ({"gce.spot": "workers", "gce.machine_type": "g2-standard-8", "gce.gpu": None},
          "g2-standard-8 with 1 nvidia-l4, workers Spot"),
-        ({"gce.spot": "workers", "gce.head_machine_type": "n1-standard-2"},
-         "head n1-standard-2, workers n1-standard-8 with 1 nvidia-tesla-t4, Spot"),
     ],
 )  # fmt: skip
 def test_what_the_machines_are_is_said_by_role(tmp_path: Path, settings: dict[str, Any], said: str) -> None:

@@ -111,7 +111,7 @@ def test_the_node_program_is_in_the_image_and_the_rest_of_hvdcloud_is_not(tmp_pa
         if name.startswith("hvdcloud/")
     ]
     assert {"hvdcloud/__init__.py", "hvdcloud/errors.py", "hvdcloud/node/__init__.py"} <= set(sent)
-    assert {f"hvdcloud/runs/{name}.py" for name in ("__init__", "replacement", "state")} <= set(sent)
+    assert {f"hvdcloud/runs/{name}.py" for name in ("__init__", "reports", "state")} <= set(sent)
     assert not [name for name in sent if name.startswith(("hvdcloud/cli", "hvdcloud/providers", "hvdcloud/image"))]
 
 

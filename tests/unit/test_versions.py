@@ -16,7 +16,7 @@ from hvdcloud.providers.gce.money import catalog
 
 CUDA_ROWS = [row for row in ROWS if row.cuda]
 GPUS = [
-    *("nvidia-tesla-t4", "nvidia-tesla-p4", "nvidia-tesla-v100", "nvidia-l4"),
+    *("nvidia-tesla-t4", "nvidia-tesla-v100", "nvidia-l4"),
     *("nvidia-tesla-a100", "nvidia-a100-80gb", "nvidia-h100-80gb"),
 ]
 each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
@@ -61,7 +61,7 @@ def test_the_default_torch_image_runs_on_every_gpu_that_compute_engine_still_has
     check_fits(find("torch", "cuda"), gpu=gpu, capability=catalog.gpu(gpu).compute_capability)
 
 
-@pytest.mark.parametrize(("gpu", "capability"), [("nvidia-tesla-p4", "6.1"), ("nvidia-tesla-v100", "7.0")])
+@pytest.mark.parametrize(("gpu", "capability"), [("nvidia-tesla-v100", "7.0")])
 def test_a_gpu_too_old_for_a_row_is_refused_with_the_row_that_runs_it(gpu: str, capability: str) -> None:
     with pytest.raises(UsageError) as refused:
         check_fits(find("torch", "cuda", "2.13.0"), gpu=gpu, capability=capability)
@@ -77,7 +77,7 @@ def test_a_gpu_too_new_for_a_row_is_refused_with_the_row_that_runs_it() -> None:
     assert refused.value.hint == "set image.version: 2.13.0, whose image does"
 
 
-@pytest.mark.parametrize("gpu", ["nvidia-tesla-t4", "nvidia-tesla-p4", "nvidia-tesla-v100", "nvidia-l4"])
+@pytest.mark.parametrize("gpu", ["nvidia-tesla-t4", "nvidia-tesla-v100", "nvidia-l4"])
 def test_both_tensorflow_images_run_on_every_gpu_that_n1_and_g2_have(gpu: str) -> None:
     for version in ("2.15.1", "2.21.0"):
         check_fits(find("tensorflow", "cuda", version), gpu=gpu, capability=catalog.gpu(gpu).compute_capability)

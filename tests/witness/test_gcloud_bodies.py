@@ -178,20 +178,6 @@ def assert_differ_by(sent: Mapping[str, Any], ours: Mapping[str, Any], named: Di
             {**COMMON, **SUBNETWORK, **SPOT},
             id="Spot L4 without an external address",
         ),
-        pytest.param(
-            {"gpu_type": None, "local_ssd": 2},
-            [
-                *("--machine-type=n1-standard-8", "--local-ssd=interface=nvme", "--local-ssd=interface=nvme"),
-                *("--provisioning-model=STANDARD", "--network-interface=network=default,nic-type=GVNIC"),
-            ],
-            {
-                **COMMON,
-                **DEFAULT_NETWORK,
-                "disks[1].mode": ("READ_WRITE", ABSENT, DEFAULT),
-                "disks[2].mode": ("READ_WRITE", ABSENT, DEFAULT),
-            },
-            id="local SSDs",
-        ),
     ],
 )
 def test_bulk_create(

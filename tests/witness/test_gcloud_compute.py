@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from hvdcloud.cluster.model import NodeState
-from hvdcloud.providers.gce.plan.firewall import missing_in_shared_vpc
 from tests.standins.compute import BootDelays, Delays, Emulator, Records
 from tests.support.gce_bench import A, Bench
-from tests.support.gce_requests import settings
 from tests.support.gcloud import Gcloud
 
 FAST = Delays(start=0.005, create=0.02, delete=0.02, other=0.01)
@@ -74,21 +72,6 @@ def test_firewall_rules_are_made_listed_and_deleted(gcloud: Gcloud, bench: Bench
     refused = gcloud.run("compute", "firewall-rules", "create", "digits-ssh", *rule)
     assert "'projects/test-project/global/firewalls/digits-ssh' already exists" in refused.stderr
     gcloud("compute", "firewall-rules", "delete", "digits-ssh", "digits-mesh")
-
-
-def test_the_commands_for_a_shared_vpcs_administrator_make_the_rules_that_it_lacks(
-    gcloud: Gcloud, bench: Bench
-) -> None:
-    ours = settings(project="service", network="projects/test-project/global/networks/default", ssh_source="iap")
-    problem = missing_in_shared_vpc(ours, existing=())
-    assert problem
-    commands = problem.hint.removeprefix("an administrator of test-project can: ").split(" && ")
-    assert len(commands) == 2
-    for command in commands:
-        gcloud(*shlex.split(command)[1:])
-    assert missing_in_shared_vpc(ours, existing=bench.emulator.state.all_firewalls()) is None
-    for name in names(gcloud("compute", "firewall-rules", "list")):
-        gcloud("compute", "firewall-rules", "delete", name, "--quiet")
 
 
 def test_a_cluster_that_gcloud_makes_is_one_to_hvdcloud(gcloud: Gcloud, bench: Bench) -> None:

@@ -24,7 +24,7 @@ from hvdcloud.storage.reader import open_reader
 BATCH_FILES = 16
 BATCH_BYTES = 4 << 20
 SPACE_HINT = (
-    "on Compute Engine, set a larger gce.disk_gb, or gce.local_ssd, in hvdcloud.yaml, then hvdcloud down and up; "
+    "on Compute Engine, set a larger gce.disk_gb in hvdcloud.yaml, then hvdcloud down and up; "
     "with provider local, free space where Docker keeps its containers"
 )
 

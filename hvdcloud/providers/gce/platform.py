@@ -67,9 +67,9 @@ class GcePlatform:
 
         return checks(self._config, spec)
 
-    def gpu(self, index: int) -> Gpu | None:
+    def gpu(self) -> Gpu | None:
         """By the catalogue: attached, or part of the machine type."""
-        kind = kind_of(self._settings, index)
+        kind = kind_of(self._settings, 0)
         try:
             name, _ = kind.gpus
             return _gpu(name) if name else None
@@ -81,8 +81,6 @@ class GcePlatform:
         head, other = kind_of(self._settings, 0), kind_of(self._settings, 1)
         if self._config.nodes == 1 or head == other:
             return str(head)
-        if self._settings.head_machine_type:
-            return f"head {head}, workers {other}"
         return f"{head}, workers Spot"
 
     def promise(self, index: int) -> Promise | None:
@@ -95,8 +93,8 @@ class GcePlatform:
         return {"limits": {"idle", "max_run_duration", "max_cost"}, "gce": gce}
 
     def device_mismatch(self) -> Problem | None:
-        """By image.device and the GPU of all nodes but a head of another kind."""
-        device, gpu = self._config.image.device, self.gpu(1)
+        """By image.device and the nodes' GPU."""
+        device, gpu = self._config.image.device, self.gpu()
         if device == "cpu" and gpu is not None:
             message = "image.device is cpu: the nodes' GPUs would be paid for and not used"
             return Problem(message=message, hint="image.device: cuda uses them, gce.gpu: null drops them")
@@ -159,8 +157,7 @@ class GcePlatform:
         )
         # The project may be the credentials' own.
         settings = replace(self._settings, project=project)
-        head = gce.head_machine_type
-        machines = sorted({kind.machine_type for kind in kinds} | ({head} if head else set()))
+        machines = sorted({kind.machine_type for kind in kinds})
         gpus = sorted({kind.gpu_type for kind in kinds if kind.gpu_type})
         answers, failures = candidates.ask_all(
             candidates.questions(client, settings, machines=machines, gpus=gpus),

@@ -7,20 +7,17 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, Cluster, ClusterSpec, Leftover, Node, Plan, Request
-from hvdcloud.errors import CredentialsError, HvdcloudError, TeardownError
-from hvdcloud.google.errors import ApiError, explained
+from hvdcloud.errors import HvdcloudError, TeardownError
+from hvdcloud.google.errors import explained
 from hvdcloud.google.grants import settled_at
 from hvdcloud.google.registry_hosts import registry_region
-from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Problem, UnseenError, ignore_progress
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.capacity import networks
-from hvdcloud.providers.gce.capacity.preflight import IMAGE_FAMILIES, Preflight, image_path, preflight
-from hvdcloud.providers.gce.doctor.permissions import Login, check_tunnel
+from hvdcloud.providers.gce.capacity.preflight import VM_IMAGE_FAMILY, Preflight, image_path, preflight
 from hvdcloud.providers.gce.inventory import VMS, Inventory, Resource, take_inventory
 from hvdcloud.providers.gce.money import transfer
 from hvdcloud.providers.gce.names import region_of
@@ -60,8 +57,6 @@ class GceProvider:
         self._connect = client
         self._found: dict[tuple[str, int], Preflight] = {}
         """By name and number of nodes; nothing else of a spec counts, so `launch` asks once for both of its own."""
-        self._tunnel: list[str] | None = None
-        """What is to be said of the tunnel to the nodes; None: nobody has asked."""
 
     # --- planning -------------------------------------------------------------------------------------------------
 
@@ -73,21 +68,11 @@ class GceProvider:
             hint = "set checkpoints.bucket to gs://BUCKET[/PREFIX]; terraform output names yours"
             problems.append(Problem(message=message, hint=hint))
         try:
-            project = self._client.project
+            if self._config.ssh.source == ssh_access.IAP:
+                ssh_access.check_gcloud()
+            return [*problems, *self._preflight(spec).problems]
         except HvdcloudError as error:
             return [*problems, Problem.of(error)]
-        # gcloud takes as long as all questions to the API together.
-        asked = [lambda: self._tunnel_problems(project), lambda: self._preflight(spec).problems]
-        for found in side_by_side(_problems, asked, only_reads=True):
-            problems += found
-        return problems
-
-    def _tunnel_problems(self, project: str) -> Sequence[Problem]:
-        """Why there is no way to the nodes; asked again only after a problem."""
-        if self._config.ssh.source == ssh_access.IAP and self._tunnel is None:
-            found = check_tunnel(Login(credentials=None, project=project, endpoint=self._config.endpoint))
-            self._tunnel = [f"{found.message}; {found.hint}"] if found else []
-        return []
 
     def _preflight(self, spec: ClusterSpec) -> Preflight:
         """What the API says of a cluster like this one: asked again only after a problem, or after `create`."""
@@ -102,7 +87,7 @@ class GceProvider:
 
         Raises:
             UsageError: the settings contradict each other, or `limits.max_cost` pays for no zone.
-            CredentialsError: the host project of a Shared VPC lacks firewall rules, or the project cannot be asked.
+            CredentialsError: the project cannot be asked.
             NodeError: it does not answer.
         """
         settings = self._limited(spec)
@@ -112,7 +97,7 @@ class GceProvider:
         offers, unpaid = budget.paid_zones(settings, zones, nodes=spec.nodes)
         zones = [offer.zone for offer in offers]
         collection = f"/compute/v1/projects/{settings.project}"
-        bodies, unseen = self._firewall_bodies(spec)
+        bodies = firewall.firewall_bodies(spec, settings, existing=self._firewall_rules)
         requests: list[Request] = [
             FirewallRequest(object=f"firewall {body['name']}", method=f"POST {collection}/global/firewalls", body=body)
             for body in bodies
@@ -130,8 +115,6 @@ class GceProvider:
             seconds=float(offers[0].seconds),
             notices=(
                 *notices,
-                *(self._tunnel or ()),
-                *unseen,
                 *budget.notices(settings, offers, unpaid, nodes=spec.nodes),
                 *transfer.notices(registry_region(spec.image), dict.fromkeys(map(region_of, zones))),
             ),
@@ -191,7 +174,7 @@ class GceProvider:
 
     def _vm_image(self, spec: ClusterSpec) -> str:
         with explained(f"find the VM image for more nodes of {spec.name}"):
-            return image_path(self._client.image_from_family(*IMAGE_FAMILIES[self._settings.vm_image_profile]))
+            return image_path(self._client.image_from_family(*VM_IMAGE_FAMILY))
 
     def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
         """None: what they have uploaded is in the bucket."""
@@ -284,21 +267,6 @@ class GceProvider:
         """The settings, within what earlier attempts have left of the limits."""
         return budget.limited(self._settings, spec.within, now=datetime.now(timezone.utc))
 
-    def _firewall_bodies(self, spec: ClusterSpec) -> tuple[Sequence[dict[str, Any]], Sequence[str]]:
-        """The rules to make, and what is to be said where it is not known whether a Shared VPC has them."""
-        settings = self._settings
-        if not settings.shared_vpc:
-            return firewall.firewall_bodies(spec, settings, existing=self._firewall_rules), ()
-        try:
-            problem = networks.missing_rules(self._client, settings)
-        except ApiError as error:
-            if error.rule.error is not CredentialsError:
-                raise error.as_user_error(doing=f"read the firewall rules of {settings.network_project}") from error
-            return (), [firewall.unseen_in_shared_vpc(settings).summary]
-        if problem:
-            raise problem.error(problem.message, hint=problem.hint)
-        return (), ()
-
     @cached_property
     def _firewall_rules(self) -> Sequence[Resource]:
         """Those of the project before anything is made."""
@@ -319,10 +287,3 @@ class GceProvider:
 
 def _vms(names: Sequence[str]) -> str:
     return f"1 VM {names[0]}" if len(names) == 1 else f"{len(names)} VMs {names[0]} … {names[-1]}"
-
-
-def _problems(ask: Callable[[], Sequence[Problem]]) -> Sequence[Problem]:
-    try:
-        return ask()
-    except HvdcloudError as error:
-        return [Problem.of(error)]

@@ -23,7 +23,7 @@ from hvdcloud.cluster.model import (
 )
 from hvdcloud.json_values import whole_number
 from hvdcloud.providers.gce.inventory import Inventory, Resource, described_labels, labels_of
-from hvdcloud.providers.gce.money.costs import costs, is_spot
+from hvdcloud.providers.gce.money.costs import costs
 from hvdcloud.providers.gce.names import cluster_id_of, zone_of
 from hvdcloud.providers.gce.plan.request import METADATA_BUCKET, METADATA_IMAGE
 from hvdcloud.providers.gce.ssh_access import iap_proxy_command
@@ -59,7 +59,6 @@ class ResourceMapper:
             address=self._address(instance),
             port=SSH_PORT,
             internal_address=internal_name(name, zone=zone, project=self.project),
-            spot=is_spot(instance),
             proxy_command=iap_proxy_command(self.project, zone, name, SSH_PORT) if self.way is Way.IAP else None,
         )
 

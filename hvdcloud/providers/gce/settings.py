@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.ssh_access import IAP, is_public
 from hvdcloud.providers.pricing import Spot
@@ -31,7 +30,6 @@ class Settings:
     spot: Spot
     """Which nodes are Spot VMs; `workers` are all but the head."""
     disk_gb: int
-    vm_image_profile: Literal["cos", "dlvm"]
     network: str | None
     """Name or URL; None: the subnetwork's, else `default`."""
     subnetwork: str | None
@@ -51,31 +49,11 @@ class Settings:
     """Another Cloud Storage endpoint than Google's, for the nodes' data sets."""
     settled_at: float = 0.0
     """Until then, in seconds since 1970, the registry may refuse nodes what `setup` has granted them."""
-    head_machine_type: str | None = None
-    """The head's, which then has no other GPUs than those that come with it; None: as the others'."""
-    local_ssd: int = 0
-    """How many are attached to every node whose machine type brings none of its own; of 375 GB each."""
 
     @property
     def needs_external_ip(self) -> bool:
         """The laptop comes over the internet."""
         return self.ssh_source != IAP and is_public(self.ssh_source)
-
-    @property
-    def head_drives_only(self) -> bool:
-        """The head takes no ranks: the others have GPUs, and it has none. Raises UsageError: an unknown type."""
-        return self.head_machine_type is not None and not kind_of(self, 0).gpus[1] and kind_of(self, 1).gpus[1] > 0
-
-    @property
-    def network_project(self) -> str:
-        """The project that the network and its firewall rules belong to: of a Shared VPC, the host project."""
-        path = next((path for path in (self.network, self.subnetwork) if path and "projects/" in path), None)
-        return path.partition("projects/")[2].partition("/")[0] if path else self.project
-
-    @property
-    def shared_vpc(self) -> bool:
-        """The network is another project's, whose administrator makes its firewall rules."""
-        return self.network_project != self.project
 
     @property
     def subnetwork_region(self) -> str | None:
@@ -105,8 +83,6 @@ class Group:
 def kind_of(settings: Settings, index: int) -> NodeKind:
     """What node `index` is; 0 is the head."""
     spot = settings.spot == "all" or (settings.spot == "workers" and index > 0)
-    if index == 0 and settings.head_machine_type:
-        return NodeKind(machine_type=settings.head_machine_type, spot=spot)
     gpu_type, gpu_count = settings.gpu_type, settings.gpu_count
     return NodeKind(machine_type=settings.machine_type, gpu_type=gpu_type, gpu_count=gpu_count, spot=spot)
 
@@ -118,17 +94,6 @@ def groups(settings: Settings, indices: Iterable[int]) -> list[Group]:
         found.setdefault(kind_of(settings, index), []).append(index)
     made = [Group(kind=kind, indices=tuple(alike)) for kind, alike in found.items()]
     return sorted(made, key=lambda group: 0 in group.indices)
-
-
-def attached_local_ssds(settings: Settings, kind: NodeKind) -> int:
-    """How many are attached to a node of this kind: those that it brings come by themselves. Raises as `machine`."""
-    return 0 if catalog.machine(kind.machine_type).local_ssd_gb else settings.local_ssd
-
-
-def local_ssds(settings: Settings, kind: NodeKind) -> int:
-    """How many a node of this kind has, attached ones or its own. Raises as `machine`."""
-    own_gb = catalog.machine(kind.machine_type).local_ssd_gb
-    return own_gb // catalog.LOCAL_SSD_GB or attached_local_ssds(settings, kind)
 
 
 def settings_of(
@@ -148,10 +113,7 @@ def settings_of(
         gpu_type=gpu.type if gpu else None,
         gpu_count=gpu.count if gpu else 0,
         spot=config.spot or "none",
-        head_machine_type=config.head_machine_type,
         disk_gb=config.disk_gb,
-        local_ssd=config.local_ssd,
-        vm_image_profile=config.vm_image,
         network=config.network,
         subnetwork=config.subnetwork,
         service_account=config.service_account,

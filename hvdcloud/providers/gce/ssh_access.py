@@ -7,12 +7,11 @@ import os
 import queue
 import shlex
 import shutil
-import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
-from hvdcloud.errors import CredentialsError, UsageError
+from hvdcloud.errors import UsageError
 
 AUTO = "auto"
 IAP = "iap"
@@ -22,8 +21,6 @@ ADDRESS_URL_VARIABLE = "HVDCLOUD_ADDRESS_URL"
 ADDRESS_URLS = ("https://checkip.amazonaws.com", "https://api.ipify.org", "https://ipv4.icanhazip.com")
 """Each answers with the caller's public IPv4 address and nothing else."""
 ANSWER_SECONDS = 5.0
-TOKEN_SECONDS = 10.0
-"""gcloud takes 1 to 2 seconds for a token."""
 
 # Not `is_private`, which counts documentation's ranges and others that no network uses.
 _PRIVATE = tuple(
@@ -116,34 +113,9 @@ def iap_proxy_command(project: str, zone: str, instance: str, port: int) -> str:
     )
 
 
-def gcloud_token() -> str | None:
-    """An access token of the account that gcloud's tunnels use: gcloud's own login, whatever other credentials exist.
-
-    None: gcloud did not answer within TOKEN_SECONDS.
-
-    Raises:
-        UsageError: there is no gcloud here.
-        CredentialsError: it has no login, or one that Google no longer accepts.
-    """
-    program = shutil.which("gcloud")
-    if program is None:
+def check_gcloud() -> None:
+    """Raise UsageError if the program of the tunnels is not on this machine."""
+    if shutil.which("gcloud") is None:
         message = "gce.ssh.source is iap, which needs gcloud, and there is no gcloud on this machine"
         hint = "install it (https://cloud.google.com/sdk/docs/install) and gcloud auth login, or set gce.ssh.source"
         raise UsageError(message, hint=hint)
-    try:
-        done = subprocess.run(
-            [program, "auth", "print-access-token"],
-            env={**os.environ, "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TOKEN_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    if done.returncode == 0:
-        return done.stdout.strip()
-    message = "gcloud has no login that works, and its tunnel (gce.ssh.source is iap) uses no other credentials"
-    raise CredentialsError(message, hint="gcloud auth login", details=done.stderr.strip())

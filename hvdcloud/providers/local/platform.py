@@ -38,7 +38,7 @@ class LocalPlatform(EnginePlatform):
 
         return doctor.checks(self._config, spec)
 
-    def gpu(self, index: int) -> Gpu | None:
+    def gpu(self) -> Gpu | None:
         """The one of this machine with the lowest compute capability, if the nodes get any."""
         from hvdcloud.providers.local.gpus import least_capable
 

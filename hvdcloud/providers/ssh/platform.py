@@ -40,7 +40,7 @@ class SshPlatform(EnginePlatform):
 
         return doctor.checks(self._config, spec)
 
-    def gpu(self, index: int) -> Gpu | None:
+    def gpu(self) -> Gpu | None:
         """None: only the hosts know."""
         return None
 

@@ -88,13 +88,9 @@ class ComputeClient:
         """The accelerator types of these names, once for each zone that has them."""
         return self._aggregated("acceleratorTypes", _any_of("name", names))
 
-    def subnetworks(self, name: str, *, project: str | None = None) -> Aggregated:
-        """The subnetworks of this name, one for each region that has it. `project`: whose; None: this one's."""
-        return self._aggregated("subnetworks", _any_of("name", [name]), project=project)
-
-    def routers(self, *, project: str | None = None) -> Aggregated:
-        """The Cloud Routers with their NATs. `project`: whose; None: this one's."""
-        return self._aggregated("routers", project=project)
+    def subnetworks(self, name: str) -> Aggregated:
+        """The subnetworks of this name, one for each region that has it."""
+        return self._aggregated("subnetworks", _any_of("name", [name]))
 
     def image_from_family(self, project: str, family: str) -> dict[str, Any]:
         """The newest VM image of a family that is not deprecated."""
@@ -102,9 +98,9 @@ class ComputeClient:
 
     # --- firewall rules -------------------------------------------------------------------------------------------
 
-    def firewalls(self, project: str | None = None) -> list[dict[str, Any]]:
-        """Every firewall rule of a project; None: this one."""
-        return self._list("global/firewalls", project=project)
+    def firewalls(self) -> list[dict[str, Any]]:
+        """Every firewall rule of the project."""
+        return self._list("global/firewalls")
 
     def insert_firewall(self, body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
         """Start to make a firewall rule; returns the operation."""
@@ -299,9 +295,7 @@ class ComputeClient:
 
     # --- how ------------------------------------------------------------------------------------------------------
 
-    def _list(
-        self, collection: str, matching: str | None = None, *, project: str | None = None
-    ) -> list[dict[str, Any]]:
+    def _list(self, collection: str, matching: str | None = None) -> list[dict[str, Any]]:
         """A list of one place. One that is known to be incomplete is none: asked again, then an error."""
 
         def complete(page: dict[str, Any]) -> None:
@@ -311,14 +305,14 @@ class ComputeClient:
                 raise ApiError(message=message, status=503, code=code, project=self.project)
 
         parameters = {"filter": matching} if matching else {}
-        pages = self.transport.pages(f"projects/{project or self.project}/{collection}", parameters, check=complete)
+        pages = self.transport.pages(f"projects/{self.project}/{collection}", parameters, check=complete)
         return [item for page in pages for item in page.get("items", [])]
 
-    def _aggregated(self, collection: str, matching: str | None = None, *, project: str | None = None) -> Aggregated:
+    def _aggregated(self, collection: str, matching: str | None = None) -> Aggregated:
         items: list[dict[str, Any]] = []
         unseen: list[str] = []
         parameters = {"filter": matching} if matching else {}
-        for page in self.transport.pages(f"projects/{project or self.project}/aggregated/{collection}", parameters):
+        for page in self.transport.pages(f"projects/{self.project}/aggregated/{collection}", parameters):
             unseen += [_place(scope) for scope in page.get("unreachables", [])]
             if page.get("warning", {}).get("code", "NO_RESULTS_ON_PAGE") not in _HARMLESS:
                 unseen.append(f"part of project {self.project} ({page['warning'].get('message', collection)})")

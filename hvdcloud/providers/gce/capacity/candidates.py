@@ -20,7 +20,7 @@ from hvdcloud.providers.gce.money.transfer import IMAGE_GB, continent, dollars_p
 from hvdcloud.providers.gce.names import last_segment, region_of, zone_of
 from hvdcloud.providers.gce.plan.budget import in_all
 from hvdcloud.providers.gce.plan.request import network_path, same_path
-from hvdcloud.providers.gce.settings import Group, Settings, attached_local_ssds, groups
+from hvdcloud.providers.gce.settings import Group, Settings, groups
 
 Questions = Mapping[str, Callable[[], Any]]
 
@@ -88,7 +88,7 @@ def questions(
     if gpus:
         asked["gpu_types"] = lambda: client.accelerator_types(gpus)
     if name := settings.subnetwork_name:
-        asked["subnetworks"] = lambda: client.subnetworks(name, project=settings.network_project)
+        asked["subnetworks"] = lambda: client.subnetworks(name)
     return asked
 
 
@@ -181,8 +181,7 @@ def zone_candidates(
 
     def machines(region: str) -> float | None:
         def hourly(kind: NodeKind) -> float | None:
-            ssds = attached_local_ssds(settings, kind) * catalog.LOCAL_SSD_GB
-            return prices.node_dollars_per_hour(kind, disk_gb=0, local_ssd_gb=ssds, external_ip=False, region=region)
+            return prices.node_dollars_per_hour(kind, disk_gb=0, external_ip=False, region=region)
 
         found = in_all(kinds, hourly)
         return None if found is None else found + nodes * IMAGE_GB * (dollars_per_gb(home, region) or 0.0)

@@ -105,21 +105,18 @@ def offers(
     regions = candidates.allowed_regions(settings, available)
     own_gpus = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
     found = []
-    head = settings.head_machine_type if nodes > 1 else None
     for kind in kinds(settings, gpu=gpu, today=today, cpu_image=cpu_image):
         for spot in ways:
-            on_demand = {"all": (), "workers": (head or kind.machine_type,), "none": (kind.machine_type, head)}[spot]
-            if any(catalog.machine(each).spot_only for each in on_demand if each):
+            if spot != "all" and catalog.machine(kind.machine_type).spot_only:
                 continue
             # The time limit follows from `max_cost`, and each offer has another.
             wanted = replace(settings, machine_type=kind.machine_type, spot=spot, max_cost=None)
             wanted = replace(wanted, gpu_type=kind.gpu_type, gpu_count=kind.gpu_count)
-            wanted = replace(wanted, local_ssd=_local_ssds(settings, kind))
             own = kind.machine_type == settings.machine_type and spot == own_spot and kind.gpus == own_gpus
             ends = catalog.gpu(kind.gpu_type).ends if kind.gpu_type else None
             image = image_problem(kind.gpu_type) if kind.gpu_type else None
             prices_by_region: dict[str | None, float | None] = {}
-            for zone in _zones(kind, available, head=head) or [None]:
+            for zone in _zones(kind, available) or [None]:
                 region = region_of(zone) if zone else None
                 elsewhere = region is not None and regions is not None and region not in regions
                 if region not in prices_by_region:
@@ -132,7 +129,6 @@ def offers(
                         gpu_count=kind.gpu_count,
                         spot=spot != "none",
                         spot_nodes=spot,
-                        head_machine_type=head,
                         region=region,
                         zone=zone,
                         elsewhere=elsewhere,
@@ -152,18 +148,10 @@ def offers(
     )
 
 
-def _local_ssds(settings: Settings, kind: NodeKind) -> int:
-    """How many this one would have attached, as near to `gce.local_ssd` as it takes."""
-    if kind.machine_type == settings.machine_type:
-        return settings.local_ssd
-    return catalog.fitting_local_ssds(kind.machine_type, settings.local_ssd)
-
-
-def _zones(kind: NodeKind, available: Availability, *, head: str | None) -> list[str | None]:
-    """Where it and the head are, in the catalogue's order; what the API says counts where it says something."""
+def _zones(kind: NodeKind, available: Availability) -> list[str | None]:
+    """Where it is, in the catalogue's order; what the API says counts where it says something."""
     listed = catalog.zones_with(kind.gpu_type)
-    machines = [name for name in (kind.machine_type, head) if name and not catalog.machine(name).custom]
-    return [*available.zones(listed, machines=machines, gpus=[kind.gpu_type] if kind.gpu_type else [])]
+    return [*available.zones(listed, machines=[kind.machine_type], gpus=[kind.gpu_type] if kind.gpu_type else [])]
 
 
 def _quota(wanted: Settings, *, nodes: int, region: str | None, available: Availability) -> tuple[str, ...] | None:

@@ -17,9 +17,8 @@ from hvdcloud.google.error_catalogue import QUOTAS_PAGE
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Problem
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
-from hvdcloud.providers.gce.capacity import candidates, networks, quota
+from hvdcloud.providers.gce.capacity import candidates, quota
 from hvdcloud.providers.gce.capacity.candidates import Availability, zone_candidates
-from hvdcloud.providers.gce.capacity.networks import WayOut
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of, zone_of
@@ -27,12 +26,8 @@ from hvdcloud.providers.gce.plan.request import network_path
 from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings, groups
 from hvdcloud.units import counted
 
-IMAGE_FAMILIES = {
-    # Supported until 2027-09: https://cloud.google.com/container-optimized-os/docs/release-notes
-    "cos": ("cos-cloud", "cos-125-lts"),
-    # https://cloud.google.com/deep-learning-vm/docs/images
-    "dlvm": ("deeplearning-platform-release", "common-cu129-ubuntu-2204-nvidia-580"),
-}
+VM_IMAGE_FAMILY = ("cos-cloud", "cos-125-lts")
+"""Project and family, supported until 2027-09: https://cloud.google.com/container-optimized-os/docs/release-notes"""
 NAMES_CHECKED = 32
 """Names fit into one request's filter; that a later one is taken, `up` finds out by itself."""
 PLACES_NAMED = 8
@@ -80,8 +75,6 @@ class Outlook:
     """What was left out of them for lack of quota, for the user."""
     namesakes: list[NameTaken]
     image: list[Problem]
-    cut_off: list[Problem]
-    """Why nodes would get neither their driver nor their image."""
 
 
 def preflight(
@@ -98,7 +91,7 @@ def preflight(
         return Preflight(problems, [], [], "")
     found = look_ahead(client, spec, settings, zones=zones)
     problems, notices = _failures(found.failures)
-    problems += [*found.namesakes, *found.missing, *found.cut_off, *found.short, *found.image]
+    problems += [*found.namesakes, *found.missing, *found.short, *found.image]
     notices += found.closed + found.scarce
     for kind in kinds(settings, spec):
         told = catalog.notices(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today)
@@ -111,15 +104,12 @@ def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, 
     """What the API says of settings that are not wrong in themselves; arguments as for `preflight`."""
     machines, gpus = _asked_for(settings, spec)
     names = [spec.node_name(index) for index in range(min(spec.nodes, NAMES_CHECKED))]
-    family = IMAGE_FAMILIES[settings.vm_image_profile]
     asked: dict[str, Callable[[], Any]] = {
         **candidates.questions(client, settings, machines=machines, gpus=gpus),
         "zones": client.zones,
-        "image": lambda: client.image_from_family(*family),
+        "image": lambda: client.image_from_family(*VM_IMAGE_FAMILY),
         "namesakes": lambda: client.instances_named(names),
     }
-    if not settings.needs_external_ip:
-        asked["way_out"] = lambda: networks.way_out(client, settings)
     answers, failures = candidates.ask_all(
         asked,
         doing=lambda what: f"read the {what.replace('_', ' ')} of {client.project}",
@@ -128,7 +118,6 @@ def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, 
     home = registry_region(spec.image)
     places = zone_candidates(settings, nodes=spec.nodes, zones=zones, available=available, home=home)
     here, missing, closed = _zones(available, spec, settings, places, chosen=bool(zones))
-    here, cut_off, left_out = _with_way_out(answers.get("way_out"), settings, here)
     roomy, short, scarce = _quotas(available, spec, settings, here)
     return Outlook(
         available=available,
@@ -136,13 +125,12 @@ def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, 
         failures=failures,
         here=here,
         missing=missing,
-        closed=closed + left_out,
+        closed=closed,
         roomy=roomy,
         short=short,
         scarce=scarce,
         namesakes=_namesakes(answers["namesakes"], spec, here),
         image=_image(answers["image"], settings),
-        cut_off=cut_off,
     )
 
 
@@ -169,11 +157,8 @@ def no_account(settings: Settings) -> list[Problem]:
 
 def _not_on_demand(settings: Settings, spec: ClusterSpec) -> list[Problem]:
     """Nodes that are to be on demand and are available as Spot VMs alone."""
-    hint = "write gce.spot: all"
-    if settings.spot == "workers":
-        hint += ", or give the head another machine type in gce.head_machine_type"
     return [
-        Problem(message=f"{kind.machine_type} is available as a Spot VM only", hint=hint)
+        Problem(message=f"{kind.machine_type} is available as a Spot VM only", hint="write gce.spot: all")
         for kind in kinds(settings, spec)
         if catalog.machine(kind.machine_type).spot_only and not kind.spot
     ]
@@ -181,18 +166,7 @@ def _not_on_demand(settings: Settings, spec: ClusterSpec) -> list[Problem]:
 
 def wrong_kinds(settings: Settings, *, today: date) -> list[Problem]:
     """Why no VM of a configured kind can be made."""
-    problems = catalog.check(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
-    if settings.head_machine_type:
-        problems += [
-            Problem(message=each.message.replace("gce.machine_type", "gce.head_machine_type"), hint=each.hint)
-            for each in catalog.check(settings.head_machine_type, None, 0, today=today)
-        ]
-    if not problems and settings.local_ssd:
-        types = dict.fromkeys(filter(None, (settings.machine_type, settings.head_machine_type)))
-        # Where one kind of node brings its own, they are for the other.
-        takers = [each for each in types if not catalog.machine(each).local_ssd_gb] or types
-        problems += [problem for each in takers for problem in catalog.local_ssd_problems(each, settings.local_ssd)]
-    return problems
+    return catalog.check(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
 
 
 def kinds(settings: Settings, spec: ClusterSpec) -> list[NodeKind]:
@@ -209,7 +183,7 @@ def needed_of_zone(settings: Settings, spec: ClusterSpec) -> str:
 def _asked_for(settings: Settings, spec: ClusterSpec) -> tuple[list[str], list[str]]:
     """The machine types and the GPUs that a zone has to have, those that the API can be asked for."""
     found = [(catalog.machine(kind.machine_type), kind) for kind in kinds(settings, spec)]
-    machines = [machine.name for machine, _ in found if not machine.custom]
+    machines = [machine.name for machine, _ in found]
     gpus = [kind.gpu_type for machine, kind in found if machine.takes_gpus and kind.gpu_type and kind.gpu_count]
     return list(dict.fromkeys(machines)), list(dict.fromkeys(gpus))
 
@@ -266,19 +240,6 @@ def _zones(
     message = f"no zone{where} has {needed_of_zone(settings, spec)}"
     hint = "take another GPU or machine type"
     return [], [Problem(message=message, hint=hint, error=CapacityError)], []
-
-
-def _with_way_out(
-    way: WayOut | None, settings: Settings, zones: Sequence[str]
-) -> tuple[list[str], list[Problem], list[str]]:
-    """The zones from which nodes get their driver and their image; why none is; what was left out."""
-    if way is None or not way.sure:
-        return [*zones], [], []
-    if problem := way.closed_in(dict.fromkeys(map(region_of, zones)), settings):
-        return [], [problem], []
-    closed = [region for region in dict.fromkeys(map(region_of, zones)) if region in way.closed]
-    left_out = [f"left out for lack of {networks.needed(settings)}: {_some(closed)}"] if closed else []
-    return [zone for zone in zones if region_of(zone) not in closed], [], left_out
 
 
 def _quotas(

@@ -20,7 +20,7 @@ _NETWORK = {
     **{f"a3-highgpu-{gpus}g": rate for gpus, rate in ((1, 25), (2, 50), (4, 100), (8, 1000))},
 }
 # https://cloud.google.com/compute/docs/network-bandwidth: N1 has 2 Gbit/s a vCPU, 32 at most; only many GPUs raise it.
-_N1 = re.compile(r"n1-(?:standard|highmem|highcpu)-(\d+)|(?:n1-)?custom-(\d+)-\d+(?:-ext)?")
+_N1 = re.compile(r"n1-(?:standard|highmem|highcpu)-(\d+)")
 _N1_PER_VCPU, _N1_MOST = 2, 32
 # https://cloud.google.com/compute/docs/disks/performance, zonal balanced disks: MiB/s, per GiB, and of one machine.
 _DISK_BASE, _DISK_PER_GIB, _DISK_MOST, _DISK_MOST_SMALL = 140, 0.28, 1200, 240
@@ -44,6 +44,6 @@ def promise(kind: NodeKind, *, disk_gb: int) -> Promise:
 
 def _network(machine_type: str) -> float | None:
     if found := _N1.fullmatch(machine_type):
-        return min(_N1_PER_VCPU * int(found[1] or found[2]), _N1_MOST) * _GBIT
+        return min(_N1_PER_VCPU * int(found[1]), _N1_MOST) * _GBIT
     rate = _NETWORK.get(machine_type)
     return rate * _GBIT if rate is not None else None

@@ -12,7 +12,7 @@ from typing import Any
 
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.plan.budget import allowed_seconds
-from hvdcloud.providers.gce.settings import Group, Settings, attached_local_ssds, groups
+from hvdcloud.providers.gce.settings import Group, Settings, groups
 
 # A VM with GPUs that is deleted by itself within this time may draw from the preemptible quota too:
 # https://cloud.google.com/compute/docs/instances/limit-vm-runtime#quota
@@ -73,10 +73,6 @@ def _needs(settings: Settings, group: Group, *, nodes: int) -> list[Need]:
     if machine.cpu_quota:
         spot = machine.spot_cpu_quota if kind.spot else None
         found.append(Need(metric=machine.cpu_quota, amount=vcpus, preemptible=spot))
-    if (ssds := attached_local_ssds(settings, kind)) and machine.local_ssd_quota:
-        spot = machine.spot_local_ssd_quota if kind.spot else None
-        gigabytes = alike * ssds * catalog.LOCAL_SSD_GB
-        found.append(Need(metric=machine.local_ssd_quota, amount=gigabytes, preemptible=spot))
     if settings.needs_external_ip:
         found.append(Need(metric="IN_USE_ADDRESSES", amount=alike))
     if gpu_type:

@@ -198,9 +198,7 @@ class _Checks:
         settings, compute, client = self._settings(), self._login().compute(), self._login().client()
         path = request.network_path(settings)
         name = path.rpartition("/")[2]
-        # Who may use a host project's subnetwork need not be allowed to look at its network.
-        known = not settings.shared_vpc or settings.subnetwork is None
-        network = _there(compute.read, path, f"network {name}", "network") if known else {}
+        network = _there(compute.read, path, f"network {name}", "network")
         if settings.subnetwork is None:
             if network.get("autoCreateSubnetworks") is False:
                 hint = "name one of its subnetworks in gce.subnetwork"
@@ -218,61 +216,29 @@ class _Checks:
             path = request.subnetwork_path(settings, settings.subnetwork_region or "")
             one = _there(compute.read, path, f"subnetwork {last_segment(path)}", "subnetwork")
             said = f"{name}, subnetwork {one['name']} {one.get('ipCidrRange', '')}".rstrip()
-        if settings.shared_vpc:
-            said += f", of project {settings.network_project}"
-        return fine(said) if settings.needs_external_ip else self._way_out(settings, said)
-
-    def _way_out(self, settings: Settings, said: str) -> Finding:
-        """Whether nodes without an external address get their driver and their image."""
-        with explained("look for a way out of the nodes' subnetworks"):
-            way = networks.way_out(self._login().client(), settings)
-        everywhere = sorted({*way.open, *way.closed})
-        problem = way.closed_in(list(dict.fromkeys(map(region_of, self._config.zones))) or everywhere, settings)
-        if problem and way.sure:
-            return as_finding([problem])
-        if problem:
-            return warning(f"{problem.message} (unless there is a NAT)", hint=problem.hint)
-        return fine(f"{said}; {networks.needed(settings)} in {_listed(sorted(way.open))}" if way.closed else said)
+        return fine(said)
 
     def _ssh(self) -> Finding:
         login, by_tunnel = self._login(), self._config.ssh.source == ssh_access.IAP
+        if by_tunnel:
+            ssh_access.check_gcloud()
         asked: list[Callable[[], Any]] = [
             lambda: ssh_access.caller_source(self._config.ssh.source),
             login.client().firewalls,
             # Asked in case that some have to be added: to ask later would take as long again.
             lambda: permissions.check_firewall_rights(login),
-            lambda: permissions.check_tunnel(login) if by_tunnel else None,
         ]
         with explained(f"read the firewall rules of {login.project}"):
-            source, existing, refused, tunnel = side_by_side(lambda ask: ask(), asked, only_reads=True)
+            source, existing, refused = side_by_side(lambda ask: ask(), asked, only_reads=True)
         settings = self._settings(ssh_source=source)
         way = "through Identity-Aware Proxy" if by_tunnel else f"from {source}"
-        if settings.shared_vpc:
-            host = settings.network_project
-            return self._shared_vpc(settings) or tunnel or fine(f"{way}; the firewall of project {host} lets it in")
         missing = firewall.firewall_bodies(self._spec, settings, existing=existing)
-        if trouble := (missing and refused) or tunnel:
-            assert isinstance(trouble, Finding)
-            return trouble
-        if shared := firewall.rules_of_all_clusters(settings, existing=existing):
-            return warning(
-                f"{way}; by firewall rule {shared[0]}, each job reaches the nodes of every other cluster",
-                hint=f"{setup_hint()} deletes its own; each cluster has one for itself",
-            )
+        if missing and refused:
+            assert isinstance(refused, Finding)
+            return refused
         if not missing:
             return fine(f"{way}; the firewall lets it in")
         return fine(f"{way}; `up` adds {counted(len(missing), 'firewall rule')}")
-
-    def _shared_vpc(self, settings: Settings) -> Finding | None:
-        """What the host project's firewall rules lack; None: nothing."""
-        try:
-            problem = networks.missing_rules(self._login().client(), settings)
-        except ApiError as error:
-            if error.rule.error is not CredentialsError:
-                raise error.as_user_error(doing=f"read the firewall rules of {settings.network_project}") from error
-            unseen = firewall.unseen_in_shared_vpc(settings)
-            return warning(unseen.message, hint=unseen.hint)
-        return as_finding([problem]) if problem else None
 
     # --- what is stored -------------------------------------------------------------------------------------------
 

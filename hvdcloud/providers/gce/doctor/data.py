@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,8 @@ from hvdcloud.errors import CapacityError, CredentialsError, UsageError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce.doctor.bucket import bucket_and_folder, in_region, storage
-from hvdcloud.providers.gce.money import catalog, transfer
-from hvdcloud.providers.gce.settings import Settings, groups, local_ssds
+from hvdcloud.providers.gce.money import transfer
+from hvdcloud.providers.gce.settings import Settings
 from hvdcloud.units import counted, dollars, seconds, size
 
 if TYPE_CHECKING:
@@ -24,12 +24,10 @@ LISTING_SECONDS = 2.0
 """A set that takes longer to list, some 20,000 objects, is at least as large as what was listed."""
 PAGE_OBJECTS = 1000
 _GB = 2**30
-VM_IMAGE_GB = {"cos": 10, "dlvm": 50}
+VM_IMAGE_GB = 10
 """Of the boot disk, what no data set can have."""
 CONTAINER_IMAGE_GB = 15.0
 """What else is on the boot disk, roughly: the unpacked image, and checkpoints on their way."""
-_SCRATCH_SHARE = 0.98
-"""Of a local SSD, what ext4 leaves for files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +71,13 @@ def check_data(
         return trouble[0]
     said = "; ".join(_described(each, nodes=nodes, region=region) for each in measured)
     each_node = sum(each.bytes_of_node(nodes) for each in measured)
-    rate = fetch_rate(settings, nodes=nodes)
+    rate = fetch_rate(settings)
     takes = max(1.0, each_node / rate)
     about = f"less than {takes:.0f} s" if takes == 1 else f"about {seconds(takes)}"
     if not all(each.whole for each in measured):
         about = f"more than {seconds(takes)}"
     said += f"; {about} on each of {counted(nodes, 'node')} at {size(int(rate))}/s"
-    if problem := too_large(each_node, settings, nodes=nodes):
+    if problem := too_large(each_node, settings):
         return problem
     foreign = [each for each in measured if _rate_between(each.location, region) != 0]
     if foreign:
@@ -88,47 +86,29 @@ def check_data(
     return fine(said)
 
 
-def too_large(each_node: int, settings: Settings, *, nodes: int) -> Finding | None:
+def too_large(each_node: int, settings: Settings) -> Finding | None:
     """Why a node has no room for that many bytes; None: it has."""
-    room, where, hint = min(_rooms(settings, nodes=nodes), key=lambda each: each[0])
-    free = room
-    if where == "boot disk":
-        free -= CONTAINER_IMAGE_GB * _GB
+    room = (settings.disk_gb - VM_IMAGE_GB) * _GB
+    free = room - CONTAINER_IMAGE_GB * _GB
     if each_node <= free:
         return None
-    message = f"the data sets are {size(each_node)} on each node, whose {where} has room for {size(max(0, int(free)))}"
+    message = (
+        f"the data sets are {size(each_node)} on each node, whose boot disk has room for {size(max(0, int(free)))}"
+    )
     needed_gb = settings.disk_gb + -(-(each_node - int(free)) // _GB)
-    larger = f"write gce.disk_gb: {-(-needed_gb // 50) * 50}"
-    hint = hint or f"{larger}, or gce.local_ssd: {-(-each_node // int(catalog.LOCAL_SSD_GB * _SCRATCH_SHARE * _GB))}"
+    hint = f"write gce.disk_gb: {-(-needed_gb // 50) * 50}"
     if each_node <= room:
         return warning(f"{message} beside the image, roughly", hint=hint)
     return failed(message, hint=hint, error=CapacityError)
 
 
-def _rooms(settings: Settings, *, nodes: int) -> Iterator[tuple[float, str, str]]:
-    """Of each kind of node: bytes for data sets, what they are on, and what gives more; empty: a larger disk does."""
-    for group in groups(settings, range(nodes)):
-        if disks := local_ssds(settings, group.kind):
-            machine = catalog.machine(group.kind.machine_type)
-            more = next((count for count in machine.local_ssds if count > disks), None)
-            hint = f"write gce.local_ssd: {more}" if more else "take per_node: shard, or a larger gce.machine_type"
-            yield disks * catalog.LOCAL_SSD_GB * _SCRATCH_SHARE * _GB, f"{disks} x 375 GB of local SSD", hint
-        else:
-            hint = "" if catalog.machine(group.kind.machine_type).local_ssds else "write a larger gce.disk_gb"
-            yield (settings.disk_gb - VM_IMAGE_GB[settings.vm_image_profile]) * _GB, "boot disk", hint
-
-
-def fetch_rate(settings: Settings, *, nodes: int) -> float:
-    """Bytes a second that the slowest kind of node can write, which is less than its network brings.
+def fetch_rate(settings: Settings) -> float:
+    """Bytes a second that a node's disk takes, which is less than its network brings.
 
     https://cloud.google.com/compute/docs/disks/performance: a balanced disk takes 140 MB/s and 0.28 MB/s more for each
-    GB. https://cloud.google.com/compute/docs/disks/local-ssd#performance: a local SSD takes 350 MB/s.
+    GB.
     """
-    rates = [
-        min(350e6 * disks, 1.6e9) if disks else min(140e6 + 0.28e6 * settings.disk_gb, 800e6)
-        for disks in (local_ssds(settings, group.kind) for group in groups(settings, range(nodes)))
-    ]
-    return min(rates)
+    return min(140e6 + 0.28e6 * settings.disk_gb, 800e6)
 
 
 def _look_at(login: Login, name: str, data: DataConfig) -> SetSize | Finding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.google.credentials import TOKEN_SECONDS, google_credentials
 from hvdcloud.google.errors import ApiError, explained
 from hvdcloud.google.http import BASE_PATH, Transport, api_errors
-from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT
 
@@ -39,8 +38,6 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 """Predefined roles, and what of each is needed (https://cloud.google.com/compute/docs/access/iam)."""
 EXTERNAL_ADDRESS = "compute.subnetworks.useExternalIp"
 """Part of roles/compute.instanceAdmin.v1; needed where nodes have external addresses."""
-TUNNEL, TUNNEL_ROLE = "iap.tunnelInstances.accessViaIAP", "roles/iap.tunnelResourceAccessor"
-"""https://cloud.google.com/iap/docs/using-tcp-forwarding"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,31 +211,6 @@ def check_firewall_rights(login: Login) -> Finding | None:
         f"`up` has to add firewall rules, and {login.email or 'this account'} lacks {', '.join(lacking)}",
         hint=f"hvdcloud setup makes rules that stay; or {login.grant(['roles/compute.securityAdmin'])}",
         error=CredentialsError,
-    )
-
-
-def check_tunnel(login: Login) -> Finding | None:
-    """Whether gcloud, which opens the tunnels of Identity-Aware Proxy, may do so; None: yes, or it is not known.
-
-    Only a warning: a grant with a condition, such as one on port 2222, does not show.
-
-    Raises:
-        UsageError, CredentialsError: as `ssh_access.gcloud_token`.
-    """
-    from google.oauth2.credentials import Credentials
-
-    token = ssh_access.gcloud_token()
-    if token is None:
-        return None
-    try:
-        if not missing(replace(login, credentials=Credentials(token)), [TUNNEL]):
-            return None
-    except (ApiError, CredentialsError):
-        return None
-    command = f"gcloud projects add-iam-policy-binding {login.project} --member=user:YOUR-ADDRESS --role={TUNNEL_ROLE}"
-    return warning(
-        f"gcloud's account lacks {TUNNEL} in {login.project}, without which no tunnel leads to the nodes",
-        hint=f"the project's owner can: {command}; gcloud config get account shows the address",
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -14,15 +13,9 @@ from typing import Any, TypeVar
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.base import Problem
 from hvdcloud.providers.gce.money.tables import read_table
-from hvdcloud.units import counted
 
 T = TypeVar("T")
 
-_CUSTOM = re.compile(r"(?:n1-)?custom-(\d+)-(\d+)(-ext)?")
-_MB_STEP = 256
-LOCAL_SSD_GB = 375
-"""Of each: https://cloud.google.com/compute/docs/disks/local-ssd"""
-_LOCAL_SSD_QUOTAS = ("local_ssd_quota", "spot_local_ssd_quota")
 # hvdcloud.yaml's default once: files name it beside a machine type that has GPUs of its own.
 _DEFAULT_GPU = ("nvidia-tesla-t4", 1)
 
@@ -32,7 +25,7 @@ class Machine:
     """A machine type."""
 
     name: str
-    """As the API takes it: `n1-standard-8`, `custom-6-20480`."""
+    """As the API takes it: `n1-standard-8`."""
     vcpus: int
     memory_gb: float
     gpu_type: str | None = None
@@ -43,11 +36,6 @@ class Machine:
     spot_cpu_quota: str | None = None
     local_ssd_gb: int = 0
     """That comes with it, and is paid for."""
-    local_ssds: tuple[int, ...] = ()
-    """How many local SSDs can be attached to it; empty: none."""
-    local_ssd_quota: str | None = None
-    """The regional quota that those count against; None: the API has no such metric."""
-    spot_local_ssd_quota: str | None = None
     spot_only: bool = False
     """It cannot be had on demand."""
     sku: str = ""
@@ -57,11 +45,6 @@ class Machine:
     def takes_gpus(self) -> bool:
         """GPUs are attached to it in the request: only to N1."""
         return self.gpu_type is None
-
-    @property
-    def custom(self) -> bool:
-        """Its size is in its name."""
-        return self.name.startswith("custom-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +92,7 @@ class NodeKind:
 
 
 def machine(machine_type: str) -> Machine:
-    """The machine type, custom N1 types included. Raises UsageError: unknown, or breaks the rules of custom types."""
-    if custom := _CUSTOM.fullmatch(machine_type):
-        return _custom_machine(machine_type, vcpus=int(custom[1]), mb=int(custom[2]), extended=bool(custom[3]))
+    """The machine type of this name. Raises UsageError: it is not in the table."""
     return _looked_up(machine_type, _machines(), what="gce.machine_type", table="machine types")
 
 
@@ -121,7 +102,7 @@ def gpu(gpu_type: str) -> Gpu:
 
 
 def machines() -> tuple[Machine, ...]:
-    """Every machine type that has a name of its own."""
+    """Every machine type."""
     return tuple(_machines().values())
 
 
@@ -183,30 +164,6 @@ def zones_with(gpu_type: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(zone for each in _gpus().values() if each.limits for zone in each.zones))
 
 
-def local_ssd_problems(machine_type: str, count: int) -> list[Problem]:
-    """Why this number of local SSDs cannot be attached. Raises as `machine`."""
-    found = machine(machine_type)
-    if count == 0 or count in found.local_ssds:
-        return []
-    if own := found.local_ssd_gb // LOCAL_SSD_GB:
-        message = f"gce.local_ssd: {machine_type} brings {counted(own, 'local SSD')} of its own"
-        return [Problem(message=message, hint="take gce.local_ssd out of hvdcloud.yaml; data go there by themselves")]
-    if not found.local_ssds:
-        message = f"gce.local_ssd: {machine_type} takes no local SSDs"
-        return [Problem(message=message, hint="take another gce.machine_type, or a larger gce.disk_gb")]
-    counts = ", ".join(map(str, found.local_ssds))
-    message = f"gce.local_ssd: {machine_type} does not take {count}"
-    return [Problem(message=message, hint=f"write gce.local_ssd: one of {counts}")]
-
-
-def fitting_local_ssds(machine_type: str, count: int) -> int:
-    """How many this machine type takes, `count` or the next number; 0: none. Raises as `machine`."""
-    possible = machine(machine_type).local_ssds
-    if count == 0 or not possible:
-        return 0
-    return next((each for each in possible if each >= count), possible[-1])
-
-
 def _attachment_problems(kind: Machine, found: Gpu, count: int) -> list[Problem]:
     """The rules for GPUs on N1: https://cloud.google.com/compute/docs/gpus#n1-gpus"""
     if not found.limits:
@@ -225,28 +182,6 @@ def _attachment_problems(kind: Machine, found: Gpu, count: int) -> list[Problem]
         f" at most {vcpus} vCPUs and {memory_gb} GB are possible"
     )
     return [Problem(message=message, hint="take a smaller gce.machine_type, or more GPUs per node")]
-
-
-def _custom_machine(machine_type: str, *, vcpus: int, mb: int, extended: bool) -> Machine:
-    """https://cloud.google.com/compute/docs/instances/creating-instance-with-custom-machine-type"""
-    family = _table()["families"]["n1"]
-    low, high = family["custom"]["gb_per_vcpu"]
-    gb = mb / 1024
-    reasons = {
-        "1 or an even number of vCPUs": vcpus == 1 or (vcpus > 0 and vcpus % 2 == 0),
-        f"memory in steps of {_MB_STEP} MB": mb % _MB_STEP == 0,
-        f"{low} to {high} GB per vCPU": low * vcpus <= gb and (extended or gb <= high * vcpus),
-    }
-    if broken := [reason for reason, kept in reasons.items() if not kept]:
-        raise UsageError(
-            f"gce.machine_type: {machine_type} is not possible: a custom type has {' and '.join(broken)}",
-            hint="write custom-VCPUS-MB, such as custom-6-20480, or take an n1-standard type",
-        )
-    # The name without `n1-` is the documented one.
-    name = machine_type.removeprefix("n1-")
-    quotas = {key: family[key] for key in ("cpu_quota", "spot_cpu_quota", *_LOCAL_SSD_QUOTAS)}
-    quotas["local_ssds"] = tuple(family["local_ssds"])
-    return Machine(name=name, vcpus=vcpus, memory_gb=gb, sku=family["custom"]["sku"], **quotas)
 
 
 def _looked_up(name: str, known: Mapping[str, T], *, what: str, table: str) -> T:
@@ -274,19 +209,12 @@ def _machines() -> dict[str, Machine]:
             cpu_quota=family.get("cpu_quota"),
             spot_cpu_quota=family.get("spot_cpu_quota"),
             local_ssd_gb=size[3] if len(size) > 3 else 0,
-            local_ssds=_attachable(family, name),
-            **{key: family.get(key) for key in _LOCAL_SSD_QUOTAS},
             spot_only=name in family.get("spot_only", ()),
             sku=family["sku"],
         )
         for family in _table()["families"].values()
         for name, size in family["machines"].items()
     }
-
-
-def _attachable(family: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    counts = family.get("local_ssds", ())
-    return tuple(counts[name] if isinstance(counts, dict) else counts)
 
 
 @cache

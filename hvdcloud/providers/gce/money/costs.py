@@ -16,7 +16,7 @@ from typing import Any
 from hvdcloud.errors import UsageError
 from hvdcloud.json_values import whole_number
 from hvdcloud.providers.gce.inventory import Resource
-from hvdcloud.providers.gce.money import catalog, prices
+from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import last_segment, region_of, zone_of
 
@@ -157,7 +157,6 @@ def node_dollars_per_hour(vm: Resource) -> float | None:
         return prices.node_dollars_per_hour(
             kind,
             disk_gb=_disk_gb(vm),
-            local_ssd_gb=max(0, _scratch_gb(vm) - catalog.machine(kind.machine_type).local_ssd_gb),
             external_ip=external,
             region=_region(vm),
         )
@@ -178,13 +177,8 @@ def moment(text: object) -> datetime | None:
 
 
 def _disk_gb(vm: Resource) -> int:
-    """Without local SSDs, which cost nothing once a VM is off: what they held is gone then."""
+    """Without local SSDs, which come with the machine type and its price."""
     return sum(whole_number(disk.get("diskSizeGb")) for disk in vm.get("disks", ()) if disk.get("type") != "SCRATCH")
-
-
-def _scratch_gb(vm: Resource) -> int:
-    """Of local SSDs, those that came with the machine type, in whose price they are, and those that were attached."""
-    return sum(whole_number(disk.get("diskSizeGb")) for disk in vm.get("disks", ()) if disk.get("type") == "SCRATCH")
 
 
 def _region(resource: Resource) -> str | None:

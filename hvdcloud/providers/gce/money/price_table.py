@@ -26,7 +26,6 @@ REFRESHED = "prices.json"
 _REFRESH = "hvdcloud offers --refresh writes a new one"
 
 N1_VCPU, N1_GB = "n1-vcpu", "n1-gb"
-CUSTOM_VCPU, CUSTOM_GB = "n1-custom-vcpu", "n1-custom-gb"
 DISK, BUCKET, ADDRESS = "disk-gb-month", "bucket-gb-month", "address"
 LOCAL_SSD = "local-ssd-gb-month"
 EVERYWHERE = (DISK, BUCKET, ADDRESS)

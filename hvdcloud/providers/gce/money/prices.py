@@ -21,13 +21,11 @@ def node_dollars_per_hour(
     *,
     disk_gb: float,
     external_ip: bool,
-    local_ssd_gb: float = 0,
     region: str | None = None,
 ) -> float | None:
-    """The estimate for one node: machine, GPUs, boot disk, local SSDs and external address.
+    """The estimate for one node: machine, GPUs, boot disk and external address.
 
     Args:
-        local_ssd_gb: of those that are attached; those that come with the machine type are in its price.
         region: None, or one that the table does not have: the prices of `region()`. Regions differ by 10 to 50 %.
 
     Returns:
@@ -42,14 +40,12 @@ def node_dollars_per_hour(
         parts = [(1, machine.name)]
     else:
         parts = [
-            (machine.vcpus, price_table.CUSTOM_VCPU if machine.custom else price_table.N1_VCPU),
-            (machine.memory_gb, price_table.CUSTOM_GB if machine.custom else price_table.N1_GB),
+            (machine.vcpus, price_table.N1_VCPU),
+            (machine.memory_gb, price_table.N1_GB),
         ]
         if kind.gpu_type and kind.gpu_count:
             parts.append((kind.gpu_count, kind.gpu_type))
     parts.append((disk_gb / price_table.HOURS_PER_MONTH, price_table.DISK))
-    if local_ssd_gb:
-        parts.append((local_ssd_gb / price_table.HOURS_PER_MONTH, price_table.LOCAL_SSD))
     if external_ip:
         parts.append((1, price_table.ADDRESS))
     rates = [_rate(key, spot=kind.spot, region=region) for _, key in parts]

@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 
 from hvdcloud.cluster.model import Within
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.gce.money import catalog, prices
+from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.money.costs import LATE_SECONDS
 from hvdcloud.providers.gce.money.price_table import HOURS_PER_MONTH
 from hvdcloud.providers.gce.names import region_of
-from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Group, Settings, attached_local_ssds, groups
+from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Group, Settings, groups
 from hvdcloud.units import counted, dollars, some
 
 # https://cloud.google.com/compute/docs/instances/limit-vm-runtime: 30 s to 120 days, up to 30 s late.
@@ -30,7 +30,6 @@ def node_dollars_per_hour(settings: Settings, kind: NodeKind, *, zone: str | Non
     return prices.node_dollars_per_hour(
         kind,
         disk_gb=settings.disk_gb,
-        local_ssd_gb=attached_local_ssds(settings, kind) * catalog.LOCAL_SSD_GB,
         external_ip=external_ip,
         region=region,
     )

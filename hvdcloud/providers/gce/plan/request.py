@@ -18,7 +18,7 @@ from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import startup
 from hvdcloud.providers.gce.plan.budget import allowed_seconds, check_run_seconds
-from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Group, Settings, attached_local_ssds, groups, local_ssds
+from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Group, Settings, groups
 
 METADATA_IMAGE = "hvdcloud-image"
 METADATA_BUCKET = "hvdcloud-bucket"
@@ -40,16 +40,6 @@ DRIVER = "R580"
 _SCOPES = "https://www.googleapis.com/auth"
 DISK_TYPE = "pd-balanced"
 """Of the boot disk: the default, pd-standard, is slow to unpack an image of many GB."""
-
-
-_LOCAL_SSD = {
-    "type": "SCRATCH",
-    # Not SCSI, the default, which is slower.
-    "interface": "NVME",
-    "autoDelete": True,
-    "initializeParams": {"diskType": "local-ssd"},
-}
-"""Of 375 GB: https://cloud.google.com/compute/docs/disks/add-local-ssd#createapi"""
 
 
 def bulk_insert_bodies(
@@ -112,7 +102,6 @@ def _instance_properties(
                     "labels": spec.labels,
                 },
             },
-            *([_LOCAL_SSD] * attached_local_ssds(settings, kind)),
         ],
         "networkInterfaces": [_network_interface(settings, zone=zone)],
         "scheduling": _scheduling(kind, run_seconds=run_seconds),
@@ -124,9 +113,8 @@ def _instance_properties(
         },
         "shieldedInstanceConfig": {
             # COS gets Google's signatures for the driver's modules (https://cos.googlesource.com/cos/tools/+/a19a377b
-            # shows the download). Nothing says so of the driver in Deep Learning VM images, and with Secure Boot a
-            # kernel loads no unsigned one: https://github.com/GoogleCloudDataproc/initialization-actions/issues/1043.
-            "enableSecureBoot": settings.vm_image_profile == "cos",
+            # shows the download).
+            "enableSecureBoot": True,
             "enableVtpm": True,
             "enableIntegrityMonitoring": True,
         },
@@ -178,13 +166,11 @@ def _metadata(spec: ClusterSpec, settings: Settings, group: Group) -> dict[str, 
     _, gpu_count = kind.gpus
     items = {
         "startup-script": startup.render(
-            profile=settings.vm_image_profile,
             image=spec.image,
             registry_login=google_registry(spec.image.partition("/")[0]),
             gpu=gpu_count > 0,
             driver=DRIVER,
             settled_at=settings.settled_at,
-            local_ssds=local_ssds(settings, kind),
         ),
         "shutdown-script": startup.render_shutdown(),
         "enable-guest-attributes": "TRUE",
@@ -196,7 +182,7 @@ def _metadata(spec: ClusterSpec, settings: Settings, group: Group) -> dict[str, 
         METADATA_BUCKET: spec.bucket,
         METADATA_AUTHORIZED_KEY: spec.authorized_key,
     }
-    if (data := _data(spec, settings, is_head=0 in group.indices)) is not None:
+    if (data := _data(spec, settings)) is not None:
         items[METADATA_DATA] = data
     if settings.idle_seconds is not None:
         items[METADATA_IDLE] = f"{settings.idle_seconds:g}"
@@ -205,13 +191,9 @@ def _metadata(spec: ClusterSpec, settings: Settings, group: Group) -> dict[str, 
     return items
 
 
-def _data(spec: ClusterSpec, settings: Settings, *, is_head: bool) -> str | None:
-    """The request for data sets as a run on all nodes makes it (node/data), so that the run joins the fetch.
-
-    A head that takes no ranks gets none.
-    """
-    drives = settings.head_drives_only
-    if not spec.data or (drives and is_head):
+def _data(spec: ClusterSpec, settings: Settings) -> str | None:
+    """The request for data sets as a run on all nodes makes it (node/data), so that the run joins the fetch."""
+    if not spec.data:
         return None
     wanted = DataRequest(
         sets=tuple(
@@ -220,10 +202,10 @@ def _data(spec: ClusterSpec, settings: Settings, *, is_head: bool) -> str | None
             if each.folder is None
         ),
         index=0,
-        count=max(1, spec.nodes - int(drives)),
+        count=spec.nodes,
         endpoint=settings.storage_endpoint,
     )
-    return json.dumps({**wanted.to_json(), "index": "@INDEX-1@" if drives else "@INDEX@"})
+    return json.dumps({**wanted.to_json(), "index": "@INDEX@"})
 
 
 def without_metadata(body: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
@@ -240,12 +222,12 @@ def cluster_tag(spec: ClusterSpec) -> str:
 
 def network_path(settings: Settings) -> str:
     """The VPC network in the form that `Firewall.network` takes: `projects/P/global/networks/NAME`."""
-    return _path(settings.network or "default", f"projects/{settings.network_project}/global/networks")
+    return _path(settings.network or "default", f"projects/{settings.project}/global/networks")
 
 
 def subnetwork_path(settings: Settings, region: str) -> str:
     """`gce.subnetwork`, of this region where it is a name: `projects/P/regions/R/subnetworks/NAME`."""
-    return _path(settings.subnetwork or "", f"projects/{settings.network_project}/regions/{region}/subnetworks")
+    return _path(settings.subnetwork or "", f"projects/{settings.project}/regions/{region}/subnetworks")
 
 
 def _path(name: str, collection: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Literal
 
 _FOLDER = Path(__file__).parent
 _SHEBANG = "#!/bin/bash\n"
@@ -18,37 +17,30 @@ _SHEBANG = "#!/bin/bash\n"
 
 def render(
     *,
-    profile: Literal["cos", "dlvm"],
     image: str,
     registry_login: bool,
     gpu: bool,
     driver: str = "default",
     settled_at: float = 0.0,
-    local_ssds: int = 0,
 ) -> str:
     """The script's text.
 
     Args:
-        profile: the VM's operating system: Container-Optimized OS or Deep Learning VM.
         image: what the container runs: `HOST/REPOSITORY@sha256:…`.
         registry_login: log in to the image's registry by the VM's own service account.
         gpu: the VM has GPUs.
-        driver: for `cos-extensions install gpu -- -version=`: `default`, `R580` or an exact version; Deep Learning VM
-            images have theirs built in.
+        driver: for `cos-extensions install gpu -- -version=`: `default`, `R580` or an exact version.
         settled_at: until then, in seconds since 1970, a registry that refuses the pull is asked again.
-        local_ssds: how many the VM has, attached or its own.
     """
     values = {
         "IMAGE": image,
         "REGISTRY": image.partition("/")[0] if registry_login else "",
         "SETTLED_AT": str(int(settled_at)),
-        "LOCAL_SSDS": str(local_ssds),
         "GPU": "yes" if gpu else "no",
+        "DRIVER": driver,
     }
-    if profile == "cos":
-        values["DRIVER"] = driver
     assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
-    return _SHEBANG + "\n".join([assignments, _part("common"), _part(profile), _part("start")])
+    return _SHEBANG + "\n".join([assignments, _part("common"), _part("cos"), _part("start")])
 
 
 def render_shutdown() -> str:

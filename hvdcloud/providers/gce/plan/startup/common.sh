@@ -16,8 +16,6 @@ IDLE_SECONDS=1800   # where the metadata server does not say: the default of lim
 READY_SECONDS=600   # of a container that takes seconds
 DELETED_SECONDS=300 # how long a deletion that was granted may take
 SERIAL=/dev/ttyS0
-DATA=$HOME/data # where local SSDs are; else data sets are in the container
-DATA_LABEL=hvdcloud-data
 
 say() {
     put "hvdcloud: $*"
@@ -334,43 +332,6 @@ container_runs() {
     [[ $(timeout --kill-after=5 20 docker container inspect -f '{{.State.Running}}' "$CONTAINER" 2>/dev/null) == true ]]
 }
 
-# All local SSDs as one file system, for the data sets. What a reboot has left is used again, a stop loses it. It holds
-# nothing that the bucket does not: no discard, which takes minutes of 9 TB, and no inode table written before it is used.
-# https://cloud.google.com/compute/docs/disks/add-local-ssd#format-and-mount. Container-Optimized OS has mdadm, by which
-# GKE does the same: https://github.com/kubernetes/cloud-provider-gcp/blob/16c6ae82c6cf/cluster/gce/gci/configure-helper.sh
-disks() {
-    local found device=/dev/md0 deadline=$((SECONDS + 60))
-    mapfile -t found < <(local_ssds)
-    until ((${#found[@]} == LOCAL_SSDS)); do
-        ((SECONDS < deadline)) || { echo "${#found[@]} of $LOCAL_SSDS local SSDs are there" >"$ERRORS" && return 1; }
-        sleep 1
-        mapfile -t found < <(local_ssds)
-    done
-    if ((LOCAL_SSDS == 1)); then
-        device=${found[0]}
-    else
-        # After a reboot, udev may have made an array of another name.
-        timeout 60 mdadm --stop --scan >/dev/null 2>&1 || true
-        timeout 60 mdadm --assemble "$device" "${found[@]}" >/dev/null 2>&1 ||
-            limited 60 mdadm --create "$device" --run --level=0 --raid-devices="$LOCAL_SSDS" "${found[@]}"
-    fi
-    [[ $(blkid -o value -s LABEL "$device" 2>/dev/null) == "$DATA_LABEL" ]] ||
-        limited 300 mkfs.ext4 -q -F -m 0 -L "$DATA_LABEL" -E nodiscard,lazy_itable_init=1,lazy_journal_init=1 "$device"
-    mkdir -p "$DATA"
-    limited 60 mount -t ext4 -o noatime,noinit_itable "$device" "$DATA"
-    rm -rf "$DATA/lost+found"
-    say "data sets go to local SSDs: $LOCAL_SSDS of them as $device, $(df -h --output=avail "$DATA" | tail -n 1 | tr -d ' ') free"
-}
-
-local_ssds() {
-    local block
-    ! compgen -G '/dev/disk/by-id/google-local-nvme-ssd-*[0-9]' || return 0
-    # An image without Google's udev rules has no such links. A persistent disk would be an nvme_card-pd.
-    for block in /sys/block/nvme*; do
-        [[ ! $(cat "$block/device/model" 2>/dev/null) =~ ^nvme_card[0-9]*\ *$ ]] || echo "/dev/${block##*/}"
-    done
-}
-
 # Host networking, because horovodrun and NCCL pick ports at random; the host's /dev/shm, because NCCL and data loaders
 # share memory; no limit on locked memory, and NCCL's stack: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/
 # No privilege but those that its sshd and the node program use: providers/engine/requests.py says which is for what.
@@ -384,17 +345,15 @@ run_container() {
     if [[ $GPU == yes ]]; then
         mapfile -t flags < <(gpu_flags)
     fi
-    ((LOCAL_SSDS == 0)) || flags+=(--volume "$DATA:/var/lib/hvdcloud/data")
     HVDCLOUD_AUTHORIZED_KEY=$(metadata instance/attributes/hvdcloud-authorized-key)
     HVDCLOUD_NODE=$(metadata instance/name)
     HVDCLOUD_METADATA=$METADATA
     ATTRIBUTES=$(metadata instance/attributes/)
     HVDCLOUD_IDLE=$(optional hvdcloud-idle)
     HVDCLOUD_DATA_SETS=$(optional hvdcloud-data-sets)
-    # Which of the nodes it is, its name tells; where the head takes no ranks, the first with a share is the next.
+    # Which of the nodes it is, its name tells.
     index=${HVDCLOUD_NODE##*-}
     HVDCLOUD_DATA_SETS=${HVDCLOUD_DATA_SETS//'"@INDEX@"'/$index}
-    HVDCLOUD_DATA_SETS=${HVDCLOUD_DATA_SETS//'"@INDEX-1@"'/$((index - 1))}
     export HVDCLOUD_AUTHORIZED_KEY HVDCLOUD_NODE HVDCLOUD_METADATA HVDCLOUD_IDLE HVDCLOUD_DATA_SETS
     : >"$HOME/container"
     limited 300 docker run -d --name "$CONTAINER" --network host --ipc host --stop-timeout 30 \

@@ -1,10 +1,6 @@
 #!/bin/bash
 # Container-Optimized OS: Docker is there, the driver is not, and all but SSH is shut out.
 
-prepare_host() {
-    :
-}
-
 # The driver is gone after a reboot. For nvidia-smi to run, its folder must not be noexec:
 # https://cloud.google.com/container-optimized-os/docs/how-to/run-gpus
 driver() {

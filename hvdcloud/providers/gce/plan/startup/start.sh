@@ -27,13 +27,11 @@ refused_for_now() {
 }
 
 step host '{"status": "host"}'
-prepare_host
 open_firewall
 wait_for_docker
 
 jobs=()
 [[ $GPU == no ]] || jobs+=(driver)
-((LOCAL_SSDS == 0)) || jobs+=(disks)
 container_exists || jobs+=(image)
 # The driver takes about as long as the image, and neither needs the other.
 side_by_side "${jobs[@]}"
