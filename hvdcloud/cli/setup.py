@@ -38,56 +38,8 @@ def setup(
     bucket: Annotated[
         str | None, typer.Option(help="The bucket's name; default: PROJECT-hvdcloud.", metavar="NAME")
     ] = None,
-    nat: Annotated[
-        bool | None,
-        typer.Option(
-            "--nat/--no-nat", help="Make a NAT gateway too, for nodes without external addresses; it costs money."
-        ),
-    ] = None,
-    operator: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Let these users use the project; repeat the option for each. It replaces the list.",
-            metavar="user:ANN@EXAMPLE.COM",
-        ),
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Let nodes read the data sets there; repeat the option for each. It replaces the list.",
-            metavar="gs://BUCKET[/FOLDER]",
-        ),
-    ] = None,
-    delete_after: Annotated[
-        int | None, typer.Option(min=0, help="Delete checkpoints after this many days; 0: never.", metavar="DAYS")
-    ] = None,
-    soft_delete_days: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=90,
-            help="How long what is deleted in the bucket can be restored, and is billed: 7 to 90, 0: not at all; "
-            "default: 7.",
-            metavar="DAYS",
-        ),
-    ] = None,
-    budget: Annotated[
-        int | None, typer.Option(min=0, help="Send mail when a month costs this much; 0: no budget.", metavar="DOLLARS")
-    ] = None,
-    billing_account: Annotated[
-        str | None, typer.Option(help="The billing account that the budget belongs to.", metavar="ID")
-    ] = None,
-    self_delete: Annotated[
-        bool | None,
-        typer.Option(
-            "--self-delete/--no-self-delete", help="Let this cluster's nodes delete themselves; default: yes."
-        ),
-    ] = None,
     plan_only: Annotated[
         bool, typer.Option("--plan-only", "--dry-run", help="Show what would be done; change nothing.")
-    ] = False,
-    adopt: Annotated[
-        bool, typer.Option("--adopt", help="Take over what exists under the same names, made elsewhere or by hand.")
     ] = False,
     yes: Yes = False,
     remove: Annotated[
@@ -98,15 +50,13 @@ def setup(
 
     It makes a network, a bucket, an image repository and a service account. It shows what it will do, asks, and writes
     the names into hvdcloud.yaml. A second time it repairs what has changed. While no cluster runs, only what the bucket
-    and the repository hold costs money.
+    and the repository hold costs money. What else the Terraform module can do (a NAT, other users, data sets, a budget)
+    is said in hvdcloud.tfvars beside hvdcloud.yaml.
 
     \b
     Example:
       $ hvdcloud setup --project my-lab
       $ hvdcloud setup --plan-only
-      $ hvdcloud setup --operator user:ann@example.com --delete-after 90
-      $ hvdcloud setup --data gs://my-bucket/imagenet
-      $ hvdcloud setup --budget 100 --billing-account 0X0X0X-0X0X0X-0X0X0X
       $ hvdcloud setup --destroy
     """
     from hvdcloud.config.file import CONFIG_FILE
@@ -125,21 +75,9 @@ def setup(
         )
         _show_destroy(invocation.console, gone)
         return
-    options = SetupOptions(
-        project=project,
-        regions=region,
-        bucket=bucket,
-        nat=nat,
-        operators=operator,
-        data=data,
-        delete_after_days=delete_after,
-        soft_delete_days=soft_delete_days,
-        budget_dollars=budget,
-        billing_account=billing_account,
-        self_delete=self_delete,
-    )
+    options = SetupOptions(project=project, regions=region, bucket=bucket)
     invocation.result = result = lifecycle.setup(
-        config, file, options, console=invocation.console, confirm=confirm, plan_only=plan_only, adopt=adopt
+        config, file, options, console=invocation.console, confirm=confirm, plan_only=plan_only
     )
     _show_setup(invocation.console, result)
 

@@ -19,7 +19,7 @@ from hvdcloud.errors import HvdcloudError, InterruptedByUserError, UsageError
 from hvdcloud.google.grants import remember_grants
 from hvdcloud.interrupts import interrupted_once
 from hvdcloud.providers.gce.names import region_of
-from hvdcloud.setup.choices import SetupOptions, choose_variables, find_project, remember_choices
+from hvdcloud.setup.choices import SetupOptions, choose_variables, find_project, remember_choices, user_variables
 from hvdcloud.setup.terraform import VARIABLES_FILE, Terraform, WorkFolder, find_terraform, module_folder
 from hvdcloud.setup.terraform_errors import AlreadyThereError, ApiOffError
 from hvdcloud.setup.terraform_plan import API, BUCKET, Action, SetupPlan, describe_all
@@ -97,15 +97,14 @@ def setup(
     console: Console,
     confirm: Confirm,
     plan_only: bool = False,
-    adopt: bool = False,
 ) -> SetupResult:
     """Set the project up, or correct what has changed since, and write its names into hvdcloud.yaml.
+
+    What was made from here while Terraform or this machine died is adopted.
 
     Args:
         confirm: asked before anything is changed in the project.
         plan_only: only say what would be done.
-        adopt: adopt what has the right name and was not made from here. What was made from here, while Terraform or
-            this machine died, is adopted in any case.
 
     Raises:
         UsageError: there is no Terraform, the file cannot be edited, or something of the same name exists.
@@ -120,7 +119,8 @@ def setup(
     work = work_folder(project)
     with work.lock("setup"):
         variables = choose_variables(config, project, options, work)
-        terraform = Terraform(program, work, project=project, say=console.say)
+        own = user_variables(config.project_dir)
+        terraform = Terraform(program, work, project=project, say=console.say, user_variables=own)
         plan = _plan(terraform, work, module, variables, console=console)
         _refuse_to_lose_the_bucket(plan)
         _show(plan, terraform, console)
@@ -130,12 +130,12 @@ def setup(
             if not plan.empty and not confirm(f"Do this in project {project}?"):
                 raise not_confirmed("setup")
             work.accept()
-            remember_choices(work, config.name, options)
+            remember_choices(work, options)
             if not plan.empty or plan.outputs_change:
                 begun = {*work.choices().get("begun", ()), *terraform.begun()}
                 work.remember(begun=sorted(begun))
                 try:
-                    _apply_all(terraform, plan, console, may_adopt=None if adopt else begun, confirm=confirm)
+                    _apply_all(terraform, plan, console, may_adopt=begun, confirm=confirm)
                 finally:
                     if any("_iam_" in change.type for change in plan.changes):
                         remember_grants(project)
@@ -143,11 +143,12 @@ def setup(
             outputs = terraform.outputs()
     values = yaml_values(outputs, config.name)
     keys = set_keys(file.read_text(encoding="utf-8"), values)[1] if plan_only else edit_file(file, values)
-    regions = sorted({variables["region"], *variables["other_regions"]})
+    region = str(outputs.get("region", variables["region"]))
+    regions = sorted(outputs.get("regions") or {region, *variables["other_regions"]})
     _warn_of_other_regions(config, regions, console)
     return SetupResult(
         project=project,
-        region=variables["region"],
+        region=region,
         regions=regions,
         done=done,
         outputs=outputs,
@@ -191,7 +192,7 @@ def apply(terraform: Terraform, plan: SetupPlan, console: Console) -> None:
 
 
 def _apply_all(
-    terraform: Terraform, plan: SetupPlan, console: Console, *, may_adopt: set[str] | None, confirm: Confirm
+    terraform: Terraform, plan: SetupPlan, console: Console, *, may_adopt: set[str], confirm: Confirm
 ) -> None:
     """Like `apply`, until it is done: what exists is adopted, and an API that was switched on waited for.
 
@@ -199,7 +200,7 @@ def _apply_all(
     https://cloud.google.com/service-usage/docs/enable-disable
 
     Args:
-        may_adopt: Terraform's addresses of what may be adopted; None: everything.
+        may_adopt: Terraform's addresses of what may be adopted.
     """
     pauses = list(API_PAUSES) if any(change.type == API for change in plan.changes) else []
     while True:
@@ -214,7 +215,7 @@ def _apply_all(
                 plan = terraform.plan(variables_file=VARIABLES_FILE)
         except AlreadyThereError as error:
             there = [address for address in error.addresses if address in plan.import_ids]
-            if not there or (may_adopt is not None and not may_adopt.issuperset(error.addresses)):
+            if not there or not may_adopt.issuperset(error.addresses):
                 raise
             with interrupted_once():
                 for address in there:

@@ -153,15 +153,25 @@ class Terraform:
     KeyboardInterrupt is passed on to Terraform once; the caller sees to it that no second one arrives.
 
     Args:
-        project: the Google Cloud project, for the words of errors.
+        project: the Google Cloud project.
         say: called with a line of progress.
+        user_variables: a file of the user's, whose values count more than those of the folder, but for the project.
     """
 
-    def __init__(self, program: Path, work: WorkFolder, *, project: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        program: Path,
+        work: WorkFolder,
+        *,
+        project: str,
+        say: Callable[[str], None],
+        user_variables: Path | None = None,
+    ) -> None:
         self._program = program
         self._folder = work.folder
         self._project = project
         self._say = say
+        self._more = [] if user_variables is None else [f"-var-file={user_variables}", f"-var=project={project}"]
         self._names: Mapping[str, str] = {}
 
     @property
@@ -177,7 +187,7 @@ class Terraform:
         self, *, destroy: bool = False, targets: Sequence[str] = (), variables_file: str = NEXT_VARIABLES_FILE
     ) -> SetupPlan:
         """What would change. Nothing is changed by this. Raises HvdcloudError: something could not be read."""
-        arguments = ["plan", "-json", f"-out={PLAN_FILE}", f"-var-file={variables_file}"]
+        arguments = ["plan", "-json", f"-out={PLAN_FILE}", f"-var-file={variables_file}", *self._more]
         arguments += [f"-lock-timeout={STOP_SECONDS:.0f}s", *(["-destroy"] if destroy else [])]
         arguments += [f"-target={target}" for target in targets]
         self._run(arguments, doing="look at what there is", on_event=self._on_plan_event)
@@ -204,7 +214,7 @@ class Terraform:
 
     def take_up(self, address: str, identity: str) -> None:
         """Add an existing object to the state. Raises HvdcloudError: it does not exist, or may not be read."""
-        arguments = ["import", "-no-color", f"-var-file={VARIABLES_FILE}", address, identity]
+        arguments = ["import", "-no-color", f"-var-file={VARIABLES_FILE}", *self._more, address, identity]
         self._run(arguments, doing=f"adopt {identity}")
 
     def begun(self) -> list[str]:

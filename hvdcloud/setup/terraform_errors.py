@@ -94,7 +94,7 @@ _RULES = (
         words=r"(?s)Error creating Budget.*Error 403|billingAccounts/(?P<account>[0-9A-F-]+).*Error 403",
         error=CredentialsError,
         cause="the billing account lets only those with roles/billing.costsManager make a budget",
-        hint="ask an administrator of the billing account, or hvdcloud setup --budget 0",
+        hint="ask an administrator of the billing account, or take budget out of hvdcloud.tfvars",
     ),
     _Rule(
         words=r"requested bucket name is not available|bucket name.*already (?:in use|taken)",
@@ -112,7 +112,7 @@ _RULES = (
         words=r"Error 409|alreadyExists|ALREADY_EXISTS|already exists|you already own it",
         error=AlreadyThereError,
         cause="something of this name exists already: project {project} was set up from another machine, or by hand",
-        hint="hvdcloud setup --adopt takes it over, if it is yours",
+        hint="type hvdcloud setup on that machine; or delete what is not in use, and set up again",
     ),
     _Rule(
         words=r"Error acquiring the state lock|state blob is already locked",

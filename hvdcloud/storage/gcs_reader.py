@@ -215,7 +215,7 @@ class GcsReader:
     def _refused(self, what: str, status: int) -> CredentialsError:
         return CredentialsError(
             f"{self.url}: {what} was refused (HTTP {status})",
-            hint=f"hvdcloud setup --data {self.url} gives nodes the right to read it",
+            hint=f"name {self.url} in data of hvdcloud.tfvars, then hvdcloud setup gives nodes the right to read it",
         )
 
     def _retried(self, doing: str, attempt: Callable[[], _T], *, progress: Callable[[], int] = lambda: 0) -> _T:

@@ -328,7 +328,7 @@ def test_no_right_a_missing_bucket_and_an_empty_prefix_stop_no_other_set(server:
     server.boundary = lambda token, action, bucket, name: 403 if action == "get" else 200
     state = node.fetch(val=PREFIX)
     assert (state.phase, state.exit_code) == (FAILED, ExitCode.CREDENTIALS)
-    assert "setup --data" in (state.hint or "")
+    assert "hvdcloud.tfvars" in (state.hint or "")
 
 
 def test_hostile_names_write_nothing(server: StorageServer, node: DataNode) -> None:

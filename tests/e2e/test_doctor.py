@@ -332,7 +332,7 @@ def test_what_a_buckets_settings_cost_is_said_and_no_obstacle(cloud: RecordsClou
     settings.update({"location": "US-CENTRAL1", "softDeletePolicy": {}})
     found = examine(project).checks["bucket"]
     assert found["status"] == "ok"
-    assert "what is deleted is gone (hvdcloud setup --soft-delete-days 7)" in found["message"]
+    assert "what is deleted is gone (soft_delete_days = 7 in hvdcloud.tfvars" in found["message"]
 
 
 def test_data_sets_are_looked_at_before_anything_is_made(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:

@@ -209,7 +209,7 @@ def test_what_was_changed_or_deleted_outside_is_restored(lab: Lab) -> None:
     assert bucket["public_access_prevention"] == "enforced"
 
 
-def test_choices_do_what_they_say_and_stay_until_others_are_made(lab: Lab) -> None:
+def test_the_users_own_variables_do_what_they_say(lab: Lab) -> None:
     bucket_of_another(lab.cloud, "theirs")
     grant = "storage.objectViewer on bucket theirs, if hvdcloud-data imagenet/train"
 
@@ -226,14 +226,15 @@ def test_choices_do_what_they_say_and_stay_until_others_are_made(lab: Lab) -> No
 
     lab.setup("--yes", "--region", "us-east1")
     assert days() == 7
-    planned = lab.setup("--plan-only", "--data", "gs://theirs/imagenet/train/")
-    assert f"+ grant to the nodes' service account: {grant}" in planned.err
-    for words in (("--soft-delete-days", "3"), ("--data", "s3://theirs")):
-        refused = lab.setup("--yes", *words, expect=2)
-    assert "--data: 's3://theirs' is no bucket and no folder of one" in refused.err
+    lab.project.write("hvdcloud.tfvars", 'data = ["gs://theirs/imagenet/train"]\n')
+    planned = lab.setup("--plan-only")
+    assert grant in planned.err
+    lab.project.write("hvdcloud.tfvars", "soft_delete_days = 3\n")
+    lab.setup("--yes", expect=2)
 
-    made = ("--data", "gs://theirs/imagenet/train/", "--soft-delete-days", "30")
-    done = lab.setup("--yes", *made, "--nat", "--operator", "user:ann@example.com", "--delete-after", "90")
+    own = 'data = ["gs://theirs/imagenet/train"]\nsoft_delete_days = 30\nnat = true\n'
+    lab.project.write("hvdcloud.tfvars", own + 'operators = ["user:ann@example.com"]\ndelete_after_days = 90\n')
+    lab.setup("--yes")
     for again in (False, True):
         if again:
             assert "nothing to do" in lab.setup().out
@@ -242,8 +243,9 @@ def test_choices_do_what_they_say_and_stay_until_others_are_made(lab: Lab) -> No
         assert days() == 30
         assert "google_compute_router_nat" in lab.resources
 
-    others = ("--no-self-delete", "--data", "gs://theirs/cifar", "--soft-delete-days", "0")
-    done = lab.setup("--yes", *others, "--no-nat", "--operator", "user:bob@example.com", "--delete-after", "0")
+    others = 'data = ["gs://theirs/cifar"]\nsoft_delete_days = 0\nself_delete = []\nproject = "another"\n'
+    lab.project.write("hvdcloud.tfvars", others + 'operators = ["user:bob@example.com"]\n')
+    done = lab.setup("--yes")
     assert "google_project_iam_custom_role" not in lab.resources
     assert folders() == ["hvdcloud-data cifar"]
     assert days() == 0
@@ -366,17 +368,14 @@ def test_a_permission_that_is_missing_in_the_middle_and_then_going_on(lab: Lab) 
     assert lab.keys == KEYS
 
 
-def test_what_was_set_up_from_elsewhere_is_not_touched_until_it_is_adopted(lab: Lab) -> None:
+def test_what_was_set_up_from_elsewhere_is_not_touched(lab: Lab) -> None:
     """From another machine, or by hand: this one's Terraform does not know it."""
     lab.setup("--yes")
     before = lab.resources
     shutil.rmtree(lab.project.state)
     failed = lab.setup("--yes", "--json", expect=2)
     assert "was set up from another machine, or by hand" in failed.json["error"]["message"]
-    assert "hvdcloud setup --adopt" in failed.json["error"]["hint"]
-    assert lab.resources == before
-    done = lab.setup("--yes", "--adopt")
-    assert "adopting bucket gs://test-project-hvdcloud, which already exists" in done.err
+    assert "hvdcloud setup on that machine" in failed.json["error"]["hint"]
     assert lab.resources == before
     assert lab.keys == KEYS
 

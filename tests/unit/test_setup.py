@@ -9,7 +9,7 @@ import pytest
 
 from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
-from hvdcloud.setup.choices import SetupOptions, choose_variables, remember_choices
+from hvdcloud.setup.choices import SetupOptions, choose_variables, remember_choices, user_variables
 from hvdcloud.setup.setup import yaml_values
 from hvdcloud.setup.terraform import WorkFolder, find_terraform
 
@@ -18,13 +18,7 @@ DEFAULTS = {
     "region": "us-central1",
     "other_regions": {},
     "bucket": None,
-    "nat": False,
-    "operators": [],
-    "data": [],
     "self_delete": ["digits"],
-    "delete_after_days": None,
-    "soft_delete_days": 7,
-    "budget": None,
 }
 
 
@@ -49,41 +43,14 @@ def test_without_a_word_everything_is_the_default(work: WorkFolder) -> None:
 
 
 def test_what_is_said_counts_and_stays(work: WorkFolder) -> None:
-    said = {
-        "regions": ["us-east1"],
-        "bucket": "gs://mine",
-        "nat": True,
-        "operators": ["user:ann@example.com", "user:ann@example.com"],
-        "data": ["gs://mine/train/", "gs://open-data", "gs://mine/train"],
-        "delete_after_days": 90,
-        "budget_dollars": 100,
-        "billing_account": "01AB23-4C56DE-F78901",
-    }
-    chosen = variables(work, **said)
-    assert chosen == {
-        **DEFAULTS,
-        "region": "us-east1",
-        "bucket": "mine",
-        "nat": True,
-        "operators": ["user:ann@example.com"],
-        "data": ["gs://mine/train", "gs://open-data"],
-        "delete_after_days": 90,
-        "budget": {"billing_account": "01AB23-4C56DE-F78901", "dollars": 100},
-    }
+    chosen = variables(work, regions=["us-east1"], bucket="gs://mine")
+    assert chosen == {**DEFAULTS, "region": "us-east1", "bucket": "mine"}
     carried_out(work, chosen)
     assert variables(work) == chosen
-    assert variables(work, budget_dollars=200)["budget"] == {"billing_account": "01AB23-4C56DE-F78901", "dollars": 200}
-    away = {"nat": False, "operators": [""], "data": [""], "delete_after_days": 0, "budget_dollars": 0}
-    assert variables(work, **away) == {**DEFAULTS, "region": "us-east1", "bucket": "mine"}
-
-
-def test_a_variable_that_was_written_into_the_file_by_hand_stays(work: WorkFolder) -> None:
-    carried_out(work, {"project": "lab-42", "cheaper_after_days": None})
-    assert variables(work) == {**DEFAULTS, "cheaper_after_days": None}
 
 
 def test_a_plan_that_was_not_carried_out_leaves_no_choices(work: WorkFolder) -> None:
-    work.propose(variables(work, nat=True))
+    work.propose(variables(work, bucket="mine"))
     assert variables(work) == DEFAULTS
 
 
@@ -123,7 +90,7 @@ def test_regions_that_were_named_stay_and_others_are_added_for_another_gpu(work:
     before = variables(work, gce=a100)["other_regions"]
     more = variables(work, gce=l4)["other_regions"]
     assert before.items() < more.items()
-    remember_choices(work, "digits", SetupOptions(regions=["us-central1", "us-east4"]))
+    remember_choices(work, SetupOptions(regions=["us-central1", "us-east4"]))
     assert variables(work, gce=l4)["other_regions"] == {"us-east4": "10.10.16.0/20"}
 
 
@@ -132,31 +99,37 @@ def test_more_regions_than_ranges_are_refused(work: WorkFolder) -> None:
         variables(work, regions=[f"us-east{number}" for number in range(17)])
 
 
-def test_each_clusters_nodes_may_delete_themselves_unless_it_said_no(work: WorkFolder) -> None:
+def test_each_clusters_nodes_may_delete_themselves(work: WorkFolder) -> None:
     carried_out(work, variables(work))
     assert variables(work, name="words")["self_delete"] == ["digits", "words"]
-    assert variables(work, name="words", self_delete=False)["self_delete"] == ["digits"]
-    work.remember(no_self_delete=["words"])
-    assert variables(work, name="words")["self_delete"] == ["digits"]
-    assert variables(work, name="words", self_delete=True)["self_delete"] == ["digits", "words"]
 
 
 def test_iam_takes_twenty_clusters(work: WorkFolder) -> None:
     carried_out(work, {"self_delete": [f"c{number}" for number in range(20)]})
     with pytest.raises(UsageError) as caught:
         variables(work)
-    assert "--no-self-delete" in caught.value.hint
-    assert len(variables(work, self_delete=False)["self_delete"]) == 20
+    assert caught.value.hint == f"take those that are gone out of self_delete in {work.folder}/terraform.tfvars.json"
+
+
+def test_the_users_own_variables_are_a_file_of_the_project(tmp_path: Path) -> None:
+    assert user_variables(tmp_path) is None
+    file = tmp_path / "hvdcloud.tfvars"
+    file.write_text("nat = true\n")
+    assert user_variables(tmp_path) == file
+    file.unlink()
+    (outside := tmp_path.parent / "outside.tfvars").write_text("nat = true\n")
+    for target in (outside, tmp_path / "nowhere"):
+        file.symlink_to(target)
+        with pytest.raises(UsageError, match="is not a file of the project's folder"):
+            user_variables(tmp_path)
+        file.unlink()
 
 
 @pytest.mark.parametrize(
     ("said", "words"),
     [
         ({"bucket": "gs://mine/folder"}, "not a bucket's name"),
-        ({"operators": ["ann@example.com"]}, "not a member"),
         ({"regions": ["us-central1-a"]}, "not a region"),
-        ({"budget_dollars": 5}, "needs the billing account"),
-        ({"billing_account": "01AB23-4C56DE-F78901"}, "only for a budget"),
     ],
 )
 def test_what_cannot_be_is_refused(work: WorkFolder, said: dict[str, Any], words: str) -> None:
@@ -213,31 +186,3 @@ def test_a_state_that_was_being_written_when_terraform_was_killed_is_restored(
         (work.folder / "terraform.tfstate.backup").write_text(before)
     with work.lock("setup"):
         assert state.read_text() == ('{"version": 4}' if before == '{"version": 4}' else "")
-
-
-@pytest.mark.parametrize("days", [1, 6, 91])
-def test_days_to_restore_that_google_does_not_take_are_refused(work: WorkFolder, days: int) -> None:
-    with pytest.raises(UsageError, match="soft-delete-days"):
-        variables(work, soft_delete_days=days)
-
-
-def test_what_is_deleted_can_be_restored_unless_that_was_declined(work: WorkFolder) -> None:
-    assert variables(work)["soft_delete_days"] == 7
-    carried_out(work, variables(work, soft_delete_days=0))
-    assert variables(work)["soft_delete_days"] == 0
-    assert variables(work, soft_delete_days=30)["soft_delete_days"] == 30
-
-
-@pytest.mark.parametrize(
-    "url", ["mine", "s3://mine", "gs://", "gs://mine//train", 'gs://mine/x") || ("" == "', "gs://Mine"]
-)
-def test_what_no_grant_can_name_is_no_data(work: WorkFolder, url: str) -> None:
-    with pytest.raises(UsageError, match="no bucket and no folder of one") as caught:
-        variables(work, data=[url])
-    assert caught.value.hint == "--data gs://BUCKET or --data gs://BUCKET/FOLDER"
-
-
-def test_data_sets_are_as_many_as_iam_takes_conditions(work: WorkFolder) -> None:
-    assert len(variables(work, data=[f"gs://mine/{number}" for number in range(20)])["data"]) == 20
-    with pytest.raises(UsageError, match="no more than 20 folders"):
-        variables(work, data=[f"gs://mine/{number}" for number in range(21)])

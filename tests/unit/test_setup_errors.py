@@ -61,13 +61,13 @@ Details:
         (BUCKET, "googleapi: Error 403: The billing account for the owning project is disabled in state absent, "
          "accountDisabled", 3, "gcloud billing projects link lab-42"),
         ("google_billing_budget.hvdcloud[0]",
-         "Error creating Budget: googleapi: Error 403: The caller does not have permission", 3, "--budget 0"),
+         "Error creating Budget: googleapi: Error 403: The caller does not have permission", 3, "hvdcloud.tfvars"),
         (NETWORK, "googleapi: Error 403: Quota 'NETWORKS' exceeded. Limit: 5.0 globally., quotaExceeded", 4,
          "NETWORKS"),
         (NETWORK, "googleapi: Error 409: The resource 'projects/lab-42/global/networks/hvdcloud' already exists, "
-         "alreadyExists", 2, "hvdcloud setup --adopt"),
+         "alreadyExists", 2, "hvdcloud setup on that machine"),
         (BUCKET, "googleapi: Error 409: Your previous request to create the named bucket succeeded and you already own "
-         "it., conflict", 2, "hvdcloud setup --adopt"),
+         "it., conflict", 2, "hvdcloud setup on that machine"),
         (BUCKET, "googleapi: Error 409: The requested bucket name is not available. The bucket namespace is shared by "
          "all users of the system., conflict", 2, "--bucket OTHER-NAME"),
         (BUCKET, "Error trying to delete bucket lab-42-hvdcloud without `force_destroy` set to true", 2,

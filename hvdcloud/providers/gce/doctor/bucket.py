@@ -96,7 +96,7 @@ def _settings(url: str, bucket: dict[str, Any], *, region: str | None) -> Findin
     if seconds:
         days = f"{seconds / 86400:g} days"
         return fine(f"{said}; what is deleted can be restored for {days}, and is billed so long (soft delete)")
-    return fine(f"{said}; what is deleted is gone (hvdcloud setup --soft-delete-days 7)")
+    return fine(f"{said}; what is deleted is gone (soft_delete_days = 7 in hvdcloud.tfvars, then hvdcloud setup)")
 
 
 def storage(login: Login) -> Any:

@@ -6,6 +6,7 @@ grants is a warning.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -120,14 +121,14 @@ def check_node_rights(
 
 def _reading_command(email: str, bucket: str, data: Sequence[str]) -> str:
     """What lets an account read a data set: `setup` where it has made the account, else its bucket's owner."""
-    if email.partition("@")[0] in ("hvdcloud", "hvdcloud-head"):
-        return f"hvdcloud setup {' '.join(f'--data {each}' for each in data)}"
+    if email.partition("@")[0] == "hvdcloud":
+        return f"write data = {json.dumps(list(data))} into hvdcloud.tfvars, then hvdcloud setup"
     grant = f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member=serviceAccount:{email}"
     return f"{grant} --role=roles/storage.objectViewer --condition=None"
 
 
 def _in_folder(policy: Bindings | None, source: str) -> Bindings | None:
-    """The policy for this folder: `setup --data` grants with a condition that names one (terraform/identity.tf)."""
+    """The policy for this folder: `setup` grants with a condition that names one (terraform/identity.tf)."""
     bucket, folder = bucket_and_folder(source)
     start = re.compile(rf'startsWith\("projects/_/buckets/{re.escape(bucket)}/objects/([^"]*)"\)')
 
