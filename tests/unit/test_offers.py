@@ -26,8 +26,6 @@ TABLE: dict[str, Any] = {
         "us-central1": {
             "n1-vcpu": [0.03, 0.01],
             "n1-gb": [0.004, 0.001],
-            "n1-custom-vcpu": [0.033, 0.011],
-            "n1-custom-gb": [0.0044, 0.0011],
             "nvidia-tesla-t4": [0.35, 0.10],
             "g2-standard-8": [0.85, 0.34],
             "disk-gb-month": [0.073, 0.073],
