@@ -57,7 +57,8 @@ def test_after_a_launch_whose_laptop_died_nothing_costs_money_and_nothing_is_los
         process.wait()
     until(lambda: not machines_left(cloud, project), seconds=60, what="the VMs and their disks to be gone")
     assert [rule["hits"] for rule in faults.plain()["rules"]] == [2, 1]
-    assert deletions(cloud, project) == [(f"t-ends-launch-{node}", NODES_ACCOUNT) for node in (0, 1)]
+    # The one whose answer was lost has asked again.
+    assert sorted({*deletions(cloud, project)}) == [(f"t-ends-launch-{node}", NODES_ACCOUNT) for node in (0, 1)]
     assert in_bucket(cloud, project) == {"rank-0.pt", "rank-1.pt"}
 
     # Everything that is to be known can be learned from any laptop.
