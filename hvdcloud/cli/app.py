@@ -70,7 +70,7 @@ app = typer.Typer(
 
 @dataclass(slots=True)
 class Invocation:
-    """The global options of this command, and its result."""
+    """The global options of this command (`keep` sets them), and its result."""
 
     config: Path | None = None
     name: str | None = None
@@ -78,6 +78,14 @@ class Invocation:
     command: str = ""
     result: object = None
     exit_code: ExitCode = ExitCode.OK
+
+    def set(self, option: str, value: Any) -> None:
+        """Take a global option."""
+        if option in ("config", "name"):
+            setattr(self, option, value)
+        else:
+            flags: dict[str, Any] = {each: getattr(self.console, each) for each in ("as_json", "quiet", "verbose")}
+            self.console = Console(**{**flags, option: True})
 
     def load_config(self, flags: Mapping[str, object] | None = None, *, default_name: str | None = None) -> Config:
         """What hvdcloud.yaml, the environment and these flags say.
@@ -151,7 +159,14 @@ def options(
     ] = False,
 ) -> None:
     """Options that every command takes."""
-    invocation = context.obj
-    invocation.config, invocation.name = config, name
-    invocation.console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
-    invocation.command = context.invoked_subcommand or ""
+    context.obj.command = context.invoked_subcommand or ""
+
+
+GLOBAL = ("config", "name", "as_json", "quiet", "verbose")
+"""The options above that may also stand after the command's name."""
+
+
+def keep(context: typer.Context, parameter: Any, value: Any) -> None:
+    """Keep the value of a global option, before or after the command's name."""
+    if value not in (None, False):
+        context.ensure_object(Invocation).set(parameter.name, value)

@@ -11,6 +11,7 @@ import typer
 
 from hvdcloud.cli import complete
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Wait, Yes
+from hvdcloud.errors import UsageError
 from hvdcloud.units import counted, dollars, seconds, some
 
 if TYPE_CHECKING:
@@ -265,6 +266,11 @@ def ssh(
     from hvdcloud.lifecycle.ssh import ssh_argv
 
     invocation: Invocation = context.obj
+    words = command or []
+    if words[:1] == ["--"]:
+        del words[0]
+    elif words and words[0].startswith("-"):
+        raise UsageError(f"{words[0]} is no command", hint=f"options stand before the node: hvdcloud ssh {words[0]} …")
     with invocation.context() as experiment:
-        argv = ssh_argv(experiment, node, command or [])
+        argv = ssh_argv(experiment, node, words)
     os.execv(argv[0], argv)

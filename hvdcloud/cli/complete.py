@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -77,11 +78,11 @@ def _cluster(ctx: typer.Context) -> str:
 
     The file is not parsed, which would take longer than all else here.
     """
-    given = ctx.find_root().params
-    if name := given.get("name") or os.environ.get("HVDCLOUD_NAME"):
+    given: Any = ctx.obj  # What has kept the global options, cli/app.py.
+    if name := given.name or os.environ.get("HVDCLOUD_NAME"):
         return str(name)
     with contextlib.suppress(OSError, ValueError):
-        text = Path(given.get("config") or "hvdcloud.yaml").read_text(encoding="utf-8")
+        text = Path(given.config or "hvdcloud.yaml").read_text(encoding="utf-8")
         if found := re.search(r"""(?m)^name:\s*["']?([a-z0-9-]+)""", text):
             return found[1]
     return ""

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import warnings
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +15,11 @@ import typer
 from typer.core import TyperGroup
 
 from hvdcloud.cli import cluster, forward, history, image, offers, project, runs, setup, stacks, status, top
-from hvdcloud.cli.app import Invocation, app
-from hvdcloud.console import Console
+from hvdcloud.cli.app import GLOBAL, Invocation, app, keep
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from types import FrameType
 
 # In the order of `hvdcloud --help`, by its headings.
@@ -45,9 +43,7 @@ class CommandLine(TyperGroup):
     """Commands whose help is in groups, and is what the name alone prints."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if ctx.resilient_parsing:
-            args = _completed(args)
-        elif not args and self.no_args_is_help:
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
             args = ["--help"]
         return super().parse_args(ctx, args)
 
@@ -69,13 +65,12 @@ for _group, _commands in _COMMANDS.items():
         if isinstance(_command, typer.Typer):
             app.add_typer(_command, name=_NAMES[_command], cls=CommandLine, rich_help_panel=_group)
         else:
-            app.command(name=_NAMES.get(_command), rich_help_panel=_group)(_command)
-
-# Global options are taken anywhere before the user's command: `hvdcloud up --json` works as `hvdcloud --json up` does.
-_GLOBAL_FLAGS = frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
-_GLOBAL_VALUES = frozenset({"--config", "-c", "--name"})
-# The user's command begins at their first word that is no option, as with `docker run`, after this many arguments.
-_TAKE_A_COMMAND = {"run": 0, "launch": 0, "ssh": 1}
+            app.command(
+                name=_NAMES.get(_command),
+                rich_help_panel=_group,
+                # The user's command begins at its first word that is no option, as with `docker run`.
+                context_settings={"allow_interspersed_args": _command not in (runs.run, runs.launch, cluster.ssh)},
+            )(_command)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -93,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         os.environ["PATH"] = os.pathsep.join(filter(os.path.isabs, os.environ["PATH"].split(os.pathsep)))
     # Else pydantic looks in every installed package for plugins of its own.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    code = _run(hoist_globals(sys.argv[1:] if argv is None else argv))
+    code = _run(list(sys.argv[1:] if argv is None else argv))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -113,82 +108,28 @@ def silence_libraries() -> None:
     warnings.filterwarnings("ignore", message="SOCKS support in urllib3")
 
 
-def hoist_globals(argv: Sequence[str]) -> list[str]:
-    """Move global options to the front; the user's command stays, behind a `--` of its own."""
-    front, rest = _split(argv)
-    return [*front, *rest]
+def command_line() -> Any:
+    """What parses and calls the commands. Each takes the global options, too; only the help of all shows them."""
+    root: Any = typer.main.get_command(app)
+    shared = []
+    for option in root.params:
+        if option.name in GLOBAL:
+            option.callback, option.expose_value = keep, False
+            shared.append(copy.copy(option))
+            shared[-1].hidden = True
+    _add(shared, root)
+    return root
 
 
-def command_in(argv: Sequence[str]) -> str:
-    """The command's name, after the global options; empty: there is none."""
-    _, rest = _split(argv)
-    return rest[0] if rest and not rest[0].startswith("-") else ""
-
-
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The global options; the other words, with a `--` of its own before the user's command."""
-    front: list[str] = []
-    rest: list[str] = []
-    words = iter(argv)
-    command, own = "", 0  # Whose next word that is no option is the user's, after `own` others.
-    for word in words:
-        if word == "--":
-            return front, [*(["ssh", "0"] if rest == ["ssh"] else rest), word, *words]
-        if word in _GLOBAL_FLAGS or ("=" in word and word.partition("=")[0] in _GLOBAL_VALUES):
-            front.append(word)
-        elif word in _GLOBAL_VALUES:
-            front += [word, *_next(words)]
-        elif command and word.startswith("-"):
-            rest += [word, *(_next(words) if word in _options_with_values(command) else [])]
-        elif command and not own:
-            return front, [*rest, "--", word, *words]
-        else:
-            if not rest and word in _TAKE_A_COMMAND:
-                command, own = word, _TAKE_A_COMMAND[word]
-            elif command:
-                own -= 1
-            rest.append(word)
-    return front, rest
-
-
-def _next(words: Iterator[str]) -> list[str]:
-    return [word for word in (next(words, None),) if word is not None]
-
-
-@cache
-def command_line(name: str = "") -> Any:
-    """What parses and calls all commands, or only the one of this name: all of them take 20 ms to make."""
-    only = [each for each in app.registered_commands if each.callback is not None and _name_of(each) == name]
-    if not only:
-        return typer.main.get_command(app)
-    alone = copy.copy(app)
-    alone.registered_commands, alone.registered_groups = only, []
-    return typer.main.get_command(alone)
-
-
-def _name_of(command: Any) -> str:
-    return command.name or typer.main.get_command_name(command.callback.__name__)
-
-
-@cache
-def _options_with_values(command: str) -> frozenset[str]:
-    """The options of a command that are followed by a value."""
-    parameters = command_line(command).commands[command].params
-    return frozenset(name for each in parameters if not getattr(each, "is_flag", False) for name in each.opts)
-
-
-def _completed(args: list[str]) -> list[str]:
-    """The words before the one that the shell completes, as `hoist_globals` would have them.
-
-    The value of a global option is completed by the option, wherever it is.
-    """
-    return args[-1:] if args and args[-1] in _GLOBAL_VALUES else hoist_globals(args)
+def _add(options: list[Any], group: CommandLine) -> None:
+    for command in group.commands.values():
+        command.params += options
+        if isinstance(command, CommandLine):
+            _add(options, command)
 
 
 def _run(argv: list[str]) -> ExitCode:
-    # The parser refuses some things before the options are known; they are reported the same way.
-    own = argv[: argv.index("--")] if "--" in argv else argv
-    invocation = Invocation(console=Console(as_json="--json" in own))
+    invocation = Invocation()
     try:
         return _answered(argv, invocation)
     except OutputClosedError as error:
@@ -205,12 +146,15 @@ def _answered(argv: list[str], invocation: Invocation) -> ExitCode:
     except OSError:
         return _failed(invocation, UsageError("this working folder was deleted", hint="cd to one that exists"))
     try:
-        code = command_line(command_in(argv))(argv, standalone_mode=False, obj=invocation, prog_name="hvdcloud")
+        code = command_line()(argv, standalone_mode=False, obj=invocation, prog_name="hvdcloud")
         if code == ExitCode.INTERRUPTED:  # Typer makes KeyboardInterrupt into this.
             return _failed(invocation, after_interrupt(invocation.command))
         if isinstance(code, int) and code:
             return ExitCode(code)
     except typer.TyperException as error:
+        # The parser may have refused something before it came to this option.
+        if "--json" in argv:
+            invocation.set("as_json", True)
         return _failed(invocation, UsageError(_said(error), hint=_usage_hint(error, invocation.command)))
     except OutputClosedError:
         raise

@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     except HvdcloudError as error:
         return _fail(verb, error)
     except OSError as error:
-        hint = "hvdcloud ssh -- df -h shows whether the disk is full"
+        hint = "hvdcloud ssh 0 df -h shows whether the disk is full"
         return _fail(verb, HvdcloudError(f"{verb}: {error}", hint=hint))
     if isinstance(answer, int):
         return answer

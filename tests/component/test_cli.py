@@ -8,11 +8,12 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
+from typer.core import TyperGroup
 
-from hvdcloud.cli.main import command_in, command_line, hoist_globals, silence_libraries
+from hvdcloud.cli.app import Invocation
+from hvdcloud.cli.main import command_line, silence_libraries
 from hvdcloud.config.file import load_config
 from hvdcloud.config.gce import GpuConfig
 from tests.support.harness import HVDCLOUD, Project
@@ -26,61 +27,47 @@ def project(tmp_path: Path) -> Project:
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("line", "kept", "command"),
     [
-        (["up", "--json"], ["--json", "up"]),
-        (["up", "--nodes", "3", "--name", "x", "-q"], ["--name", "x", "-q", "up", "--nodes", "3"]),
-        (["run", "--", "python", "--json"], ["run", "--", "python", "--json"]),
-        (["--config=a.yaml", "up"], ["--config=a.yaml", "up"]),
-        (["up", "--name=x"], ["--name=x", "up"]),
-        (["ssh", "--", "hostname"], ["ssh", "0", "--", "hostname"]),
-        (["ssh", "1", "--", "hostname"], ["ssh", "1", "--", "hostname"]),
-        (["up", "--name"], ["--name", "up"]),
-        (
-            ["run", "python", "t.py", "--epochs", "2", "--json"],
-            ["run", "--", "python", "t.py", "--epochs", "2", "--json"],
-        ),
-        (["run", "-q", "-np", "4", "-d", "sh", "-c", "x"], ["-q", "run", "-np", "4", "-d", "--", "sh", "-c", "x"]),
-        (
-            ["launch", "--nodes=4", "--name", "x", "sh", "--", "-q"],
-            ["--name", "x", "launch", "--nodes=4", "--", "sh", "--", "-q"],
-        ),
-        (["--name", "x", "launch", "--to", "d", "sh"], ["--name", "x", "launch", "--to", "d", "--", "sh"]),
-        (["run", "--nodse", "3", "python"], ["run", "--nodse", "--", "3", "python"]),
-        (["logs", "run", "-q"], ["-q", "logs", "run"]),
-        (["ssh", "1", "-q"], ["-q", "ssh", "1"]),
-        (["ssh", "--name", "x", "1", "df", "-h", "-q"], ["--name", "x", "ssh", "1", "--", "df", "-h", "-q"]),
+        ("up --json", "json", None),
+        ("--json up", "json", None),
+        ("up --nodes 3 --name x -q", "quiet x", None),
+        ("--config=a.yaml up", "a.yaml", None),
+        ("up --name=x", "x", None),
+        ("--name y up --name x", "x", None),
+        ("logs run -q", "quiet", None),
+        ("--json data push . gs://b/c -v", "json verbose", None),
+        ("data --json push . gs://b/c -v", "json verbose", None),
+        ("run -- python --json", "", "python --json"),
+        ("run -- -q", "", "-q"),
+        ("run python t.py --epochs 2 --json", "", "python t.py --epochs 2 --json"),
+        ("run -q -np 4 -d sh -c x", "quiet", "sh -c x"),
+        ("launch --nodes=4 --name x sh -- -q", "x", "sh -- -q"),
+        ("--name x launch --to d sh", "x", "sh"),
+        ("ssh --name x 1 df -h -q", "x", "df -h -q"),
+        ("ssh 1 -- hostname", "", "-- hostname"),
     ],
 )
-def test_global_options_may_stand_anywhere_before_the_users_command(given: list[str], meant: list[str]) -> None:
-    assert hoist_globals(given) == meant
+def test_global_options_stand_anywhere_before_the_users_command(line: str, kept: str, command: str | None) -> None:
+    invocation, context = Invocation(), None
+    parser, words = command_line(), line.split()
+    while words:
+        context = parser.make_context("", words, parent=context, obj=invocation)
+        if isinstance(parser, TyperGroup):
+            _, parser, words = parser.resolve_command(context, [*context._protected_args, *context.args])
+        else:
+            words = []
+    assert context is not None
+    console = invocation.console
+    flags = {"json": console.as_json, "quiet": console.quiet, "verbose": console.verbose}
+    said = [invocation.config, invocation.name, *(name for name, given in flags.items() if given)]
+    assert sorted(str(each) for each in said if each) == sorted(kept.split())
+    assert command is None or context.params["command"] == command.split()
 
 
-def _parameters(command: Any) -> list[tuple[str, list[str], object]]:
-    return [(each.name, each.opts, each.default) for each in command.params]
-
-
-@pytest.mark.parametrize("name", sorted(command_line().commands))
-def test_a_command_that_is_parsed_alone_is_as_among_all(name: str) -> None:
-    alone, among_all = command_line(name), command_line()
-    assert _parameters(alone) == _parameters(among_all)
-    command, same = alone.commands[name], among_all.commands[name]
-    assert (command.help, _parameters(command)) == (same.help, _parameters(same))
-
-
-@pytest.mark.parametrize(
-    ("argv", "name"),
-    [
-        (["launch", "--nodes", "2"], "launch"),
-        (["--config", "up", "--json", "--name=run", "down"], "down"),
-        (["-c", "file", "pull"], "pull"),
-        (["--help", "launch"], ""),
-        (["--name"], ""),
-        ([], ""),
-    ],
-)
-def test_the_command_is_found_behind_global_options(argv: list[str], name: str) -> None:
-    assert command_in(argv) == name
+def test_an_option_behind_the_node_is_not_run_there(project: Project) -> None:
+    ended = project.hvdcloud("ssh", "1", "--name", "x", expect=2)
+    assert "options stand before the node" in ended.err
 
 
 def test_help_names_every_command(project: Project) -> None:

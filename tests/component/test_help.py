@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import typer
 
-from hvdcloud.cli.main import hoist_globals
 from hvdcloud.lifecycle.init import TEMPLATES
 from tests.support.harness import Project
 from tools.reference import all_commands
@@ -157,5 +156,4 @@ def test_completion_loads_no_client_and_parses_no_configuration(project: Project
 
 
 def test_a_global_option_without_its_value_stays_an_error(project: Project) -> None:
-    assert hoist_globals(["down", "--name"]) == ["--name", "down"]
     assert "error: " in project.hvdcloud("down", "--name", expect=2).err

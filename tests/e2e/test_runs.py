@@ -320,7 +320,7 @@ def test_status_says_why_the_newest_run_failed(project: Project) -> None:
 
 
 def test_ssh_works_without_a_prompt_from_here_and_between_nodes(project: Project) -> None:
-    assert project.hvdcloud("ssh", "--", "hostname").out == f"{project.name}-0\n"
+    assert project.hvdcloud("ssh", "0", "hostname").out == f"{project.name}-0\n"
     assert project.hvdcloud("ssh", "1", "--", "hostname").out == f"{project.name}-1\n"
     assert project.hvdcloud("ssh", "0", "--", "ssh", f"{project.name}-1", "hostname").out == f"{project.name}-1\n"
     assert project.hvdcloud("ssh", "1", "--", "ssh", f"{project.name}-0", "hostname").out == f"{project.name}-0\n"
@@ -342,7 +342,7 @@ def test_a_node_that_is_not_the_pinned_one_is_refused(project: Project) -> None:
     try:
         ended = project.hvdcloud("run", expect=5)
         assert "is not the pinned one" in ended.err
-        assert project.hvdcloud("ssh", "--", "hostname", expect=255).out == ""
+        assert project.hvdcloud("ssh", "0", "hostname", expect=255).out == ""
     finally:
         pins.write_text(right)
 

@@ -117,7 +117,7 @@ class Sync:
         wanted = []
         for index, entry in enumerate(self._entries):
             if astray := self._led_astray(entry.path):
-                hint = f"hvdcloud ssh -- rm {self._workspace / astray}"
+                hint = f"hvdcloud ssh 0 rm {self._workspace / astray}"
                 raise UsageError(f"{entry.path} lies below {astray}, which is not a folder on the node", hint=hint)
             if entry.link is not None:
                 self._put_link(entry)
@@ -186,7 +186,7 @@ class Sync:
         except (FileNotFoundError, NotADirectoryError):
             return False
         if stat.S_ISDIR(status.st_mode):
-            hint = f"hvdcloud ssh -- rm -r {target}"
+            hint = f"hvdcloud ssh 0 rm -r {target}"
             raise UsageError(f"{entry.path} is a file in the project and a folder on the node", hint=hint)
         if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
             return False
@@ -222,7 +222,7 @@ class Sync:
             temporary.replace(target)
         except OSError as error:
             why = f"{entry.path} cannot be put into the workspace: {error.strerror}"
-            raise UsageError(why, hint=f"hvdcloud ssh -- rm -r {target}") from error
+            raise UsageError(why, hint=f"hvdcloud ssh 0 rm -r {target}") from error
 
     def _led_astray(self, path: str) -> str | None:
         """The first parent that exists and is not a real folder: through a link we would write elsewhere."""
