@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import json
 import os
 import subprocess
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import CredentialsError, NodeError, UsageError
-from hvdcloud.modules import DOCKER_OVER_SSH, load
 
 if TYPE_CHECKING:
     import docker
@@ -31,14 +29,14 @@ def connect(timeout: int = 60) -> docker.DockerClient:
         CredentialsError: one does, but this user may not use its socket, or its TLS files do not fit.
         UsageError: the docker command's context does not exist, or its configuration cannot be read.
     """
-    load("docker")
     from docker.errors import DockerException, TLSParameterError
+    from paramiko import SSHException
     from requests.exceptions import SSLError
 
     from hvdcloud.engine_client import EngineClient, EngineSilentError
 
     address, hint = "its default address", START_HINT
-    unreachable: tuple[type[Exception], ...] = (DockerException, OSError)
+    unreachable: tuple[type[Exception], ...] = (DockerException, OSError, SSHException)
     try:
         settings = _settings()
         address = str(settings.get("base_url") or address)
@@ -48,8 +46,6 @@ def connect(timeout: int = 60) -> docker.DockerClient:
             hint = "unset DOCKER_HOST takes this machine's engine; else set it to one that runs"
         elif "base_url" in settings:
             hint = _other_context()
-        if "ssh://" in address:
-            unreachable += (_ssh_error(),)
         return EngineClient(address=address, timeout=timeout, **settings)
     except TLSParameterError as error:
         raise CredentialsError(
@@ -72,15 +68,6 @@ def connect(timeout: int = 60) -> docker.DockerClient:
                 hint="sudo usermod -aG docker $USER, then log in again",
             ) from error
         raise NodeError(f"no Docker engine answers at {address}: {_reason(causes)}", hint=hint) from error
-
-
-def _ssh_error() -> type[Exception]:
-    """Give docker-py its SSH transport. Returns the class of what that raises."""
-    from paramiko import SSHException
-
-    client: Any = importlib.import_module("docker.api.client")
-    client.SSHHTTPAdapter = importlib.import_module(DOCKER_OVER_SSH).SSHHTTPAdapter
-    return SSHException
 
 
 def keeps_files(info: Mapping[str, Any]) -> bool:

@@ -48,12 +48,6 @@ class _Api(APIClient):
         self._address = address
         super().__init__(**settings)
 
-    def _retrieve_server_version(self) -> str:
-        """The version of the engine's API, asked as the docker command does. For each `/version`, which docker-py asks,
-        an engine starts two programs and asks containerd (moby's daemon/info_unix.go)."""
-        found = self.get(f"{self.base_url}/_ping", timeout=self.timeout).headers.get("Api-Version")
-        return found or str(self.version(api_version=False)["ApiVersion"])
-
     def send(self, request: PreparedRequest, **options: Any) -> Response:
         """Send one request, as requests does.
 

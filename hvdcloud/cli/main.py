@@ -89,11 +89,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Else pydantic looks in every installed package for plugins of its own.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     code = _run(list(sys.argv[1:] if argv is None else argv))
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    # Not sys.exit: it waits for threads, and a download that Ctrl-C cancelled would continue to its end.
-    os._exit(int(code))
+    if code is ExitCode.INTERRUPTED:
+        # Python would wait for threads, and a download that Ctrl-C has cancelled would continue to its end.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import docker  # noqa: F401 - its modules import each other, which fails where two threads import different ones first
+
 from hvdcloud.checks import DEADLINE_SECONDS, Check, Checked, Finding, Status, fine, run_checks
 from hvdcloud.errors import ExitCode
 from hvdcloud.lifecycle.notify import test
-from hvdcloud.modules import load
 from hvdcloud.units import counted, some
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS, notify: bool 
     from hvdcloud.lifecycle.up import make_spec
 
     started = time.monotonic()
-    load("docker")
     spec = make_spec(context)
     checks = [
         Check(name="configuration", run=lambda: _configuration(context)),

@@ -11,10 +11,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import docker  # noqa: F401 - its modules import each other, which fails where two threads import different ones first
+
 from hvdcloud.checks import Check, Finding, Status, failure, run_checks
 from hvdcloud.doctor.machine import machine_checks, project_checks
 from hvdcloud.errors import HvdcloudError, NodeError
-from hvdcloud.modules import load
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import ClusterSpec
@@ -95,7 +96,6 @@ class EarlyChecks:
             run_checks(asked, seconds=_LIMIT_SECONDS)
             self._answers.put(None)
 
-        load("docker")
         threading.Thread(target=ask, daemon=True).start()
 
     def _ask(self, check: Check) -> Finding:

@@ -20,7 +20,6 @@ from hvdcloud.lifecycle.context import node_progress, owner_label
 from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.late_arrival import LateArrival
 from hvdcloud.lifecycle.room import RoomWait
-from hvdcloud.modules import load_beside
 from hvdcloud.providers.base import NoRoomError
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.remote.keys import KeyPair
 
-_NEEDED_LATER = ("hvdcloud.lifecycle.run", "hvdcloud.lifecycle.down", "hvdcloud.checkpoints.pull", "tenacity")
-"""Modules of a command that does more than `up`."""
 MAKING_SECONDS = 120.0
 """From the creation of a cluster's firewall rules or network to that of its first node."""
 
@@ -296,7 +293,6 @@ def _create(context: Context, plan: Plan, login: KeyPair, room: RoomWait, *, com
         with context.console.steps() as steps:
             room.show(steps)
             on_progress = node_progress(steps)
-            load_beside("fabric", *(_NEEDED_LATER if command != "up" else ()))
             nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
             context.state.journal.record("created", cluster_id=plan.spec.id)
             deadline = time.monotonic() + context.provider.ready_seconds

@@ -14,14 +14,15 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import paramiko
+from fabric import Config, Connection
+
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import NodeError
-from hvdcloud.modules import load
 from hvdcloud.remote.keys import no_key, where
 from hvdcloud.visible import words
 
 if TYPE_CHECKING:
-    from fabric import Connection
     from paramiko import Transport
 
     from hvdcloud.cluster.model import Node
@@ -59,8 +60,7 @@ def _prompt_transport(connected: Any, **settings: Any) -> Transport:
     """
     if isinstance(connected, socket.socket):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    transport: Transport = load("paramiko").Transport(connected, **settings)
-    return transport
+    return paramiko.Transport(connected, **settings)
 
 
 class NodeConnection:
@@ -91,10 +91,6 @@ class NodeConnection:
 
     def _connect(self, deadline: float) -> Connection | None:
         """A connection; None: sshd may take the next one, before the deadline of time.monotonic()."""
-        paramiko = load("paramiko")
-        load("fabric")
-        from fabric import Config, Connection
-
         name, host = self._node.name, where(self._node)
         if host is None or self._node.state is not NodeState.RUNNING:
             hint = f"hvdcloud status --name {self._state.name}"
@@ -152,7 +148,6 @@ class NodeConnection:
         return self._proxy
 
     def _explain(self, error: Exception) -> NodeError:
-        paramiko = load("paramiko")
         name = self._node.name
         place = f"at {where(self._node)}:{self._node.port}"
         if self._state.load():
@@ -189,7 +184,7 @@ class NodeConnection:
         if transport is None:
             return False
         # What goes wrong in it ends the connection, and that is the answer.
-        failures = (load("paramiko").SSHException, OSError, EOFError)
+        failures = (paramiko.SSHException, OSError, EOFError)
         with hanging_up_after(within, transport), contextlib.suppress(*failures):
             # sshd knows no such request, and says so.
             transport.global_request("keepalive@openssh.com", wait=True)

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import paramiko
+
 from hvdcloud.errors import HvdcloudError, NodeError, first_of
 from hvdcloud.json_values import parse_object
-from hvdcloud.modules import load
 from hvdcloud.parallel import side_by_side
 from hvdcloud.remote.connection import CONNECT_SECONDS, NodeConnection, hanging_up_after
 from hvdcloud.units import size
@@ -116,7 +117,7 @@ class Session:
         """Raises NodeError where the connection is lost in the block."""
         try:
             yield
-        except (load("paramiko").SSHException, OSError, EOFError) as error:
+        except (paramiko.SSHException, OSError, EOFError) as error:
             raise self._lost(words(error) or type(error).__name__) from error
 
     def serve(self) -> None:
@@ -165,7 +166,7 @@ class Session:
             NothingListensError: none does, or the node's sshd refuses.
             NodeError: the connection is lost.
         """
-        paramiko, transport = load("paramiko"), self.open()
+        transport = self.open()
         try:
             with hanging_up_after(within, transport):
                 return transport.open_channel("direct-tcpip", ("localhost", port), ("127.0.0.1", 0))

@@ -107,14 +107,20 @@ def _requests(listener: socket.socket, control: socket.socket) -> Iterator[tuple
 def _main(arguments: list[str]) -> None:
     from hvdcloud.cli.main import main
 
-    main(arguments)
+    try:
+        main(arguments)
+    except SystemExit as end:
+        _end(int(end.code or 0))
 
 
 def _main_of_node(arguments: list[str]) -> None:
     from hvdcloud.node.__main__ import main
 
     # Without any, what was called first was all that there was to do.
-    code = main(arguments) if arguments else 0
+    _end(main(arguments) if arguments else 0)
+
+
+def _end(code: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
@@ -159,7 +165,7 @@ def _run(main: _Main, request: Mapping[str, Any], *streams: int) -> None:
             getattr(importlib.import_module(module), function)()
         main(request["args"])
     finally:
-        # main ends the process itself: here an exception is on its way.
+        # `_end` has ended the process, unless an exception is on its way.
         traceback.print_exc()
         os._exit(1)
 
