@@ -283,10 +283,8 @@ def _follow_once(
     head = context.fleet(cluster).head
     stderr = bytearray()
     try:
-        verb = f"logs {run_id} --follow --offset {offset}"
-        with contextlib.ExitStack() as progress, head.verb(verb) as running:
-            channel = running.channel
-            # No other verb follows: the end of this one is that of its process.
+        command = f"{NODE_PROGRAM} logs {run_id} --follow --offset {offset}"
+        with contextlib.ExitStack() as progress, head.channel(command) as channel:
             channel.shutdown_write()
             if not offset:
                 progress.enter_context(context.console.waiting("run", "starting the ranks"))

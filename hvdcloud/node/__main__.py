@@ -7,10 +7,7 @@ programs of their own: their exit codes and output are the user's command's and 
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
-import os
 import sys
 from typing import Any
 
@@ -18,7 +15,7 @@ from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.json_values import parse_object
 
 _USAGE = (
-    "entrypoint | serve | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
+    "entrypoint | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
     "logs RUN [--follow] [--offset N] | "
     "state [RUN] | look [--offset N] | stacks RUN | stop RUN | flush | bucket | data | data-state | "
     "data-fetcher | notify RUN end|cost|head-lost | "
@@ -67,10 +64,6 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
         from hvdcloud.node.boot import entrypoint
 
         return entrypoint.main()
-    if verb == "serve":
-        from hvdcloud.node import serve_verbs
-
-        return serve_verbs.main(main)
     if verb == "logs":
         return _logs(rest)
     if verb == "join":
@@ -187,13 +180,4 @@ def _fail(verb: str, error: HvdcloudError) -> int:
 
 
 if __name__ == "__main__":
-    # As on the command line (cli/__init__.py): what modules make while they load stays.
-    gc.set_threshold(50_000, 20, 100)
-    code = main(sys.argv[1:])
-    if sys.argv[1:2] == ["serve"]:
-        # A run's end waits for it, and has no use for Python's tidying up, which takes 10 ms and more.
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):
-                stream.flush()
-        os._exit(code)
-    sys.exit(code)
+    sys.exit(main(sys.argv[1:]))

@@ -24,7 +24,7 @@ from hvdcloud.json_values import parse_object
 from hvdcloud.node.run.sync import check_wanted, stays_inside
 from hvdcloud.private_files import left_out
 from hvdcloud.project_files import code_files
-from hvdcloud.remote.ssh import CHUNK, SEND_SECONDS, Session
+from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, SEND_SECONDS, Session
 from hvdcloud.units import counted, size
 
 PREPARE_SECONDS = 600.0
@@ -206,9 +206,7 @@ def prepare(
             `notify`.
     """
     deadline = time.monotonic() + PREPARE_SECONDS
-    session.serve()
-    with session.verb("prepare") as running:
-        channel = running.channel
+    with session.channel(f"{NODE_PROGRAM} prepare") as channel:
         channel.settimeout(SEND_SECONDS)
         channel.sendall(json.dumps({**header, "files": [file.entry() for file in code]}).encode() + b"\n")
         received = bytearray()
@@ -235,7 +233,8 @@ def prepare(
             deadline = time.monotonic() + PREPARE_SECONDS
         else:
             rest = first
-        answer = running.finish(deadline=deadline, stdout=rest)
+        channel.shutdown_write()
+        answer = session.read_to_end(channel, deadline=deadline, what="prepare", stdout=rest)
         result = session.parse("prepare", answer)
     if header.get("data") is not None and not result.get("data"):
         hint = "hvdcloud build, then hvdcloud down and hvdcloud up"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -50,17 +49,6 @@ def hanging_up_after(seconds: float, transport: Transport) -> Iterator[None]:
         yield
     finally:
         overdue.cancel()
-
-
-def _prompt_transport(connected: Any, **settings: Any) -> Transport:
-    """paramiko's transport over a socket that is connected, or a proxy program's streams.
-
-    A socket sends at once what is small: else, in the handshake and later, what follows a message waits until the node
-    has acknowledged that, which takes 40 ms.
-    """
-    if isinstance(connected, socket.socket):
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return paramiko.Transport(connected, **settings)
 
 
 class NodeConnection:
@@ -108,7 +96,6 @@ class NodeConnection:
             connect_kwargs={
                 "pkey": paramiko.Ed25519Key.from_private_key_file(str(self._state.key_file)),
                 "sock": self._socket(),
-                "transport_factory": _prompt_transport,
                 "look_for_keys": False,
                 "allow_agent": False,
                 "banner_timeout": max(seconds, deadline - time.monotonic()),

@@ -11,7 +11,7 @@ from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.errors import HvdcloudError, NodeError, first_of
 from hvdcloud.json_values import text
 from hvdcloud.remote.keys import KeyPair, new_key_pair, no_key, pin, pinned, read_key_pair, write_key_pair
-from hvdcloud.remote.ssh import Fleet, Session
+from hvdcloud.remote.ssh import Fleet
 from hvdcloud.runs.reports import whole
 from hvdcloud.visible import says
 
@@ -78,14 +78,8 @@ def join(
     if keep is not None:
         keep(fleet)
 
-    def join_one(session: Session) -> dict[str, Any]:
-        if keep is not None:
-            # There is more to come than this verb.
-            session.serve()
-        return session.call("join", payload=payload)
-
     try:
-        outcomes = fleet.each_outcome(join_one)
+        outcomes = fleet.each_outcome(lambda session: session.call("join", payload=payload))
     finally:
         if keep is None:
             fleet.close()

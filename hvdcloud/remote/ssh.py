@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import select
-import shlex
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import paramiko
@@ -72,11 +70,6 @@ class Session:
         self.node = node
         self._state = state
         self._connection = NodeConnection(node, state)
-        self._served: Channel | None = None
-        """A process of the node program that waits for its next verb."""
-        self._serves: frozenset[str] = frozenset()
-        """The verbs that it knows."""
-        self._serving = threading.Lock()
         self._heard = 0.0  # When sshd last answered, by `time.monotonic()`.
 
     def open(self, *, within: float = CONNECT_SECONDS) -> Transport:
@@ -88,7 +81,6 @@ class Session:
 
     def close(self) -> None:
         """Close the connection; a program started on the node continues only if it has detached itself."""
-        self._served = None
         self._connection.close()
 
     @contextlib.contextmanager
@@ -120,45 +112,6 @@ class Session:
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise self._lost(words(error) or type(error).__name__) from error
 
-    def serve(self) -> None:
-        """Start a process of the node program for the verbs that follow, unless one waits for its next. A node of an
-        earlier version has none, and each verb gets a process of its own.
-
-        Raises NodeError: the connection is lost.
-        """
-        if self._served is not None:
-            return
-        deadline = time.monotonic() + START_SECONDS
-        with self._losses(), contextlib.ExitStack() as stack:
-            channel = self._start(f"{NODE_PROGRAM} serve", within=CONNECT_SECONDS)
-            stack.callback(channel.close)
-            said = self._read_line(channel, deadline=deadline, what="serve")
-            serves = (parse_object(said.stdout) or {}).get("serves")
-            if isinstance(serves, list):
-                self._served, self._serves = channel, frozenset(map(str, serves))
-                # It stays open.
-                stack.pop_all()
-
-    @contextlib.contextmanager
-    def verb(self, verb: str, *, within: float = CONNECT_SECONDS) -> Iterator[Verb]:
-        """A verb of the node program while it runs: as the next one of the process that `serve` has started, else in a
-        process of its own. Arguments and errors are those of `channel`."""
-        with self._serving:
-            channel, self._served = self._served, None
-        if channel is None or verb.split()[0] not in self._serves or has_ended(channel):
-            with self.channel(f"{NODE_PROGRAM} {verb}", within=within) as own:
-                yield Verb(session=self, name=verb, channel=own, serves=False)
-            return
-        name, *arguments = shlex.split(verb)
-        with self._losses(), contextlib.ExitStack() as stack:
-            stack.callback(channel.close)
-            channel.settimeout(within)
-            channel.sendall(json.dumps({"verb": name, "arguments": arguments}).encode() + b"\n")
-            yield Verb(session=self, name=verb, channel=channel, serves=True)
-            if not channel.closed and not channel.eof_sent:
-                self._served = channel
-                stack.pop_all()
-
     def dial(self, port: int, *, within: float = CONNECT_SECONDS) -> Channel:
         """A connection to a program that listens on this port of the node's localhost.
 
@@ -184,11 +137,13 @@ class Session:
         *,
         stdin: bytes = b"",
         timeout: float = 60.0,
+        what: str = "",
         take: Callable[[bytes], object] | None = None,
     ) -> Answer:
         """Run a command for the node's shell to its end.
 
         Args:
+            what: names it in errors; default: its first word.
             take: is given what the command writes as it comes, of any length; the answer is then without it.
 
         Raises:
@@ -201,22 +156,7 @@ class Session:
             if stdin:
                 channel.sendall(stdin)
             channel.shutdown_write()
-            return self.read_to_end(channel, deadline=deadline, what=command.split()[0], take=take)
-
-    def _read_line(self, channel: Channel, *, deadline: float, what: str, stdout: bytes = b"") -> Answer:
-        """What a command says until its next line is whole, or it has ended; raises as `run`."""
-        output, errors = bytearray(stdout), bytearray()
-        while b"\n" not in output and len(output) <= MOST_ANSWER:
-            if channel.exit_status_ready() or channel.closed:
-                answer = self.read_to_end(channel, deadline=deadline, what=what, stdout=bytes(output))
-                return replace(answer, stderr=bytes(errors) + answer.stderr)
-            self.wait_readable(channel, deadline=deadline, what=what)
-            if channel.recv_ready():
-                output += channel.recv(CHUNK)
-            if channel.recv_stderr_ready():
-                errors += channel.recv_stderr(CHUNK)
-                del errors[:-MOST_ERRORS]
-        return Answer(exit_code=0, stdout=bytes(output), stderr=bytes(errors))
+            return self.read_to_end(channel, deadline=deadline, what=what or command.split()[0], take=take)
 
     def read_to_end(
         self,
@@ -277,13 +217,7 @@ class Session:
     def call(self, verb: str, *, payload: Mapping[str, Any] | None = None, timeout: float = 60.0) -> dict[str, Any]:
         """One verb of the node program: JSON in, JSON out. Raises NodeError: it failed, or did not answer in time."""
         stdin = json.dumps(payload).encode() + b"\n" if payload is not None else b""
-        deadline = time.monotonic() + timeout
-        self.open(within=timeout)
-        with self.verb(verb, within=min(timeout, CONNECT_SECONDS)) as running:
-            running.channel.settimeout(min(timeout, SEND_SECONDS))
-            if stdin:
-                running.channel.sendall(stdin)
-            return self.parse(verb, running.finish(deadline=deadline))
+        return self.parse(verb, self.run(f"{NODE_PROGRAM} {verb}", stdin=stdin, timeout=timeout, what=verb.split()[0]))
 
     def parse(self, verb: str, answer: Answer) -> dict[str, Any]:
         """The JSON that a verb answered. Raises NodeError: it reported an error or answered something else."""
@@ -306,25 +240,6 @@ class Session:
                 details=log_of(node, answer.stderr.decode(errors="replace").strip() or said),
             )
         return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verb:
-    """A verb of the node program that runs."""
-
-    session: Session
-    name: str
-    channel: Channel
-    serves: bool
-    """Its process waits for another verb afterwards."""
-
-    def finish(self, *, deadline: float, stdout: bytes = b"") -> Answer:
-        """What it says after `stdout`, which was read already, once all was sent that it reads; raises as `run`."""
-        read = self.session._read_line
-        if not self.serves:
-            self.channel.shutdown_write()
-            read = self.session.read_to_end
-        return read(self.channel, deadline=deadline, what=self.name.split()[0], stdout=stdout)
 
 
 class NodeRefusedError(NodeError):

@@ -35,7 +35,7 @@ class BucketNode:
     vm: Vm = field(init=False)
 
     def __post_init__(self) -> None:
-        verbs = ("bucket", "flush", "state", "serve", "join", "prepare")
+        verbs = ("bucket", "flush", "state", "join", "prepare")
         programs: dict[str, Program] = {f"hvdcloud-node {verb}": self._program(verb) for verb in verbs}
         for more in (("--follow", "--offset", "0"), ()):
             programs[shlex.join(["hvdcloud-node", "logs", RUN, *more])] = self._program("logs", RUN, *more)

@@ -174,9 +174,7 @@ class Vm(paramiko.ServerInterface):
         return paramiko.common.AUTH_SUCCESSFUL
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
-        of_earlier_versions = says('{"error": "hvdcloud-node has no such verb", "hint": ""}\n')
-        known = (run for words, run in self._programs.items() if command.decode().startswith(words))
-        program = next(known, of_earlier_versions if command == b"hvdcloud-node serve" else None)
+        program = next((run for words, run in self._programs.items() if command.decode().startswith(words)), None)
         if program is None:
             return False
         channel.transport.begin = threading.Thread(target=self._run, args=(program, channel), daemon=True).start
