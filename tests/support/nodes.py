@@ -188,9 +188,8 @@ class NodeCluster:
         """
         node_file = self.root(name) / "var/lib/hvdcloud/node.json"
         node_file.parent.mkdir(parents=True)
-        # The last one: no rank asks its Python for Keras, which takes a start of Python each (test_keras_check.py).
         path = f"{path}{self._tools}:{os.environ['PATH']}"
-        environment = {"PATH": path, "FROM_THE_IMAGE": "yes", "TF_USE_LEGACY_KERAS": "1"}
+        environment = {"PATH": path, "FROM_THE_IMAGE": "yes"}
         node_file.write_text(json.dumps({"name": name, "cores": 4, "environment": environment}))
 
     def root(self, name: str) -> Path:

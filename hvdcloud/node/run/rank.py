@@ -13,7 +13,6 @@ import select
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -27,7 +26,6 @@ from hvdcloud.node.mesh.nodes import mesh_interface
 from hvdcloud.node.monitor import waits
 from hvdcloud.node.records.secrets_file import read_environment
 from hvdcloud.node.records.spec import Spec
-from hvdcloud.node.run import keras_check
 from hvdcloud.node.run.launcher import LAUNCH_AGENT
 from hvdcloud.node.run.log import FRAME_BYTES, framed
 from hvdcloud.runs.reports import RankRecord
@@ -46,8 +44,6 @@ _RECORD_BYTES = 1024
 _CARRIER = "output"
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
-REFUSED = 78
-"""What sysexits.h calls a configuration error."""
 
 
 class _End(NamedTuple):
@@ -98,7 +94,7 @@ def main(run: str) -> int:
     """Run the user's command as one rank.
 
     Returns:
-        Its exit code, 128 + N if signal N ended it, 127 if it was not found, 78 if the image's Keras cannot run it.
+        Its exit code, 128 + N if signal N ended it, 127 if it was not found.
 
     Raises:
         UsageError: the run has ended or was not prepared here.
@@ -112,14 +108,12 @@ def main(run: str) -> int:
     image = machine.image_environment()
     launcher = with_own_interface({name: os.environ[name] for name in os.environ if name != LAUNCH_AGENT})
     full = environment_of_rank(spec, user=environment, launcher=launcher, image=image)
-    # It answers while the agent, which may still start, is waited for.
-    asked = keras_check.ask(spec.command, full)
     full |= waits.environment(run)
     agent = _meet_agent(run, rank)
     record = _Record(run, rank, elastic=spec.elastic)
     if spec.elastic:
         threading.Thread(target=_end_with_launcher, name="launcher", daemon=True).start()
-    end = _run(spec, full, asked=asked, agent=agent, wakeup=wakeup)
+    end = _run(spec, full, agent=agent, wakeup=wakeup)
     if end.until is None:
         agent.send({"type": "ended", **record.ended(end)})
         # What the command leaves in the background would hold its outputs, and outlive the run.
@@ -227,15 +221,11 @@ def _run(
     spec: Spec,
     environment: dict[str, str],
     *,
-    asked: subprocess.Popen[str] | None,
     agent: Channel,
     wakeup: int,
 ) -> _End:
     """Start the command and stay until it has ended. It gets SIGTERM once, whoever asks for its end and how often; what
     it has started gets its own when it has ended."""
-    if problem := keras_check.problem(asked):
-        _say(problem)
-        return _End(REFUSED)
     killed_before = machine.killed_for_memory()
     try:
         child = _start(spec.command, environment)
