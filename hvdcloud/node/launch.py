@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import paths, processes
 from hvdcloud.node.channel import BEAT_SECONDS
+from hvdcloud.node.elastic.supervisor import ElasticSupervisor
 from hvdcloud.node.files import Lock
 from hvdcloud.node.notify import tell
 from hvdcloud.node.records import active, state
@@ -76,11 +77,7 @@ def main(run: str, request: dict[str, Any]) -> dict[str, Any]:
     )
     if request.get("detached"):
         state.record_event(run, "started detached")
-    try:
-        _detach(wanted, current, lock)
-    finally:
-        # The supervisor holds it, and this process may have more to do.
-        lock.release()
+    _detach(wanted, current, lock)
     return {"ok": True}
 
 
@@ -135,8 +132,7 @@ def _become_supervisor(request: Request, current: RunState, lock: Lock, writer: 
         lock.describe({"run": request.run, **processes.describe_self()})
         state.reserve(request.run)
         _redirect(request.run)
-        # Before the state, by which others find the run. The next verb may be `logs`, and what an elastic run needs
-        # takes longer to load.
+        # Before the state, by which others find the run: the next verb may be `logs`.
         state.log_file(request.run).touch(mode=0o644)
         if not state.write(current):
             os.write(writer, b"its state could not be written")
@@ -160,8 +156,6 @@ def _supervise(request: Request, current: RunState) -> None:
     try:
         kind: type[Supervisor] = Supervisor
         if request.elastic is not None:
-            from hvdcloud.node.elastic.supervisor import ElasticSupervisor
-
             kind = ElasticSupervisor
         kind(request, current).run()
     except Exception as error:

@@ -101,13 +101,3 @@ def test_a_process_that_only_waits_to_be_reaped_is_not_waited_for() -> None:
             assert ended.status() == psutil.STATUS_ZOMBIE
         finally:
             parent.kill()
-
-
-@pytest.mark.parametrize("verb", ["look", "state", "idle"])
-def test_what_is_asked_every_second_loads_no_psutil(verb: str) -> None:
-    words = [sys.executable, "-X", "importtime", "-m", "hvdcloud.node", verb]
-
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-
-    assert "hvdcloud.node.records.active" in done.stderr
-    assert "psutil" not in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 
@@ -9,33 +10,28 @@ from hvdcloud.node.monitor.sample import (
     GpuReader,
     Sensors,
 )
-from tests.support.proc_files import MEMINFO, NET, STAT
-
-STAT_LATER = "cpu  1100 50 350 8040 210 10 40 25 7 0\n"
 
 
-def test_a_sample_has_rates_from_the_second_on(tmp_path: Path) -> None:
-    (tmp_path / "net").mkdir()
-    (tmp_path / "stat").write_text(STAT)
-    (tmp_path / "meminfo").write_text(MEMINFO)
-    (tmp_path / "net/dev").write_text(NET)
-    sensors = Sensors(GpuReader("/nowhere/nvidia-smi"), interface="eth0", proc=tmp_path)
+def test_a_sample_has_rates_from_the_second_on() -> None:
+    sensors = Sensors(GpuReader("/nowhere/nvidia-smi"), interface="lo")
     first = sensors.read()
-    assert "cpu" not in first
-    assert first["memory"] == 2_000_000 * 1024
+    assert not first.keys() & {"cpu", "received", "sent"}
+    assert 0 < first["memory"] < first["memory_total"]
     assert first["trouble"] == "nvidia-smi cannot be started: No such file or directory"
-    (tmp_path / "stat").write_text(STAT_LATER)
-    (tmp_path / "net/dev").write_text(NET.replace("3000000", "3500000"))
-    second = sensors.read()
-    assert second["cpu"] == 75.0
-    assert second["received"] == 0
+    server = socket.create_server(("127.0.0.1", 0))
+    with server, socket.create_connection(server.getsockname()) as connection:
+        connection.sendall(bytes(100_000))
+        time.sleep(0.1)
+        second = sensors.read()
+    assert 0 <= second["cpu"] <= 100
+    assert second["received"] > 0
     assert second["sent"] > 0
 
 
-def test_a_machine_without_proc_is_sampled_all_the_same(tmp_path: Path) -> None:
-    sensors = Sensors(GpuReader("/nowhere"), interface="eth0", proc=tmp_path)
+def test_an_interface_that_is_not_there_has_no_rates() -> None:
+    sensors = Sensors(GpuReader("/nowhere"), interface="eth9")
     sensors.read()
-    assert set(sensors.read()) <= {"t", "received", "sent", "trouble"}
+    assert set(sensors.read()) == {"t", "cpu", "memory", "memory_total", "trouble"}
 
 
 def test_a_hanging_nvidia_smi_is_given_up_and_asked_again_much_later(tmp_path: Path) -> None:

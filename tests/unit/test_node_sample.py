@@ -10,35 +10,15 @@ import pytest
 
 from hvdcloud.checkpoints.manifest import samples_name
 from hvdcloud.node.monitor.sample import (
-    parse_cpu,
     parse_gpus,
-    parse_memory,
-    parse_network,
     samples_file,
 )
 from hvdcloud.node.monitor.sampler import Sampler, Series
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads.loop import UploadLoop
 from hvdcloud.storage.folder import FolderBucket
-from tests.support.proc_files import MEMINFO, NET, STAT
 
 MIB = 1 << 20
-
-
-def test_busy_ticks_are_neither_idle_nor_waiting_for_a_disk_and_guests_count_once() -> None:
-    assert parse_cpu(STAT) == (1425.0, 9625.0)
-    assert parse_cpu("") == (0.0, 0.0)
-
-
-def test_memory_in_use_is_what_is_not_available() -> None:
-    assert parse_memory(MEMINFO) == (2_000_000 * 1024, 8_000_000 * 1024)
-    assert parse_memory("MemTotal: 5 kB\n") is None
-
-
-def test_bytes_of_the_interface_also_where_no_space_follows_the_colon() -> None:
-    assert parse_network(NET, "eth0") == (2_000_000_000, 3_000_000)
-    assert parse_network(NET, "lo") == (1_000_000, 1_000_000)
-    assert parse_network(NET, "eth1") == (0, 0)
 
 
 def test_gpus_say_what_they_measure_and_nothing_of_what_they_do_not() -> None:

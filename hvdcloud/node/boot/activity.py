@@ -11,8 +11,11 @@ import contextlib
 import time
 from collections.abc import Iterable
 
-from hvdcloud.node import paths
+from hvdcloud.node import machine, paths
 from hvdcloud.node.files import read_json, write_json
+from hvdcloud.node.mesh import tcp
+from hvdcloud.node.mesh.nodes import node_addresses
+from hvdcloud.node.records import active
 
 
 def mark() -> None:
@@ -34,11 +37,7 @@ def now(tables: Iterable[str] | None = None) -> str | None:
     Args:
         tables: files with this machine's TCP connections, in the format of /proc/net/tcp; None: the kernel's.
     """
-    from hvdcloud.node import machine
     from hvdcloud.node.data import fetcher
-    from hvdcloud.node.mesh import tcp
-    from hvdcloud.node.mesh.nodes import node_addresses
-    from hvdcloud.node.records import active
 
     if (run := active.active_run()) is not None:
         return f"run {run}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -22,14 +23,17 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import urlsplit
 
 from hvdcloud.node import paths
+from hvdcloud.node.boot.idle import Watch
+from hvdcloud.node.boot.limit import NodeLimit
+from hvdcloud.node.boot.time_limit import TimeLimit
 from hvdcloud.node.files import write_json
 from hvdcloud.node.processes import own_program
-
-if TYPE_CHECKING:
-    from hvdcloud.node.boot.limit import NodeLimit
+from hvdcloud.node.run import control
+from hvdcloud.node.uploads import drain
 
 SSHD = "/usr/sbin/sshd"
 SSHD_CONFIG = Path("/etc/hvdcloud/sshd_config")
@@ -101,9 +105,6 @@ def main() -> int:
 
 def _limits() -> list[NodeLimit]:
     """What ends the node when it is idle, and when its time is over."""
-    from hvdcloud.node.boot.idle import Watch
-    from hvdcloud.node.boot.time_limit import TimeLimit
-
     return [limit for limit in (Watch.wanted(), TimeLimit.wanted()) if limit is not None]
 
 
@@ -134,9 +135,6 @@ def _print(status: dict[str, Any]) -> None:
 def _put(server: str, body: bytes, *, deadline: float) -> None:
     """Set the guest attribute, and try again while the server is busy or does not answer. Raises _StepError: it
     refused, or the time is up."""
-    import http.client
-    from urllib.parse import urlsplit
-
     pause = 0.1
     while True:
         connection = http.client.HTTPConnection(urlsplit(server).netloc, timeout=5)
@@ -348,9 +346,6 @@ def _reap() -> set[int]:
 
 def save_all() -> None:
     """Have what is on this node only go to the bucket, also the ends of its runs. Never raises."""
-    from hvdcloud.node.run import control
-    from hvdcloud.node.uploads import drain
-
     for step, what in ((drain.upload_before_the_end, "the checkpoints"), (control.wait_for_logs, "the logs of runs")):
         try:
             step()
@@ -360,8 +355,6 @@ def save_all() -> None:
 
 def _power_off(sshd: int) -> int:
     """End everything, at once where no run is active; else after the upload of the run's checkpoints."""
-    from hvdcloud.node.uploads import drain
-
     save_all()
     _print({"status": "ended", "complete": drain.is_all_in_bucket()})
     with contextlib.suppress(ProcessLookupError):

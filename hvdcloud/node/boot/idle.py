@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from hvdcloud.node import machine
 from hvdcloud.node.boot import activity
 from hvdcloud.node.boot.limit import NodeLimit
+from hvdcloud.node.mesh import ssh
 from hvdcloud.node.mesh.nodes import node_names
+from hvdcloud.node.run import control
+from hvdcloud.node.uploads.loop import incomplete_runs
 
 CHECK_SECONDS = 15.0
 ASK_SECONDS = 60.0
@@ -102,7 +107,6 @@ def answer() -> dict[str, Any]:
 def end_if_idle() -> int:
     """`end-if-idle`: end the cluster, or this node alone, if it is time. Returns the process's exit code, always 0."""
     from hvdcloud.node.mesh import poweroff
-    from hvdcloud.node.uploads.loop import incomplete_runs
 
     limit = float(os.environ[Watch.variable])
     names, me = node_names(), machine.name()
@@ -127,15 +131,11 @@ def end_if_idle() -> int:
 
 
 def _own() -> Answer:
-    from hvdcloud.node.uploads.loop import incomplete_runs
-
     return Answer(idle=0.0 if activity.now() else activity.idle_seconds(), complete=not incomplete_runs())
 
 
 def _flush(for_how_long: str, runs: Sequence[str]) -> None:
     from hvdcloud.node.mesh import poweroff
-    from hvdcloud.node.run import control
-    from hvdcloud.node.uploads.loop import incomplete_runs
 
     answers = control.flush()["runs"]
     errors = [error for report in answers.values() for error in report["errors"]]
@@ -147,8 +147,6 @@ def _flush(for_how_long: str, runs: Sequence[str]) -> None:
 
 
 def _answers_of(nodes: Sequence[str]) -> dict[str, Answer | None]:
-    from concurrent.futures import ThreadPoolExecutor
-
     if not nodes:
         return {}
     with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(nodes))) as pool:
@@ -171,10 +169,6 @@ def head_answers(head: str) -> bool:
 
 def _answer_of(node: str) -> Answer | None:
     """A node's answer; None: it cannot be reached. Any other failure counts as busy."""
-    import subprocess
-
-    from hvdcloud.node.mesh import ssh
-
     command = ssh.node_command(node, "idle", connect_seconds=_CONNECT_SECONDS)
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER_SECONDS)

@@ -13,8 +13,13 @@ import time
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.node import machine
+from hvdcloud.node.boot.idle import head_answers
 from hvdcloud.node.boot.limit import NodeLimit
 from hvdcloud.node.mesh.nodes import node_names
+from hvdcloud.node.records import active, state
+from hvdcloud.node.run import control
+from hvdcloud.node.uploads import archive
+from hvdcloud.node.uploads.loop import incomplete_runs
 
 AGAIN_SECONDS = 30.0
 LATE_SECONDS = 1800.0
@@ -45,7 +50,6 @@ def end_at_limit(late: float) -> int:
     Args:
         late: seconds since the limit was over.
     """
-    from hvdcloud.node.boot.idle import head_answers
     from hvdcloud.node.mesh import poweroff
 
     names, me = node_names(), machine.name()
@@ -66,10 +70,6 @@ def _end_run() -> None:
     """End the active run, upload what there is, and keep its log. What fails is written down, and does not matter: the
     container keeps what it has."""
     from hvdcloud.node.mesh import poweroff
-    from hvdcloud.node.records import active, state
-    from hvdcloud.node.run import control
-    from hvdcloud.node.uploads import archive
-    from hvdcloud.node.uploads.loop import incomplete_runs
 
     try:
         if (run := active.active_run()) is not None:

@@ -7,10 +7,8 @@ itself could miss what another has not uploaded yet.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from hvdcloud.node.run.lease import Lease
+from hvdcloud.node.run.lease import Lease
 
 STEP_SECONDS = 300.0
 """How long a node may take for each of the two steps."""

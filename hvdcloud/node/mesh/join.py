@@ -15,6 +15,7 @@ from hvdcloud.node.mesh import ssh
 from hvdcloud.node.mesh.host_key import check_host_key, is_host
 from hvdcloud.node.mesh.nodes import remember_nodes
 from hvdcloud.node.paths import peers_file
+from hvdcloud.storage.threads import parallel
 
 CONNECT_SECONDS = 10.0
 
@@ -81,8 +82,6 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 
 def _unreached(peers: Sequence[Peer]) -> dict[str, str]:
     """Why, by name, those whose sshd does not answer this node do not."""
-    # Here, because every launch waits for `join`, and few ask this.
-    from hvdcloud.storage.threads import parallel
 
     def problem(peer: Peer) -> str:
         try:

@@ -1,4 +1,4 @@
-"""What a node's machine does at one moment: processor, memory, network of the mesh, GPUs. Standard library only.
+"""What a node's machine does at one moment: processor, memory, network of the mesh, GPUs.
 
 A sample is one JSON object: `t` (seconds since the epoch), `cpu` (per cent of all cores), `memory` and `memory_total`
 (bytes), `received` and `sent` (bytes per second), `gpus` (where there are any). What could not be read is left out.
@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+import psutil
 
 from hvdcloud.node import paths
 from hvdcloud.node.mesh.nodes import mesh_interface
@@ -31,54 +33,6 @@ _GPU_FIELDS = {
 }
 """Our names, and nvidia-smi's."""
 _MIB = 1 << 20
-
-
-class Counters(NamedTuple):
-    """What only grows; a rate is the difference of two."""
-
-    at: float
-    """time.monotonic()"""
-    busy: float
-    """Of all cores, in the kernel's ticks."""
-    ticks: float
-    received: int
-    """Bytes."""
-    sent: int
-
-
-# Not by psutil, which reads the same files: `look`, which a screen asks of every node each second, takes 72 ms of CPU,
-# and loading psutil (7.2.2, in the image) 18 more.
-def parse_cpu(stat: str) -> tuple[float, float]:
-    """Ticks in which cores were busy, and all ticks, from the text of /proc/stat (proc(5))."""
-    for line in stat.splitlines():
-        if line.startswith("cpu "):
-            # guest and guest_nice, the last two, are in user and nice already.
-            ticks = [float(field) for field in line.split()[1:9]]
-            waiting = sum(ticks[3:5])
-            return sum(ticks) - waiting, sum(ticks)
-    return 0.0, 0.0
-
-
-def parse_memory(meminfo: str) -> tuple[int, int] | None:
-    """Bytes that are in use and bytes there are, from the text of /proc/meminfo; None: it does not say."""
-    found = {}
-    for line in meminfo.splitlines():
-        name, _, rest = line.partition(":")
-        if name in ("MemTotal", "MemAvailable") and rest.split():
-            found[name] = int(rest.split()[0]) * 1024
-    if len(found) < 2:
-        return None
-    return found["MemTotal"] - found["MemAvailable"], found["MemTotal"]
-
-
-def parse_network(dev: str, interface: str) -> tuple[int, int]:
-    """Bytes that an interface has received and sent, from the text of /proc/net/dev; 0 where there is none."""
-    for line in dev.splitlines():
-        name, _, rest = line.partition(":")
-        fields = rest.split()
-        if name.strip() == interface and len(fields) > 8:
-            return int(fields[0]), int(fields[8])
-    return 0, 0
 
 
 def parse_gpus(output: str) -> list[dict[str, Any]]:
@@ -141,48 +95,34 @@ class Sensors:
     Args:
         gpus: reads the GPUs.
         interface: whose bytes are counted; None: the one that leads to the other nodes.
-        proc: the folder /proc.
     """
 
-    def __init__(self, gpus: GpuReader | None = None, *, interface: str | None = None, proc: Path = Path("/proc")):
+    def __init__(self, gpus: GpuReader | None = None, *, interface: str | None = None) -> None:
         self._gpus = gpus if gpus is not None else GpuReader()
         self._interface = interface
-        self._proc = proc
-        self._before: Counters | None = None
+        self._before: tuple[float, Any] | None = None
 
     def read(self) -> Sample:
         """A sample of now; its rates are missing the first time."""
         sample: Sample = {"t": round(time.time(), 2)}
-        now, before = self._counters(), self._before
-        self._before = now
-        if before is not None and now.at > before.at:
-            if now.ticks > before.ticks:
-                part = (now.busy - before.busy) / (now.ticks - before.ticks)
-                sample["cpu"] = round(100 * min(1.0, max(0.0, part)), 1)
-            seconds = now.at - before.at
-            sample["received"] = round(max(0, now.received - before.received) / seconds)
-            sample["sent"] = round(max(0, now.sent - before.sent) / seconds)
-        if memory := parse_memory(self._text("meminfo")):
-            sample["memory"], sample["memory_total"] = memory
+        if self._interface is None:
+            self._interface = mesh_interface()
+        cpu, now = psutil.cpu_percent(), time.monotonic()
+        network = psutil.net_io_counters(pernic=True).get(self._interface)
+        if self._before is not None:
+            sample["cpu"] = cpu
+            if network is not None and self._before[1] is not None:
+                seconds = now - self._before[0]
+                sample["received"] = round((network.bytes_recv - self._before[1].bytes_recv) / seconds)
+                sample["sent"] = round((network.bytes_sent - self._before[1].bytes_sent) / seconds)
+        self._before = now, network
+        memory = psutil.virtual_memory()
+        sample["memory"], sample["memory_total"] = memory.total - memory.available, memory.total
         if gpus := self._gpus.read():
             sample["gpus"] = gpus
         elif self._gpus.trouble:
             sample["trouble"] = self._gpus.trouble
         return sample
-
-    def _counters(self) -> Counters:
-        if self._interface is None:
-            self._interface = mesh_interface()
-        busy, ticks = parse_cpu(self._text("stat"))
-        received, sent = parse_network(self._text("net/dev"), self._interface)
-        return Counters(time.monotonic(), busy, ticks, received, sent)
-
-    def _text(self, name: str) -> str:
-        try:
-            return (self._proc / name).read_text()
-        except OSError:
-            # Some container without it: what it would have said is missing.
-            return ""
 
 
 def samples_file(run: str) -> Path:

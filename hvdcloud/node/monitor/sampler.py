@@ -12,19 +12,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from hvdcloud.checkpoints.manifest import samples_name
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.node.files import replace, write_json
 from hvdcloud.node.monitor.sample import Sample, Sensors, newest_file, samples_file
 from hvdcloud.node.monitor.waits import WaitsReader
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
+from hvdcloud.node.uploads.loop import UploadLoop
 from hvdcloud.runs.reports import RankWaits
-
-if TYPE_CHECKING:
-    from hvdcloud.node.uploads.loop import UploadLoop
-    from hvdcloud.storage.base import Bucket
+from hvdcloud.storage.base import Bucket, ObjectMissingError, TooLargeError
 
 EVERY_SECONDS = 5.0
 FIRST_SECONDS = 1.0
@@ -153,8 +151,6 @@ class Sampler:
     def _put(self, bucket: Bucket | None) -> None:
         if bucket is not None:
             # What the bucket's client has loaded already by then; the ranks do not wait for it.
-            from hvdcloud.checkpoints.manifest import samples_name
-
             name = samples_name(self._spec.cluster, self._spec.run, self._spec.node)
             if self._earlier is None:
                 self._earlier = _read(bucket, name)
@@ -163,8 +159,6 @@ class Sampler:
 
 def _read(bucket: Bucket, name: str) -> bytes:
     """Whole lines; empty if there is nothing."""
-    from hvdcloud.storage.base import ObjectMissingError, TooLargeError
-
     try:
         found = bucket.read(name)
     except (ObjectMissingError, TooLargeError):

@@ -14,16 +14,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hvdcloud.errors import UsageError
 from hvdcloud.node.files import is_disk_full, read_json, write_json
 from hvdcloud.node.paths import run_dir, runs_dir
 from hvdcloud.node.records.active import supervised
-
-if TYPE_CHECKING:
-    from hvdcloud.runs.reports import RankRecord, UploadReport
-    from hvdcloud.runs.state import Event, RunState
+from hvdcloud.runs.reports import RankRecord, UploadReport
+from hvdcloud.runs.state import Event, RunState
 
 _BALLAST_BYTES = 1 << 18
 _MOST_EVENT_BYTES = 1 << 17
@@ -126,8 +123,6 @@ def _stored(run: str) -> RunState | None:
     found = read_json(state_file(run))
     if found is None:
         return None
-    from hvdcloud.runs.state import RunState
-
     return RunState.from_json(found)
 
 
@@ -144,8 +139,6 @@ def record_event(
     run: str, name: str, *, node: str = "", detail: str = "", ranks: int | None = None, nodes: int | None = None
 ) -> None:
     """Write an event down. It is only for people: a full disk, or very many events, prevent nothing else."""
-    from hvdcloud.runs.state import Event
-
     event = Event(at=time.time(), name=name, node=node, detail=detail, ranks=ranks, nodes=nodes)
     with contextlib.suppress(OSError), events_file(run).open("ab", buffering=0) as file:
         if os.fstat(file.fileno()).st_size < _MOST_EVENT_BYTES:
@@ -154,8 +147,6 @@ def record_event(
 
 def events(run: str) -> list[Event]:
     """The run's events, oldest first."""
-    from hvdcloud.runs.state import Event
-
     try:
         return Event.parse_lines(events_file(run).read_bytes())
     except OSError:

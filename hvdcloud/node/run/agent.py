@@ -37,7 +37,9 @@ from hvdcloud.node.notify import tell
 from hvdcloud.node.records import active, state
 from hvdcloud.node.records.secrets_file import forget, forget_notify
 from hvdcloud.node.records.spec import Spec
+from hvdcloud.node.run.data import wait_for_data
 from hvdcloud.node.run.look import Looker
+from hvdcloud.node.run.probe import worker_problem
 from hvdcloud.node.uploads import drain
 from hvdcloud.node.uploads.loop import UploadLoop
 from hvdcloud.runs.reports import RankRecord, RankWaits, UploadReport
@@ -133,14 +135,10 @@ class Agent:
         """Wait for the data, and try what a worker needs."""
         problem = ""
         if self._spec.data is not None:
-            from hvdcloud.node.run.data import wait_for_data
-
             problem = wait_for_data(
                 self._spec, say=lambda data: self._say(data.to_json(), "data"), ending=self._told_to_end
             )
         if self._probe and not problem and not self._told_to_end.is_set():
-            from hvdcloud.node.run.probe import worker_problem
-
             problem = worker_problem(self._spec)
         if self._told_to_end.is_set():
             return
@@ -439,8 +437,8 @@ def main(run: str, *, probe: bool = False) -> int:
         Agent(spec, Channel(sys.stdin.fileno(), sys.stdout.fileno()), probe=probe).run()
     finally:
         lock.release()
-    # A thread that hangs in a dead bucket must not keep the process.
-    os._exit(0)
+    # Threads are daemons: one that hangs in a dead bucket does not keep the process.
+    return 0
 
 
 def _redirect_errors(run: str) -> None:

@@ -12,9 +12,8 @@ from typing import IO
 from hvdcloud.errors import UsageError
 from hvdcloud.node.records import state
 
-_POLL_SECONDS, _ENDING_SECONDS = 0.02, 0.004
-"""Containers' file systems do not all report changes, so the log is polled, and more often while the run ends; that
-costs microseconds."""
+_POLL_SECONDS = 0.2
+"""Containers' file systems do not all report changes, so the log is polled."""
 _READ_SIZE = 1 << 18
 
 
@@ -38,7 +37,6 @@ def main(run: str, *, offset: int, follow: bool, output: IO[bytes]) -> int:
         if followed:
             state.record_event(run, "client attached")
         log.seek(offset)
-        seen, checked = _identity(run), time.monotonic()
         try:
             while True:
                 ended = not follow or current.done
@@ -47,13 +45,10 @@ def main(run: str, *, offset: int, follow: bool, output: IO[bytes]) -> int:
                     output.flush()
                 if ended:
                     break
-                time.sleep(_ENDING_SECONDS if current.state == "finishing" else _POLL_SECONDS)
-                now = time.monotonic()
-                if now - checked > 1.0 and _hung_up(output):
+                time.sleep(_POLL_SECONDS)
+                if _hung_up(output):
                     raise BrokenPipeError
-                # A supervisor that was killed leaves its file as it was: ask for it once a second.
-                if (identity := _identity(run)) != seen or now - checked > 1.0:
-                    current, seen, checked = state.read(run), identity, now
+                current = state.read(run)
         except BrokenPipeError:
             # The client disconnected; the run does not care.
             if followed:
@@ -71,8 +66,3 @@ def _hung_up(output: IO[bytes]) -> bool:
     except (OSError, ValueError):
         return False
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
-
-
-def _identity(run: str) -> tuple[int, int]:
-    status = state.state_file(run).stat()
-    return status.st_ino, status.st_mtime_ns

@@ -6,14 +6,12 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hvdcloud.node import paths
+from hvdcloud.node.monitor.stacks import Taker
 from hvdcloud.node.monitor.stillness import NodeSample, Signs, compare
 from hvdcloud.node.records.spec import Spec
-
-if TYPE_CHECKING:
-    from hvdcloud.node.monitor.stacks import Taker
 
 Ranks = Mapping[int, int]
 """The process that each rank has started."""
@@ -29,9 +27,6 @@ class Looker:
 
     @functools.cached_property
     def _taker(self) -> Taker:
-        # Ranks wait for the agent that imports us, and few runs are ever looked at.
-        from hvdcloud.node.monitor.stacks import Taker
-
         return Taker(self._spec.name, paths.checkpoints_dir(self._spec.run))
 
     def look(self, ranks: Ranks, *, fresh: bool, tell: Callable[[dict[str, Any]], None]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import sys
+import tarfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from hvdcloud.checkpoints.names import WORKSPACE
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
 from hvdcloud.node import machine, paths
 from hvdcloud.node.files import read_json
@@ -16,6 +18,8 @@ from hvdcloud.node.records.secrets_file import write_private
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.sync import Entry, Sync
 from hvdcloud.node.uploads.outputs import Outputs, set_aside
+from hvdcloud.node.uploads.restore import gather, restore
+from hvdcloud.node.uploads.run_bucket import open_run_bucket
 
 if TYPE_CHECKING:
     from hvdcloud.runs.notice import Settings
@@ -97,8 +101,6 @@ def refuse_while_active() -> None:
 
 
 def _receive(source: IO[bytes], sync: Sync, wanted: dict[str, Entry]) -> None:
-    import tarfile
-
     try:
         with tarfile.open(fileobj=source, mode="r|") as archive:
             for member in archive:
@@ -113,9 +115,6 @@ def _receive(source: IO[bytes], sync: Sync, wanted: dict[str, Entry]) -> None:
 
 
 def _restore(spec: Spec, directory: Path) -> int:
-    from hvdcloud.node.uploads.restore import restore
-    from hvdcloud.node.uploads.run_bucket import open_run_bucket
-
     assert spec.resume is not None
     restored: int = restore(open_run_bucket(spec), cluster=spec.cluster, run_from=spec.resume, directory=directory)
     return restored
@@ -123,10 +122,6 @@ def _restore(spec: Spec, directory: Path) -> int:
 
 def _bring_outputs(spec: Spec, directory: Path) -> None:
     """Get what the ranks of other nodes have written in the project's folder by now."""
-    from hvdcloud.checkpoints.names import WORKSPACE
-    from hvdcloud.node.uploads.restore import gather
-    from hvdcloud.node.uploads.run_bucket import open_run_bucket
-
     try:
         gather(open_run_bucket(spec), cluster=spec.cluster, run=spec.run, directory=directory, only=f"{WORKSPACE}/")
     except HvdcloudError as error:

@@ -8,11 +8,13 @@ import threading
 import time
 from pathlib import Path
 
+from hvdcloud.checkpoints.manifest import events_name, log_name, stacks_name, state_name
 from hvdcloud.errors import NodeError
 from hvdcloud.node import paths
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads.run_bucket import open_run_bucket
+from hvdcloud.storage.checksum import crc32c_of_file
 from hvdcloud.storage.threads import Outcome, attempt
 
 KEEP_SECONDS = 120.0
@@ -46,9 +48,6 @@ def _done_file(run: str) -> Path:
 
 
 def _keep(run: str) -> None:
-    from hvdcloud.checkpoints.manifest import events_name, log_name, stacks_name, state_name
-    from hvdcloud.storage.checksum import crc32c_of_file
-
     spec = Spec.load(run)
     bucket = open_run_bucket(spec)
     log = state.log_file(run)

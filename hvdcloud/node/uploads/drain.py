@@ -11,21 +11,21 @@ to do in that hour than to leave; its end comes as a shutdown.
 from __future__ import annotations
 
 import contextlib
+import random
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from http.client import OK, HTTPConnection, HTTPException
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from hvdcloud.node import machine, paths, processes
 from hvdcloud.node.channel import ask_agent
 from hvdcloud.node.files import lock_holder
 from hvdcloud.node.records.active import live_agents
+from hvdcloud.node.uploads.loop import incomplete_runs
 from hvdcloud.runs.reports import UploadReport
-
-if TYPE_CHECKING:
-    from http.client import HTTPConnection
 
 PREEMPTED = "preempted"
 SHUT_DOWN = "shut down"
@@ -72,10 +72,6 @@ class Watch:
         threading.Thread(target=self._work, name="preemption", daemon=True).start()
 
     def _work(self) -> None:
-        # Here, because ranks wait for the agent that imports us.
-        import random
-        from http.client import HTTPException
-
         etag, pause = _NO_ETAG, self._first_pause
         never = threading.Event()
         while True:
@@ -101,8 +97,6 @@ class Watch:
     def _ask(self, etag: str) -> tuple[str, str]:
         """The value and its etag, when it is another one or the time is up. Raises OSError, HTTPException: no usable
         answer."""
-        from http.client import HTTPConnection
-
         if self._connection is None:
             self._connection = HTTPConnection(self._server, timeout=self._hang_seconds + _ANSWER_SECONDS)
         return _ask_for_notice(self._connection, etag, seconds=self._hang_seconds)
@@ -121,8 +115,6 @@ def watch(noticed: Callable[[], None]) -> None:
 
 def is_preempted() -> bool:
     """Whether this node's metadata server says so now; False where there is none, or none that answers in time."""
-    from http.client import HTTPConnection, HTTPException
-
     server = machine.facts().get("metadata")
     if not server:
         return False
@@ -137,8 +129,6 @@ def is_preempted() -> bool:
 def _ask_for_notice(connection: HTTPConnection, etag: str, *, seconds: float) -> tuple[str, str]:
     """The value and its etag, when it is another one than this or the time is up. Raises OSError, HTTPException: no
     usable answer."""
-    from http.client import OK
-
     query = f"wait_for_change=true&timeout_sec={seconds:.0f}&last_etag={etag}"
     connection.request("GET", f"{_NOTICE}?{query}", headers={"Metadata-Flavor": "Google"})
     response = connection.getresponse()
@@ -297,8 +287,6 @@ def upload_before_the_end() -> None:
 def is_all_in_bucket() -> bool:
     """Whether no run of this node has a checkpoint that is not in the bucket; False where that is not known."""
     try:
-        from hvdcloud.node.uploads.loop import incomplete_runs
-
         return not incomplete_runs()
     except Exception as error:  # noqa: BLE001 - the container ends, even if anything in it is broken
         sys.stderr.write(f"hvdcloud: the state of the checkpoints is not known: {type(error).__name__}: {error}\n")

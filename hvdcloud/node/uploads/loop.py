@@ -11,19 +11,18 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hvdcloud.node import paths
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.records.spec import Spec
+from hvdcloud.node.uploads.outputs import Outputs
+from hvdcloud.node.uploads.restore import gather
 from hvdcloud.node.uploads.run_bucket import open_run_bucket
+from hvdcloud.node.uploads.scan import walk
+from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.runs.reports import UploadReport
+from hvdcloud.storage.base import Bucket
 from hvdcloud.storage.threads import attempt
-
-if TYPE_CHECKING:
-    from hvdcloud.node.uploads.outputs import Outputs
-    from hvdcloud.node.uploads.uploader import Uploader
-    from hvdcloud.storage.base import Bucket
 
 FIRST_SCAN_SECONDS = 1.0
 FLUSH_STEP_SECONDS = 60.0
@@ -63,8 +62,6 @@ class UploadLoop:
 
     @property
     def _outputs(self) -> Outputs:
-        from hvdcloud.node.uploads.outputs import Outputs
-
         return Outputs(self._spec.run, self._spec.workspace_bytes)
 
     def start(self) -> None:
@@ -86,8 +83,6 @@ class UploadLoop:
     def gather(self) -> str:
         """Fetch what is newer in the bucket, while no rank runs and all nodes have uploaded what they have. Blocks.
         Returns what went wrong; empty if nothing did. Horovod can be started all the same, with what is here."""
-        from hvdcloud.node.uploads.restore import gather
-
         with self._working:
             # What could not be uploaded must not be replaced by something older.
             if errors := self._scan(final=True).errors:
@@ -134,8 +129,6 @@ class UploadLoop:
         return None if opened.error is None else f"{self._spec.bucket}: {opened.error}"
 
     def _new_uploader(self, spec: Spec) -> Uploader:
-        from hvdcloud.node.uploads.uploader import Uploader
-
         self.bucket = self.bucket or open_run_bucket(spec)
         return Uploader(
             self.bucket,
@@ -186,8 +179,6 @@ class UploadLoop:
 
     def _unopened(self, error: str) -> UploadReport:
         """The bucket cannot be opened: everything there is, is pending."""
-        from hvdcloud.node.uploads.scan import walk
-
         there = attempt(self._directory, lambda folder: walk(folder, []) + self._outputs.files([], set()))
         return UploadReport(pending=sorted(file.name for file in there.result or ()), errors=[error])
 
