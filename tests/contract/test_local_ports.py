@@ -1,4 +1,4 @@
-"""How provider local reaches nodes: at their own addresses, or at ports that the engine publishes on this machine."""
+"""How provider local reaches nodes: at ports that the engine publishes on this machine."""
 
 from __future__ import annotations
 
@@ -29,13 +29,6 @@ def spec(engine: Any, image: str, tmp_path: Path) -> Iterator[ClusterSpec]:
     LocalProvider(engine).destroy(spec.name)
 
 
-def elsewhere(engine: Any, folder: Path) -> LocalProvider:
-    """The provider on a machine without the engine's networks, as where that lives in a virtual machine."""
-    interfaces = folder / "interfaces"
-    interfaces.mkdir()
-    return LocalProvider(engine, interfaces=interfaces)
-
-
 def up(provider: LocalProvider, spec: ClusterSpec, folder: Path) -> Node:
     nodes = provider.create(provider.plan(spec), journal=Journal(folder / "journal.jsonl"))
     (node,) = provider.wait_ready(nodes, deadline=time.monotonic() + provider.ready_seconds)
@@ -53,13 +46,13 @@ def published(engine: Any, spec: ClusterSpec) -> list[int]:
     return [int(port["HostPort"]) for bindings in ports for port in bindings or []]
 
 
-def test_a_node_is_reached_at_its_own_address_and_no_port_of_this_machine_leads_to_it(
+def test_a_node_is_reached_at_a_loopback_port_also_when_it_has_another_one(
     engine: Any, spec: ClusterSpec, tmp_path: Path
 ) -> None:
     provider = LocalProvider(engine)
     node = up(provider, spec, tmp_path)
     assert greeting(node) == b"SSH-"
-    assert (node.port, published(engine, spec)) == (2222, [])
+    assert (node.address, published(engine, spec)) == ("127.0.0.1", [node.port])
     # Without this file, each terminal that logs in shows two complaints of sshd's.
     assert engine.containers.get(node.name).exec_run(["test", "-e", "/var/log/lastlog"]).exit_code == 0
     seen = provider.cluster(spec.name)
@@ -78,7 +71,7 @@ def test_ports_that_other_programs_hold_are_stepped_over(
     engine: Any, image: str, spec: ClusterSpec, tmp_path: Path
 ) -> None:
     with held_ports(next_port(engine, image), 25) as held:
-        node = up(elsewhere(engine, tmp_path), spec, tmp_path)
+        node = up(LocalProvider(engine), spec, tmp_path)
         assert (node.address, published(engine, spec)) == ("127.0.0.1", [node.port])
         assert node.port not in held
         assert greeting(node) == b"SSH-"
@@ -90,6 +83,6 @@ def test_when_the_engine_finds_no_port_nothing_is_left(
 ) -> None:
     none_is_free = f"container {spec.node_name(0)}: the engine found no free loopback port"
     with held_ports(next_port(engine, image), 120), pytest.raises(NodeError, match=none_is_free) as refused:
-        up(elsewhere(engine, tmp_path), spec, tmp_path)
+        up(LocalProvider(engine), spec, tmp_path)
     assert "hvdcloud up again" in refused.value.hint
     assert labelled(engine, spec.name) == []

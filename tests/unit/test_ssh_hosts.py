@@ -116,25 +116,6 @@ def test_every_connection_is_stricter_than_any_configuration(key: str) -> None:
         assert argv[argv.index("--") + 1] == "gpu1"
 
 
-@pytest.mark.parametrize(
-    ("configured", "ciphers"),
-    [
-        (
-            "chacha20-poly1305@openssh.com,aes128-ctr,aes128-gcm@openssh.com,aes256-gcm@openssh.com",
-            "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes128-ctr",
-        ),
-        ("chacha20-poly1305@openssh.com", "chacha20-poly1305@openssh.com"),
-        ("aes256-ctr,chacha20-poly1305@openssh.com,aes128-gcm@openssh.com", ""),
-    ],
-)
-def test_what_is_sent_is_encrypted_by_aes_unless_the_user_has_chosen(configured: str, ciphers: str) -> None:
-    found = openssh.faster_ciphers(f"user ann\nciphers {configured}\nmacs umac-64@openssh.com\n")
-    assert found == ciphers
-    chosen = [word for word in openssh.shared_connection(host(), Path("/run/c"), ciphers=found) if "Ciphers" in word]
-    assert chosen == ([f"-oCiphers={ciphers}"] if ciphers else [])
-    assert openssh.faster_ciphers("") == ""
-
-
 def test_a_jump_host_s_key_has_to_be_known_as_well() -> None:
     argv = openssh.options(host(user="ann", port=2200, jump="bob@login:24"))
     (proxy,) = (word for word in argv if word.startswith("-oProxyCommand="))

@@ -131,7 +131,7 @@ class Maker:
         from docker.errors import APIError, ImageNotFound
         from docker.types import Mount
 
-        own_address, published = "publish" in body, body.get("publish") is not None
+        published = "publish" in body
         host_config = self._api.create_host_config(
             port_bindings={SSH_PORT: ("127.0.0.1",)} if published else None,
             binds=[f"{folder}:{target}:rw" for folder, target in body["mounts"].items()],
@@ -158,7 +158,7 @@ class Maker:
                 ports=[SSH_PORT] if published else None,
                 host_config=host_config,
                 networking_config=(
-                    {"EndpointsConfig": {body["network"]: {"Aliases": [body["hostname"]]}}} if own_address else None
+                    {"EndpointsConfig": {body["network"]: {"Aliases": [body["hostname"]]}}} if published else None
                 ),
             )
         except ImageNotFound:

@@ -100,23 +100,17 @@ def index_of(container: dict[str, Any]) -> int:
 
 
 def node_of(container: dict[str, Any]) -> Node:
-    """A node whose sshd the engine publishes on a loopback port, or that is reached at its own address."""
+    """A node whose sshd the engine publishes on a loopback port."""
     ports = [port for port in container.get("Ports") or [] if port.get("PrivatePort") == SSH_PORT]
     public = next((port["PublicPort"] for port in ports if port.get("PublicPort")), None)
-    networks = (container.get("NetworkSettings") or {}).get("Networks") or {}
     return Node(
         name=container["Names"][0].removeprefix("/"),
         index=index_of(container),
         id=container["Id"],
         state=_STATES.get(container["State"], NodeState.STOPPED),
-        address="127.0.0.1" if public else own_address(networks),
+        address="127.0.0.1" if public else None,
         port=public or SSH_PORT,
     )
-
-
-def own_address(networks: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """A container's address in its network; None: it does not run, or has the machine's network."""
-    return next(filter(None, (network.get("IPAddress") for network in networks.values())), None)
 
 
 def name_taken(name: str, labels: Mapping[str, str] | None, spec: ClusterSpec) -> Problem:

@@ -1,9 +1,7 @@
 """Nodes as containers on this machine's Docker engine, on a network of their own.
 
-A node's sshd is reached at the container's own address where this machine has its network's bridge. Elsewhere, as where
-the engine lives in a virtual machine, every container publishes its sshd on a loopback port that the engine picks. That
-is no less reachable: the engine's proxy for such a port connects to the same address. But each port is a proxy, and six
-runs of iptables, one after the other, for its rules and their removal. Between nodes, Docker's DNS resolves node names.
+Every container publishes its sshd on a loopback port that the engine picks. Between nodes, Docker's DNS resolves node
+names.
 """
 
 from __future__ import annotations
@@ -35,9 +33,6 @@ if TYPE_CHECKING:
     from hvdcloud.providers.engine.gpus import GpuShare, Wish
 
 
-_INTERFACES = Path("/sys/class/net")
-
-
 class LocalProvider(EngineProvider):
     """Containers on one Docker engine; the API of docker-py's `client` is used from several threads at once."""
 
@@ -51,7 +46,6 @@ class LocalProvider(EngineProvider):
         idle_seconds: float | None = None,
         gpus: Wish | None = None,
         refusal: Problem | None = None,
-        interfaces: Path = _INTERFACES,
     ) -> None:
         """Nothing is asked yet.
 
@@ -59,7 +53,6 @@ class LocalProvider(EngineProvider):
             idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
             gpus: what the nodes get of this machine's; None: they get none.
             refusal: why the configuration alone rules nodes out.
-            interfaces: where this machine's network interfaces are.
         """
         self._client = client
         self._api = client.api
@@ -67,7 +60,6 @@ class LocalProvider(EngineProvider):
         self._idle_seconds = idle_seconds
         self._gpus = gpus
         self._refusal = refusal
-        self._interfaces = interfaces
 
     # --- planning -------------------------------------------------------------------------------------------------
 
@@ -131,8 +123,6 @@ class LocalProvider(EngineProvider):
             journal.record("create", cluster_id=spec.id, cluster=spec.name, objects=objects)
             # In a thread: Ctrl-C must not leave us without the answer to a request that the engine carries out.
             side_by_side(maker.network, networks)
-            if self._has_bridge(spec.name):
-                containers = [plan_of.unpublished(request) for request in containers]
             made = maker.containers(containers)
         except BaseException as error:
             # Only what this call made: a cluster of the same name that another user made meanwhile stays.
@@ -143,17 +133,6 @@ class LocalProvider(EngineProvider):
         cluster = self.cluster(spec.name)
         return [node for node in cluster.nodes if node.id in made] if cluster else []
 
-    def _has_bridge(self, cluster: str) -> bool:
-        """Whether the bridge of a cluster's network is an interface of this machine."""
-        from docker.errors import APIError
-
-        try:
-            network_id = self._api.inspect_network(plan_of.network_name(cluster))["Id"]
-        except APIError:
-            # What is wrong with the network, the request for a container says.
-            return False
-        return (self._interfaces / f"br-{network_id[:12]}").exists()
-
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
         """More containers of the same network and with the same folder. Running them costs nothing."""
         requests = plan_of.container_requests(spec, indices, idle_seconds=self._idle_seconds)
@@ -163,15 +142,13 @@ class LocalProvider(EngineProvider):
         return self._nodes
 
     def _with_address(self, node: Node, host_key: str) -> Node:
-        found = self._api.inspect_container(node.id)
-        settings = found["NetworkSettings"]
-        bindings = (settings["Ports"] or {}).get(f"{SSH_PORT}/tcp") or []
-        address = "127.0.0.1" if bindings else view.own_address(settings["Networks"] or {})
-        if address is None:
+        ports = self._api.inspect_container(node.id)["NetworkSettings"]["Ports"] or {}
+        bindings = ports.get(f"{SSH_PORT}/tcp")
+        if not bindings:
             log = self.console(node)[-2000:]
             raise NodeError(f"node {node.name} stopped while coming up", hint="hvdcloud up", details=log)
-        port = int(bindings[0]["HostPort"]) if bindings else SSH_PORT
-        return replace(node, state=NodeState.RUNNING, address=address, port=port, host_key=host_key)
+        port = int(bindings[0]["HostPort"])
+        return replace(node, state=NodeState.RUNNING, address="127.0.0.1", port=port, host_key=host_key)
 
     def close(self) -> None:
         """End the connections to the engine."""

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from urllib.parse import unquote, urlsplit
 
 from hvdcloud.cluster.model import SSH_PORT, ClusterSpec, Plan, Request
 from hvdcloud.providers.base import NodeBucket
 from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request
 from hvdcloud.providers.local import data
-
-
-def unpublished(request: Request) -> Request:
-    """The request for a container that this machine reaches at its own address."""
-    return replace(request, body={**request.body, "publish": None})
 
 
 def make_plan(spec: ClusterSpec, *, idle_seconds: float | None = None) -> Plan:
@@ -49,7 +43,6 @@ def container_requests(
             environment={"HVDCLOUD_CORES": str(cores), **limit},
             mounts=seen.mounts,
             more={
-                # Unless this machine turns out to have the network's bridge: `unpublished`.
                 "publish": f"127.0.0.1::{SSH_PORT}",
                 **({"read_only_mounts": folders} if folders else {}),
             },

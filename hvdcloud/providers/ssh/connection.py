@@ -25,7 +25,6 @@ OPEN_SECONDS = 45.0
 """For a connection, also through another host, until the first command can be run."""
 ANSWER_SECONDS = 60
 """For which one request to the engine may be silent."""
-CONFIGURATION_SECONDS = 5.0
 """For ssh to read its configuration, which may run programs of the user's."""
 COMMAND_SECONDS = 30.0
 RETRY_SECONDS = 20.0
@@ -115,14 +114,9 @@ class Connection:
             raise UsageError("there is no ssh on this machine", hint="install the OpenSSH client")
         self._folder = folder = socket_folder.make()
         control = folder / _CONTROL
-        ciphers = ""
-        # What is wrong with the configuration is said below.
-        with contextlib.suppress(HvdcloudError):
-            configured = self._call(openssh.configuration(self.host), seconds=CONFIGURATION_SECONDS)
-            ciphers = openssh.faster_ciphers(configured)
         with (folder / "said").open("wb") as said:
             self._process = subprocess.Popen(
-                openssh.shared_connection(self.host, control, ciphers=ciphers),
+                openssh.shared_connection(self.host, control),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=said,

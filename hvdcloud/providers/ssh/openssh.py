@@ -47,7 +47,6 @@ _OPTIONS = (
     # Without the banner; errors are said.
     "LogLevel=ERROR",
 )
-_CHACHA20 = "chacha20-poly1305@openssh.com"
 _UNKNOWN_KEY = re.compile(r"No \S+ host key is known for (\[?[\w.:-]+\]?(?::\d+)?)")
 _UNRESOLVED = "Could not resolve hostname"
 
@@ -71,27 +70,9 @@ def options(host: SshHostConfig, *, control: Path | None = None) -> list[str]:
     return found
 
 
-def configuration(host: SshHostConfig) -> list[str]:
-    """What prints the configuration of a connection to the host, without one."""
-    return [PROGRAM, "-G", *options(host), "--", host.host]
-
-
-def faster_ciphers(said: str) -> str:
-    """The ciphers of the configuration that ssh has printed, AES-GCM first; "": they stay in the user's order.
-
-    OpenSSH's own order begins with ChaCha20, which costs both sides twice the time of AES on processors that have
-    instructions for it: seconds for an image.
-    """
-    ciphers = next((line.split()[1].split(",") for line in said.splitlines() if line.startswith("ciphers ")), [""])
-    if ciphers[0] != _CHACHA20:
-        return ""
-    return ",".join(sorted(ciphers, key=lambda cipher: "-gcm@" not in cipher))
-
-
-def shared_connection(host: SshHostConfig, control: Path, *, ciphers: str = "") -> list[str]:
+def shared_connection(host: SshHostConfig, control: Path) -> list[str]:
     """What connects to the host, and stays until its standard input ends: whatever kills this process ends it too."""
-    own = ["-oControlMaster=yes", *([f"-oCiphers={ciphers}"] if ciphers else [])]
-    return [PROGRAM, "-T", *own, *options(host, control=control), "--", host.host, "exec cat"]
+    return [PROGRAM, "-T", "-oControlMaster=yes", *options(host, control=control), "--", host.host, "exec cat"]
 
 
 def command(host: SshHostConfig, control: Path, remote: Sequence[str]) -> list[str]:
