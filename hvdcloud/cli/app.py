@@ -1,8 +1,7 @@
 """The `hvdcloud` application: its global options, and what its commands have in common.
 
 A command is a function in one of the files beside this one: its arguments, one call, and how the result looks;
-`main.py` lists them all. Everything slow to load is imported inside the command that needs it: `hvdcloud --help` loads
-Typer and nothing else.
+`main.py` lists them all. Libraries are imported inside the command that needs them.
 
 A command's docstring is what `--help` shows. Its first line is for the list of all commands; it ends with an example: a
 paragraph that begins with a backslash and a b, so that its lines stay as they are, then `Example:` and one to three

@@ -1,4 +1,4 @@
-"""What the shell completes: values that this machine knows, from the state folder alone, in milliseconds."""
+"""What the shell completes: values that this machine knows, from the state folder alone."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _runs(cluster: str) -> Iterator[str]:
 def _cluster(ctx: typer.Context) -> str:
     """The cluster that the command line is about: `--name`, else the environment's, else the file's.
 
-    The file is not parsed, which would take longer than all else here.
+    The file is not parsed: a completion raises no error in it.
     """
     given: Any = ctx.obj  # What has kept the global options, cli/app.py.
     if name := given.name or os.environ.get("HVDCLOUD_NAME"):

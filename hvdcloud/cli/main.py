@@ -86,8 +86,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     # A program of the working folder is never run: that may be a project which was cloned from anywhere.
     if "PATH" in os.environ:
         os.environ["PATH"] = os.pathsep.join(filter(os.path.isabs, os.environ["PATH"].split(os.pathsep)))
-    # Else pydantic looks in every installed package for plugins of its own.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     code = _run(list(sys.argv[1:] if argv is None else argv))
     if code is ExitCode.INTERRUPTED:
         # Python would wait for threads, and a download that Ctrl-C has cancelled would continue to its end.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 KEEP_SECONDS = 5.0
 MOST_LOG = 1 << 30
 """Bytes of a log's end that are read; a log in a bucket may have any size that its writer likes."""
-_POLL_SECONDS, _MOST_POLL_SECONDS = 0.005, 0.1
+_POLL_SECONDS = 0.2
 
 
 def read(
@@ -63,11 +63,10 @@ def wait(bucket: Bucket, *, cluster: str, run_id: str, fetch: Callable[[], objec
     Args:
         fetch: brings what nodes have that do not share the bucket.
     """
-    deadline, pause = time.monotonic() + KEEP_SECONDS, _POLL_SECONDS
+    deadline = time.monotonic() + KEEP_SECONDS
     while state(bucket, cluster, run_id) is None and time.monotonic() < deadline:
         fetch()
-        time.sleep(pause)
-        pause = min(2 * pause, _MOST_POLL_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def states(bucket: Bucket, *, cluster: str, cluster_id: str) -> list[RunState]:

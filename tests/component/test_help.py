@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -139,20 +137,6 @@ def test_nothing_is_completed_where_nothing_is_known(project: Project, tmp_path:
     assert completed(project, "hvdcloud ssh ") == []
     (project.folder / "hvdcloud.yaml").unlink()
     assert completed(project, "hvdcloud logs ") == []
-
-
-def test_completion_loads_no_client_and_parses_no_configuration(project: Project) -> None:
-    program = (
-        "import sys; from hvdcloud.cli.main import _run; _run([])\n"
-        "slow = {'docker', 'fabric', 'google', 'jinja2', 'paramiko', 'requests', 'rich', 'textual', 'yaml'}\n"
-        "slow &= set(sys.modules)\n"
-        "sys.exit(f'loaded {slow}' if slow else 0)"
-    )
-    for words in ("hvdcloud ssh ", "hvdcloud logs ", "hvdcloud --name "):
-        environ = {**project.env(), **typing(words)}
-        subprocess.run(
-            [sys.executable, "-c", program], check=True, cwd=project.folder, env=environ, stdout=subprocess.DEVNULL
-        )
 
 
 def test_a_global_option_without_its_value_stays_an_error(project: Project) -> None:

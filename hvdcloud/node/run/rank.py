@@ -194,7 +194,7 @@ def _meet_agent(run: str, rank: int) -> Channel:
             if time.monotonic() > deadline or not paths.env_file(run).exists():
                 why = f"rank {rank} was not started: run {run} has no agent on this node"
                 raise NodeError(why, hint="hvdcloud run again") from None
-            time.sleep(0.005)
+            time.sleep(0.05)
     descriptor = connection.detach()
     channel = Channel(descriptor)
     host = os.environ.get("HOROVOD_HOSTNAME")
