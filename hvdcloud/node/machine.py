@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import socket
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,7 @@ from typing import Any
 from hvdcloud.node.files import read_json
 from hvdcloud.node.paths import SSH_PORT, node_file
 
-_ROUTE_UP = 0x1
 _LOOPBACK = "lo"
-_SIOCGIFADDR = 0x8915  # netdevice(7)
 
 
 def facts() -> dict[str, Any]:
@@ -113,37 +109,32 @@ def gpus() -> int:
         return 0
 
 
-def interface_towards(address: str, *, routes: str) -> str | None:
-    """The network interface over which the kernel sends to an IPv4 address; None where no route leads there.
-
-    Args:
-        address: dotted.
-        routes: the text of /proc/net/route (its format: proc(5); addresses are little-endian hexadecimal).
-    """
-    (target,) = struct.unpack("<I", socket.inet_aton(address))
-    found = []
-    for line in routes.splitlines()[1:]:
-        fields = line.split()
-        if len(fields) >= 8 and int(fields[3], 16) & _ROUTE_UP:
-            network, mask, metric = int(fields[1], 16), int(fields[7], 16), int(fields[6])
-            if target & mask == network:
-                found.append((bin(mask).count("1"), -metric, fields[0]))
-    return max(found)[2] if found else None
+def interface_towards(address: str) -> str | None:
+    """The network interface over which the kernel sends to an IPv4 address; None where no route leads there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            any_socket.connect((address, SSH_PORT))  # Sends nothing.
+        except OSError:
+            return None
+        own, _ = any_socket.getsockname()
+    return next((name for name, addresses in _ipv4_addresses().items() if own in addresses), None)
 
 
 def address_of(interface: str) -> str:
     """Its IPv4 address; empty if there is no such interface, or it has none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        try:
-            answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
-        except OSError:
-            return ""
-    return socket.inet_ntoa(answer[20:24])
+    return next(iter(_ipv4_addresses().get(interface, ())), "")
+
+
+def _ipv4_addresses() -> dict[str, list[str]]:
+    import psutil  # In the nodes' image only, and the laptop imports this file as well.
+
+    found = psutil.net_if_addrs().items()
+    return {name: [each.address for each in every if each.family == socket.AF_INET] for name, every in found}
 
 
 def outward_interface() -> str:
     """The interface that leads out of this node; `lo` where none does."""
-    return interface_towards("192.0.2.1", routes=Path("/proc/net/route").read_text()) or _LOOPBACK
+    return interface_towards("192.0.2.1") or _LOOPBACK
 
 
 def mesh_interface(peers: list[str]) -> str:
@@ -151,12 +142,11 @@ def mesh_interface(peers: list[str]) -> str:
     where all ranks are on one host (driver_service.py, get_local_interfaces)."""
     if not peers:
         return _LOOPBACK
-    routes = Path("/proc/net/route").read_text()
     for peer in peers:
         try:
             address = socket.gethostbyname(peer)
         except OSError:
             continue
-        if found := interface_towards(address, routes=routes):
+        if found := interface_towards(address):
             return found
     return _LOOPBACK
