@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.node.boot import idle, time_limit
+from hvdcloud.node.boot import time_limit
 from hvdcloud.node.boot.time_limit import LATE_SECONDS, TimeLimit
 from hvdcloud.node.files import write_json
 from hvdcloud.node.mesh import poweroff
@@ -78,7 +78,7 @@ def test_the_head_ends_the_others_then_itself(ended: list[str], capsys: pytest.C
 def test_another_node_ends_without_its_head_only_where_it_has_to(
     ended: list[str], monkeypatch: pytest.MonkeyPatch, answers: bool, late: float, ends: bool
 ) -> None:
-    monkeypatch.setattr(idle, "head_answers", lambda head: answers)
+    monkeypatch.setattr(time_limit, "head_answers", lambda head: answers)
     be("n1")
     assert time_limit.end_at_limit(late) == 0
     assert ended == (["itself"] if ends else [])
