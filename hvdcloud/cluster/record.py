@@ -7,23 +7,25 @@ that has its keys, remembers both, and what it remembers takes precedence over t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from hvdcloud.cluster.model import Cluster, NodeState
+
+_CLOSED = {"extra": "forbid"}
+"""For pydantic: a key that is not known makes a record unreadable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord:
     """A node that has the mesh key and the pinned host keys of the others."""
 
+    __pydantic_config__: ClassVar = _CLOSED
     name: str
     cores: int = 0
     gpus: int = 0
     interface: str = ""
-    unknown: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of a later version, kept when the file is written again."""
 
     @property
     def index(self) -> int:
@@ -39,6 +41,7 @@ class MemberRecord:
 class ClusterRecord:
     """A cluster that came up, and the nodes that have joined it."""
 
+    __pydantic_config__: ClassVar = _CLOSED
     id: str
     created: str = ""
     image: str = ""
@@ -47,15 +50,15 @@ class ClusterRecord:
     """The folder of the project that it was made for."""
     size: int = 0
     """How many nodes the cluster should have."""
+    version: str = ""
+    """Of its nodes' program (node/program.py), as they said when they joined."""
     nodes: tuple[MemberRecord, ...] = ()
     runs: tuple[str, ...] = ()
     """The runs that were started from this machine, the newest last."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What it was made with, by key, as `lifecycle/changes.py` compares it; empty: an earlier version made it."""
+    """What it was made with, by key, as `lifecycle/changes.py` compares it."""
     data: Mapping[str, str] = field(default_factory=dict)
     """Its data sets as texts (config/data.py), by name: the folders that are mounted, and the newest run's buckets."""
-    unknown: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of a later version, kept when the file is written again."""
 
     def has_joined(self, name: str) -> bool:
         """Whether the node of this name has the mesh key; true of every node if no node is recorded."""
@@ -78,37 +81,9 @@ class ClusterRecord:
         return replace(self, nodes=tuple(node for node in self.nodes if node.name not in names))
 
 
-def parse_record(value: Any) -> ClusterRecord:
-    """The record that `record_json` described, also in a file of an earlier or a later version.
+def parse_record(value: object) -> ClusterRecord:
+    """The record that is in a file. Raises ValueError: it is none, or has keys that this version does not know."""
+    # Here, because most that import this need no pydantic.
+    from pydantic import TypeAdapter
 
-    Raises:
-        AttributeError, KeyError, TypeError, ValueError: it is not a record.
-    """
-    nodes = tuple(_read(MemberRecord, node, name=str(node["name"])) for node in value.get("nodes") or ())
-    # Files of earlier versions do not say the size, and list every node.
-    size = int(value.get("size") or len(nodes))
-    return _read(ClusterRecord, value, id=str(value["id"]), size=size, nodes=nodes)
-
-
-def record_json(record: ClusterRecord) -> dict[str, Any]:
-    """The content of cluster.json."""
-    value: dict[str, Any] = asdict(record)
-    nodes = [node.pop("unknown") | node for node in value["nodes"]]
-    return {**value.pop("unknown"), **value, "nodes": nodes}
-
-
-_READERS: Mapping[str, Callable[[Any], Any]] = {
-    "str": lambda value: str(value or ""),
-    "int": lambda value: int(value or 0),
-    "Mapping[str, str]": lambda value: {str(key): str(each) for key, each in (value or {}).items()},
-    "tuple[str, ...]": lambda value: tuple(map(str, value or ())),
-}
-"""How a field is read, by its type as it is written."""
-_T = TypeVar("_T", MemberRecord, ClusterRecord)
-
-
-def _read(kind: type[_T], value: Mapping[str, Any], **given: Any) -> _T:
-    """A record from a JSON object, each field by its type; `given` holds those that are read otherwise."""
-    types = kind.__annotations__
-    given["unknown"] = {key: value[key] for key in value.keys() - types.keys()}
-    return kind(**{name: _READERS[types[name]](value.get(name)) for name in types.keys() - given.keys()}, **given)
+    return TypeAdapter(ClusterRecord).validate_python(value)

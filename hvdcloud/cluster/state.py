@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 
 from hvdcloud.cluster.files import (
     check_folder,
@@ -20,7 +21,7 @@ from hvdcloud.cluster.files import (
 )
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import Cluster
-from hvdcloud.cluster.record import ClusterRecord, parse_record, record_json
+from hvdcloud.cluster.record import ClusterRecord, parse_record
 from hvdcloud.errors import CapacityError, UsageError
 
 
@@ -53,15 +54,20 @@ class ClusterState:
 
     def save(self, record: ClusterRecord) -> None:
         """Write cluster.json."""
-        write_private(self._record_file, json.dumps(record_json(record), indent=2) + "\n")
+        write_private(self._record_file, json.dumps(asdict(record), indent=2) + "\n")
 
     def load(self) -> ClusterRecord | None:
         """The record; None if there is none, it cannot be read, or it may be another user's."""
         try:
             self.check()
             return parse_record(json.loads(read_private(self._record_file)))
-        except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError, UsageError):
+        except (OSError, ValueError, RecursionError, UsageError):
             return None
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether there is a record that cannot be read; another version of hvdcloud may have written it."""
+        return self._record_file.exists() and self.load() is None
 
     def record_of(self, cluster_id: str) -> ClusterRecord | None:
         """The record of this cluster; None if it belongs to another one of the same name, or does not exist."""

@@ -5,15 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from hvdcloud.config.section import Section
 from hvdcloud.config.types import Text
-
-
-def _spot_nodes(value: object) -> object:
-    """It was true or false once."""
-    return {"true": "all", "false": "none"}.get(str(value).lower(), value)
 
 
 def _zone(name: str) -> str:
@@ -21,14 +16,6 @@ def _zone(name: str) -> str:
         raise ValueError(f"{name} is a region; zones are such as {name}-b")
     return name
 
-
-SpotNodes = Annotated[
-    Literal["workers", "all", "none"] | None,
-    BeforeValidator(_spot_nodes),
-    WithJsonSchema(
-        {"anyOf": [{"enum": ["workers", "all", "none"], "type": "string"}, {"type": "boolean"}, {"type": "null"}]}
-    ),
-]
 
 L4_MACHINES = {1: "g2-standard-8", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"}
 """Number of NVIDIA L4 → the machine type that comes with them, which is the default."""
@@ -67,11 +54,10 @@ class GceConfig(Section):
         description="GPUs of every node. If it is not written, image.device cuda gets one nvidia-l4, on an N1 "
         "gce.machine_type one nvidia-tesla-t4; other machine types bring their own",
     )
-    spot: SpotNodes = Field(
+    spot: Literal["workers", "all", "none"] | None = Field(
         default=None,
         description="which nodes are Spot VMs, cheaper, but may be taken away: workers (all but the head), all or "
-        "none; default: workers with run.elastic, all with a run.retry that is on preempted, else none; true and false "
-        "mean all and none",
+        "none; default: workers with run.elastic, all with a run.retry that is on preempted, else none",
     )
     disk_gb: int = Field(default=100, ge=10, le=65536, description="boot disk")
     vm_image: Literal["cos"] = Field(default="cos", description="Container-Optimized OS")

@@ -225,8 +225,22 @@ class Context:
             raise self.not_from_here(cluster)
         return record
 
+    def current_record(self, cluster: Cluster | ClusterSpec) -> ClusterRecord:
+        """The same, of a cluster whose nodes run this version of hvdcloud; raises UsageError as well if they do not."""
+        from hvdcloud.remote.join import refuse_other_version
+
+        record = self.record(cluster)
+        refuse_other_version(record.version, f"cluster {cluster.name}", name=cluster.name)
+        return record
+
     def not_from_here(self, cluster: Cluster | ClusterSpec) -> UsageError:
         """The error for what needs the keys of the machine that made the cluster."""
+        if self.state.is_unreadable:
+            return UsageError(
+                f"cluster {self.name}: what this machine remembers of it, in {self.state.dir}, cannot be read; another "
+                "version of hvdcloud may have made it",
+                hint=f"hvdcloud down --name {self.name}, with --force if it refuses, then hvdcloud up again",
+            )
         return UsageError(
             f"cluster {self.name} was not finished from this machine (made by {cluster.owner or 'another user'})",
             hint=f"use the machine that made it, or hvdcloud down --name {self.name} and up again",

@@ -88,7 +88,7 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
     confirm_hosts(context.config, console=context.console, given=consent.given)
     with context.state.lock("resize"):
         cluster = context.cluster()
-        record = context.record(cluster)
+        record = context.current_record(cluster)
         change = plan_change(cluster, record, nodes)
         labelled = context.provider.cluster(cluster.name)
         done = not change.make and not change.remove and cluster.expected_nodes == nodes
@@ -215,7 +215,7 @@ def add_nodes(
     """
     provider = context.provider
     names = [spec.node_name(index) for index in change.make]
-    before = context.record(spec)
+    before = context.current_record(spec)
     context.state.journal.record("grow", cluster_id=spec.id, cluster=spec.name, nodes=names)
     # If this is killed, what it has made is known for what it is: nodes that never joined.
     context.state.update(lambda record: record.without(names))

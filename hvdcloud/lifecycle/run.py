@@ -113,7 +113,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         raise UsageError(
             "--fresh and --resume contradict each other", hint="hvdcloud run --resume RUN continues from it"
         )
-    record = context.record(cluster)
+    record = context.current_record(cluster)
     if not cluster.whole:
         raise not_whole(cluster, boot_log=context.provider.console)
     resume = None if options.fresh else options.resume or (record.runs[-1] if record.runs else None)

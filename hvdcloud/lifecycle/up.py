@@ -257,7 +257,7 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
             f"{counted(existing.expected_nodes, 'node')} (made by {existing.owner})",
             hint=f"hvdcloud resize {existing.expected_nodes} --name {name} brings them back; else {hint}",
         )
-    context.record(existing)
+    context.current_record(existing)
     if changes := changes_since_up(context, existing):
         raise UsageError(changes.summary, hint=f"{changes.command} applies it")
     if existing.expected_nodes != nodes:

@@ -202,8 +202,7 @@ def prepare(
 
     Raises:
         NodeError: the node failed or was lost, or asks for files that the project does not have.
-        UsageError: a file changed or vanished while it was sent, or the node's image is too old for `data` or
-            `notify`.
+        UsageError: a file changed or vanished while it was sent.
     """
     deadline = time.monotonic() + PREPARE_SECONDS
     with session.channel(f"{NODE_PROGRAM} prepare") as channel:
@@ -236,12 +235,6 @@ def prepare(
         channel.shutdown_write()
         answer = session.read_to_end(channel, deadline=deadline, what="prepare", stdout=rest)
         result = session.parse("prepare", answer)
-    if header.get("data") is not None and not result.get("data"):
-        hint = "hvdcloud build, then hvdcloud down and hvdcloud up"
-        raise UsageError("data: the nodes' image is of a version that fetches none", hint=hint)
-    if header.get("notify") is not None and not result.get("notify"):
-        hint = "hvdcloud build, then hvdcloud down and hvdcloud up; or take notify out of hvdcloud.yaml"
-        raise UsageError("notify: the nodes' image is of a version that tells nobody", hint=hint)
     sent = [file for file in wanted if file.link is None]
     return Sent(files=len(sent), bytes=sum(file.size for file in sent), restored=int(result.get("restored", 0)))
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
-from hvdcloud.errors import HvdcloudError, NodeError, first_of
+from hvdcloud.errors import HvdcloudError, NodeError, UsageError, first_of
 from hvdcloud.json_values import text
+from hvdcloud.node import program
 from hvdcloud.remote.keys import KeyPair, new_key_pair, no_key, pin, pinned, read_key_pair, write_key_pair
 from hvdcloud.remote.ssh import Fleet
 from hvdcloud.runs.reports import whole
@@ -68,7 +69,9 @@ def join(
         needed: the names of those that must answer; the others learn of their new peers if they do. None: all.
         keep: takes the sessions over; without it they are closed.
 
-    Raises NodeError: one that is needed does not answer, or is not the node that was pinned.
+    Raises:
+        NodeError: one that is needed does not answer, or is not the node that was pinned.
+        UsageError: one runs another version of hvdcloud.
     """
     ready = {node.name: node for node in made}
     keys = {**pinned(state), **{node.name: node.host_key for node in made if node.host_key}}
@@ -93,7 +96,23 @@ def join(
     failed += _unreached(nodes, answers)
     if failed:
         raise first_of(failed)
+    for name, answer in answers.items():
+        refuse_other_version(text(answer.get("version")), f"node {name}", name=spec.name)
     _remember(state, spec, nodes, answers)
+
+
+def refuse_other_version(version: str, what: str, *, name: str) -> None:
+    """Raise UsageError unless nodes whose program has this version run the same one as this machine sends with images.
+
+    Args:
+        what: the nodes, in words.
+        name: of the cluster.
+    """
+    if version != program.version():
+        raise UsageError(
+            f"{what} runs another version of hvdcloud than this machine",
+            hint=f"hvdcloud down --name {name}, then hvdcloud up makes nodes of this version",
+        )
 
 
 def pin_known(state: ClusterState, nodes: Sequence[Node], keys: Mapping[str, str]) -> list[Node]:
@@ -160,11 +179,21 @@ def _remember(
         if member is not None:
             members.append(member)
     created, joined = spec.created.isoformat(), tuple(members)
-    state.save(replace(record, created=created, image=spec.image, bucket=spec.bucket, size=spec.nodes, nodes=joined))
+    state.save(
+        replace(
+            record,
+            created=created,
+            image=spec.image,
+            bucket=spec.bucket,
+            size=spec.nodes,
+            version=program.version(),
+            nodes=joined,
+        )
+    )
 
 
 def _mesh_key(state: ClusterState, spec: ClusterSpec) -> KeyPair:
-    """The cluster's, made when it is needed first: earlier versions did not keep it."""
+    """The cluster's, made when it is needed first."""
     found = read_key_pair(state.mesh_key_file)
     if found is None:
         found = new_key_pair(f"hvdcloud-{spec.name}-mesh")

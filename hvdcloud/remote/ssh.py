@@ -222,8 +222,7 @@ class Session:
     def parse(self, verb: str, answer: Answer) -> dict[str, Any]:
         """The JSON that a verb answered. Raises NodeError: it reported an error or answered something else."""
         said = answer.stdout.decode(errors="replace").strip().rpartition("\n")[2]
-        # A node of an earlier version says nothing where there is nothing to say.
-        found = parse_object(said) if said else {}
+        found = parse_object(said)
         node = f"node {self.node.name}"
         if found is not None and "error" in found:
             # What to type next is never taken from a node.

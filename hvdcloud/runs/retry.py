@@ -170,7 +170,7 @@ def pending(entries: Sequence[Mapping[str, Any]], *, now: float) -> Pending | No
 
 
 def _read(entry: Mapping[str, Any]) -> Pending | None:
-    """Tolerant of entries of other versions; None: nothing that can be continued."""
+    """None: nothing that can be continued."""
     attempts = tuple(
         read_fields(
             Attempt,

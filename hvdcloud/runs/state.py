@@ -207,7 +207,7 @@ class RunState:
     data_seconds: float | None = None
     """For how long its start waited for them; None: it has none, or waits still."""
     launched: Instant | None = None
-    """When horovodrun was started first; None, as below: not yet, or an earlier version does not say."""
+    """When horovodrun was started first; None, as below: not yet."""
     training_since: Instant | None = None
     """When every rank had started; of an elastic run, the first."""
     training_until: Instant | None = None

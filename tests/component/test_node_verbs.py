@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.errors import NodeError
-from hvdcloud.node import machine
+from hvdcloud.node import machine, program
 from hvdcloud.node.files import Lock, lock_holder, write_json
 from hvdcloud.node.mesh import hosts
 from hvdcloud.node.records.secrets_file import write_private
@@ -65,7 +65,8 @@ def test_join_pins_every_peer_and_keeps_the_key_private(cluster: NodeCluster) ->
         answer = cluster.verb("n0", "join", payload=join_request())
 
     assert answer["cores"] == 4
-    assert set(answer) == {"cores", "gpus", "interface"}
+    assert set(answer) == {"version", "cores", "gpus", "interface"}
+    assert answer["version"] == program.version()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "id_ed25519").stat().st_mode) == 0o600
     assert (folder / "known_hosts").read_text().splitlines() == [

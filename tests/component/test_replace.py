@@ -26,6 +26,7 @@ from hvdcloud.errors import (
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.replace import Replacer
 from hvdcloud.lifecycle.resize import plan_change, resize
+from hvdcloud.node import program
 from hvdcloud.providers.base import NodeBucket
 from hvdcloud.remote import connection, ssh
 from hvdcloud.remote.keys import new_key_pair, pinned, read_key_pair, write_key_pair
@@ -36,7 +37,7 @@ from tests.support.vanishing import RUN, Laptop, NewVm, Program, Vm, says
 
 QUICK = Pace(confirm=0.05, silent=0.1, check=0.05, first_pause=0.05, longest_pause=0.2)
 
-JOINED = {"cores": 4, "gpus": 0, "interface": "eth0"}
+JOINED = {"version": program.version(), "cores": 4, "gpus": 0, "interface": "eth0"}
 
 
 @dataclass
@@ -185,7 +186,7 @@ def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> Ite
     context.__dict__["provider"] = cloud
     write_key_pair(context.state.key_file, new_key_pair("laptop"))
     members = tuple(MemberRecord(name=node.name, cores=4, interface="eth0") for node in cluster.nodes)
-    context.state.save(ClusterRecord(id=cluster.id, size=3, nodes=members, runs=(RUN,)))
+    context.state.update(lambda record: replace(record, size=3, nodes=members))
     yield Scene(context, cloud, laptop, state, admitted, dismissed, flushed)
     context.__exit__(None, None, None)
 

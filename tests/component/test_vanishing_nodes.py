@@ -322,7 +322,7 @@ def test_down_of_a_stopped_node_asks_the_bucket_what_it_holds(
         pytest.param({}, True, id="it ended before that"),
         pytest.param({"data_seconds": 3.2}, False, id="its ranks were about to start"),
         pytest.param({"launched": 1.8e9}, False, id="its ranks were started"),
-        pytest.param({"data": []}, False, id="an earlier version says nothing of it"),
+        pytest.param({"data": []}, False, id="nothing is said of its data"),
         pytest.param({"state": "starting"}, False, id="it may start them"),
     ],
 )

@@ -20,7 +20,6 @@ from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.doctor import Examination, doctor
 from hvdcloud.providers.gce.doctor.node_rights import RECORDS
 from hvdcloud.storage.open import open_bucket
-from tests.standins.compute.resources.firewalls import firewall_of
 from tests.support.cloud import NODES_ACCOUNT
 from tests.support.gce_records import ZONES, RecordsCloud, make, records_cloud
 from tests.support.harness import Ended, Project, labelled, project_in, until
@@ -198,23 +197,6 @@ def test_firewall_rules_have_to_be_allowed_only_where_some_are_missing(cloud: Re
     emulator = cloud.cloud.emulator
     emulator.access.deny(emulator.keys.email, "compute.firewalls.create")
     examine(project).failed("SSH", "compute.firewalls.create", "roles/compute.securityAdmin", exit_code=3)
-
-
-def test_a_rule_by_which_clusters_reach_each_other_is_warned_of(cloud: RecordsCloud, project: Project) -> None:
-    state = cloud.cloud.emulator.state
-    body = {
-        "name": "hvdcloud-mesh",
-        "network": "projects/test-project/global/networks/default",
-        "direction": "INGRESS",
-        "sourceTags": ["hvdcloud"],
-        "targetTags": ["hvdcloud"],
-        "allowed": [{"IPProtocol": "all"}],
-    }
-    state.firewalls["hvdcloud-mesh"] = firewall_of(state, body)
-    found = examine(project).checks["SSH"]
-    del state.firewalls["hvdcloud-mesh"]
-    assert found["status"] == "warning"
-    assert "by firewall rule hvdcloud-mesh, each job reaches the nodes of every other cluster" in found["message"]
 
 
 def test_a_service_account_that_we_may_not_use_is_reported(cloud: RecordsCloud, project: Project) -> None:

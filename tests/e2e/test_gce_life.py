@@ -80,7 +80,7 @@ def assert_in_order(text: str, *patterns: str) -> None:
 
 
 def test_launch_trains_on_two_vms_and_leaves_nothing_but_the_checkpoints(cloud: Cloud, tmp_path: Path) -> None:
-    project = cloud.project(tmp_path, "t-gce-launch", gce={"spot": True, "zones": ["us-central1-b"]})
+    project = cloud.project(tmp_path, "t-gce-launch", gce={"spot": "all", "zones": ["us-central1-b"]})
     project.write("train.py", PROBE)
     project.environ["TOKEN"] = "hunter2-gce"
     began = len(cloud.emulator.log.entries())
@@ -183,7 +183,7 @@ def assert_requested(cloud: Cloud, began: int) -> None:
 @pytest.fixture(scope="module")
 def came_up(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, Ended]]:
     """A cluster of two VMs where an organization forbids serial-port logging, and what `up` said."""
-    project = cloud.project(tmp_path_factory.mktemp("cluster"), "t-gce", gce={"spot": True})
+    project = cloud.project(tmp_path_factory.mktemp("cluster"), "t-gce", gce={"spot": "all"})
     project.hvdcloud("push")
     cloud.tokens.granted.clear()
     cloud.emulator.enforce("compute.disableSerialPortLogging")

@@ -23,6 +23,7 @@ from hvdcloud.config.model import Config
 from hvdcloud.console import Console
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.lifecycle.context import Context
+from hvdcloud.node import program
 from hvdcloud.providers.base import NodeBucket
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.storage.open import open_bucket
@@ -271,7 +272,7 @@ class Laptop:
         machines = Machines(cluster)
         context.__dict__["provider"] = machines
         context.state.make()
-        context.state.save(ClusterRecord(id=cluster.id, runs=(RUN,)))
+        context.state.save(ClusterRecord(id=cluster.id, runs=(RUN,), version=program.version()))
         write_private(context.state.key_file, new_key_pair("laptop").private)
         pin(context.state, nodes)
         return context, cluster, machines

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from hvdcloud.cluster.model import Cluster, Node, NodeState
-from hvdcloud.cluster.record import ClusterRecord, parse_record, record_json
+from hvdcloud.cluster.record import ClusterRecord
 from hvdcloud.config.file import load_config
 from hvdcloud.console import Console
 from hvdcloud.lifecycle.changes import Changes, changes_since_up, settings_of
@@ -123,17 +123,9 @@ def test_what_a_flag_gave_is_not_compared_with_the_file(folder: Folder) -> None:
     assert folder.changes(nodes=5) is None
 
 
-def test_a_cluster_of_an_earlier_version_or_another_machine_is_not_compared(folder: Folder) -> None:
+def test_a_cluster_of_another_machine_is_not_compared(folder: Folder) -> None:
     folder.write(GCE, nodes=4)
     assert folder.changes(replace(CLUSTER, id="fedcba")) is None
-    folder.context().state.save(ClusterRecord(id=CLUSTER.id))
-    assert folder.changes() is None
-
-
-def test_the_record_keeps_the_settings() -> None:
-    record = ClusterRecord(id="abcdef", settings={"nodes": "2"})
-    assert parse_record(record_json(record)) == record
-    assert parse_record({"id": "abcdef"}).settings == {}
 
 
 LOCAL = {"name": "digits", "provider": "local", "nodes": 2}

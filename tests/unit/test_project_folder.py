@@ -12,7 +12,7 @@ import pytest
 
 from hvdcloud.cli.app import Invocation
 from hvdcloud.cluster.model import Cluster
-from hvdcloud.cluster.record import ClusterRecord, parse_record, record_json
+from hvdcloud.cluster.record import ClusterRecord
 from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode, UsageError
 from hvdcloud.lifecycle.context import Context
@@ -140,9 +140,3 @@ def test_a_later_cluster_of_the_name_is_not_the_first_projects(
     here = context(folders[1], monkeypatch)
     here.state.save(ClusterRecord(id="012345", project=str(folders[0])))
     assert here.query() is not None
-
-
-def test_the_record_keeps_the_project() -> None:
-    record = ClusterRecord(id="abcdef", project="/home/me/digits")
-    assert parse_record(record_json(record)).project == "/home/me/digits"
-    assert parse_record({"id": "abcdef"}).project == ""

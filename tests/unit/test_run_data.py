@@ -67,7 +67,7 @@ def test_progress_is_said_in_words() -> None:
     assert progress(node("fetching", bytes=400_000_000, total_bytes=1_000_000_000)) == "fetching, 40 % of 1.0 GB"
     assert progress(node("fetching")) == "fetching"
     assert progress(node("failed", error="data set train: gone")) == "failed: data set train: gone"
-    assert progress(node("of a later version")) == "not known"
+    assert progress(node("of no phase that is known")) == "not known"
 
 
 def test_what_waiting_cost_is_said_in_seconds_and_of_gpus() -> None:

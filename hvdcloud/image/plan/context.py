@@ -21,15 +21,8 @@ from hvdcloud.errors import UsageError
 from hvdcloud.image.plan.sources import Sources
 from hvdcloud.image.plan.versions import PYTHON_VERSION, Row
 from hvdcloud.image.plan.wheels import Wheel, is_framework, local_wheels
+from hvdcloud.node import program
 
-PACKAGE = Path(__file__).resolve().parents[2]
-# What the node program consists of, below hvdcloud/.
-_RUNS = (
-    *("runs/__init__.py", "runs/failure.py", "runs/log_lines.py", "runs/notice.py", "runs/progress.py"),
-    *("runs/reports.py", "runs/stacks.py", "runs/state.py"),
-)
-_TEXT = ("json_values.py", "units.py", "visible.py")
-NODE_PROGRAM = ("__init__.py", "errors.py", *_TEXT, *_RUNS, "storage", "checkpoints", "node")
 BUILDER_DOCKERFILE = "builder.Dockerfile"
 BASE_DOCKERFILE = "base.Dockerfile"
 PROJECT_DOCKERFILE = "project.Dockerfile"
@@ -174,10 +167,10 @@ def _header(path: str, *, size: int | None, executable: bool, link: str = "") ->
 
 def dockerfiles() -> Path:
     """The folder with the Dockerfiles: inside an installed hvdcloud, or in the repository it runs from."""
-    for folder in (PACKAGE / "dockerfiles", PACKAGE.parent / "dockerfiles"):
+    for folder in (program.PACKAGE / "dockerfiles", program.PACKAGE.parent / "dockerfiles"):
         if (folder / "builder.Dockerfile").is_file():
             return folder
-    message = f"this installation of hvdcloud has no dockerfiles/ beside {PACKAGE}"
+    message = f"this installation of hvdcloud has no dockerfiles/ beside {program.PACKAGE}"
     raise UsageError(message, hint="in a clone of hvdcloud: pipx install --force .")
 
 
@@ -268,10 +261,8 @@ def dockerfile_entries(*names: str) -> tuple[Entry, ...]:
 
 def node_program() -> Iterator[Entry]:
     """The part of hvdcloud that runs on nodes."""
-    for name in NODE_PROGRAM:
-        path = PACKAGE / name
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            yield Entry(path=f"hvdcloud/{file.relative_to(PACKAGE).as_posix()}", source=file)
+    for file in program.files():
+        yield Entry(path=f"hvdcloud/{file.relative_to(program.PACKAGE).as_posix()}", source=file)
 
 
 def ca_entry(sources: Sources) -> Entry:

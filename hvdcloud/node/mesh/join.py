@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdcloud.errors import UsageError
-from hvdcloud.node import machine
+from hvdcloud.node import machine, program
 from hvdcloud.node.files import replace, write_json
 from hvdcloud.node.mesh import hosts as hosts_file
 from hvdcloud.node.mesh import ssh
@@ -38,8 +38,8 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
             reach them.
 
     Returns:
-        what this node has: `cores`, `gpus`, and the `interface` that leads to the others; with `check`, `unreached`:
-        why, by name of each node whose sshd does not answer it.
+        the `version` of this node's program, and what it has: `cores`, `gpus`, and the `interface` that leads to the
+        others; with `check`, `unreached`: why, by name of each node whose sshd does not answer it.
 
     Raises:
         UsageError: the request lacks something.
@@ -74,7 +74,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     remember_nodes([host.name for host in hosts], found)
     own = machine.name()
     interface = machine.mesh_interface([host.address for host in resolved if host.name != own])
-    answer = {"cores": machine.cores(), "gpus": machine.gpus(), "interface": interface}
+    answer = {"version": program.version(), "cores": machine.cores(), "gpus": machine.gpus(), "interface": interface}
     if not request.get("check"):
         return answer
     return {**answer, "unreached": _unreached([host for host in resolved if host.name != own])}

@@ -78,10 +78,7 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
         _bring_outputs(spec, checkpoints)
     (paths.run_dir(spec.run) / "ranks").mkdir(parents=True, exist_ok=True)
     spec.save()
-    # An earlier version does not say so: it would fetch no data.
-    known: dict[str, Any] = {"data": True} if spec.data is not None else {}
-    known |= {"notify": True} if notify is not None else {}
-    return {"ok": True, "restored": restored, **known}
+    return {"ok": True, "restored": restored}
 
 
 def _notify(header: dict[str, Any]) -> Settings | None:

@@ -145,7 +145,7 @@ def _disk(disk: Resource, now: datetime) -> _Item:
 def node_dollars_per_hour(vm: Resource) -> float | None:
     """What a VM costs while it runs, by the price table of its region; None where the tables do not know it."""
     accelerator: Mapping[str, Any] = next(iter(vm.get("guestAccelerators", ())), {})
-    # Another version of hvdcloud, with other tables, may have made it.
+    # It may be of a machine type that the tables do not have.
     with contextlib.suppress(UsageError):
         kind = NodeKind(
             machine_type=last_segment(vm.get("machineType", "")),
