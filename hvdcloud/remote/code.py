@@ -205,6 +205,7 @@ def prepare(
         UsageError: a file changed or vanished while it was sent.
     """
     deadline = time.monotonic() + PREPARE_SECONDS
+    session.open(within=PREPARE_SECONDS)
     with session.channel(f"{NODE_PROGRAM} prepare") as channel:
         channel.settimeout(SEND_SECONDS)
         channel.sendall(json.dumps({**header, "files": [file.entry() for file in code]}).encode() + b"\n")

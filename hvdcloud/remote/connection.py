@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from hvdcloud.remote.proxy import Proxy
 
 CONNECT_SECONDS = 15.0
-SLOW_SECONDS = 60.0
-"""How long a node may take whose port is open: its sshd is slow, or has too many connections at once."""
+MOST_SECONDS = 60.0
+"""For how long a node is tried at most, whatever its caller has: a slow or full sshd needs no longer."""
 _PAUSE_SECONDS = 0.5
 PROXY_SECONDS = 45.0  # How long a proxy program may take to start and to get through.
 KEEPALIVE_SECONDS = 15
@@ -60,25 +60,54 @@ class NodeConnection:
         self._connection: Connection | None = None
         self._proxy: Proxy | None = None
         self._opening = threading.Lock()
+        self._closing = threading.Event()
 
     def open(self, *, within: float = CONNECT_SECONDS) -> Transport:
         """Connect now, unless that is done.
 
         Args:
-            within: seconds in which sshd is tried again that takes connections and does not say who it is.
+            within: seconds, at most MOST_SECONDS, in which a node that does not answer is tried again.
 
-        Raises NodeError: the node does not answer, or it is not the one whose host key was pinned.
+        Raises NodeError: it has not answered by then, or it is not the one whose host key was pinned.
         """
+        from tenacity import (
+            Retrying,
+            retry_if_exception,
+            sleep_using_event,
+            stop_after_delay,
+            stop_when_event_set,
+            wait_fixed,
+        )
+
+        seconds = min(within, MOST_SECONDS)
         with self._opening:
             if self._connection is None or not self._connection.is_connected:
-                deadline = time.monotonic() + min(within, SLOW_SECONDS)
-                while self._connection is None or not self._connection.is_connected:
-                    self._connection = self._connect(deadline)
+                self._closing.clear()
+                attempts = Retrying(
+                    retry=retry_if_exception(self._may_pass),
+                    stop=stop_after_delay(seconds) | stop_when_event_set(self._closing),
+                    wait=wait_fixed(_PAUSE_SECONDS),
+                    sleep=sleep_using_event(self._closing),
+                    reraise=True,
+                )
+                try:
+                    self._connection = attempts(self._connect, time.monotonic() + seconds)
+                except (paramiko.SSHException, OSError, EOFError) as error:
+                    raise self._explain(error) from error
             transport: Transport = self._connection.transport
             return transport
 
-    def _connect(self, deadline: float) -> Connection | None:
-        """A connection; None: sshd may take the next one, before the deadline of time.monotonic()."""
+    def _may_pass(self, error: BaseException) -> bool:
+        """Whether another try may succeed after this error."""
+        if self._proxy is not None:
+            self._proxy.close()
+            if self._proxy.was_refused:
+                return False
+        refused = (paramiko.BadHostKeyException, paramiko.AuthenticationException)
+        return isinstance(error, (paramiko.SSHException, OSError, EOFError)) and not isinstance(error, refused)
+
+    def _connect(self, deadline: float) -> Connection:
+        """A connection, in one try that ends soon after the deadline of time.monotonic(). Raises what paramiko does."""
         name, host = self._node.name, where(self._node)
         if host is None or self._node.state is not NodeState.RUNNING:
             hint = f"hvdcloud status --name {self._state.name}"
@@ -86,7 +115,7 @@ class NodeConnection:
         self._state.check()
         if not self._state.key_file.exists():
             raise no_key(self._state.name)
-        seconds = PROXY_SECONDS if self._node.proxy_command else CONNECT_SECONDS
+        seconds = max(PROXY_SECONDS if self._node.proxy_command else 1.0, deadline - time.monotonic())
         connection = Connection(
             host,
             user="root",
@@ -98,22 +127,14 @@ class NodeConnection:
                 "sock": self._socket(),
                 "look_for_keys": False,
                 "allow_agent": False,
-                "banner_timeout": max(seconds, deadline - time.monotonic()),
+                "banner_timeout": seconds,
                 "auth_timeout": seconds,
             },
         )
         # Fabric has set a policy that trusts any host key; only the pinned keys count here.
         connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
         connection.client.load_host_keys(str(self._state.known_hosts))
-        try:
-            connection.open()
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            # What a full sshd does with a connection: it is closed, or gets no greeting.
-            slow = type(error) in (paramiko.SSHException, ConnectionResetError, EOFError)
-            if slow and self._proxy is None and time.monotonic() + _PAUSE_SECONDS < deadline:
-                time.sleep(_PAUSE_SECONDS)
-                return None
-            raise self._explain(error) from error
+        connection.open()
         connection.transport.set_keepalive(KEEPALIVE_SECONDS)
         return connection
 
@@ -178,7 +199,8 @@ class NodeConnection:
         return bool(transport.is_active())
 
     def close(self) -> None:
-        """Close it, and the proxy program that it goes through."""
+        """Close it, and the proxy program that it goes through; an attempt to connect is the last."""
+        self._closing.set()
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -41,6 +41,7 @@ def open_bucket_of(session: Session) -> Iterator[NodeBucket]:
     Raises:
         NodeError: the node does not answer, the connection is lost, or the node refuses; also later, in the block.
     """
+    session.open(within=SILENT_SECONDS)
     with session.channel(f"{NODE_PROGRAM} bucket") as channel:
         channel.settimeout(SILENT_SECONDS)
         yield NodeBucket(session, channel)

@@ -30,6 +30,10 @@ _HINTS = (
 """What to do about words of gcloud's: the close codes of Identity-Aware Proxy, and a login that is missing or over."""
 
 
+_REFUSALS = ("4033", "missing permissions", "gcloud auth login", "Permission denied", "Host key verification failed")
+"""What gcloud and OpenSSH say where another try ends in the same way."""
+
+
 class Proxy:
     """A running proxy program, in the shape of the socket that paramiko's Transport wants.
 
@@ -99,6 +103,11 @@ class Proxy:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_SECONDS)
                 return
+
+    @property
+    def was_refused(self) -> bool:
+        """Whether the program said, once closed, that it may not pass."""
+        return any(words in self.said for words in _REFUSALS)
 
     def hint(self) -> str | None:
         """What to do about what the program said; None where it said nothing known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from hvdcloud.node.paths import peers_file
 from hvdcloud.storage.threads import parallel
 
 CONNECT_SECONDS = 10.0
+_PAUSE_SECONDS = 0.5
 
 
 class Peer(NamedTuple):
@@ -83,12 +85,21 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 def _unreached(peers: Sequence[Peer]) -> dict[str, str]:
     """Why, by name, those whose sshd does not answer this node do not."""
 
+    deadline = time.monotonic() + CONNECT_SECONDS
+
     def problem(peer: Peer) -> str:
-        try:
-            with socket.create_connection((peer.address, peer.port), timeout=CONNECT_SECONDS) as connection:
-                return "" if connection.recv(4).startswith(b"SSH-") else "another program answers"
-        except OSError as error:
-            return error.strerror or str(error)
+        while True:
+            left = max(1.0, deadline - time.monotonic())
+            try:
+                with socket.create_connection((peer.address, peer.port), timeout=left) as connection:
+                    said = connection.recv(4)
+                    why = "" if said == b"SSH-" else "another program answers" if said else "it closes the connection"
+            except OSError as error:
+                why = error.strerror or str(error)
+            # One whose sshd is full or starts again takes the next connection.
+            if not why or time.monotonic() + _PAUSE_SECONDS > deadline:
+                return why
+            time.sleep(_PAUSE_SECONDS)
 
     outcomes = parallel(peers, problem, workers=len(peers))
     return {outcome.item.name: outcome.result for outcome in outcomes if outcome.result}

@@ -76,7 +76,9 @@ def node_command(
         connect_seconds: how long to try to connect; None: as long as ssh's configuration says.
     """
     limit = () if seconds is None else ("timeout", "--kill-after=5", f"{seconds:.0f}")
-    options = () if connect_seconds is None else ("-o", f"ConnectTimeout={connect_seconds:.0f}")
+    # A node that is slow or full once is not lost.
+    tried = "ConnectionAttempts=3" if connect_seconds is None else f"ConnectTimeout={connect_seconds:.0f}"
+    options = ("-o", tried)
     return [*limit, "ssh", "-T", *options, node, f"{NODE_PROGRAM} {command}"]
 
 
