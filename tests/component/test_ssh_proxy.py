@@ -53,7 +53,7 @@ def failure(state: ClusterState, node: Node) -> NodeError:
     session = Session(node, state)
     began = time.monotonic()
     with pytest.raises(NodeError) as raised:
-        session.open()
+        session.open(within=2.0)
     session.close()
     assert time.monotonic() - began < 10
     return raised.value
@@ -77,6 +77,24 @@ def test_what_the_proxy_says_about_its_failure_is_shown_with_a_remedy(
     assert said.strip() in error.details
     assert hint in error.hint
     assert f"through `{program} compute" in error.message
+
+
+@pytest.mark.parametrize(
+    ("said", "tries"),
+    [
+        ("Error while connecting [4003: 'failed to connect to backend'].", 2),
+        ("ssh: connect to host gpu1 port 22: Connection timed out", 2),
+        ("Please run:\n\n  $ gcloud auth login", 1),
+        ("me@gpu1: Permission denied (publickey).", 1),
+    ],
+)
+def test_what_may_pass_is_tried_again_and_a_refusal_is_not(
+    state: ClusterState, tmp_path: Path, said: str, tries: int
+) -> None:
+    program = program_in(tmp_path, f"echo x >>{tmp_path}/tries\ncat >&2 <<'END'\n{said}\nEND\nexit 1")
+    failure(state, node_behind(f"{program} compute start-iap-tunnel digits-0 2222"))
+    made = len((tmp_path / "tries").read_text().splitlines())
+    assert made == 1 if tries == 1 else made >= tries
 
 
 def test_a_traceback_of_the_programs_own_is_left_out(state: ClusterState, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from hvdcloud.lifecycle import logs
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.down import down
 from hvdcloud.remote import connection, ssh
+from hvdcloud.remote.keys import pin
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.state import RunState
 from tests.support.harness import until
@@ -85,6 +86,25 @@ def test_a_node_whose_sshd_is_slow_or_full_is_no_node_that_does_not_answer(
     began = time.monotonic()
     with pytest.raises(NodeError, match="node digits-0 does not answer"):
         session.call("flush", timeout=2.0)
+    assert time.monotonic() - began < 10.0
+
+
+def test_a_node_whose_sshd_starts_again_is_no_node_that_does_not_answer(laptop: Laptop, new_vm: NewVm) -> None:
+    vm = new_vm({"hvdcloud-node": says('{"runs": {}}')})
+    session = Session(vm.node(0), laptop.context([vm])[0].state)
+    vm.restart(seconds=1.5)
+    assert session.call("flush", timeout=30.0) == {"runs": {}}
+    session.close()
+
+
+def test_a_node_with_another_host_key_is_not_tried_again(laptop: Laptop, new_vm: NewVm) -> None:
+    vm, other = new_vm({}), new_vm({})
+    context, _, _ = laptop.context([vm])
+    session = Session(replace(vm.node(0), port=other.node(0).port), context.state)
+    pin(context.state, [replace(other.node(0), host_key=vm.node(0).host_key)])
+    began = time.monotonic()
+    with pytest.raises(NodeError, match="is not the pinned one"):
+        session.call("flush", timeout=60.0)
     assert time.monotonic() - began < 10.0
 
 

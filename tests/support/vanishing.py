@@ -112,6 +112,19 @@ class Vm(paramiko.ServerInterface):
         self._transports.clear()
         self._gone = threading.Event()
 
+    def restart(self, *, seconds: float) -> None:
+        """Nothing listens on its port for that long."""
+        address = self._listener.getsockname()
+        # Else the thread that waits for a connection keeps the port.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+        def listen() -> None:
+            self._listener = socket.create_server(address)
+            threading.Thread(target=self._serve, daemon=True).start()
+
+        threading.Timer(seconds, listen).start()
+
     def cut(self) -> None:
         """Every connection breaks; new ones are taken."""
         for transport in self._transports:

@@ -31,6 +31,7 @@ RETRY_SECONDS = 20.0
 """For so long a host that did not answer is not asked again."""
 ENGINE_SOCKET = "/var/run/docker.sock"
 _POLL_SECONDS = 0.02
+_PAUSE_SECONDS = 0.5
 _CONTROL = "control"
 _SOCKET_STATE = f"""\
 if [ ! -S {ENGINE_SOCKET} ]; then echo missing
@@ -110,13 +111,35 @@ class Connection:
         self._failed = None
 
     def _connect(self) -> None:
+        from tenacity import (
+            Retrying,
+            retry_if_exception_type,
+            sleep_using_event,
+            stop_after_delay,
+            stop_when_event_set,
+            wait_fixed,
+        )
+
         if shutil.which(openssh.PROGRAM) is None:
             raise UsageError("there is no ssh on this machine", hint="install the OpenSSH client")
         self._folder = folder = socket_folder.make()
         control = folder / _CONTROL
+        deadline = time.monotonic() + OPEN_SECONDS
+        attempts = Retrying(
+            retry=retry_if_exception_type(openssh.BusyError),
+            stop=stop_after_delay(OPEN_SECONDS) | stop_when_event_set(self._closing),
+            wait=wait_fixed(_PAUSE_SECONDS),
+            sleep=sleep_using_event(self._closing),
+            reraise=True,
+        )
+        attempts(self._log_in, openssh.shared_connection(self.host, control), folder, deadline)
+        self._call(openssh.forward(control, local=folder / "engine", remote=ENGINE_SOCKET), seconds=COMMAND_SECONDS)
+
+    def _log_in(self, argv: Sequence[str], folder: Path, deadline: float) -> None:
+        """Start the program that keeps the connection. Raises BusyError: the host may take the next one."""
         with (folder / "said").open("wb") as said:
             self._process = subprocess.Popen(
-                openssh.shared_connection(self.host, control),
+                argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=said,
@@ -125,12 +148,13 @@ class Connection:
                 # Ctrl-C must not cut what is still needed to tidy up. Without a terminal it can ask nothing.
                 start_new_session=True,
             )
-        deadline = time.monotonic() + OPEN_SECONDS
         # ssh makes the socket as soon as it has logged in.
-        while not control.exists():
+        while not (folder / _CONTROL).exists():
             if self._closing.is_set():
                 raise NodeError(f"the connection to {self.name} was given up", hint="the same command again")
             if self._process.poll() is not None:
+                assert self._process.stdin is not None
+                self._process.stdin.close()
                 raise openssh.explain(self.host, (folder / "said").read_text(errors="replace"))
             if time.monotonic() > deadline:
                 raise NodeError(
@@ -138,7 +162,6 @@ class Connection:
                     hint=f"{openssh.by_hand(self.host)} shows where it waits",
                 )
             time.sleep(_POLL_SECONDS)
-        self._call(openssh.forward(control, local=folder / "engine", remote=ENGINE_SOCKET), seconds=COMMAND_SECONDS)
 
     def _connect_engine(self, silence: int) -> DockerClient:
         import docker

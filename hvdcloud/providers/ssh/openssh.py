@@ -48,7 +48,13 @@ _OPTIONS = (
     "LogLevel=ERROR",
 )
 _UNKNOWN_KEY = re.compile(r"No \S+ host key is known for (\[?[\w.:-]+\]?(?::\d+)?)")
+_BUSY = re.compile(r"kex_exchange_identification|banner exchange|Connection (reset|closed) by")
+"""What ssh says where sshd has too many connections at once, or is slow."""
 _UNRESOLVED = "Could not resolve hostname"
+
+
+class BusyError(NodeError):
+    """The host's sshd took the connection and ended it; it may take the next one."""
 
 
 def options(host: SshHostConfig, *, control: Path | None = None) -> list[str]:
@@ -134,6 +140,5 @@ def explain(host: SshHostConfig, said: str) -> HvdcloudError:
         )
     if _UNRESOLVED in said:
         return NodeError(f"{name} cannot be found: {last}", hint="check ssh.hosts and ~/.ssh/config", details=details)
-    return NodeError(
-        f"{name} cannot be reached by SSH: {last}", hint=f"{typed} shows whether it is up", details=details
-    )
+    kind = BusyError if _BUSY.search(said) else NodeError
+    return kind(f"{name} cannot be reached by SSH: {last}", hint=f"{typed} shows whether it is up", details=details)

@@ -1,0 +1,68 @@
+"""An sshd that takes a connection and closes it, as with too many at once (MaxStartups), takes the next one."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from hvdcloud.config.ssh import SshHostConfig
+from hvdcloud.errors import NodeError
+from hvdcloud.providers.ssh import connection
+from hvdcloud.providers.ssh.connection import Connection
+from hvdcloud.remote.keys import new_key_pair
+from tests.support.nodes import node_cluster
+
+
+class Busy:
+    """A listener that closes its first connections, and greets the others as sshd does."""
+
+    def __init__(self, closes: int) -> None:
+        self.closes, self.taken = closes, 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                taken, _ = self._listener.accept()
+            except OSError:
+                return
+            self.taken += 1
+            with taken:
+                if self.taken > self.closes:
+                    taken.sendall(b"SSH-2.0-test\r\n")
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.fixture
+def busy() -> Iterator[Busy]:
+    listener = Busy(closes=2)
+    yield listener
+    listener.close()
+
+
+def test_a_peer_that_is_busy_is_not_one_that_another_does_not_reach(busy: Busy) -> None:
+    key = new_key_pair("n").public.rpartition(" ")[0]
+    ports = {"n0": 2222, "n7": busy.port}
+    hosts = [{"name": name, "address": "127.0.0.1", "port": port, "host_key": key} for name, port in ports.items()]
+    request = {"private_key": "key", "public_key": "ssh-ed25519 AAAA mesh", "hosts": hosts, "check": True}
+    with node_cluster() as cluster:
+        assert cluster.verb("n0", "join", payload=request)["unreached"] == {}
+    assert busy.taken == 3
+
+
+def test_a_host_that_is_busy_is_tried_until_its_time_is_over(busy: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "OPEN_SECONDS", 3.0)
+    busy.closes = 1_000
+    host = Connection(SshHostConfig(host="127.0.0.1", port=busy.port, user="nobody"))
+    with pytest.raises(NodeError, match=r"127\.0\.0\.1 (cannot be reached|did not answer) by SSH"):
+        host.run("true")
+    host.close()
+    assert busy.taken > 1
