@@ -115,6 +115,6 @@ def test_a_node_that_asks_for_what_the_project_has_not_gets_nothing(
     context.config._project_dir = tmp_path / "project"
     node = MemberRecord(name="digits-0", cores=4, gpus=0, interface="eth0")
     context.state.save(ClusterRecord(id=cluster.id, nodes=(node,), size=1, version=program.version()))
-    machines.__dict__["bucket_as_seen_by_nodes"] = lambda **_: NodeBucket(bucket="gs://bucket")
+    machines.__dict__["bucket_as_seen_by_nodes"] = lambda _: NodeBucket(bucket="gs://bucket")
     with pytest.raises(NodeError, match="digits-0 asks for files that the project does not have"):
         start(context, cluster, RunOptions())
