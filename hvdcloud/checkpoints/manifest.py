@@ -102,11 +102,6 @@ def run_prefix(cluster: str, run: str) -> str:
     return f"{cluster}/{run}/"
 
 
-def told_name(cluster: str, run: str, what: str) -> str:
-    """The object that is created before a person is told of a run: of its `end`, or of something else."""
-    return f"{run_prefix(cluster, run)}{FOLDER}/told{'' if what == 'end' else f'-{what}'}"
-
-
 def manifest_name(cluster: str, run: str, node: int) -> str:
     return f"{run_prefix(cluster, run)}{FOLDER}/manifest-{node}.json"
 

@@ -91,7 +91,6 @@ def doctor(
     nodes: Nodes = None,
     provider: Provider = None,
     bucket: Bucket = None,
-    notify: Annotated[bool, typer.Option("--notify", help="Send a test message to the addresses of notify.")] = False,
 ) -> None:
     """Check everything that a run needs, before money is spent.
 
@@ -111,7 +110,7 @@ def doctor(
 
     invocation: Invocation = context.obj
     with invocation.context({"nodes": nodes, "provider": provider, "checkpoints.bucket": bucket}) as experiment:
-        invocation.result = result = run_checks(experiment, notify=notify)
+        invocation.result = result = run_checks(experiment)
     invocation.exit_code = result.exit_code
     _show_checks(invocation.console, result)
 

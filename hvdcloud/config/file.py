@@ -259,7 +259,7 @@ def _parsed(text: str, key: Key) -> object:
 
 _LONGEST_VALUE = 60
 _PRIVATE = ("env", "secrets")
-"""Keys of `run` whose values no message shows, as none of `notify`: it may end up in a log."""
+"""Keys of `run` whose values no message shows, as that of `notify`: it may end up in a log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_
 
 from hvdcloud.config.data import DataConfig, DataName, loops, text_allowed
 from hvdcloud.config.gce import L4_MACHINES, GceConfig, GpuConfig
-from hvdcloud.config.notify import NotifyConfig
 from hvdcloud.config.retry import RetryConfig
 from hvdcloud.config.section import Section
 from hvdcloud.config.ssh import SshMachinesConfig
@@ -166,7 +165,12 @@ class Config(Section):
         json_schema_extra=text_allowed,
     )
     limits: LimitsConfig = Field(default_factory=lambda: LimitsConfig())
-    notify: NotifyConfig = Field(default_factory=lambda: NotifyConfig())
+    notify: EnvName | None = Field(
+        default=None,
+        examples=["RUNS_WEBHOOK"],
+        description="name of this machine's environment variable with the https:// address that gets a JSON object by "
+        "POST when a run has ended, from its head; `text` in it is what a Slack webhook shows",
+    )
     local: LocalConfig = Field(default_factory=lambda: LocalConfig())
     ssh: SshMachinesConfig = Field(default_factory=lambda: SshMachinesConfig())
     gce: GceConfig = Field(default_factory=lambda: GceConfig())

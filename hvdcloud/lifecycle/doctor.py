@@ -11,7 +11,6 @@ import docker  # noqa: F401 - its modules import each other, which fails where t
 
 from hvdcloud.checks import DEADLINE_SECONDS, Check, Checked, Finding, Status, fine, run_checks
 from hvdcloud.errors import ExitCode
-from hvdcloud.lifecycle.notify import test
 from hvdcloud.units import counted, some
 
 if TYPE_CHECKING:
@@ -35,12 +34,8 @@ class Examination:
         return sum(check.status is status for check in self.checks)
 
 
-def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS, notify: bool = False) -> Examination:
-    """Run every check side by side, each for `seconds` at most. Nothing is changed, on this machine or elsewhere.
-
-    Args:
-        notify: send a message to the addresses of `notify`.
-    """
+def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examination:
+    """Run every check side by side, each for `seconds` at most. Nothing is changed, on this machine or elsewhere."""
     from hvdcloud.doctor.machine import machine_checks
     from hvdcloud.lifecycle.up import make_spec
 
@@ -50,7 +45,6 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS, notify: bool 
         Check(name="configuration", run=lambda: _configuration(context)),
         *context.platform.checks(spec),
         *machine_checks(context.config, context.platform, state_folder=context.state.dir),
-        *([Check(name="notify test", run=lambda: test(context.config), needs=("notify",))] if notify else []),
     ]
     with context.console.steps() as steps:
 

@@ -15,7 +15,7 @@ from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, Us
 from hvdcloud.json_values import mapping, text
 from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
 from hvdcloud.lifecycle.mirror import bring_from_head, mirroring
-from hvdcloud.lifecycle.notify import is_tried_again, tell_lost
+from hvdcloud.lifecycle.notify import tell_lost
 from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.remote.ssh import CHUNK, MOST_ERRORS, NODE_PROGRAM, Answer, exit_code, has_ended
 from hvdcloud.runs import archive
@@ -197,18 +197,9 @@ class HeadGoneError(NodeError):
 
 
 def follow(
-    context: Context,
-    cluster: Cluster,
-    run_id: str,
-    *,
-    rank: int | None = None,
-    elastic: bool = False,
-    retries: bool = False,
+    context: Context, cluster: Cluster, run_id: str, *, rank: int | None = None, elastic: bool = False
 ) -> Followed:
     """Stream a run's output, or one rank's, until it ends; a lost connection is made again where it broke off.
-
-    Args:
-        retries: the caller may try the run again, and tells people itself if it is lost.
 
     Raises:
         HeadGoneError: the head is gone.
@@ -237,8 +228,7 @@ def follow(
             if gone := _head_is_gone(context, cluster, run_id, warn=warn):
                 # It may have ended because the run had.
                 if (kept := _kept(context, cluster, run_id, start=offset)) is None:
-                    if not retries:
-                        gone = _told(context, cluster, run_id, gone, last_line=reader.last_line)
+                    tell_lost(context, cluster, run_id, gone.message)
                     raise gone from cut.cause
                 state, log = kept
                 for piece in log:
@@ -250,22 +240,6 @@ def follow(
             context.fleet(cluster).head.close()
             time.sleep(1.0)
     return Followed(state=state, log=reader)
-
-
-def _told(context: Context, cluster: Cluster, run_id: str, gone: HeadGoneError, *, last_line: str) -> HeadGoneError:
-    """Tell people that the run is lost, unless another command tries it again; returns what to raise."""
-    try:
-        with context.console.waiting("run", f"{gone.message}; waiting whether another command tries it again"):
-            tried_again = is_tried_again(context, cluster, run_id)
-    except KeyboardInterrupt:
-        return gone
-    if tried_again:
-        return HeadGoneError(
-            f"{gone.message}; another command tries it again",
-            hint=f"hvdcloud logs -f --name {cluster.name} follows the next attempt, once it has begun",
-        )
-    tell_lost(context, cluster, run_id, gone.message, last_lines=[*filter(None, [last_line])])
-    return gone
 
 
 class _CutError(Exception):

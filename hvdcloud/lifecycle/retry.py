@@ -157,7 +157,6 @@ class Retries:
 
     def _attempt(self, options: RunOptions) -> RunResult | _Loss:
         """One run. Raises as `run`."""
-        from hvdcloud.lifecycle.logs import HeadGoneError
         from hvdcloud.lifecycle.run import run
 
         began = time.time()
@@ -169,8 +168,6 @@ class Retries:
             # What a cluster lacked before this command began is the user's to bring back.
             ours = started or self._prepared is not None or self._command == "launch"
             if not ours or not self._lost.lacks_nodes():
-                if started and isinstance(error, HeadGoneError):
-                    self._tell(_Loss(cause=Cause.LOST, reason=error.message, run=started[-1], began=began))
                 raise
             run_id = started[-1] if started else ""
             return _Loss(cause=Cause.LOST, reason=error.message, run=run_id, began=began, error=error)
@@ -186,8 +183,6 @@ class Retries:
             nodes_preempted=result.nodes_preempted,
         )
         if cause is None or self._lost.was_deleted(cause):
-            if result.state == "lost":
-                self._tell(_Loss(cause=Cause.LOST, reason=result.reason, run=result.run, began=began, result=result))
             last = self._ended(_Loss(cause=Cause.LOST, reason=result.reason, run=result.run, began=began))
             last = replace(last, result=result.state, cause=cause.value if cause else None)
             return replace(result, attempts=(*self.attempts, last))
@@ -200,7 +195,6 @@ class Retries:
 
     def _resumed(self, options: RunOptions) -> RunOptions:
         """The options of the next attempt."""
-        options = replace(options, retries=True)
         if (prepared := self._prepared) is None:
             return options
         source = self._source(prepared)
@@ -232,7 +226,6 @@ class Retries:
         )
         if why_not is not None:
             self._context.console.say(f"{attempts[-1].ended(len(attempts))}; it is not tried again: {why_not}")
-            self._tell(loss)
             return False
         earlier = self._prepared
         self._pending = Pending(
@@ -244,21 +237,7 @@ class Retries:
         )
         self._prepared = None
         self._lost.note(self._pending)
-        if seen is not None and loss.run:
-            from hvdcloud.lifecycle.notify import keep_quiet
-
-            keep_quiet(self._context, seen, loss.run)
         return True
-
-    def _tell(self, loss: _Loss) -> None:
-        """Tell people that a run is lost, and not tried again."""
-        from hvdcloud.lifecycle.notify import tell_lost
-
-        seen, result = self._meter.cluster, loss.result
-        if seen is None or not loss.run:
-            return
-        said = [] if result is None else [*result.last_lines] or [*filter(None, [result.last_line])]
-        tell_lost(self._context, seen, loss.run, loss.reason, last_lines=said)
 
     def ends(self, loss: _Loss) -> float:
         """The deadline of all attempts: when the first cluster had to end, in seconds since the epoch."""

@@ -90,7 +90,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         with mirroring(context, cluster), replacing(context, run_id, elastic=elastic):
             if context.config.data:
                 show_data(context, cluster, run_id)
-            final = follow(context, cluster, run_id, elastic=elastic, retries=options.retries)
+            final = follow(context, cluster, run_id, elastic=elastic)
         # The head of a run that was lost may be lost too, and the run may be tried again.
         if not options.down_when_done and final.state.result != "lost":
             # The run has ended: its result is not lost for Ctrl-C.
@@ -124,6 +124,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     check_project(context, options.command)
     early = EarlyChecks(context, replace(make_spec(context), bucket=cluster.bucket), nodes=False)
     environment = {**config.run.env, **_secrets(config)}
+    told_at = notify.address(config)
     hosts = hosts_of(config, record)
     elastic = elastic_limits(config)
     if elastic and options.ranks:
@@ -183,7 +184,6 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         "elastic": elastic is not None,
         "stuck": config.limits.stuck,
         "grace": config.run.grace,
-        **notify.header(config, bucket=cluster.bucket, retries=options.retries),
     }
     indices = {node.name: node.index for node in cluster.nodes}
     slots = {host.name: host.slots for host in hosts}
@@ -225,6 +225,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
                         "node": session.node.index,
                         "slots": slots[session.node.name],
                         **_data_of(data, shares.get(session.node.name)),
+                        **({"notify": told_at} if told_at and not session.node.index else {}),
                     },
                     folder=config.project_dir,
                     code=code,

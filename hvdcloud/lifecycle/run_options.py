@@ -23,5 +23,3 @@ class RunOptions:
     """Let Horovod write down what it does and when."""
     autotune: bool = False
     """Let Horovod look for better parameters of its own."""
-    retries: bool = False
-    """The caller may try the run again, and tells people itself if it is lost."""

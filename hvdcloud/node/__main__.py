@@ -18,7 +18,7 @@ _USAGE = (
     "entrypoint | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
     "logs RUN [--follow] [--offset N] | "
     "state [RUN] | look [--offset N] | stacks RUN | stop RUN | flush | bucket | data | data-state | "
-    "data-fetcher | notify RUN end|cost|head-lost | "
+    "data-fetcher | notify RUN | "
     "leave [WHY] | poweroff | idle | end-if-idle | end-at-limit SECONDS"
 )
 
@@ -108,11 +108,11 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
 
         return serve.main(sys.stdin.buffer, sys.stdout.buffer)
     if verb == "notify":
-        from hvdcloud.node.notify import tell
+        from hvdcloud.node import notify
 
-        if len(rest) != 2:
-            raise UsageError(f"hvdcloud-node {verb} needs a run and a reason", hint=_USAGE)
-        return tell.main(*rest)
+        if len(rest) != 1:
+            raise UsageError(f"hvdcloud-node {verb} needs a run", hint=_USAGE)
+        return notify.main(*rest)
     if verb == "poweroff":
         from hvdcloud.node.mesh import poweroff
 

@@ -11,11 +11,10 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.node import paths, processes
+from hvdcloud.node import notify, paths, processes
 from hvdcloud.node.channel import BEAT_SECONDS
 from hvdcloud.node.elastic.supervisor import ElasticSupervisor
 from hvdcloud.node.files import Lock
-from hvdcloud.node.notify import tell
 from hvdcloud.node.records import active, state
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.finish import after
@@ -163,7 +162,7 @@ def _supervise(request: Request, current: RunState) -> None:
         current.state, current.result, current.ended = "done", "lost", time.time()
         current.reason = f"the run's supervisor failed: {type(error).__name__}: {error}"
         state.write(current)
-        tell.start(request.run, tell.END)
+        notify.start(request.run)
         sys.stderr.write(f"hvdcloud: supervisor of run {request.run}: {error!r}\n")
         raise
 

@@ -121,7 +121,7 @@ def env_file(run: str) -> Path:
 
 
 def notify_file(run: str) -> Path:
-    """Where a person is told of a run (runs/notice.py), by secret addresses; mode 0600; gone when that is done."""
+    """The secret address that is told of a run's end, on its head; mode 0600; gone when that is done."""
     return secret_dir(run) / "notify.json"
 
 

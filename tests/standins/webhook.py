@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import ssl
+import subprocess
+import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 
 from tests.standins.http_server import Server
@@ -22,6 +25,8 @@ TOKEN = "T0PSECRET-a1b2c3"
 class Webhook:
     """What it answers, and what it got."""
 
+    certificate: Path
+    """Its own, which nobody trusts who is not told to."""
     url: str = ""
     answers: list[int | str] = field(default_factory=list)
     """The next ones: a status, or `cut` (no answer), `hang`, `drip` (a byte now and then), `redirect`, `noise`. Then
@@ -37,9 +42,21 @@ class Webhook:
 
 
 @contextmanager
-def webhook(answers: Sequence[int | str] = (), *, tls: ssl.SSLContext | None = None) -> Iterator[Webhook]:
-    """A server on a loopback port for the block."""
-    hook = Webhook(answers=list(answers))
+def webhook() -> Iterator[Webhook]:
+    """A server with TLS on a loopback port for the block."""
+    with tempfile.TemporaryDirectory() as folder:
+        key, certificate = Path(folder, "key.pem"), Path(folder, "certificate.pem")
+        names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+        made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, *names]
+        subprocess.run(made, check=True, capture_output=True)
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(certificate, key)
+        with _serving(Webhook(certificate=certificate), tls) as hook:
+            yield hook
+
+
+@contextmanager
+def _serving(hook: Webhook, tls: ssl.SSLContext) -> Iterator[Webhook]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -68,9 +85,8 @@ def webhook(answers: Sequence[int | str] = (), *, tls: ssl.SSLContext | None = N
             """Quiet."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
-        if tls is not None:
-            server.socket = tls.wrap_socket(server.socket, server_side=True)
-        hook.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}/services/{TOKEN}"
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        hook.url = f"https://127.0.0.1:{server.server_port}/services/{TOKEN}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

@@ -24,7 +24,6 @@ import pytest
 
 from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.runs.horovod_args import Host, default_ranks, elastic_argv
-from hvdcloud.runs.notice import Settings
 from tests.support.harness import until
 from tests.support.nodes import RUN, NodeCluster, gone_afterwards
 
@@ -217,7 +216,6 @@ class ElasticNodes(NodeCluster):
         env: Mapping[str, str] | None = None,
         drives_only: bool = False,
         data: DataRequest | None = None,
-        notify: Settings | None = None,
     ) -> None:
         """Prepare and launch the trainer on all nodes, and wait until all train with each other.
 
@@ -227,10 +225,9 @@ class ElasticNodes(NodeCluster):
             env: of the workers.
             drives_only: the head takes no ranks.
             data: what nodes fetch before that; then nothing is waited for.
-            notify: who is told.
         """
         script = TRAINER.format(base=str(self.base), port=self._port)
-        answers = self.prepare([sys.executable, "-c", script], env=env, elastic=True, data=data, notify=notify)
+        answers = self.prepare([sys.executable, "-c", script], env=env, elastic=True, data=data)
         assert all(answer.get("ok") for answer in answers), answers
         hosts = [Host(name=name, slots=int(index > 0 or not drives_only)) for index, name in enumerate(self.names)]
         request = {

@@ -26,7 +26,6 @@ from typing import Any, TypeVar
 
 from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.files import read_json
-from hvdcloud.runs.notice import Settings
 from tests.support.harness import PATIENCE, until
 from tests.support.warm import NODE, WarmPopen
 
@@ -241,7 +240,7 @@ class NodeCluster:
         resume: str | None = None,
         elastic: bool = False,
         data: DataRequest | None = None,
-        notify: Settings | None = None,
+        notify: str | None = None,
     ) -> list[dict[str, Any]]:
         """`prepare` on every node; the closing lines."""
         self.data = data
@@ -262,7 +261,7 @@ class NodeCluster:
                 "env": dict(env or {}),
                 "resume": resume,
                 "elastic": elastic,
-                **({"notify": notify.to_json()} if notify else {}),
+                **({"notify": notify} if notify and not index else {}),
                 "stuck": self.stuck,
                 "grace": self.grace,
                 **({"data": replace(data, index=index, count=len(self.names)).to_json()} if data else {}),

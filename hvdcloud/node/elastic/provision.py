@@ -20,7 +20,7 @@ from hvdcloud.node import paths
 from hvdcloud.node.elastic.membership import Member
 from hvdcloud.node.files import read_json
 from hvdcloud.node.mesh import ssh
-from hvdcloud.node.records.secrets_file import read_environment, read_notify, write_private
+from hvdcloud.node.records.secrets_file import read_environment, write_private
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.sync import check_wanted, is_unchanged, sha256_of
@@ -55,7 +55,6 @@ class RunBundle(NamedTuple):
             "env": read_environment(run),
             # What the run resumed from is in the memory of the nodes that train.
             "resume": None,
-            **({"notify": notify.to_json()} if (notify := read_notify(run)) is not None else {}),
             "elastic": True,
             "interface": words[words.index(option) + 1] if option in words else None,
             # With as many shares as nodes with ranks began.

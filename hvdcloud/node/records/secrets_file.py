@@ -1,31 +1,29 @@
-"""What only this node's root may read: the ranks' environment with its secrets, and where notices are sent."""
+"""What only this node's root may read: the ranks' environment with its secrets, and the address that is told of the
+run's end."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING
 
 from hvdcloud.errors import UsageError
+from hvdcloud.json_values import text
 from hvdcloud.node import paths
 from hvdcloud.node.files import read_json, write_json
 
-if TYPE_CHECKING:
-    from hvdcloud.runs.notice import Settings
 
-
-def write_private(run: str, *, environment: dict[str, str], notify: Settings | None = None) -> None:
+def write_private(run: str, *, environment: dict[str, str], notify: str | None = None) -> None:
     """Put them where the ranks and the agent of a run find them.
 
     Args:
-        notify: where a person is told of the run.
+        notify: the address that is told of the run's end, on its head.
     """
     folder = paths.secret_dir(run)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     write_json(paths.env_file(run), environment, mode=0o600)
     if notify is not None:
-        write_json(paths.notify_file(run), notify.to_json(), mode=0o600)
+        write_json(paths.notify_file(run), {"address": notify}, mode=0o600)
 
 
 def read_environment(run: str) -> dict[str, str]:
@@ -39,18 +37,13 @@ def read_environment(run: str) -> dict[str, str]:
     return value
 
 
-def read_notify(run: str) -> Settings | None:
-    """Where a person is told of a run; None: nowhere, or that is done."""
-    found = read_json(paths.notify_file(run))
-    if found is None:
-        return None
-    from hvdcloud.runs.notice import Settings
-
-    return Settings.from_json(found)
+def read_notify(run: str) -> str | None:
+    """The address that is told of a run's end; None: there is none, or that is done."""
+    return text((read_json(paths.notify_file(run)) or {}).get("address")) or None
 
 
 def forget_notify(run: str) -> None:
-    """Delete where a person is told of a run."""
+    """Delete the address that is told of a run's end."""
     paths.notify_file(run).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         paths.secret_dir(run).rmdir()

@@ -29,13 +29,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hvdcloud.node import paths, processes
+from hvdcloud.node import notify, paths, processes
 from hvdcloud.node.channel import BEAT_SECONDS, Caller, Channel, Listener, Mailbox, turn
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.monitor.sampler import Sampler
-from hvdcloud.node.notify import tell
 from hvdcloud.node.records import active, state
-from hvdcloud.node.records.secrets_file import forget, forget_notify
+from hvdcloud.node.records.secrets_file import forget
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.data import wait_for_data
 from hvdcloud.node.run.look import Looker
@@ -83,7 +82,6 @@ class Agent:
         self._resetting = False
         self._ending = False
         self._orphaned = ""
-        self._lost_head = False
         self._grace_ends: float | None = None
         """When ranks that were told to end are killed, in monotonic seconds; None: they were not told."""
         self._saves_until: float | None = None
@@ -124,7 +122,6 @@ class Agent:
                 beaten = now
             self._check_quiet(now)
             if not self._ending and now - self._heard > self._silence:
-                self._lost_head = True
                 self._end(f"no heartbeat from the head for {self._silence:.0f} s")
         self._say_goodbye(self._finished)
 
@@ -181,7 +178,6 @@ class Agent:
         if self._lease.closed:
             self._told_to_finish.set()
             self._selector.unregister(self._lease.read_fd)
-            self._lost_head |= not self._ending
             self._end("the connection to the head is gone")
 
     def _ranks(self) -> dict[int, int]:
@@ -403,16 +399,10 @@ class Agent:
             select.select([self._lease.read_fd], writing, [], deadline - time.monotonic())
             self._lease.receive()
             self._lease.flush()
-        if self._spec.node:
-            self._tell_of_lost_head()
-        elif self._orphaned and state.record_orphaned_end(self._spec.run, ranks=self._records, report=report):
-            tell.start(self._spec.run, tell.END)
-
-    def _tell_of_lost_head(self) -> None:
-        if self._lost_head:
-            tell.start(self._spec.run, tell.HEAD_LOST)
-        else:
-            forget_notify(self._spec.run)
+        if self._spec.node or not self._orphaned:
+            return
+        if state.record_orphaned_end(self._spec.run, ranks=self._records, report=report):
+            notify.start(self._spec.run)
 
 
 def main(run: str, *, probe: bool = False) -> int:

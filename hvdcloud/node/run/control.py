@@ -7,10 +7,9 @@ import time
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, NodeError
-from hvdcloud.node import paths, processes
+from hvdcloud.node import notify, paths, processes
 from hvdcloud.node.channel import ask_agent
 from hvdcloud.node.files import lock_holder, read_json
-from hvdcloud.node.notify import tell
 from hvdcloud.node.records import active, state
 from hvdcloud.node.records.secrets_file import forget
 from hvdcloud.node.records.spec import Spec
@@ -127,7 +126,7 @@ def wait_for_logs() -> None:
     for ended in state.read_all():
         if ended.done and ended.ended:
             archive.wait_kept(ended.run, seconds=ended.ended + LOG_SECONDS - time.time())
-            tell.wait_told(ended.run, seconds=ended.ended + tell.WAIT_SECONDS - time.time())
+            notify.wait_told(ended.run, seconds=ended.ended + notify.WAIT_SECONDS - time.time())
 
 
 def _wait_for_agent(run: str, *, seconds: float) -> None:

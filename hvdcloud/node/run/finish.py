@@ -10,8 +10,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from hvdcloud.node import notify
 from hvdcloud.node.mesh import poweroff
-from hvdcloud.node.notify import tell
 from hvdcloud.node.records import active
 from hvdcloud.node.uploads import archive
 from hvdcloud.runs.reports import UploadReport
@@ -48,13 +48,13 @@ def left_out_note(node: str, names: Sequence[str]) -> str:
 def after(ended: RunState) -> None:
     """Do what is left to do after a run that is done."""
     until = time.monotonic() + GRACE_SECONDS
-    told_by = time.monotonic() + tell.WAIT_SECONDS
-    tell.start(ended.run, tell.END)
+    told_by = time.monotonic() + notify.WAIT_SECONDS
+    notify.start(ended.run)
     keep_log(ended)
     if not _nodes_go(ended):
         return
     time.sleep(max(0.0, until - time.monotonic()))
-    tell.wait_told(ended.run, seconds=told_by - time.monotonic())
+    notify.wait_told(ended.run, seconds=told_by - time.monotonic())
     if active.active_run() is not None:
         return
     poweroff.write_line(f"switching off: run {ended.run} has ended and its checkpoints are in the bucket")

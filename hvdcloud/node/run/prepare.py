@@ -7,7 +7,7 @@ import json
 import sys
 import tarfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from hvdcloud.checkpoints.names import WORKSPACE
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
@@ -20,9 +20,6 @@ from hvdcloud.node.run.sync import Entry, Sync
 from hvdcloud.node.uploads.outputs import Outputs, set_aside
 from hvdcloud.node.uploads.restore import gather, restore
 from hvdcloud.node.uploads.run_bucket import open_run_bucket
-
-if TYPE_CHECKING:
-    from hvdcloud.runs.notice import Settings
 
 _END_OF_ARCHIVE = 1024
 """Bytes: a tar archive ends with two empty blocks."""
@@ -68,8 +65,7 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
     except BaseException:
         sync.abandon()
         raise
-    notify = _notify(header)
-    write_private(spec.run, environment=environment, notify=notify)
+    write_private(spec.run, environment=environment, notify=header.get("notify"))
     checkpoints = paths.checkpoints_dir(spec.run)
     checkpoints.mkdir(parents=True, exist_ok=True)
     Outputs(spec.run, spec.workspace_bytes).begin()
@@ -79,15 +75,6 @@ def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
     (paths.run_dir(spec.run) / "ranks").mkdir(parents=True, exist_ok=True)
     spec.save()
     return {"ok": True, "restored": restored}
-
-
-def _notify(header: dict[str, Any]) -> Settings | None:
-    """Where a person is told of the run; None: nowhere."""
-    if header.get("notify") is None:
-        return None
-    from hvdcloud.runs.notice import Settings
-
-    return Settings.from_json(header["notify"])
 
 
 def refuse_while_active() -> None:

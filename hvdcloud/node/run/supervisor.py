@@ -17,7 +17,6 @@ from typing import Any
 
 from hvdcloud.node import processes
 from hvdcloud.node.channel import turn
-from hvdcloud.node.notify import tell
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.finish import announcements, left_out_note, not_uploaded
@@ -84,7 +83,6 @@ class Supervisor:
         self._turned = time.monotonic()
         self._waits_for_data = request.data is not None
         self._began = time.monotonic()
-        self._cost_at = tell.cost_at(current)
         self._watch = RankWatch(request.run, request.stuck, self._leases)
 
     def run(self) -> None:
@@ -94,9 +92,6 @@ class Supervisor:
         self._begin()
         while not self._is_over():
             self._turn(self._request.beat)
-            if time.time() >= self._cost_at:
-                self._cost_at = float("inf")
-                tell.start(self._request.run, tell.COST)
         self._finish()
 
     def _begin(self) -> None:
