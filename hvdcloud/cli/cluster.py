@@ -274,3 +274,24 @@ def ssh(
     with invocation.context() as experiment:
         argv = ssh_argv(experiment, node, words)
     os.execv(argv[0], argv)
+
+
+def forward(
+    context: typer.Context, port: Annotated[int, typer.Argument(metavar="PORT", min=1, max=65535, help="The port.")]
+) -> None:
+    """Show what a port of the head serves, such as TensorBoard or Jupyter, at localhost.
+
+    The port of this machine leads to the head's port of the same number until Ctrl-C. It is an SSH connection: while it
+    lasts, the nodes are not idle.
+
+    \b
+    Example:
+      $ hvdcloud forward 6006
+    """
+    from hvdcloud.lifecycle.ssh import forward_argv
+
+    invocation: Invocation = context.obj
+    with invocation.context() as experiment:
+        argv = forward_argv(experiment, port)
+        experiment.console.say(f"localhost:{port} leads to port {port} of the head until Ctrl-C")
+    os.execv(argv[0], argv)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from hvdcloud.cli import cluster, forward, history, image, offers, project, runs, setup, stacks, status, top
+from hvdcloud.cli import cluster, history, image, offers, project, runs, setup, status, top
 from hvdcloud.cli.app import GLOBAL, Invocation, app, keep
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError, UsageError
 
@@ -27,8 +27,8 @@ _COMMANDS = {
     "Start": (project.init, project.doctor, runs.launch, project.config_app),
     "Run": (cluster.up, runs.run, cluster.resize, image.build, image.push),
     "Look": (
-        *(status.status, top.top, runs.logs, stacks.stacks, runs.report, history.history),
-        *(cluster.list_clusters, cluster.ssh, forward.forward),
+        *(status.status, top.top, runs.logs, runs.stacks, runs.report, history.history),
+        *(cluster.list_clusters, cluster.ssh, cluster.forward),
     ),
     "Clean up": (runs.stop, runs.pull, cluster.down),
     "Cloud": (setup.setup, offers.offers),

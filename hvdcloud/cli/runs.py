@@ -220,6 +220,25 @@ def price(platform: Platform, cost: Cost | None, *, since: str = "") -> str:
     return f"{dollars(cost.dollars)} {since}".rstrip()
 
 
+def stacks(context: typer.Context, run: Run = None) -> None:
+    """Show where every rank is: its calls in Python and native code.
+
+    Ranks at the same place are shown once, from the deepest line of your own code inwards. The run continues. Of a run
+    that was ended because it was stuck, the stacks of that moment are shown. --json has every thread.
+
+    \b
+    Example:
+      $ hvdcloud stacks
+    """
+    from hvdcloud.lifecycle.stacks import stacks as take
+
+    invocation: Invocation = context.obj
+    with invocation.context() as experiment:
+        invocation.result = result = take(experiment, run)
+        for group in result.groups:
+            invocation.console.answer("\n".join([group.text, *(f"  {line}" for line in group.lines)]))
+
+
 def logs(
     context: typer.Context,
     run: Run = None,

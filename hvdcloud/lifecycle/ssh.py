@@ -37,6 +37,19 @@ def ssh_argv(context: Context, node: str, command: Sequence[str]) -> list[str]:
         UsageError: no such cluster or node, or no ssh on this machine.
         NodeError: the node does not run.
     """
+    argv = _argv(context, node)
+    if not command:
+        return argv
+    text = command[0] if len(command) == 1 else shlex.join(command)
+    return [*argv, f"cd /workspace 2>/dev/null; {text}"]
+
+
+def forward_argv(context: Context, port: int) -> list[str]:
+    """The OpenSSH command line that leads a port of this machine to the head's; raises as `ssh_argv`."""
+    return _argv(context, "0", ["-N", "-o", "ExitOnForwardFailure=yes", "-L", f"{port}:localhost:{port}"])
+
+
+def _argv(context: Context, node: str, options: Sequence[str] = ()) -> list[str]:
     found = find_node(context, node)
     if found.address is None and found.proxy_command is None:
         raise NodeError(f"node {found.name} is {found.state.value}", hint=f"hvdcloud status --name {context.name}")
@@ -44,8 +57,4 @@ def ssh_argv(context: Context, node: str, command: Sequence[str]) -> list[str]:
     if program is None:
         raise UsageError("there is no ssh on this machine", hint="install the OpenSSH client")
     # Without --, ssh takes what follows the host's name for options of its own, as long as it begins with a dash.
-    argv = [program, "-F", str(context.state.ssh_config), "--", found.name]
-    if not command:
-        return argv
-    text = command[0] if len(command) == 1 else shlex.join(command)
-    return [*argv, f"cd /workspace 2>/dev/null; {text}"]
+    return [program, "-F", str(context.state.ssh_config), *options, "--", found.name]

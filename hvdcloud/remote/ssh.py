@@ -112,24 +112,6 @@ class Session:
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise self._lost(words(error) or type(error).__name__) from error
 
-    def dial(self, port: int, *, within: float = CONNECT_SECONDS) -> Channel:
-        """A connection to a program that listens on this port of the node's localhost.
-
-        Raises:
-            NothingListensError: none does, or the node's sshd refuses.
-            NodeError: the connection is lost.
-        """
-        transport = self.open()
-        try:
-            with hanging_up_after(within, transport):
-                return transport.open_channel("direct-tcpip", ("localhost", port), ("127.0.0.1", 0))
-        except paramiko.ChannelException as error:
-            raise NothingListensError(
-                f"nothing listens on port {port} of node {self.node.name}: {words(error)}",
-                hint=f"hvdcloud ssh {self.node.index} opens a shell there",
-            ) from error
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self._lost(words(error) or type(error).__name__) from error
 
     def run(
         self,
@@ -247,10 +229,6 @@ class NodeRefusedError(NodeError):
     def __init__(self, message: str, *, hint: str, details: str, answer: dict[str, Any]) -> None:
         super().__init__(message, hint=hint, details=details)
         self.answer = answer
-
-
-class NothingListensError(NodeError):
-    """No program of the node listens on a port."""
 
 
 class Fleet:

@@ -17,7 +17,7 @@ from hvdcloud.cluster.files import write_private
 from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.cluster.state import ClusterState
 from hvdcloud.errors import NodeError
-from hvdcloud.lifecycle.ssh import ssh_argv
+from hvdcloud.lifecycle.ssh import forward_argv, ssh_argv
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.proxy import Proxy
 from hvdcloud.remote.ssh import Session
@@ -191,6 +191,15 @@ def test_the_users_command_keeps_its_quotes_on_the_node(state: ClusterState, wor
     assert text.startswith("cd /workspace 2>/dev/null; ")
     assert subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout == said
     assert ssh_argv(context, "0", [])[-1] == node.name, "a shell, which starts there by itself"
+
+
+def test_a_port_is_forwarded_by_the_same_ssh_as_a_shell_and_to_localhost_alone(state: ClusterState) -> None:
+    context: Any = SimpleNamespace(
+        cluster=lambda: SimpleNamespace(name="digits", nodes=(node_behind("true"),)), record=lambda _: None, state=state
+    )
+    shell, argv = ssh_argv(context, "0", []), forward_argv(context, 6006)
+    assert [word for word in argv if word in shell] == shell
+    assert argv[argv.index("-L") + 1] == "6006:localhost:6006"
 
 
 @pytest.mark.parametrize("option", ["-oProxyCommand=touch MARK", "-oLocalCommand=x", "-F/dev/null", "-V", "--"])

@@ -87,10 +87,6 @@ class Vm(paramiko.ServerInterface):
         """A program was started."""
         self.slow: list[float] = []
         """Seconds until the next connections are greeted; 0: they are closed, as by an sshd with too many."""
-        self.services: dict[int, int] = {}
-        """The ports of its localhost on which programs listen; each is a port of this machine."""
-        self._led: dict[tuple[threading.Thread, int], int] = {}
-        """The ports that channels lead to."""
         threading.Thread(target=self._serve, daemon=True).start()
 
     def node(self, index: int) -> Node:
@@ -125,15 +121,6 @@ class Vm(paramiko.ServerInterface):
 
         threading.Timer(seconds, listen).start()
 
-    def cut(self) -> None:
-        """Every connection breaks; new ones are taken."""
-        for transport in self._transports:
-            transport.close()
-
-    @property
-    def connections(self) -> int:
-        return sum(transport.is_active() for transport in self._transports)
-
     def close(self) -> None:
         self._gone.set()
         self._listener.close()
@@ -159,31 +146,6 @@ class Vm(paramiko.ServerInterface):
     def check_channel_request(self, kind: str, chanid: int) -> int:
         return paramiko.common.OPEN_SUCCEEDED
 
-    def check_channel_direct_tcpip_request(self, chanid: int, origin: Any, destination: tuple[str, int]) -> int:
-        host, port = destination
-        if host != "localhost":
-            return paramiko.common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
-        if port not in self.services:
-            return paramiko.common.OPEN_FAILED_CONNECT_FAILED
-        # It is the transport's thread that asks.
-        transport = threading.current_thread()
-        self._led[transport, chanid] = self.services[port]
-        threading.Thread(target=self._lead, args=(transport,), daemon=True).start()
-        return paramiko.common.OPEN_SUCCEEDED
-
-    def _lead(self, transport: paramiko.Transport) -> None:
-        # Whichever comes next: as many threads as channels take one each. Those of programs are among them.
-        port = None
-        while port is None and transport.is_active():
-            # None also where another thread was faster.
-            if (channel := transport.accept(1)) is not None:
-                port = self._led.pop((transport, channel.chanid), None)
-        if port is None:
-            return
-        with socket.create_connection(("127.0.0.1", port)) as service, channel:
-            threading.Thread(target=_copy, args=(channel.recv, service.sendall), daemon=True).start()
-            _copy(service.recv, channel.sendall)
-
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
         return paramiko.common.AUTH_SUCCESSFUL
 
@@ -199,12 +161,6 @@ class Vm(paramiko.ServerInterface):
         # A client that has read enough closes the connection, whatever the program still has to say.
         with contextlib.suppress(EOFError):
             program(channel)
-
-
-def _copy(read: Callable[[int], bytes], write: Callable[[bytes], object]) -> None:
-    with contextlib.suppress(OSError):
-        while data := read(1 << 16):
-            write(data)
 
 
 def says(text: str, *, error: str = "", after: float = 0.0) -> Program:
