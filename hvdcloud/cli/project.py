@@ -38,7 +38,7 @@ def init(
         str | None,
         typer.Option(
             metavar="TEMPLATE",
-            help="The template: torch, keras, torch-elastic, keras-elastic, torch-data, keras-data or bench.",
+            help="The template: torch, torch-elastic, keras or bench.",
             show_default="torch",
             autocompletion=complete.templates,
         ),
@@ -82,7 +82,7 @@ def show_init(console: Console, result: InitResult) -> None:
     for note in result.notes:
         _print(console, "note: ", note, indent="      ")
     go = [f"cd {shlex.quote(str(result.folder))}"] if result.folder != Path() else []
-    prepare = ["hvdcloud setup"] if result.gpus else list(result.before)
+    prepare = ["hvdcloud setup"] if result.gpus else []
     console.answer(f"next: {' && '.join([*go, *prepare, 'hvdcloud launch'])}")
 
 

@@ -16,10 +16,9 @@ from hvdcloud.errors import UsageError
 from hvdcloud.project_files import GITIGNORE
 from hvdcloud.training_script import TrainingScript, read_script, training_scripts
 
-TEMPLATES = ("torch", "keras", "torch-elastic", "keras-elastic", "torch-data", "keras-data", "bench")
+TEMPLATES = ("torch", "torch-elastic", "keras", "bench")
 _TEMPLATE_OF = {"torch": "torch", "tensorflow": "keras"}
 _REQUIREMENTS = "requirements.txt"
-_MAKE_DATA = "make_data.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,6 @@ class InitResult:
         choices: what hvdcloud.yaml says of an existing script.
         notes: what that script lacks.
         gpus: of each node.
-        before: commands to type before the first run.
     """
 
     folder: Path
@@ -51,7 +49,6 @@ class InitResult:
     choices: Sequence[Choice] = ()
     notes: Sequence[str] = ()
     gpus: int
-    before: Sequence[str] = ()
 
 
 def init(folder: Path, *, template: str | None, name: str | None, gpus: int = 0) -> InitResult:
@@ -63,26 +60,17 @@ def init(folder: Path, *, template: str | None, name: str | None, gpus: int = 0)
         gpus: of each node; 0: nodes without GPUs.
 
     Raises:
-        UsageError: no such template, a file exists already, or GPUs for a template whose data is on this machine.
+        UsageError: no such template, or a file exists already.
     """
     contents = _template(template or "torch")
     kept = [entry for entry in contents if (folder / entry).exists()]
     if kept not in ([], [GITIGNORE]) or template is None:
         _refuse_beside(folder, kept)
     name = name or _name_from(folder)
-    values = {"name": name}
-    if makes_data := _MAKE_DATA in contents:
-        if gpus:
-            message = f"template {template} trains on a folder of this machine, which nodes with GPUs do not have"
-            hint = f"hvdcloud init --template {template}; a comment in its hvdcloud.yaml says how data get to a bucket"
-            raise UsageError(message, hint=hint)
-        # A file may name no folder by a path that depends on where it is read.
-        values |= {f"data.{each}": (folder.resolve() / "data" / each).as_uri() for each in ("train", "test")}
-    contents[CONFIG_FILE] = _configuration(contents[CONFIG_FILE], values, gpus=gpus)
+    contents[CONFIG_FILE] = _configuration(contents[CONFIG_FILE], {"name": name}, gpus=gpus)
     contents = {entry: text for entry, text in contents.items() if entry not in kept}
     _write(folder, contents)
-    before = [f"python3 {_MAKE_DATA}"] if makes_data else []
-    return InitResult(folder=folder, name=name, files=sorted(contents), kept=kept, gpus=gpus, before=before)
+    return InitResult(folder=folder, name=name, files=sorted(contents), kept=kept, gpus=gpus)
 
 
 def init_script(
@@ -162,13 +150,8 @@ def _notes(found: TrainingScript, script: str, *, framework: str, has_requiremen
 def _template(name: str) -> dict[str, str]:
     if name not in TEMPLATES:
         raise UsageError(f"there is no template {name!r}", hint=f"one of: {', '.join(TEMPLATES)}")
-    templates = files("hvdcloud") / "templates"
-    shared = [templates / _MAKE_DATA] if name.endswith("-data") else []
-    return {
-        entry.name: entry.read_text(encoding="utf-8")
-        for entry in (*(templates / name).iterdir(), *shared)
-        if entry.is_file()
-    }
+    entries = (files("hvdcloud") / "templates" / name).iterdir()
+    return {entry.name: entry.read_text(encoding="utf-8") for entry in entries if entry.is_file()}
 
 
 def _refuse_beside(folder: Path, taken: Sequence[str]) -> None:

@@ -131,10 +131,7 @@ def test_init_writes_a_project_and_never_overwrites(project: Project) -> None:
 
 @pytest.mark.parametrize(
     ("template", "framework"),
-    [
-        *[("torch", "torch"), ("keras", "tensorflow"), ("torch-elastic", "torch"), ("keras-elastic", "tensorflow")],
-        *[("torch-data", "torch"), ("keras-data", "tensorflow")],
-    ],
+    [("torch", "torch"), ("keras", "tensorflow"), ("torch-elastic", "torch")],
 )
 def test_init_writes_the_template_that_is_asked_for(project: Project, template: str, framework: str) -> None:
     project.hvdcloud("init", "x", "--template", template)

@@ -106,7 +106,7 @@ def test_the_name_alone_prints_the_help(project: Project) -> None:
     ("words", "values"),
     [
         ("hvdcloud init --template ", list(TEMPLATES)),
-        ("hvdcloud init --template k", ["keras", "keras-elastic", "keras-data"]),
+        ("hvdcloud init --template k", ["keras"]),
         ("hvdcloud up --provider ", ["local", "ssh", "gce"]),
         ("hvdcloud --name ", ["digits", "letters"]),
         ("hvdcloud down --name ", ["digits", "letters"]),

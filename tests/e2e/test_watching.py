@@ -114,8 +114,7 @@ server.serve_forever()
     with webhook() as hook:
         for name in ("key.pem", "certificate.pem"):
             head.exec_run(["sh", "-c", f'echo "$1" > /tmp/{name}', "", (hook.certificate.parent / name).read_text()])
-    program = head.exec_run(["sh", "-c", "head -1 $(command -v hvdcloud-node)"]).output.decode().strip()
-    head.exec_run([program.removeprefix("#!"), "-c", receiver], detach=True)
+    head.exec_run(["/opt/hvdcloud/venv/bin/python", "-c", receiver], detach=True)
     often = {"keep_every": 0.2}
     project.configure(checkpoints=often, notify="RUNS_HOOK")
     assert "RUNS_HOOK is not set" in project.hvdcloud("run", "--", "true", expect=2).err
