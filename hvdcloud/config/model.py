@@ -256,8 +256,7 @@ class Config(Section):
     def _spot_nodes_follow_from_the_run(self) -> Config:
         if self.gce.spot is None:
             # A provider sees this section only.
-            retried = self.run.retry is not None and "preempted" in self.run.retry.on
-            spot = "workers" if self.run.elastic else "all" if retried else "none"
+            spot = "workers" if self.run.elastic else "all" if self.run.retry else "none"
             chosen = self.gce.model_copy(update={"spot": spot})
             object.__setattr__(self, "gce", chosen)
         return self

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, get_args
 from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -114,10 +114,6 @@ ProjectPath = Annotated[str, Field(min_length=1), HostPath]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 Command = Annotated[str, AfterValidator(_shell_words)]
 Text = Annotated[str, Field(min_length=1)]
-
-T = TypeVar("T")
-Choices = Annotated[list[T], Field(min_length=1), AfterValidator(lambda chosen: list(dict.fromkeys(chosen)))]
-"""At least one of several words, each once."""
 
 # pydantic's type of error → what to write; fields are those of its context.
 _WRITE = {

@@ -219,8 +219,6 @@ class Retries:
         why_not = policy.refusal(
             attempts=len(attempts),
             most=self._config.max,
-            on=self._config.on,
-            cause=loss.cause,
             left=left,
             dollars_per_hour=self._dollars_per_hour,
         )
@@ -334,7 +332,7 @@ class Retries:
 
     @property
     def _waits_for_room(self) -> bool:
-        return self._config is not None and "no-capacity" in self._config.on
+        return self._config is not None
 
     def _source(self, pending: Pending) -> str | None:
         """The newest of its runs of which the bucket has something; None: it has nothing."""

@@ -40,7 +40,7 @@ class Attempt:
     result: str
     """succeeded | failed | stopped | lost"""
     cause: str | None = None
-    """What it was lost by, as in `run.retry.on`; None: it was not lost."""
+    """What it was lost by; None: it was not lost."""
     reason: str = ""
     seconds: float = 0.0
     """From its start until it had ended, with the deletion of its nodes if another one follows."""
@@ -95,8 +95,6 @@ def refusal(
     *,
     attempts: int,
     most: int,
-    on: Collection[str],
-    cause: Cause,
     left: Left,
     dollars_per_hour: float,
 ) -> str | None:
@@ -105,11 +103,8 @@ def refusal(
     Args:
         attempts: made so far.
         most: `run.retry.max`.
-        on: `run.retry.on`.
         dollars_per_hour: of the cluster that was lost; the next one may cost as much.
     """
-    if cause.value not in on:
-        return f"run.retry.on does not have {cause.value}"
     if attempts > most:
         return f"it was tried again {counted(most, 'time')}, which is run.retry.max"
     if left.seconds < LEAST_SECONDS:

@@ -64,8 +64,6 @@ def why_not(**changed: Any) -> str | None:
     given: dict[str, Any] = {
         "attempts": 1,
         "most": 3,
-        "on": ["preempted", "lost"],
-        "cause": Cause.LOST,
         "left": Left(seconds=3600.0, dollars=1.43),
         "dollars_per_hour": 1.50,
     }
@@ -76,12 +74,6 @@ def test_a_run_is_tried_again_as_often_as_max_says() -> None:
     assert why_not(attempts=3) is None
     assert why_not(attempts=4) == "it was tried again 3 times, which is run.retry.max"
     assert why_not(attempts=2, most=1) == "it was tried again 1 time, which is run.retry.max"
-
-
-def test_only_what_on_names_is_tried_again() -> None:
-    assert why_not(on=["preempted"]) == "run.retry.on does not have lost"
-    assert why_not(on=["preempted"], cause=Cause.PREEMPTED) is None
-    assert why_not(on=["no-capacity"], cause=Cause.PREEMPTED) == "run.retry.on does not have preempted"
 
 
 def test_no_attempt_begins_that_the_money_does_not_last_for() -> None:
