@@ -279,7 +279,7 @@ def ssh(
 def forward(
     context: typer.Context, port: Annotated[int, typer.Argument(metavar="PORT", min=1, max=65535, help="The port.")]
 ) -> None:
-    """Show what a port of the head serves, such as TensorBoard or Jupyter, at localhost.
+    """Show a port of the head at localhost.
 
     The port of this machine leads to the head's port of the same number until Ctrl-C. It is an SSH connection: while it
     lasts, the nodes are not idle.

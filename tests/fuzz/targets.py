@@ -25,7 +25,6 @@ from hvdcloud.config.file import load
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.errors import answer_error, operation_errors
 from hvdcloud.json_values import mapping
-from hvdcloud.lifecycle import stacks
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.logs import read_log
 from hvdcloud.lifecycle.top import View, _Watch
@@ -51,6 +50,7 @@ from hvdcloud.runs.log_lines import JobLines, RankLines
 from hvdcloud.runs.notice import message
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.reports import RankRecord, UploadReport, instant, json_lines
+from hvdcloud.runs.stacks import RankStacks, grouped
 from hvdcloud.runs.state import About, Event, RunState
 from hvdcloud.visible import JobText, visible
 from tests.fuzz.hostile import document, lines
@@ -308,8 +308,7 @@ def reply(data: bytes) -> None:
     for state in Context.run_states(context, cluster):
         assert state.run
         _sayable(state.reason, read_log(context, cluster, RunState(run=_RUN)).log.last_line)
-    with contextlib.suppress(HvdcloudError):
-        _sayable(stacks._of_ended(context, _RUN, found))
+    _sayable(*(group.text for group in grouped(RankStacks.all_from_json(found.get("ranks")))))
 
 
 _LABELS: Mapping[str, Any] = {
