@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants witnesses bench bench-boot bench-data bench-elastic bench-gce bench-images bench-own-machines bench-preemption bench-slow-ranks bench-step-cost bench-zstd lock lock-images clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants witnesses bench bench-boot bench-elastic bench-gce bench-images bench-own-machines bench-preemption bench-slow-ranks bench-step-cost bench-zstd lock lock-images clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -134,9 +134,6 @@ bench-slow-ranks: setup base-image ## what counting the waits of ranks costs a t
 
 bench-step-cost: setup base-image ## what a training step costs, against horovodrun started by hand
 	@$(BIN)/python -m tests.bench.step_cost
-
-bench-data: setup ## a data set onto a node, against gcloud storage cp and transfer_manager
-	@$(BIN)/python -m tests.bench.data
 
 bench-images: setup base-image registry ## what images cost: bytes by layer, seconds to build, push and pull
 	@$(BIN)/python -m tests.bench.images

@@ -112,7 +112,6 @@ class Session:
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise self._lost(words(error) or type(error).__name__) from error
 
-
     def run(
         self,
         command: str,

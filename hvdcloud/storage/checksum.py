@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import errno
-import functools
 import os
 import re
 import stat
-from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
 
@@ -44,41 +42,6 @@ def crc32c_of_bytes(data: bytes) -> str:
 def crc32c_text(value: int) -> str:
     """As Cloud Storage writes it."""
     return base64.b64encode(value.to_bytes(4, "big")).decode("ascii")
-
-
-def combined_crc32c(first: int, second: int, *, second_size: int) -> int:
-    """The CRC32C of two runs of bytes, one after the other, of which the second has `second_size` bytes.
-
-    Zeros that follow bytes are a linear map of their CRC; squaring the map of one zero doubles their number
-    (crc32_combine of zlib, with Castagnoli's polynomial).
-    """
-    return _applied(_zeros(second_size), first) ^ second
-
-
-@functools.lru_cache(maxsize=16)
-def _zeros(count: int) -> Sequence[int]:
-    """The map of that many zero bytes, by columns: what takes long, and is the same for all ranges of one size."""
-    total: list[int] = [1 << bit for bit in range(32)]
-    # The map of one zero bit.
-    power = [0x82F63B78, *(1 << bit for bit in range(31))]
-    bits = 8 * count
-    while bits:
-        if bits & 1:
-            total = [_applied(power, column) for column in total]
-        bits >>= 1
-        power = [_applied(power, column) for column in power]
-    return total
-
-
-def _applied(columns: Sequence[int], value: int) -> int:
-    total = 0
-    for column in columns:
-        if not value:
-            break
-        if value & 1:
-            total ^= column
-        value >>= 1
-    return total
 
 
 def open_plain(path: Path) -> FileIO:

@@ -163,7 +163,7 @@ class GcsBucket:
             item.target.parent.mkdir(parents=True, exist_ok=True)
             blob = self._bucket.blob(self._full(item.name), generation=item.generation)
             if workers is None:
-                blob.download_to_filename(str(partial), checksum="crc32c", **self._kwargs)
+                blob.download_to_filename(str(partial), checksum="crc32c", raw_download=True, **self._kwargs)
             else:
                 self._download_slices(blob, item, partial, workers=workers)
             settle(partial, item)
@@ -191,7 +191,7 @@ class GcsBucket:
             worker_type=transfer_manager.THREAD,
             max_workers=workers,
             crc32c_checksum=False,  # `settle` takes it, of what is on the disk
-            download_kwargs=dict(self._kwargs),
+            download_kwargs={"raw_download": True, **self._kwargs},
         )
 
     # -- writing ---------------------------------------------------------------------------------------------------

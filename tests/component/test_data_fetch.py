@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import itertools
 import json
 import os
-import ssl
 import subprocess
 import threading
-import time
 import urllib.request
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
-import google_crc32c
 import pytest
 
 from hvdcloud.errors import ExitCode
-from hvdcloud.node.data.plan import range_line
 from hvdcloud.node.data.sets import FAILED, FETCHING, READY, DataSet
-from hvdcloud.storage.checksum import combined_crc32c, crc32c_of_bytes, crc32c_text
 from tests.standins.storage.server import StorageServer, running_server
 from tests.support.data_node import PREFIX, DataNode, delete, downloads, plant, put
-from tests.support.generated_listing import generated_listing
-from tests.support.harness import until
-from tests.support.http_server import Asked, Reply, answering
-
-RANGE = 16 << 20
 
 
 @pytest.fixture
@@ -108,8 +95,13 @@ def test_a_second_fetch_asks_for_the_list_and_gets_what_changed_and_loses_what_i
     assert len(downloads(server)) == 2
 
 
-def test_a_killed_fetch_is_resumed_without_fetching_verified_bytes_again(server: StorageServer, node: DataNode) -> None:
-    objects = {**small(60), "model.bin": large(5 * RANGE + 7)}
+def fetched(server: StorageServer) -> list[str]:
+    """Names of the objects that were asked for, with `set/`."""
+    return [unquote(path.partition("?")[0]).partition("/o/")[2] for path, _, _ in downloads(server)]
+
+
+def killed_in_the_middle(server: StorageServer, node: DataNode, objects: dict[str, bytes]) -> set[str]:
+    """What the tree of a fetch has that was killed; the server serves again."""
     put(server, objects)
     server.fault(method="GET", path="/download/", times=10_000, skip=30, action={"delay": 120.0})
     node.start(train=PREFIX)
@@ -118,160 +110,54 @@ def test_a_killed_fetch_is_resumed_without_fetching_verified_bytes_again(server:
     [state] = node.states()
     assert state.phase == FAILED
     assert not (node.data / "train").exists()
-    had = {
-        path.name
-        for path in (node.data / ".hvdcloud/train/tree").rglob("*")
-        if path.is_file()
-        and path.stat().st_mtime < time.time()
-        and path.stat().st_mode & 0o777 == 0o444
-        and path.read_bytes() == objects.get(str(path.relative_to(node.data / ".hvdcloud/train/tree")))
-    }
-    assert had
     server.faults.clear()
-    asked = len(downloads(server))
     server.requests.clear()
-    assert node.fetch(train=PREFIX).phase == READY
-    assert node.content() == objects
-    assert len(downloads(server)) <= 60 - len(had) + 6 < asked + 66
-    again = {path.partition("?")[0].rpartition("%2F")[2] for path, _, _ in downloads(server)}
-    # One that was marked in the very moment of the kill aside, nothing is asked for again.
-    assert len(again & had) <= 1
+    tree = node.data / ".hvdcloud/train/tree"
+    return {str(p.relative_to(tree)) for p in tree.rglob("*") if p.is_file() and not p.name.startswith(".")}
 
 
-def test_after_a_reboot_what_came_is_verified_again_and_what_the_disk_lost_is_fetched(
+def test_a_killed_fetch_is_resumed_without_fetching_verified_objects_again(
     server: StorageServer, node: DataNode
 ) -> None:
-    objects = small(30)
-    put(server, objects)
-    server.fault(method="GET", path="/download/", times=10_000, skip=15, action={"delay": 120.0})
-    node.start(train=PREFIX)
-    node.reaches(files=15)
-    node.kill()
-    work = node.data / ".hvdcloud/train"
-    had = {name for name in objects if (work / "tree" / name).exists()}
-    assert len(had) == 15
-    # Of a file whose bytes had not reached the disk, its length and time may have.
-    lost = work / "tree" / min(had)
-    status = lost.stat()
-    lost.chmod(0o644)
-    lost.write_bytes(bytes(status.st_size))
-    lost.chmod(0o444)
-    os.utime(lost, ns=(status.st_mtime_ns, status.st_mtime_ns))
-    (work / "boot").write_text("another boot of this machine\n")
-    server.faults.clear()
-    server.requests.clear()
+    objects = {**small(60), "model.bin": large(80 << 20)}
+    had = killed_in_the_middle(server, node, objects)
+    assert len(had) >= 20
     assert node.fetch(train=PREFIX).phase == READY
     assert node.content() == objects
-    again = sorted(
-        unquote(path.partition("?")[0]).partition("/set/")[2] for path, status, _ in downloads(server) if status
-    )
-    assert again == sorted(objects.keys() - had | {min(had)})
+    assert {name.removeprefix("set/") for name in fetched(server)} == objects.keys() - had
+    assert not list(node.data.rglob(".*part"))
 
 
-def test_the_ranges_of_a_large_object_are_kept(server: StorageServer, node: DataNode) -> None:
-    data = large(6 * RANGE)
-    put(server, {"model.bin": data})
-    server.fault(method="GET", path="/download/", times=10_000, skip=3, action={"delay": 120.0})
-    node.start(train=PREFIX)
-    node.reaches(size=3 * RANGE)
-    node.kill()
-    server.faults.clear()
+def test_what_the_disk_lost_of_a_killed_fetch_is_fetched_again(server: StorageServer, node: DataNode) -> None:
+    objects = small(60)
+    had = killed_in_the_middle(server, node, objects)
+    # As after a power failure: the length is right.
+    lost = node.data / ".hvdcloud/train/tree" / min(had)
+    lost.write_bytes(bytes(len(objects[min(had)])))
+    assert node.fetch(train=PREFIX).phase == READY
+    assert node.content() == objects
+    assert {name.removeprefix("set/") for name in fetched(server)} == objects.keys() - had | {min(had)}
+
+
+def test_a_set_that_was_about_to_be_moved_is_made_visible_by_the_next_fetch(
+    server: StorageServer, node: DataNode
+) -> None:
+    put(server, small(10))
+    assert node.fetch(train=PREFIX).phase == READY
+    put(server, {"new": b"new"})
+    # The one before is aside, its index is gone, and the new one has not moved.
+    work = node.data / ".hvdcloud/train"
+    (node.data / "train").chmod(0o755)
+    (node.data / "train").rename(work / "tree")
+    (work / "index").unlink()
     server.requests.clear()
     assert node.fetch(train=PREFIX).phase == READY
-    assert node.content() == {"model.bin": data}
-    assert len({span for _, _, span in downloads(server)}) == 3
-
-
-@pytest.mark.parametrize("way", ["one request a connection", "chunked", "longer at first", "other bytes at first"])
-def test_small_objects_are_fetched_whatever_way_they_are_answered(node: DataNode, way: str) -> None:
-    """What one thread fetches over many connections it leaves to others where the answer is not as it expects."""
-    content = {f"object-{number:02}": f"bytes of {number} ".encode() * 100 for number in range(60)}
-    asked = Counter[str]()
-
-    def answer(request: Asked) -> Reply:
-        if request.path.endswith("/o"):
-            return Reply({"items": [listed(f"set/{name}", data) for name, data in content.items()]})
-        name = unquote(request.path).rpartition("/")[2]
-        asked[name] += 1
-        data = content[name]
-        if way == "chunked":
-            return Reply(b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data), headers={"Transfer-Encoding": "chunked"})
-        if way.endswith("at first") and asked[name] == 1:
-            return Reply(data + b"more" if way.startswith("longer") else data.swapcase())
-        return Reply(data)
-
-    with answering(answer) as node.endpoint:
-        state = node.fetch(train=PREFIX)
-    assert (state.phase, state.files, state.bytes) == (READY, 60, sum(map(len, content.values()))), state
-    assert node.content() == content
-    if way == "one request a connection":
-        assert asked == dict.fromkeys(content, 1)
-
-
-def test_small_objects_come_once_over_encrypted_connections(
-    node: DataNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes"]
-    made += ["-keyout", str(key), "-out", str(certificate), *names]
-    subprocess.run(made, check=True, capture_output=True)
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(certificate, key)
-    # Of several records of the protocol each, which has 16 KiB in one.
-    objects = {f"object-{number:02}": large(1000 + 1900 * number) for number in range(60)}
-    with running_server(tmp_path / "encrypted", tls=tls) as server:
-        put(server, objects)
-        node.endpoint = server.url
-        assert node.fetch(train=PREFIX).phase == READY
-        assert node.content() == objects
-        # None was left to another way.
-        assert len(downloads(server)) == len(objects)
-
-
-def listed(name: str, data: bytes) -> dict[str, str]:
-    """An object as the list has it."""
-    return {"name": name, "size": str(len(data)), "crc32c": crc32c_of_bytes(data), "generation": "1"}
-
-
-def test_an_object_of_50_gb_is_continued_where_it_was_cut(server: StorageServer, node: DataNode) -> None:
-    size, missing = 50_000_000_000, {0, 1500 * RANGE, 2980 * RANGE}
-    put(server, {"model.bin": b""})
-    bucket = server.store.buckets["bucket"]
-    sizes = {start: min(RANGE, size - start) for start in range(0, size, RANGE)}
-    crc_of = {each: google_crc32c.value(bytes(each)) for each in set(sizes.values())}
-    crc = 0
-    for each in sizes.values():
-        crc = combined_crc32c(crc, crc_of[each], second_size=each)
-    live = dataclasses.replace(bucket.live["set/model.bin"], size=size, crc32c=crc32c_text(crc))
-    bucket.live["set/model.bin"] = live
-    # Holes in its place: nothing takes 50 GB here.
-    os.truncate(bucket.folder / live.file, size)
-    server.fault(method="GET", path="/download/", times=10_000, action={"delay": 120.0})
-    node.start(train=PREFIX)
-    # A disk with less space refuses it.
-    node.reaches(FETCHING, FAILED)
-    node.kill()
-    work = node.data / ".hvdcloud/train"
-    with (work / "tree/model.bin").open("ab") as file:
-        file.truncate(size)
-    with (work / "ranges").open("ab") as file:
-        for start in sizes.keys() - missing:
-            file.write(range_line("model.bin", live.generation, start, crc_of[sizes[start]]))
-    server.faults.clear()
-    server.requests.clear()
-    state = node.fetch(train=PREFIX)
-    assert (state.phase, state.bytes) == (READY, size), state
-    # Those that the killed node had asked for end now, without an answer.
-    assert {span for _, status, span in downloads(server) if status == 206} == {
-        f"bytes={s}-{s + sizes[s] - 1}" for s in missing
-    }
-    assert (node.data / "train/model.bin").stat().st_size == size
+    assert node.content() == {**small(10), "new": b"new"}
+    assert fetched(server) == ["set/new"]
 
 
 def test_every_second_request_fails(server: StorageServer, node: DataNode) -> None:
-    objects = {**small(20), "model.bin": large(3 * RANGE)}
+    objects = {**small(20), "model.bin": large(80 << 20)}
     put(server, objects)
     server.requests.clear()
     # Of what a fault lets pass, the next one takes every second: one half is cut or refused, and again of the rest.
@@ -285,7 +171,7 @@ def test_every_second_request_fails(server: StorageServer, node: DataNode) -> No
     assert 0 in statuses
 
 
-@pytest.mark.parametrize("size", [1000, 3 * RANGE])
+@pytest.mark.parametrize("size", [1000, 80 << 20])
 def test_corrupted_bytes_never_become_a_set(server: StorageServer, node: DataNode, size: int) -> None:
     put(server, {"a/good": b"good", "bad": large(size)})
     damage = json.dumps({"bucket": "bucket", "name": "set/bad", "offset": 500}).encode()
@@ -353,7 +239,7 @@ def test_names_that_differ_in_case_are_refused_where_the_disk_ignores_it(server:
     probe.touch()
     state = node.fetch(train=PREFIX)
     assert (state.phase, state.exit_code) == (FAILED, ExitCode.USAGE)
-    assert state.error == "a/Cat.png and a/cat.png differ in case only, which this disk ignores"
+    assert "a/Cat.png differs from it in case only, which this disk ignores" in (state.error or "")
     assert downloads(server) == []
     delete(server, "a/Cat.png")
     assert node.fetch(train=PREFIX).phase == READY
@@ -410,31 +296,6 @@ def test_another_request_ends_the_old_one(server: StorageServer, node: DataNode)
     assert not (node.data / "train").exists()
 
 
-def test_a_token_of_the_vm_that_ends_in_the_middle_is_followed_by_the_next(
-    server: StorageServer, node: DataNode
-) -> None:
-    put(server, small(40))
-    valid, changed, asked = ["one"], threading.Event(), itertools.count()
-    pages = 6
-
-    def authorize(token: str) -> bool:
-        # Some files come; the requests for the others wait until their token is no longer valid.
-        if next(asked) >= pages + 10:
-            changed.wait(120)
-        return token in valid
-
-    server.authorize = authorize
-    with answering(lambda _: Reply({"access_token": valid[0], "expires_in": 3600})) as metadata:
-        node.metadata = metadata.removeprefix("http://")
-        node.start(train=PREFIX)
-        node.reaches(files=1)
-        valid[0] = "two"
-        changed.set()
-        [state] = node.ended()
-    assert state.phase == READY, state
-    assert server.tokens["two"] >= 30
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
 def test_a_disk_that_is_too_small_or_fills(server: StorageServer, node: DataNode) -> None:
     put(server, {"a": large(3 << 20), "b": large(3 << 20), "c": b"c"})
@@ -463,45 +324,11 @@ def test_a_disk_that_is_too_small_or_fills(server: StorageServer, node: DataNode
         subprocess.run(["umount", "--lazy", node.data], check=True)
 
 
-def test_a_folder_as_source(node: DataNode, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    (source / "a").mkdir(parents=True)
-    (source / "a/x").write_bytes(b"x" * 100)
-    (source / "big").write_bytes(large(3 * RANGE))
-    (source / "link").symlink_to("/etc/passwd")
-    assert node.fetch(train=source.as_uri()).phase == READY
-    assert node.content() == {"a/x": b"x" * 100, "big": large(3 * RANGE)}
-    (source / "a/x").write_bytes(b"y")
-    assert node.fetch(train=source.as_uri()).phase == READY
-    assert node.content()["a/x"] == b"y"
-
-
 def test_a_mounted_set_is_not_fetched(node: DataNode) -> None:
     mounted = DataSet(name="val", source="file:///somewhere", mounted=True)
     assert node.fetch(val=mounted).phase == FAILED
     (node.data / "val").mkdir()
     assert node.fetch(val=mounted).phase == READY
-
-
-def test_any_number_of_objects_is_listed_in_pages_with_flat_memory(tmp_path: Path) -> None:
-    # 40 MB: that of so many names alone would be 23 more. A million takes no more.
-    with generated_listing(200_000) as bucket:
-        node = DataNode(tmp_path / "node", bucket.url)
-        node.start(train=PREFIX)
-        most, look_at = 0, 0.0
-
-        def ended() -> bool:
-            nonlocal most, look_at
-            # To read it takes time from what is looked at.
-            if time.monotonic() >= look_at:
-                most, look_at = max(most, node.memory()), time.monotonic() + 0.5
-            return not node.at_work()
-
-        until(ended, seconds=300, what="the refusal")
-        [state] = node.states()
-    assert (state.total_files, state.exit_code) == (200_000, ExitCode.CREDENTIALS), state
-    assert bucket.pages == 200
-    assert 0 < most < 55 << 20
 
 
 def test_bad_requests_are_refused(node: DataNode) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 import psutil
 
 from hvdcloud.node.data.sets import FAILED, READY, DataRequest, DataSet, DataState, states_from_json
-from hvdcloud.node.files import lock_holder, read_json, write_json
+from hvdcloud.node.files import lock_holder, read_json
 from hvdcloud.storage.open import open_bucket
 from tests.standins.storage.server import StorageServer
 from tests.standins.storage.store import Conditions
 from tests.support.harness import until
-from tests.support.nodes import node_environment, start_verb
+from tests.support.nodes import start_verb
 
 PREFIX = "gs://bucket/set"
 
@@ -31,8 +31,6 @@ class DataNode:
     endpoint: str | None
     index: int = 0
     count: int = 1
-    metadata: str | None = None
-    """HOST:PORT of the metadata server, where the node is a VM."""
 
     @property
     def data(self) -> Path:
@@ -41,11 +39,7 @@ class DataNode:
 
     def verb(self, *arguments: str, message: dict[str, Any] | None = None) -> dict[str, Any]:
         """Its answer, also where it failed."""
-        environment = node_environment(self.root)
-        if self.metadata is not None:
-            write_json(self.root / "var/lib/hvdcloud/node.json", {"metadata": f"http://{self.metadata}"})
-            environment["GCE_METADATA_HOST"] = self.metadata
-        with start_verb(*arguments, root=self.root, env=environment) as process:
+        with start_verb(*arguments, root=self.root) as process:
             try:
                 out, errors = process.communicate(json.dumps(message).encode() + b"\n", timeout=240)
             finally:
@@ -102,18 +96,6 @@ class DataNode:
     def at_work(self) -> bool:
         """Whether the fetcher works; costs less than to look at all processes."""
         return lock_holder(self.root / "run/hvdcloud/data.fetcher") is not None
-
-    def memory(self) -> int:
-        """Bytes of the fetcher and its workers together, what they share counted once."""
-        holder = lock_holder(self.root / "run/hvdcloud/data.fetcher")
-        if not holder:
-            return 0
-        total = 0
-        with contextlib.suppress(psutil.NoSuchProcess):
-            fetcher = psutil.Process(holder["pid"])
-            for each in (fetcher, *fetcher.children()):
-                total += each.memory_full_info().pss
-        return total
 
     def kill(self) -> None:
         """`kill -9` of the fetcher alone, whose workers end with it."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-import google_crc32c
 import pytest
 
-from hvdcloud.errors import ExitCode, HvdcloudError, UsageError
-from hvdcloud.node.data import listing
+from hvdcloud.errors import CheckpointError, ExitCode, HvdcloudError, UsageError
+from hvdcloud.node.data import fetch
 from hvdcloud.node.data.names import check_names
 from hvdcloud.node.data.sets import FAILED, READY, DataRequest, DataSet, DataState
 from hvdcloud.storage.base import ObjectInfo
-from hvdcloud.storage.checksum import combined_crc32c, crc32c_text
 
 TRAIN = DataSet(name="train", source="gs://bucket/set")
 
@@ -79,82 +80,61 @@ def test_a_state_survives_its_way_and_nonsense_in_it_is_left_out() -> None:
 )
 def test_names_that_cannot_be_files_are_refused(names: list[str]) -> None:
     with pytest.raises(HvdcloudError):
-        check_names(lambda: names, ignores_case=False)
+        check_names(names, ignores_case=False)
 
 
 def test_names_that_differ_in_case_are_both_named_where_the_disk_ignores_it() -> None:
     names = ["a/Cat.png", "a/cat.png", "a/dog.png"]
-    check_names(lambda: names, ignores_case=False)
-    with pytest.raises(UsageError, match=r"a/Cat\.png and a/cat\.png"):
-        check_names(lambda: names, ignores_case=True)
+    check_names(names, ignores_case=False)
+    with pytest.raises(UsageError, match=r"a/cat\.png .*: a/Cat\.png differs"):
+        check_names(names, ignores_case=True)
 
 
 def test_ordinary_names_pass() -> None:
-    check_names(lambda: ["a", "a-b/c", "a.b", "head.txt", "objects/HEAD", "ü/日本"], ignores_case=True)
+    check_names(["a", "a-b/c", "a.b", "head.txt", "objects/HEAD", "ü/日本"], ignores_case=True)
 
 
-class _Pages:
-    url = "gs://bucket/set"
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def pages(self, *, start: str = "", end: str = "") -> Iterator[list[ObjectInfo]]:
-        every = [
-            ObjectInfo(name=f"o{i:06}", size=i, crc32c="AAAAAA==", generation=i + 1, updated=0.0)
-            for i in range(self._count)
-        ]
-        mine = [each for each in every if each.name >= start and (not end or each.name < end)]
-        for first in range(0, len(mine), 1000):
-            yield mine[first : first + 1000]
-
-    def read(self, *_: object, **__: object) -> int:
-        raise AssertionError("nothing is read")
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-def _list(path: Path, count: int, *, index: int = 0, of: int = 1, earlier: Path | None = None) -> int:
+def _listed(count: int, *, index: int = 0, of: int = 1, crc32c: str = "AAAAAA==") -> list[str]:
+    names = [f"o{number:06}" for number in range(count)]
+    found = [
+        ObjectInfo(name=name, size=1, crc32c=crc32c, generation=7, updated=0.0) for name in sorted([*names, "folder/"])
+    ]
+    bucket: Any = SimpleNamespace(url="gs://bucket/set", list=lambda prefix: iter(found))
     wanted = DataSet(name="train", source="gs://bucket/set", per_node="all" if of == 1 else "shard")
-    request = DataRequest(sets=(wanted,), index=index, count=of)
-    files, _ = listing.write_listing(path, wanted, request, lambda: _Pages(count), earlier=earlier)
-    return files
-
-
-def test_a_listing_in_parts_is_the_same_bytes(tmp_path: Path) -> None:
-    assert _list(tmp_path / "a", 12_000) == 12_000
-    assert _list(tmp_path / "b", 12_000, earlier=tmp_path / "a") == 12_000
-    assert (tmp_path / "a").stat().st_size > 256 << 10
-    assert listing.same(tmp_path / "a", tmp_path / "b")
-    _list(tmp_path / "c", 12_001, earlier=tmp_path / "a")
-    assert not listing.same(tmp_path / "a", tmp_path / "c")
-    assert listing.same_source(tmp_path / "a", tmp_path / "c")
-    assert not (tmp_path / "a.0").exists()
+    return [each.name for each in fetch.listed(bucket, wanted, index=index, count=of)]
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 7])
-def test_every_file_is_on_one_node(tmp_path: Path, nodes: int) -> None:
-    found: list[str] = []
-    for index in range(nodes):
-        _list(tmp_path / "x", 50, index=index, of=nodes)
-        share = list(listing.names(tmp_path / "x"))
-        assert share == [f"o{i:06}" for i in range(50)][index::nodes]
-        found += share
-    assert sorted(found) == [f"o{i:06}" for i in range(50)]
+def test_every_file_is_on_one_node(nodes: int) -> None:
+    shares = [_listed(50, index=index, of=nodes) for index in range(nodes)]
+    assert shares == [[f"o{i:06}" for i in range(50)][index::nodes] for index in range(nodes)]
 
 
-def test_nothing_to_list_and_too_many_nodes(tmp_path: Path) -> None:
+def test_nothing_to_list_and_too_many_nodes() -> None:
     with pytest.raises(UsageError, match="no objects"):
-        _list(tmp_path / "x", 0)
+        _listed(0)
     with pytest.raises(UsageError, match="3 files for 4 nodes"):
-        _list(tmp_path / "x", 3, index=3, of=4)
+        _listed(3, index=3, of=4)
 
 
-@pytest.mark.parametrize("split", [0, 1, 7, 5000, 9999, 10_000])
-def test_checksums_of_parts_make_that_of_the_whole(split: int) -> None:
-    data = bytes(range(256)) * 40
-    data = data[:10_000]
-    first, second = google_crc32c.value(data[:split]), google_crc32c.value(data[split:])
-    combined = combined_crc32c(first, second, second_size=len(data) - split)
-    assert crc32c_text(combined) == crc32c_text(google_crc32c.value(data))
+@pytest.mark.parametrize("crc32c", ["", "-", "AAAA"])
+def test_an_object_whose_bytes_nobody_promises_is_refused(crc32c: str) -> None:
+    with pytest.raises(CheckpointError, match=r"no CRC32C of o000000"):
+        _listed(3, crc32c=crc32c)
+
+
+def test_a_data_set_is_on_the_disk_before_it_is_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
+    tree = fetch.work_dir("train") / "tree"
+    tree.mkdir(parents=True)
+    (tree / "one").write_bytes(b"one")
+
+    def refuses(_: int) -> None:
+        assert not fetch.set_dir("train").exists()
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fetch, "sync_file_system", refuses)
+    with pytest.raises(OSError, match="Input/output error"):
+        fetch.make_visible("train", "the index", -1)
+    assert not fetch.set_dir("train").exists()
+    assert not tree.exists()

@@ -117,9 +117,9 @@ def main() -> int:
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         lock.describe({"request": _digest(request), **processes.describe_self()})
-        from hvdcloud.node.data import engine
+        from hvdcloud.node.data import fetch
 
-        engine.fetch_all(request, publish=write_states)
+        fetch.fetch_all(request, publish=write_states)
         code = 0
     except BaseException:  # noqa: BLE001 - the last frame of a detached process: nothing catches it
         traceback.print_exc()

@@ -1,0 +1,340 @@
+"""What the fetcher does: list each data set, bring what is missing of it, and make it visible whole.
+
+Beside the sets, in `.hvdcloud/NAME`: `tree`, which becomes the set, and `index`, what the set consists of that the
+ranks find. A file of the tree has its name once its bytes are verified. A tree that was left is read again: the machine
+may have lost its power.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hvdcloud.checkpoints.fetch import remove_partials
+from hvdcloud.errors import CapacityError, CheckpointError, CredentialsError, HvdcloudError, NodeError, UsageError
+from hvdcloud.json_values import parse_object
+from hvdcloud.node import paths
+from hvdcloud.node.bucket import open_bucket_here
+from hvdcloud.node.data.board import Board
+from hvdcloud.node.data.names import check_names
+from hvdcloud.node.data.sets import FAILED, FETCHING, LISTING, READY, VERIFYING, DataRequest, DataSet, DataState
+from hvdcloud.storage.base import (
+    Bucket,
+    CorruptObjectError,
+    Download,
+    ObjectInfo,
+    ObjectMissingError,
+    ignores_case,
+    sync_folder,
+)
+from hvdcloud.storage.checksum import CRC32C, crc32c_of_file
+
+WORKERS = 16
+FILE_MODE, FOLDER_MODE = 0o444, 0o555
+SPACE_HINT = (
+    "on Compute Engine, set a larger gce.disk_gb, or gce.local_ssd, in hvdcloud.yaml, then hvdcloud down and up; "
+    "with provider local, free space where Docker keeps its containers"
+)
+_BLOCK = 4096
+
+
+@dataclass(slots=True, kw_only=True)
+class _Plan:
+    """What there is to do for one set; `index` as it is written once the set is visible."""
+
+    name: str
+    bucket: Bucket
+    index: str
+    missing: list[ObjectInfo] = field(default_factory=list)
+    files: int = 0
+    bytes: int = 0
+
+    @property
+    def needed(self) -> int:
+        """Bytes of the disk."""
+        return sum(-(-each.size // _BLOCK) * _BLOCK for each in self.missing)
+
+
+def set_dir(name: str) -> Path:
+    """Where the ranks find the set."""
+    return paths.data_dir() / name
+
+
+def work_dir(name: str) -> Path:
+    """What the fetcher has of a set beside it."""
+    return paths.data_dir() / ".hvdcloud" / name
+
+
+def fetch_all(request: DataRequest, *, publish: Callable[[tuple[DataState, ...]], None]) -> None:
+    """Bring each data set; what fails of one stops no other."""
+    os.umask(0o022)
+    paths.data_dir().mkdir(parents=True, exist_ok=True)
+    with Board((each.name for each in request.sets), publish) as board:
+        plans = []
+        for each in request.sets:
+            with _shown(board, each.name):
+                if each.mounted:
+                    _check_mounted(each.name)
+                    board.update(each.name, phase=READY)
+                elif (plan := _planned(each, request, board)) is not None:
+                    plans.append(plan)
+        for plan in _with_space(plans, board):
+            with _shown(board, plan.name):
+                _bring(plan, board)
+
+
+@contextlib.contextmanager
+def _shown(board: Board, name: str) -> Iterator[None]:
+    """Whatever fails is the end of this set alone."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - shown to the user
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if isinstance(error, HvdcloudError):
+            why = error
+        elif full:
+            why = CapacityError(f"data set {name}: the disk of {paths.data_dir()} is full", hint=SPACE_HINT)
+        else:
+            why = NodeError(f"data set {name}: {error or type(error).__name__}", hint="hvdcloud run again")
+        board.update(name, phase=FAILED, error=why.message, hint=why.hint, exit_code=int(why.code))
+
+
+def _check_mounted(name: str) -> None:
+    if not set_dir(name).is_dir():
+        why = f"data set {name} is not mounted at {set_dir(name)}"
+        raise NodeError(why, hint="hvdcloud down and hvdcloud up make the nodes with it")
+
+
+# -- what there is, and what is here -----------------------------------------------------------------------------------
+
+
+def _planned(wanted: DataSet, request: DataRequest, board: Board) -> _Plan | None:
+    """The plan; None: the set is there as it should be."""
+    name, work = wanted.name, work_dir(wanted.name)
+    board.update(name, phase=LISTING)
+    bucket = open_bucket_here(wanted.source, endpoint=request.endpoint)
+    try:
+        objects = listed(bucket, wanted, index=request.index, count=request.count)
+    except CredentialsError as error:
+        raise _explained(error, "", bucket) from error
+    size = sum(each.size for each in objects)
+    board.update(name, total_files=len(objects), total_bytes=size)
+    work.mkdir(parents=True, exist_ok=True)
+    work.parent.chmod(0o700)
+    plan = _Plan(name=name, bucket=bucket, index=index_text(wanted.source, request.endpoint, objects))
+    before = _index_of(name)
+    if before == plan.index and set_dir(name).is_dir():
+        remove_tree(work / "tree")
+        board.update(name, files=len(objects), bytes=size, phase=READY)
+        return None
+    check_names([each.name for each in objects], ignores_case=ignores_case(work))
+    _look(plan, objects, known=_known(before, plan.index))
+    board.update(name, files=plan.files, bytes=plan.bytes)
+    return plan
+
+
+def listed(bucket: Bucket, wanted: DataSet, *, index: int, count: int) -> Sequence[ObjectInfo]:
+    """The objects of a set, sorted by name, or node `index`'s share of them.
+
+    Raises:
+        UsageError: there is no bucket, nothing in it, or less than one file for each node.
+        HvdcloudError: as the bucket says.
+    """
+    # What ends in a slash stands for a folder in consoles.
+    every = [each for each in bucket.list("") if each.name and not each.name.endswith("/")]
+    if not every:
+        why = f"data set {wanted.name}: {wanted.source} has no objects"
+        raise UsageError(why, hint=f"gcloud storage ls {wanted.source} shows whether the prefix is spelled so")
+    if damaged := next((each.name for each in every if not CRC32C.fullmatch(each.crc32c)), None):
+        raise CheckpointError(f"the list of {bucket.url} has no CRC32C of {damaged}", hint="hvdcloud run again")
+    if wanted.per_node != "shard":
+        return every
+    if not (share := every[index::count]):
+        why = f"data set {wanted.name} has {len(every)} files for {count} nodes, of which each gets its share"
+        raise UsageError(why, hint=f"set per_node: all below data.{wanted.name} in hvdcloud.yaml, or use fewer nodes")
+    return share
+
+
+def index_text(source: str, endpoint: str | None, objects: Sequence[ObjectInfo]) -> str:
+    """What a set consists of: a line for its source, then one for each object."""
+    lines = [json.dumps({"source": source, "endpoint": endpoint})]
+    lines += [json.dumps([each.name, each.size, each.crc32c, each.generation]) for each in objects]
+    return "\n".join(lines) + "\n"
+
+
+def _index_of(name: str) -> str:
+    """The index of the set that the ranks find; empty: there is none."""
+    try:
+        return (work_dir(name) / "index").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+
+
+def _known(before: str, now: str) -> Mapping[str, tuple[int, str, int]]:
+    """What the visible set is known to hold, by name, if it is of the same source: size, CRC32C and generation."""
+    first, *lines = before.splitlines() or [""]
+    if parse_object(first) != parse_object(now.partition("\n")[0]):
+        return {}
+    return {name: (size, crc32c, generation) for name, size, crc32c, generation in map(json.loads, lines)}
+
+
+def _look(plan: _Plan, objects: Sequence[ObjectInfo], *, known: Mapping[str, tuple[int, str, int]]) -> None:
+    """Find out what is missing in the tree; what the visible set has is linked into it."""
+    tree = work_dir(plan.name) / "tree"
+    tree.mkdir(exist_ok=True)
+    remove_partials(tree)
+    _remove_others(tree, {each.name for each in objects})
+    for each in objects:
+        path, there = tree / each.name, set_dir(plan.name) / each.name
+        if path.is_file() and crc32c_of_file(path) != (each.size, each.crc32c):
+            path.unlink()
+        if not path.exists() and known.get(each.name) == (each.size, each.crc32c, each.generation) and there.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.hardlink_to(there)
+        if path.exists():
+            plan.files += 1
+            plan.bytes += each.size
+        else:
+            plan.missing.append(each)
+
+
+def _remove_others(tree: Path, names: set[str]) -> None:
+    for folder, folders, files in os.walk(tree, topdown=False):
+        for name in files:
+            if os.path.relpath(Path(folder, name), tree) not in names:
+                Path(folder, name).unlink()
+        for name in folders:
+            with contextlib.suppress(OSError):
+                Path(folder, name).rmdir()
+
+
+def _with_space(plans: list[_Plan], board: Board) -> list[_Plan]:
+    """The plans, if the disk has space for all of them; else none, and each says so."""
+    status = os.statvfs(paths.data_dir())
+    needed, free = sum(plan.needed for plan in plans), status.f_bavail * status.f_frsize
+    files = sum(len(plan.missing) for plan in plans)
+    what = ""
+    if needed > free:
+        what = f"{needed / 1e9:.2f} GB more, and the disk has {free / 1e9:.2f} GB left"
+    elif status.f_files and files > status.f_favail:
+        what = f"{files} more files, and the disk takes {status.f_favail}"
+    if not what:
+        return plans
+    for plan in plans:
+        with _shown(board, plan.name):
+            whose = f"data set {plan.name} needs" if len(plans) == 1 else f"the data sets need, {plan.name} among them,"
+            raise CapacityError(f"{whose} {what}", hint=SPACE_HINT)
+    return []
+
+
+# -- the rest of it ----------------------------------------------------------------------------------------------------
+
+
+def _bring(plan: _Plan, board: Board) -> None:
+    tree = work_dir(plan.name) / "tree"
+    board.update(plan.name, phase=FETCHING)
+
+    def done(item: Download, error: Exception | None) -> None:
+        if error is not None:
+            # No further object is begun.
+            raise _explained(error, item.name, plan.bucket) from error
+        plan.files += 1
+        plan.bytes += item.size
+        board.update(plan.name, files=plan.files, bytes=plan.bytes)
+
+    items = [
+        Download(
+            name=each.name,
+            target=tree / each.name,
+            size=each.size,
+            crc32c=each.crc32c,
+            generation=each.generation,
+            flushed=False,
+        )
+        for each in plan.missing
+    ]
+    # The kernel tells a descriptor of what it could not write since that was opened.
+    descriptor = os.open(tree, os.O_RDONLY)
+    try:
+        plan.bucket.download_many(items, workers=WORKERS, on_done=done)
+        board.update(plan.name, phase=VERIFYING)
+        make_visible(plan.name, plan.index, descriptor)
+    finally:
+        os.close(descriptor)
+    board.update(plan.name, phase=READY)
+
+
+def _explained(error: Exception, name: str, bucket: Bucket) -> Exception:
+    """What an error of the bucket means for a data set."""
+    if isinstance(error, ObjectMissingError):
+        why = f"{name} in {bucket.url} was deleted or replaced while the data set was fetched"
+        return ObjectMissingError(why, hint="hvdcloud run lists it again, once nothing writes there")
+    if isinstance(error, CorruptObjectError):
+        return CorruptObjectError(
+            f"{name} in {bucket.url} does not verify: its bytes don't have the CRC32C that the bucket promises",
+            hint="the object is damaged in the bucket, or on its way; upload it again",
+        )
+    if isinstance(error, CredentialsError):
+        return CredentialsError(error.message, hint=f"hvdcloud setup --data {bucket.url} lets nodes read it")
+    if isinstance(error, CapacityError):
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return error
+
+
+def make_visible(name: str, index: str, descriptor: int) -> None:
+    """Make the tree the set, once all of it is on the disk; removes the one before.
+
+    Args:
+        descriptor: of the tree, opened before anything was written to it.
+
+    Raises OSError: the disk did not take all of it; then the tree is removed.
+    """
+    work, target = work_dir(name), set_dir(name)
+    tree, aside, written = work / "tree", work / "before", work / "index.new"
+    for folder, _, files in os.walk(tree):
+        for file in files:
+            Path(folder, file).chmod(FILE_MODE)
+        if Path(folder) != tree:
+            Path(folder).chmod(FOLDER_MODE)
+    written.write_text(index, encoding="utf-8")
+    try:
+        sync_file_system(descriptor)
+    except OSError:
+        # What the disk did not take may look right until memory is needed for something else.
+        remove_tree(tree)
+        raise
+    # Without an index, a set is not taken for another one: whatever ends this here, it is fetched again.
+    (work / "index").unlink(missing_ok=True)
+    remove_tree(aside)
+    if target.exists():
+        # A folder's own entry for its parent changes with the move, which needs the right to write to it.
+        target.chmod(0o755)
+        target.rename(aside)
+    tree.rename(target)
+    target.chmod(FOLDER_MODE)
+    sync_folder(target.parent)
+    written.rename(work / "index")
+    remove_tree(aside)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder with all that is in it, although it is read-only; nothing where there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.geteuid() != 0:
+            for folder, _, _ in os.walk(path):
+                Path(folder).chmod(0o755)
+        shutil.rmtree(path)
+
+
+def sync_file_system(descriptor: int) -> None:
+    """syncfs(2). Raises OSError: something was not written since the descriptor was opened."""
+    if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
