@@ -40,6 +40,8 @@ ENV_NOT_CONFIG = {
     "HVDCLOUD_WAITS": "set in every rank: the file into which it writes how long it has waited for others",
     "HVDCLOUD_ADDRESS_URL": "a page that answers with this machine's public IPv4 address and nothing else, for "
     "gce.ssh.source: auto",
+    "HVDCLOUD_GOOGLE_ENDPOINT": "another server than Google's for Compute Engine and the APIs that doctor and offers "
+    "ask; it gets this machine's Google credentials",
     "HVDCLOUD_GOOGLE_REGISTRIES": "more registries, separated by commas, that take a Google access token: mirrors and "
     "proxies",
     "HVDCLOUD_BUILDER": "what builds images: classic or buildkit; default: BuildKit where the engine and the docker "

@@ -57,7 +57,7 @@ class GceConfig(Section):
     spot: Literal["workers", "all", "none"] | None = Field(
         default=None,
         description="which nodes are Spot VMs, cheaper, but may be taken away: workers (all but the head), all or "
-        "none; default: workers with run.elastic, all with a run.retry that is on preempted, else none",
+        "none; default: workers with run.elastic, all with run.retry, else none",
     )
     disk_gb: int = Field(default=100, ge=10, le=65536, description="boot disk")
     vm_image: Literal["cos"] = Field(default="cos", description="Container-Optimized OS")
@@ -73,11 +73,6 @@ class GceConfig(Section):
         "default account",
     )
     ssh: SshConfig = Field(default_factory=lambda: SshConfig(), description="who may reach the nodes")
-    endpoint: str | None = Field(
-        default=None,
-        description="another endpoint of Compute Engine's API, and of the APIs that doctor and prices ask: "
-        "one of Google's; any other only in the environment",
-    )
 
     @model_validator(mode="after")
     def _a_subnetwork_has_a_network(self) -> GceConfig:

@@ -9,7 +9,6 @@ from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_
 
 from hvdcloud.config.data import DataConfig, DataName, loops, text_allowed
 from hvdcloud.config.gce import L4_MACHINES, GceConfig, GpuConfig
-from hvdcloud.config.retry import RetryConfig
 from hvdcloud.config.section import Section
 from hvdcloud.config.ssh import SshMachinesConfig
 from hvdcloud.config.types import BucketUrl, ClusterName, Command, Duration, EnvName, ProjectPath, Text
@@ -62,15 +61,10 @@ class ImageConfig(Section):
 
 
 class ElasticConfig(Section):
-    """How far a run may shrink and grow, in nodes, and how patient it is."""
+    """How far a run may shrink and grow, in nodes."""
 
     min: int = Field(default=1, ge=1, description="nodes below which the run waits for others")
     max: int | None = Field(default=None, ge=1, examples=[4], description="nodes at most; default: `nodes`")
-    longest_step: Duration = Field(
-        default=30.0,
-        description="how long a step of the training may take; ranks that have not ended theirs so long after a loss "
-        "are taken to be stuck, and start again from the newest checkpoint",
-    )
 
 
 class RunConfig(Section):
@@ -91,8 +85,13 @@ class RunConfig(Section):
         default_factory=list, description="names of variables whose values come from this machine's environment"
     )
     elastic: ElasticConfig | None = Field(default=None, description="let the run continue with fewer or more nodes")
-    retry: RetryConfig | None = Field(
-        default=None, description="try the run again on a new cluster, from its newest checkpoint, when nodes are lost"
+    retry: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="how often a run that lost nodes is tried again on a new cluster, from its newest checkpoint; it "
+        "waits for room, as `up --wait` does, and all its attempts share one `limits`. A failure of the job itself is "
+        "not tried again",
     )
 
 

@@ -1,14 +1,13 @@
 """What hvdcloud.yaml alone may not decide: it may come with a project that was cloned from anywhere.
 
-A server that gets the user's credentials, a folder of this machine that the nodes write to, and files outside of the
-project can be named by a flag or an environment variable, which are the user's own; a file may name what is below its
-own folder.
+A folder of this machine that the nodes write to, and files outside of the project can be named by a flag or an
+environment variable, which are the user's own; a file may name what is below its own folder. No key names a server that
+gets the user's credentials.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,12 +19,9 @@ from pydantic import BaseModel
 from hvdcloud.config.types import is_host_path
 
 ENV_PREFIX = "HVDCLOUD_"
-SERVERS = (("gce", "endpoint"),)
-"""The keys that name a server to which Google credentials are sent."""
 HOSTS = ("ssh", "hosts")
 """Machines on which nodes are made: a file may name them, and the user is asked once (cluster/confirm_hosts.py)."""
 BUCKET = ("checkpoints", "bucket")
-_GOOGLE = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/?")
 Key = tuple[str, ...]
 
 
@@ -47,14 +43,7 @@ def refused(config: BaseModel, written: Mapping[Key, str], *, project: Path) -> 
         shown = key[:-1] if key[0] == "data" else key
         if written.get(key, written.get(shown)) in ("environment", "flag"):
             continue
-        if key in SERVERS and not google_server(value):
-            why = f"{value!r} is not one of Google's servers (https://NAME.googleapis.com), and it would get "
-            yield (
-                key,
-                f"{why}this machine's Google credentials",
-                f"if you trust that server: export {variable(key)}=URL",
-            )
-        elif key == BUCKET and value.startswith("file:"):
+        if key == BUCKET and value.startswith("file:"):
             out = f"take it out; or, if nodes may write there: export {variable(key)}={shlex.quote(value)}"
             yield key, f"{value} is a folder of this machine, and nodes may change everything in it", out
         elif is_path and key != BUCKET and (outside := _outside(value, project, mounted=key[0] == "data")):
@@ -66,14 +55,6 @@ def host_path(value: str, project: Path) -> Path:
     """The file or folder of this machine that a key names, without links and `..` on its way."""
     path = unquote(urlsplit(value).path) if value.startswith("file://") else value
     return Path(os.path.realpath(project / path))
-
-
-def google_server(url: str) -> bool:
-    """Whether a URL is that of one of Google's APIs, and has nothing else in it.
-
-    Not one of Cloud Storage's: anyone can answer from there, with objects of their own.
-    """
-    return _GOOGLE.fullmatch(url) is not None and "storage" not in url
 
 
 def _outside(value: str, project: Path, *, mounted: bool) -> str | None:

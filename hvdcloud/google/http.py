@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
 WAIT_SECONDS = 150.0
 """`operations.wait` answers within 2 minutes (discovery document)."""
+ENDPOINT_VARIABLE = "HVDCLOUD_GOOGLE_ENDPOINT"
+"""Another server than Google's for its APIs; it gets the user's credentials, so no file may name it."""
 RETRY_SECONDS = 120.0
 UNREACHED_SECONDS = 5.0
 """The same, where the network has not brought one answer to this process yet: it is not passing trouble."""
@@ -72,7 +75,7 @@ class Transport:
 
     Args:
         credentials: of google.auth.
-        endpoint: scheme, host and port; None: Google's.
+        endpoint: scheme, host and port; None: that of HVDCLOUD_GOOGLE_ENDPOINT, else Google's.
         retry_seconds: after which a call that keeps failing is given up.
         service: the API, as in its address: `compute`, `serviceusage`. Only Compute has `call`.
         base_path: before every path of `read` and `post`.
@@ -86,14 +89,15 @@ class Transport:
         *,
         project: str,
         credentials: Any,
-        endpoint: str | None,
+        endpoint: str | None = None,
         retry_seconds: float = RETRY_SECONDS,
         service: str = "compute",
         base_path: str = BASE_PATH,
     ) -> None:
         self.project = project
         self.service = service
-        self.endpoint = (endpoint or f"https://{service}.googleapis.com").rstrip("/")
+        own = os.environ.get(ENDPOINT_VARIABLE)
+        self.endpoint = (endpoint or own or f"https://{service}.googleapis.com").rstrip("/")
         self._base_path = base_path
         self.on_retry: OnRetry = ignore_retry
         # A service account signs its own tokens, as it does in the library: https://google.aip.dev/auth/4111

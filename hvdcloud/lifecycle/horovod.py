@@ -52,15 +52,14 @@ def elastic_limits(config: Config) -> dict[str, Any] | None:
     elastic = config.run.elastic
     if elastic is None:
         return None
-    return {"min": elastic.min, "max": config.most_nodes, "longest_step": elastic.longest_step}
+    return {"min": elastic.min, "max": config.most_nodes}
 
 
 def gloo_timeout(config: Config) -> int:
     """Seconds that Gloo waits for other ranks. Raises UsageError: run.env does not give a number of them."""
     text = config.run.env.get(horovod_args.GLOO_TIMEOUT_VARIABLE)
     if text is None:
-        elastic = config.run.elastic
-        return horovod_args.elastic_gloo_timeout(elastic.longest_step) if elastic else horovod_args.GLOO_TIMEOUT_SECONDS
+        return horovod_args.ELASTIC_GLOO_TIMEOUT_SECONDS if config.run.elastic else horovod_args.GLOO_TIMEOUT_SECONDS
     if not text.isdigit() or int(text) < 1:
         raise UsageError(
             f"run.env: {horovod_args.GLOO_TIMEOUT_VARIABLE} is {text!r}", hint="give whole seconds, 1 or more"

@@ -75,14 +75,14 @@ class Retries:
         self._command = command
         self._meter = meter or Meter()
         self._lost = LostCluster(context, command=command, meter=self._meter)
-        self._config = context.config.run.retry
+        self._most = context.config.run.retry
         self._dollars_per_hour = 0.0
         """Of the cluster that was lost last."""
         self._pending: Pending | None = None
         """What is to be tried again; its cluster does not exist yet."""
         self._prepared: Pending | None = None
         """What is tried again; its cluster exists."""
-        if self._config is not None:
+        if self._most:
             self._pending = policy.pending(context.state.journal.entries(), now=time.time())
             for attempt in self._pending.attempts[:-1] if self._pending else ():
                 self._meter.add_earlier(attempt.dollars or 0.0)
@@ -117,7 +117,7 @@ class Retries:
         """`run`, and again on a new cluster as often as `run.retry` allows. Raises as `run` and `up`."""
         from hvdcloud.lifecycle.run import run
 
-        if self._config is None:
+        if not self._most:
             return run(self._context, options, meter=self._meter)
         if options.detach:
             self._context.console.warn("run.retry needs a client that follows the run: no one does with --detach")
@@ -210,7 +210,6 @@ class Retries:
 
     def _try_again(self, options: RunOptions, loss: _Loss) -> bool:
         """Whether another attempt follows; then the journal says so before anything else is done."""
-        assert self._config is not None
         seen = self._meter.cluster
         self._dollars_per_hour = seen.dollars_per_hour if seen is not None else self._dollars_per_hour
         attempts = (*self.attempts, self._ended(loss))
@@ -218,7 +217,7 @@ class Retries:
         left = self._left(attempts, ends)
         why_not = policy.refusal(
             attempts=len(attempts),
-            most=self._config.max,
+            most=self._most,
             left=left,
             dollars_per_hour=self._dollars_per_hour,
         )
@@ -332,7 +331,7 @@ class Retries:
 
     @property
     def _waits_for_room(self) -> bool:
-        return self._config is not None
+        return self._most > 0
 
     def _source(self, pending: Pending) -> str | None:
         """The newest of its runs of which the bucket has something; None: it has nothing."""
@@ -351,12 +350,11 @@ class Retries:
         )
 
     def _say_next(self, pending: Pending, left: Left) -> None:
-        assert self._config is not None
         number = len(pending.attempts)
         source = self._source(pending)
         what = f"resumes from {self._newest(source)}" if source else "begins at the start: the bucket has no checkpoint"
         self._context.console.say(
-            f"{pending.lost.ended(number)}; attempt {number + 1} of at most {self._config.max + 1} {what}; {left.text}"
+            f"{pending.lost.ended(number)}; attempt {number + 1} of at most {self._most + 1} {what}; {left.text}"
         )
 
     def _newest(self, run_id: str) -> str:

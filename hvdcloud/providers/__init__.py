@@ -36,4 +36,4 @@ def refresh_prices(config: Config, *, on_progress: Callable[[str], None]) -> Non
     """Replace the refreshed price table by one from Google's catalog; raises as gce/money/refresh.py says."""
     from hvdcloud.providers.gce.money.refresh import refresh
 
-    refresh(project=config.gce.project, endpoint=config.gce.endpoint, on_progress=on_progress)
+    refresh(project=config.gce.project, on_progress=on_progress)

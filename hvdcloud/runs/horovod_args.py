@@ -13,7 +13,6 @@ Every choice here has its reason in Horovod 0.28.1's launcher (horovod/runner):
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +26,12 @@ GLOO_TIMEOUT_SECONDS = 30
 """Horovod's own default; how long a frozen host may hold up a run."""
 STARTING_SECONDS = 90
 """For a rank of an elastic run to import its framework and load its data."""
+STEP_SECONDS = 30
+"""How long a step of an elastic run's training may take, unless HOROVOD_GLOO_TIMEOUT_SECONDS is longer."""
+ELASTIC_GLOO_TIMEOUT_SECONDS = STEP_SECONDS + STARTING_SECONDS
+"""How long the ranks of an elastic run wait at every change for one that is slow; if that takes longer, they die.
+
+Without such a host they continue much sooner after a loss (node/mesh/tcp.py)."""
 ELASTIC_TIMEOUT_SECONDS = 900
 """How long a run waits for nodes when there are fewer than its minimum, before it ends."""
 GLOO_TIMEOUT_VARIABLE = "HOROVOD_GLOO_TIMEOUT_SECONDS"
@@ -40,17 +45,17 @@ class Host:
     slots: int
 
 
+def longest_step(gloo_timeout: float) -> float:
+    """Seconds after a loss within which a rank has ended its step, or is taken to be stuck.
+
+    A longer Gloo timeout allows longer steps; a rank still has its time to start.
+    """
+    return max(STEP_SECONDS, gloo_timeout - STARTING_SECONDS)
+
+
 def default_ranks(hosts: Sequence[Host]) -> int:
     """One rank for every slot."""
     return sum(host.slots for host in hosts)
-
-
-def elastic_gloo_timeout(longest_step: float) -> int:
-    """How long the ranks of an elastic run wait at every change for one that is slow; if that takes longer, they die.
-
-    Without such a host they continue much sooner after a loss (node/mesh/tcp.py). All in seconds.
-    """
-    return math.ceil(longest_step) + STARTING_SECONDS
 
 
 def elastic_argv(

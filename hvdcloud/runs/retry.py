@@ -102,11 +102,11 @@ def refusal(
 
     Args:
         attempts: made so far.
-        most: `run.retry.max`.
+        most: `run.retry`.
         dollars_per_hour: of the cluster that was lost; the next one may cost as much.
     """
     if attempts > most:
-        return f"it was tried again {counted(most, 'time')}, which is run.retry.max"
+        return f"it was tried again {counted(most, 'time')}, which is run.retry"
     if left.seconds < LEAST_SECONDS:
         return f"of limits.max_run_duration, which all attempts share, {seconds(left.seconds)} are left"
     if left.dollars is not None and left.dollars < dollars_per_hour * LEAST_SECONDS / 3600:

@@ -32,7 +32,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageS
 
 
 def check(*, nodes: int = 2, region: str | None = "us-central1", **sets: str | dict[str, str]) -> Finding:
-    login = Login(credentials=AnonymousCredentials(), project="lab", endpoint=None)
+    login = Login(credentials=AnonymousCredentials(), project="lab")
     configured = {name: DataConfig.model_validate(each) for name, each in sets.items()}
     return data.check_data(login, configured, settings(), nodes=nodes, region=region)
 
@@ -118,7 +118,7 @@ def test_what_may_not_be_listed_is_refused_with_what_its_owner_can_do(server: St
 
 
 def test_what_does_not_fit_is_a_lack_of_capacity(server: StorageServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "VM_IMAGE_GB", {"cos": 100})
+    monkeypatch.setattr(data, "VM_IMAGE_GB", 100)
     found = check(train="gs://bucket/imagenet/train")
     assert (found.status, found.error) == (Status.FAILED, CapacityError)
     assert found.hint == "write gce.disk_gb: 150"

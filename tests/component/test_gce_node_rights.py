@@ -46,7 +46,8 @@ def test_that_jobs_may_replace_checkpoints_is_told_by_the_policy_of_their_own_bu
 
     google.handler = answer
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", google.url)
-    login = Login(credentials=AnonymousCredentials(), project="lab", endpoint=google.url)
+    monkeypatch.setenv("HVDCLOUD_GOOGLE_ENDPOINT", google.url)
+    login = Login(credentials=AnonymousCredentials(), project="lab")
     found = check_node_rights(
         login, account=NODES, repository=None, bucket="gs://runs", setup="hvdcloud setup", data=["gs://data/train"]
     )

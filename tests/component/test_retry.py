@@ -203,7 +203,7 @@ def lost(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> tupl
     """A run that is tried again; its cluster, and what is seen of it while the second host boots."""
     monkeypatch.setattr(silent_hosts, "PAUSE_SECONDS", 0.05)
     context, cluster, _, _ = two(laptop, new_vm, NOTHING_LEFT, NOTHING_LEFT)
-    context.config = Config.model_validate({"name": "digits", "run": {"retry": {"max": 2}}})
+    context.config = Config.model_validate({"name": "digits", "run": {"retry": 2}})
     waiting = Pending(attempts=(Attempt(run=RUN, cluster_id=cluster.id, result="lost"),), ends=time.time() + 3600)
     context.state.journal.record(BEGUN, cluster_id=cluster.id, **waiting.to_json())
     return context, cluster, replace(cluster, nodes=cluster.nodes[:1], unseen=("host gpu2",))

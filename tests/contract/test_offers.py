@@ -23,12 +23,13 @@ class Bench:
         self.project.environ = {
             "GOOGLE_APPLICATION_CREDENTIALS": str(emulator.credentials_file(folder / "key.json")),
             "HOME": str(folder),
+            "HVDCLOUD_GOOGLE_ENDPOINT": emulator.url,
         }
         self.configure()
 
     def configure(self, *, image: dict[str, Any] | None = None, more: dict[str, Any] | None = None, **gce: Any) -> None:
         gpu = {"type": "nvidia-tesla-t4", "count": 1}
-        where = {"project": "test-project", "endpoint": self.emulator.url, "gpu": gpu, **gce}
+        where = {"project": "test-project", "gpu": gpu, **gce}
         self.project.configure(provider="gce", nodes=2, image=image or {"device": "cuda"}, gce=where, **more or {})
 
     def offers(self, *args: str) -> dict[str, Any]:
@@ -99,7 +100,7 @@ def test_without_credentials_all_else_is_there(bench: Bench) -> None:
 
 
 def test_without_a_network_all_else_is_there(bench: Bench) -> None:
-    bench.configure(endpoint="http://127.0.0.1:9")
+    bench.project.environ["HVDCLOUD_GOOGLE_ENDPOINT"] = "http://127.0.0.1:9"
     found = bench.offers()
     assert {each["quota"] for each in found["offers"]} == {None}
     (notice,) = (each for each in found["notices"] if each.startswith("quotas"))

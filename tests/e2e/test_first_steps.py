@@ -31,7 +31,7 @@ def project(tmp_path: Path, cloud: Cloud) -> Project:
     project.environ |= {
         **cloud.environ,
         **stand_in(tmp_path / "google", compute=cloud.emulator.url, storage=cloud.storage.url),
-        "HVDCLOUD_GCE__ENDPOINT": cloud.emulator.url,
+        "HVDCLOUD_GOOGLE_ENDPOINT": cloud.emulator.url,
         # The one name that can't be as `setup` writes it: pkg.dev is Google's.
         "HVDCLOUD_IMAGE__REPOSITORY": f"{cloud.registry}/hvdcloud/digits",
     }

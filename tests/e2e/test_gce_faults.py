@@ -375,7 +375,8 @@ def test_an_api_that_never_answers_well(cloud: RecordsCloud, project: Project) -
 
 
 def test_a_network_that_is_away(cloud: RecordsCloud, tmp_path: Path) -> None:
-    project = cloud.project(tmp_path, gce={"endpoint": f"http://127.0.0.1:{free_port()}"})
+    project = cloud.project(tmp_path)
+    project.environ["HVDCLOUD_GOOGLE_ENDPOINT"] = f"http://127.0.0.1:{free_port()}"
     for command in ("up", "list", "down"):
         ended = impatient(project).hvdcloud(command, expect=5)
         says(ended, "the Compute API cannot be reached: Connection refused", "check this machine's network")
@@ -383,7 +384,8 @@ def test_a_network_that_is_away(cloud: RecordsCloud, tmp_path: Path) -> None:
 
 def test_the_network_goes_away_in_the_middle(cloud: RecordsCloud, tmp_path: Path) -> None:
     with Relay(cloud.cloud.emulator.url) as relay:
-        project = cloud.project(tmp_path, gce={"endpoint": relay.url})
+        project = cloud.project(tmp_path)
+        project.environ["HVDCLOUD_GOOGLE_ENDPOINT"] = relay.url
         cloud.fail({"hang_ready": True, "at": "driver"}, instance="t-gce-1")
         with impatient(project).started("up") as process:
             screen = Screen(process)

@@ -94,7 +94,7 @@ def test_a_preempted_run_continues_on_other_vms_in_another_zone(
         tmp_path,
         f"t-c-again-{lost}",
         gce={"spot": "all"},
-        run={"command": "python train.py 1", "retry": {"max": 1}, "elastic": elastic},
+        run={"command": "python train.py 1", "retry": 1, "elastic": elastic},
         checkpoints={"bucket": "gs://bucket/runs", "keep_every": 600.0},
         limits={"max_cost": 5.0, "max_run_duration": "2h"},
     )

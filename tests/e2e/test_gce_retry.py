@@ -41,7 +41,7 @@ def project(tmp_path: Path, cloud: RecordsCloud) -> Iterator[Project]:
         tmp_path,
         gce={"spot": "none", "ssh": {"source": "198.51.100.7/32"}},
         limits={"max_run_duration": "2h", "max_cost": 1.0},
-        run={"retry": {"max": 3}},
+        run={"retry": 3},
     )
     write_prices(project.state)
     yield project

@@ -46,7 +46,7 @@ def live(cloud: Cloud, folder: Path, *options: str) -> Iterator[Terminal]:
     environ = {
         **cloud.environ,
         **stand_in(folder / "terraform", compute=cloud.emulator.url, storage=cloud.storage.url),
-        "HVDCLOUD_GCE__ENDPOINT": cloud.emulator.url,
+        "HVDCLOUD_GOOGLE_ENDPOINT": cloud.emulator.url,
         # Where the registry is; setup makes one at Google's.
         "HVDCLOUD_IMAGE__REPOSITORY": f"{cloud.registry}/hvdcloud/live",
         "PYTHONPATH": str(ROOT),

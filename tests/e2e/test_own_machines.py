@@ -235,7 +235,7 @@ def test_a_host_is_lost_and_a_spare_one_takes_its_node(project: Project, hosts: 
 
 
 def test_a_run_whose_host_boots_again_is_tried_again(project: Project, hosts: SshHosts) -> None:
-    run = {"command": "python train.py 1", "retry": {"max": 2}}
+    run = {"command": "python train.py 1", "retry": 2}
     project.write("train.py", ATTEMPTS)
     project.configure(**settings(ssh={"hosts": ["gpu1", "gpu3"]}, run=run, nodes=2))
     with project.started("launch", "--yes") as process:

@@ -32,7 +32,7 @@ def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     project = project_in(
         tmp_path,
         name,
-        run={"command": "python train.py 1", "retry": {"max": 2}},
+        run={"command": "python train.py 1", "retry": 2},
         checkpoints={"keep_every": 600.0},
     )
     project.write("train.py", jobs.ATTEMPTS)
@@ -55,7 +55,7 @@ def journal(project: Project) -> list[str]:
 def test_launch_continues_on_new_nodes_when_one_was_killed(
     project: Project, engine: Any, lost: int, elastic: dict[str, int] | None
 ) -> None:
-    run = {"command": "python train.py 1", "retry": {"max": 2}, "elastic": elastic}
+    run = {"command": "python train.py 1", "retry": 2, "elastic": elastic}
     project.configure(run=run, checkpoints={"keep_every": 600.0})
     with project.started("launch") as process:
         screen = Screen(process)
@@ -78,7 +78,7 @@ def test_launch_continues_on_new_nodes_when_one_was_killed(
 
 
 def test_every_attempt_is_in_the_json_and_max_ends_them(project: Project, engine: Any) -> None:
-    run = {"command": "python train.py 9", "retry": {"max": 1}}
+    run = {"command": "python train.py 9", "retry": 1}
     project.configure(run=run, checkpoints={"keep_every": 600.0})
     project.hvdcloud("up")
     with project.started("run", "--json") as process:
@@ -88,7 +88,7 @@ def test_every_attempt_is_in_the_json_and_max_ends_them(project: Project, engine
             engine.containers.get(f"{project.name}-1").kill()
         screen.end(within=120)
     assert process.returncode == 7, screen.text
-    assert "it is not tried again: it was tried again 1 time, which is run.retry.max" in screen.text
+    assert "it is not tried again: it was tried again 1 time, which is run.retry" in screen.text
     document = json.loads(screen.text[screen.text.index("\n{") :])
     first, second = document["result"]["attempts"]
     assert (first["result"], first["cause"], second["result"], second["cause"]) == ("lost", "lost", "lost", "lost")
@@ -119,7 +119,7 @@ def test_a_cluster_that_was_deleted_meanwhile_is_not_made_again(project: Project
 
 def test_a_node_that_may_hold_more_is_not_deleted(project: Project, engine: Any) -> None:
     # A node is lost that says nothing for most of this.
-    run = {"command": "python train.py 1", "retry": {"max": 2}, "env": {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}}
+    run = {"command": "python train.py 1", "retry": 2, "env": {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}}
     project.configure(run=run, checkpoints={"keep_every": 600.0})
     project.hvdcloud("up")
     worker = engine.containers.get(f"{project.name}-1")

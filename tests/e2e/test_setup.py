@@ -143,7 +143,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
                 **stand_in(tmp_path / "cloud", compute=emulator.url, storage=storage.url),
                 "GOOGLE_APPLICATION_CREDENTIALS": str(emulator.credentials_file(tmp_path / "key.json")),
                 "STORAGE_EMULATOR_HOST": storage.url,
-                "HVDCLOUD_GCE__ENDPOINT": emulator.url,
+                "HVDCLOUD_GOOGLE_ENDPOINT": emulator.url,
             }
         )
         yield Lab(project=project, cloud=tmp_path / "cloud", emulator=emulator, storage=storage)

@@ -273,9 +273,7 @@ def main() -> int:
 
 def client(project: str) -> Any:
     """Of the project, at the endpoint that hvdcloud would use."""
-    from hvdcloud.config.file import load_config
-
-    return connect_client(project=project, endpoint=load_config(flags={"name": "live"}).gce.endpoint)
+    return connect_client(project=project)
 
 
 def words(project: str, name: str) -> Anonymizer:

@@ -50,7 +50,7 @@ def rehearse(cloud: Cloud, root: Path) -> int:
         {
             **cloud.environ,
             **terraform,
-            "HVDCLOUD_GCE__ENDPOINT": cloud.emulator.url,
+            "HVDCLOUD_GOOGLE_ENDPOINT": cloud.emulator.url,
             # Where the registry is; setup makes one at Google's.
             "HVDCLOUD_IMAGE__REPOSITORY": f"{cloud.registry}/hvdcloud/{NAME}",
         }

@@ -70,7 +70,6 @@ class Cloud:
                 "checkpoints": {"bucket": "gs://bucket/runs", "keep_every": 0.2},
                 "gce": {
                     "project": PROJECT,
-                    "endpoint": self.emulator.url,
                     "machine_type": "n1-standard-2",
                     "gpu": {"type": "nvidia-tesla-t4", "count": 1},
                     "service_account": NODES_ACCOUNT,
@@ -202,6 +201,7 @@ def running_cloud(
         environ = {
             "GOOGLE_APPLICATION_CREDENTIALS": str(emulator.credentials_file(folder / "key.json")),
             "STORAGE_EMULATOR_HOST": storage.url,
+            "HVDCLOUD_GOOGLE_ENDPOINT": emulator.url,
             "HVDCLOUD_GOOGLE_REGISTRIES": f"127.0.0.1:{port}",
             "HVDCLOUD_ADDRESS_URL": address,
         }

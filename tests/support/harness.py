@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import psutil
 
-from hvdcloud.config.trust import SERVERS, variable
 from tests.support.warm import WarmPopen
 
 T = TypeVar("T")
@@ -158,14 +157,8 @@ class Project:
         path.write_text(text)
 
     def configure(self, **sections: Any) -> None:
-        """Write hvdcloud.yaml (JSON is YAML). Endpoints and folders, which it may not choose, go to the environment."""
+        """Write hvdcloud.yaml (JSON is YAML). Folders, which it may not choose, go to the environment."""
         tree: dict[str, Any] = json.loads(json.dumps({"name": self.name, **sections}))
-        for key in SERVERS:
-            section: Any = tree
-            for part in key[:-1]:
-                section = section.get(part) or {}
-            if key[-1] in section:
-                self.environ[variable(key)] = section.pop(key[-1])
         for section, prefix in (("data", "HVDCLOUD_DATA__"), ("checkpoints", "HVDCLOUD_CHECKPOINTS__")):
             self.environ = {name: value for name, value in self.environ.items() if not name.startswith(prefix)}
             for name, value in list(tree.get(section, {}).items()):

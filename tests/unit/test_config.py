@@ -290,9 +290,9 @@ def test_durations(text: object, seconds: float) -> None:
         ("run: {elastic: {}}\ngce: {spot: null}", "workers"),
         ("gce: {spot: workers}", "workers"),
         ("nodes: 1\ngce: {spot: workers}", "workers"),
-        ("run: {retry: {max: 1}}", "all"),
-        ("run: {retry: {}}\ngce: {spot: none}", "none"),
-        ("run: {retry: {}, elastic: {}}", "workers"),
+        ("run: {retry: 1}", "all"),
+        ("run: {retry: 3}\ngce: {spot: none}", "none"),
+        ("run: {retry: 3, elastic: {}}", "workers"),
     ],
 )
 def test_runs_that_survive_preemptions_have_spot_vms_unless_told_otherwise(file: Path, text: str, spot: str) -> None:
@@ -303,11 +303,9 @@ def test_runs_that_survive_preemptions_have_spot_vms_unless_told_otherwise(file:
 
 
 def test_retry(file: Path) -> None:
-    file.write_text("name: digits\nrun: {retry: {}}\n")
-    retry = load_config(file, environ={}).run.retry
-    assert retry is not None
-    assert retry.max == 3
-    for wrong in ("{max: 0}", "{on: [lost]}"):
+    file.write_text("name: digits\nrun: {retry: 3}\n")
+    assert load_config(file, environ={}).run.retry == 3
+    for wrong in ("-1", "101", "{max: 3}"):
         assert "run.retry" in refusal(file, f"name: a\nrun: {{retry: {wrong}}}\n").message
 
 

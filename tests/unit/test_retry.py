@@ -72,8 +72,8 @@ def why_not(**changed: Any) -> str | None:
 
 def test_a_run_is_tried_again_as_often_as_max_says() -> None:
     assert why_not(attempts=3) is None
-    assert why_not(attempts=4) == "it was tried again 3 times, which is run.retry.max"
-    assert why_not(attempts=2, most=1) == "it was tried again 1 time, which is run.retry.max"
+    assert why_not(attempts=4) == "it was tried again 3 times, which is run.retry"
+    assert why_not(attempts=2, most=1) == "it was tried again 1 time, which is run.retry"
 
 
 def test_no_attempt_begins_that_the_money_does_not_last_for() -> None:

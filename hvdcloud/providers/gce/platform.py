@@ -55,7 +55,7 @@ class GcePlatform:
         def client() -> ComputeClient:
             from hvdcloud.providers.gce.api.client import connect_client
 
-            connected = connect_client(project=config.gce.project, endpoint=config.gce.endpoint)
+            connected = connect_client(project=config.gce.project)
             connected.transport.on_retry = on_retry
             return connected
 
@@ -88,8 +88,8 @@ class GcePlatform:
         return promise(kind_of(self._settings, index), disk_gb=self._config.gce.disk_gb)
 
     def fixed_keys(self) -> Mapping[str, Set[str]]:
-        """The limits that Compute keeps, and all of `gce` but the server that is asked."""
-        gce = type(self._config.gce).model_fields.keys() - {"endpoint"}
+        """The limits that Compute keeps, and all of `gce`."""
+        gce = type(self._config.gce).model_fields.keys()
         return {"limits": {"idle", "max_run_duration", "max_cost"}, "gce": gce}
 
     def device_mismatch(self) -> Problem | None:
@@ -152,9 +152,7 @@ class GcePlatform:
             credentials, project = google_credentials(gce.project)
         except HvdcloudError as error:
             return candidates.Availability(), [f"quotas are not known: {error.message}; {error.hint}"]
-        client = ComputeClient(
-            project=project, credentials=credentials, endpoint=gce.endpoint, retry_seconds=OFFERS_RETRY_SECONDS
-        )
+        client = ComputeClient(project=project, credentials=credentials, retry_seconds=OFFERS_RETRY_SECONDS)
         # The project may be the credentials' own.
         settings = replace(self._settings, project=project)
         machines = sorted({kind.machine_type for kind in kinds})

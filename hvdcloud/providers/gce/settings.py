@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hvdcloud.google.http import ENDPOINT_VARIABLE
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.ssh_access import IAP, is_public
 from hvdcloud.providers.pricing import Spot
@@ -121,7 +123,7 @@ def settings_of(
         max_run_seconds=int(limits.max_run_duration),
         max_cost=limits.max_cost,
         idle_seconds=limits.idle,
-        endpoint=config.endpoint,
+        endpoint=os.environ.get(ENDPOINT_VARIABLE),
         settled_at=settled_at,
         storage_endpoint=storage_endpoint,
     )

@@ -52,7 +52,7 @@ def commands(emulator: EmulatorProcess) -> Mapping[str, list[float]]:
         "hvdcloud list": [HVDCLOUD, "list"],
         "python -c 'import google.cloud.compute_v1'": [sys.executable, "-c", "import google.cloud.compute_v1"],
     }
-    own = {"HVDCLOUD_GCE__ENDPOINT": emulator.url, "HVDCLOUD_STATE_DIR": str(emulator.folder / "state")}
+    own = {"HVDCLOUD_GOOGLE_ENDPOINT": emulator.url, "HVDCLOUD_STATE_DIR": str(emulator.folder / "state")}
     environment = {**emulator.environment, **own}
     found: dict[str, list[float]] = {title: [] for title in everything}
     for turn in range(1 + COMMAND_ROUNDS):

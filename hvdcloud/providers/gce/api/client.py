@@ -331,7 +331,7 @@ class ComputeClient:
             raise
 
 
-def connect_client(*, project: str | None, endpoint: str | None) -> ComputeClient:
+def connect_client(*, project: str | None, endpoint: str | None = None) -> ComputeClient:
     """The Compute API with this machine's credentials. `project` and the errors are those of `google_credentials`."""
     credentials, chosen = google_credentials(project)
     return ComputeClient(project=chosen, credentials=credentials, endpoint=endpoint)

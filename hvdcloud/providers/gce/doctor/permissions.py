@@ -46,7 +46,6 @@ class Login:
 
     credentials: Any = field(repr=False)
     project: str
-    endpoint: str | None
 
     @property
     def email(self) -> str:
@@ -63,11 +62,11 @@ class Login:
         return f"serviceAccount:{self.email}" if hasattr(self.credentials, "signer_email") else f"user:{self.email}"
 
     def api(self, service: str, base_path: str = "/v1/", *, endpoint: str | None = None) -> Transport:
-        """One of Google's APIs. `endpoint`: instead of `gce.endpoint`."""
+        """One of Google's APIs. `endpoint`: as for `Transport`."""
         return Transport(
             project=self.project,
             credentials=self.credentials,
-            endpoint=endpoint or self.endpoint,
+            endpoint=endpoint,
             retry_seconds=RETRY_SECONDS,
             service=service,
             base_path=base_path,
@@ -79,9 +78,7 @@ class Login:
 
     def client(self) -> ComputeClient:
         """The Compute API as the provider uses it."""
-        return ComputeClient(
-            project=self.project, credentials=self.credentials, endpoint=self.endpoint, retry_seconds=RETRY_SECONDS
-        )
+        return ComputeClient(project=self.project, credentials=self.credentials, retry_seconds=RETRY_SECONDS)
 
     def grant(self, roles: Sequence[str]) -> str:
         """What the project's owner has to type."""
@@ -92,7 +89,7 @@ class Login:
 def log_in(config: GceConfig) -> Login:
     """This machine's account and the project. Raises CredentialsError: no credentials; UsageError: no project."""
     credentials, project = google_credentials(config.project)
-    return Login(credentials=credentials, project=project, endpoint=config.endpoint)
+    return Login(credentials=credentials, project=project)
 
 
 def check_credentials(login: Once[Login]) -> Finding:

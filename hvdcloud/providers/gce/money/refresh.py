@@ -53,12 +53,11 @@ class _Entry:
     """`category.resourceGroup`, where the name alone would not do."""
 
 
-def refresh(*, project: str | None, endpoint: str | None, on_progress: Callable[[str], None]) -> None:
+def refresh(*, project: str | None, on_progress: Callable[[str], None]) -> None:
     """Read the whole catalog, then replace the refreshed table in one move. A failure before that changes nothing.
 
     Args:
         project: whose quota is used; None: the credentials' own.
-        endpoint: of the API; None: Google's.
         on_progress: called with a line for people.
 
     Raises:
@@ -73,9 +72,7 @@ def refresh(*, project: str | None, endpoint: str | None, on_progress: Callable[
         # A person's calls of this API count against a project, which has to be named:
         # https://cloud.google.com/docs/authentication/troubleshoot-adc#user-creds-client-based
         credentials = credentials.with_quota_project(chosen)
-    transport = Transport(
-        project=chosen, credentials=credentials, endpoint=endpoint, service="cloudbilling", base_path="/v1/"
-    )
+    transport = Transport(project=chosen, credentials=credentials, service="cloudbilling", base_path="/v1/")
     transport.on_retry = on_progress
     skus: list[Mapping[str, Any]] = []
     try:
