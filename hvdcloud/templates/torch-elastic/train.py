@@ -89,7 +89,7 @@ def resume(folder, state):
         return 0
     root = found.index(newest)
     checkpoint = torch.load(folder / newest, map_location="cpu", weights_only=True) if hvd.rank() == root else None
-    checkpoint = hvd.broadcast_object(checkpoint, root_rank=root)
+    checkpoint = hvd.broadcast_object(checkpoint, root_rank=root, name="checkpoint")  # the types would differ
     state.model.load_state_dict(checkpoint["model"])
     state.optimizer.load_state_dict(checkpoint["optimizer"])
     if hvd.rank() == 0:
