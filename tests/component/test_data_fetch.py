@@ -307,7 +307,6 @@ def test_a_disk_that_is_too_small_or_fills(server: StorageServer, node: DataNode
         state = node.fetch(train=PREFIX)
         assert (state.phase, state.exit_code) == (FAILED, ExitCode.CAPACITY)
         assert "gce.disk_gb" in (state.hint or "")
-        assert "gce.local_ssd" in (state.hint or "")
         assert downloads(server) == []
         subprocess.run(["mount", "-o", "remount,size=8m", node.data], check=True)
         opened = held(server)

@@ -67,7 +67,7 @@ def test_a_cluster_of_another_version_gets_no_run_and_no_nodes(laptop: Laptop, n
             with pytest.raises(UsageError, match="cluster digits runs another version of hvdcloud") as raised:
                 change()
             assert "hvdcloud down --name digits" in raised.value.hint
-    assert not vm.connections
+    assert not vm.asked.is_set()
 
 
 def test_a_cluster_of_another_version_is_seen_and_can_be_deleted(laptop: Laptop, new_vm: NewVm) -> None:

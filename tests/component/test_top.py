@@ -34,7 +34,7 @@ def app(argv, **_):
     run_until_quit(TopApp(observe=observe, stop=lambda run: "run " + run + " has ended"))
     print("the cluster stays")
 
-main.command_line = lambda name: app
+main.command_line = lambda: app
 main.main([])
 """
 ON, OFF = b"\x1b[?1049h", b"\x1b[?1049l"

@@ -30,8 +30,8 @@ from tests.standins.compute import BootDelays, Delays, Emulator, Records
 from tests.support.gce_bench import BULK_INSERT, DELETE, A, B, Bench, W
 from tests.support.harness import at_this_load
 
-# By the shipped prices: 2 vCPUs and 7.5 GB on demand, 8 and 30 GB with a T4 on Spot, each with disk and address.
-HEAD = 2 * 0.031611 + 7.5 * 0.004237 + 100 * 0.10 / 730 + 0.005
+# By the shipped prices: 8 vCPUs, 30 GB and a T4, on demand and on Spot, each with disk and address.
+HEAD = 8 * 0.031611 + 30 * 0.004237 + 0.35 + 100 * 0.10 / 730 + 0.005
 WORKER = 8 * 0.01115 + 30 * 0.001494 + 0.175 + 100 * 0.10 / 730 + 0.0025
 NEW_ACCOUNT = "nodes@test-project.iam.gserviceaccount.com"
 

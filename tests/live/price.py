@@ -60,7 +60,7 @@ STEPS = (
         nodes=1,
         minutes=15,
         keys={
-            "gce.spot": True,
+            "gce.spot": "all",
             "gce.machine_type": "n1-standard-4",
             "gce.gpu": {"type": "nvidia-tesla-t4", "count": 1},
             "image.device": "cuda",

@@ -39,7 +39,7 @@ from hvdcloud.storage.checksum import CRC32C, crc32c_of_file
 WORKERS = 16
 FILE_MODE, FOLDER_MODE = 0o444, 0o555
 SPACE_HINT = (
-    "on Compute Engine, set a larger gce.disk_gb, or gce.local_ssd, in hvdcloud.yaml, then hvdcloud down and up; "
+    "on Compute Engine, set a larger gce.disk_gb in hvdcloud.yaml, then hvdcloud down and up; "
     "with provider local, free space where Docker keeps its containers"
 )
 _BLOCK = 4096
@@ -282,7 +282,9 @@ def _explained(error: Exception, name: str, bucket: Bucket) -> Exception:
             hint="the object is damaged in the bucket, or on its way; upload it again",
         )
     if isinstance(error, CredentialsError):
-        return CredentialsError(error.message, hint=f"hvdcloud setup --data {bucket.url} lets nodes read it")
+        return CredentialsError(
+            error.message, hint=f'write data = ["{bucket.url}"] into hvdcloud.tfvars, then hvdcloud setup'
+        )
     if isinstance(error, CapacityError):
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return error
