@@ -239,7 +239,7 @@ class ElasticNodes(NodeCluster):
             "gloo_timeout": 120,
             "stuck": self.stuck,
             **self.pace,
-            "elastic": {"min": least, "max": most},
+            "elastic": {"min": least, "max": most, "longest_step": 30.0},
             **({"data": replace(data, count=len(self.names)).to_json()} if data else {}),
         }
         assert self.verb(self.head, "launch", RUN, payload=request) == {"ok": True}

@@ -11,7 +11,7 @@ from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.horovod import CHECKPOINTS, crowded, elastic_limits, gloo_timeout, hosts_of
 from hvdcloud.node.paths import checkpoints_dir
-from hvdcloud.runs.horovod_args import Host, default_ranks, elastic_argv, horovodrun_argv, longest_step, taken
+from hvdcloud.runs.horovod_args import Host, default_ranks, elastic_argv, horovodrun_argv, taken
 
 HOSTS = (Host(name="digits-0", slots=2), Host(name="digits-1", slots=2))
 
@@ -139,11 +139,12 @@ RECORD = ClusterRecord(
 )
 
 
-def test_an_elastic_run_has_its_limits_in_nodes() -> None:
+def test_an_elastic_run_has_its_limits_in_nodes_and_its_steps_in_seconds() -> None:
     everybody = config({"min": 2, "max": 5})
     assert [host.slots for host in hosts_of(everybody, RECORD)] == [1, 2, 2]
-    assert elastic_limits(everybody) == {"min": 2, "max": 5}
-    assert elastic_limits(config({})) == {"min": 1, "max": 3}
+    assert elastic_limits(everybody) == {"min": 2, "max": 5, "longest_step": 30}
+    patient = config({}, run={"elastic": {}, "env": {"HOROVOD_GLOO_TIMEOUT_SECONDS": "180"}})
+    assert elastic_limits(patient) == {"min": 1, "max": 3, "longest_step": 90}
     assert elastic_limits(config(None)) is None
 
 
@@ -159,8 +160,3 @@ def test_an_elastic_run_waits_longer_for_slow_starters(
     elastic: dict[str, Any] | None, env: dict[str, str], seconds: int
 ) -> None:
     assert gloo_timeout(config(elastic, run={"elastic": elastic, "env": env})) == seconds
-
-
-@pytest.mark.parametrize(("gloo", "step"), [(20, 30), (120, 30), (180, 90)])
-def test_a_longer_gloo_timeout_allows_longer_steps(gloo: int, step: int) -> None:
-    assert longest_step(gloo) == step

@@ -27,7 +27,6 @@ from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, judge_elastic
 from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, Supervisor
-from hvdcloud.runs.horovod_args import longest_step
 from hvdcloud.runs.state import ElasticLimits, RunState
 
 MOST_RESTARTS = 8
@@ -61,7 +60,7 @@ class ElasticSupervisor(Supervisor):
         self._silence = SILENCE_SECONDS
         self._workers = Workers(pace=request.beat)
         self._connections = Connections(self._workers, self._leases, self._log, gloo_timeout=request.gloo_timeout)
-        self._longest_step = longest_step(request.gloo_timeout)
+        self._longest_step = request.elastic.longest_step
         self._rendezvous = Rendezvous(self._workers, self._connections.disconnect, longest_step=self._longest_step)
         self._mailbox = Mailbox()
         bundle = RunBundle.of(self._request)

@@ -31,6 +31,8 @@ class Elastic(NamedTuple):
     most: int
     hosts: tuple[Host, ...]
     """Those that it starts with, the head first."""
+    longest_step: float
+    """Seconds that a step of the training may take."""
 
 
 class Request(NamedTuple):
