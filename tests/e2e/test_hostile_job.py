@@ -66,4 +66,4 @@ def test_a_job_that_writes_repositories_and_links_gets_nothing_but_its_checkpoin
     (manifest,) = load_manifests(bucket, cluster=project.name, run=run.name)
     assert manifest.complete
     for entry in manifest.files:
-        assert entry.crc32c == crc32c_of_file(run / entry.name)
+        assert (entry.size, entry.crc32c) == crc32c_of_file(run / entry.name)

@@ -134,7 +134,7 @@ def spot(live: Live) -> None:
     live.until(lambda: newest(live.status()).get("world") == 2, "both nodes to train")
     live.recorder.document("spot-maintenance", live.recorder.maintenance(zone, name))
 
-    live.until(lambda: not live.recorder.vm(zone, name), f"the end of {name}")
+    live.until(lambda: "error" in live.recorder.vm(zone, name), f"the end of {name}")
     live.until(lambda: newest(live.status()).get("world") == 1, "the head to train alone")
     live.hvdcloud("resize 2")
     live.until(lambda: newest(live.status()).get("world") == 2, "both nodes to train again")
