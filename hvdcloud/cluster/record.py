@@ -26,6 +26,8 @@ class MemberRecord:
     cores: int = 0
     gpus: int = 0
     interface: str = ""
+    made_after: tuple[str, ...] = ()
+    """Runs that began before it took the place of a node of its name: what that one held of them is lost."""
 
     @property
     def index(self) -> int:
@@ -63,6 +65,10 @@ class ClusterRecord:
     def has_joined(self, name: str) -> bool:
         """Whether the node of this name has the mesh key; true of every node if no node is recorded."""
         return not self.nodes or any(node.name == name for node in self.nodes)
+
+    def lost_predecessors(self) -> set[tuple[int, str]]:
+        """(index, run) where a node was replaced after the run, so that what its predecessor held is lost."""
+        return {(node.index, run) for node in self.nodes for run in node.made_after}
 
     def applied_to(self, cluster: Cluster) -> Cluster:
         """The cluster with the recorded size; a node that runs and has not joined is still starting."""

@@ -186,6 +186,7 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
                 f"--name {cluster.name} fetches them, also after this"
             )
         return
+    missing = record.lost_predecessors() if record is not None else set()
     unsafe = Unsafe()
     # Where nodes have a bucket each, that a run is complete there does not say that it has come home.
     if not (home and checked) or not set(checked) >= set(list_runs(bucket, cluster.name, suffix=cluster.id)):
@@ -193,7 +194,9 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
     for run in list_runs(bucket, cluster.name, suffix=cluster.id):
         # What a node that is gone had not uploaded is lost with it: to wait for that would keep the others forever.
         # Nor is anything lost with a node that never was, whose manifest another one wrote.
-        unsafe.of_runs[run] = [item for item in unpulled(run) if not _is_gone(item.node, cluster)]
+        unsafe.of_runs[run] = [
+            item for item in unpulled(run) if not (_is_gone(item.node, cluster) or (item.node, run) in missing)
+        ]
     if unsafe and (now := _ended_meanwhile(context, cluster, unsafe)):
         # Nodes end themselves at any time, also while they are asked.
         _refuse_if_unsafe(context, now, checked)

@@ -234,6 +234,7 @@ def add_nodes(
             made=made,
             # A run continues without a node that is lost; the head has to know its new peers, and they their peers.
             needed={spec.node_name(0), *names} if run else running | set(names),
+            active_run=run.run if run else None,
         )
         if run:
             _send_checkpoints(context, spec, run, made)
@@ -315,6 +316,7 @@ def _shrink(
             spec_of(context.state, cluster, nodes=nodes),
             rest,
             needed={node.name for node in rest if node.index == 0},
+            active_run=run.run if run else None,
         )
 
 

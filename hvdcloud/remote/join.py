@@ -56,6 +56,7 @@ def join(
     *,
     made: Sequence[Node] = (),
     needed: Collection[str] | None = None,
+    active_run: str | None = None,
     keep: Callable[[Fleet], object] | None = None,
 ) -> None:
     """Pin host keys, send every node the mesh key and the pins of all others, and record the nodes as members.
@@ -67,6 +68,7 @@ def join(
         made: those of them that were made just now. Their host keys were read through the provider and replace what
             was pinned under their names; of all others the pinned keys stay.
         needed: the names of those that must answer; the others learn of their new peers if they do. None: all.
+        active_run: continues meanwhile, so that a node that was made now is part of it.
         keep: takes the sessions over; without it they are closed.
 
     Raises:
@@ -98,7 +100,7 @@ def join(
         raise first_of(failed)
     for name, answer in answers.items():
         refuse_other_version(text(answer.get("version")), f"node {name}", name=spec.name)
-    _remember(state, spec, nodes, answers)
+    _remember(state, spec, nodes, answers, new=ready.keys(), active_run=active_run)
 
 
 def refuse_other_version(version: str, what: str, *, name: str) -> None:
@@ -163,9 +165,13 @@ def _remember(
     spec: ClusterSpec,
     nodes: Sequence[Node],
     answers: Mapping[str, Mapping[str, Any]],
+    *,
+    new: Collection[str],
+    active_run: str | None,
 ) -> None:
     record = state.record_of(spec.id) or ClusterRecord(id=spec.id)
     before = {node.name: node for node in record.nodes}
+    earlier_runs = tuple(run for run in record.runs if run != active_run)
     members = []
     for node in nodes:
         member, answer = before.get(node.name), answers.get(node.name)
@@ -175,6 +181,7 @@ def _remember(
                 cores=whole(answer.get("cores")) or 0,
                 gpus=whole(answer.get("gpus")) or 0,
                 interface=text(answer.get("interface")),
+                made_after=earlier_runs if node.name in new else member.made_after if member else (),
             )
         if member is not None:
             members.append(member)
