@@ -65,7 +65,8 @@ def context(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     gce = {"project": "test-project", "zones": [A], "service_account": NODES}
     settings = {"name": "digits", "provider": "gce", "gce": {**gce, "ssh": {"source": "198.51.100.7/32"}}}
     (tmp_path / "hvdcloud.yaml").write_text(yaml.safe_dump(settings))
-    config = load_config(tmp_path / "hvdcloud.yaml", flags={}, environ={"HVDCLOUD_GOOGLE_ENDPOINT": emulator.url})
+    monkeypatch.setenv("HVDCLOUD_GOOGLE_ENDPOINT", emulator.url)
+    config = load_config(tmp_path / "hvdcloud.yaml", flags={}, environ={})
     context = Context(config, Console(err=err))
     context.__dict__["platform"] = WithoutStorage(providers.platform(config))
     return context
