@@ -255,12 +255,13 @@ class ElasticSupervisor(Supervisor):
         node = lease.node
         member = self._membership.members[node]
         why = why or lease.last_words() or "its connection broke"
-        known, known_why = member.place, member.why
+        known, known_why, alias = member.place, member.why, member.alias
         had_left = not self._membership.is_listed(node) and node not in self._workers.nodes()
         self._release(lease)
         now = time.monotonic()
         self._membership.lost(node, why, now=now)
         self._workers.forget(node)
+        self._launcher.hang_up(alias)
         self._rejoins.later(node)
         if known not in (Place.JOINING, Place.PREPARING):
             self._disturbed_at = now
