@@ -123,12 +123,12 @@ class Vm(paramiko.ServerInterface):
 
     def close(self) -> None:
         self._gone.set()
-        address = self._listener.getsockname()
-        self._listener.close()
-        # Its port stays taken, and refuses: another test's server may not answer in its place.
-        self._port = socket.socket()
-        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):  # A connection is being accepted there.
+        with contextlib.suppress(OSError):  # It is closed already.
+            address = self._listener.getsockname()
+            self._listener.close()
+            # Its port stays taken, and refuses: another test's server may not answer in its place.
+            self._port = socket.socket()
+            self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._port.bind(address)
         for transport in self._transports:
             transport.close()
