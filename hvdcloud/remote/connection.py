@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import paramiko
 from fabric import Config, Connection
 
+from hvdcloud.attempts import login_attempts
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import NodeError
 from hvdcloud.remote.keys import no_key, where
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 15.0
 MOST_SECONDS = 60.0
 """For how long a node is tried at most, whatever its caller has: a slow or full sshd needs no longer."""
-_PAUSE_SECONDS = 0.5
 PROXY_SECONDS = 45.0  # How long a proxy program may take to start and to get through.
 KEEPALIVE_SECONDS = 15
 
@@ -70,26 +70,14 @@ class NodeConnection:
 
         Raises NodeError: it has not answered by then, or it is not the one whose host key was pinned.
         """
-        from tenacity import (
-            Retrying,
-            retry_if_exception,
-            sleep_using_event,
-            stop_after_delay,
-            stop_when_event_set,
-            wait_fixed,
-        )
+        from tenacity import retry_if_exception
 
         seconds = min(within, MOST_SECONDS)
         with self._opening:
             if self._connection is None or not self._connection.is_connected:
                 self._closing.clear()
-                attempts = Retrying(
-                    retry=retry_if_exception(self._may_pass),
-                    stop=stop_after_delay(seconds) | stop_when_event_set(self._closing),
-                    wait=wait_fixed(_PAUSE_SECONDS),
-                    sleep=sleep_using_event(self._closing),
-                    reraise=True,
-                )
+                may_pass = retry_if_exception(self._may_pass)
+                attempts = login_attempts(may_pass, seconds=seconds, closing=self._closing)
                 try:
                     self._connection = attempts(self._connect, time.monotonic() + seconds)
                 except (paramiko.SSHException, OSError, EOFError) as error:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.attempts import login_attempts
 from hvdcloud.errors import CredentialsError, HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.ssh import openssh, socket_folder
 from hvdcloud.visible import words
@@ -31,7 +32,6 @@ RETRY_SECONDS = 20.0
 """For so long a host that did not answer is not asked again."""
 ENGINE_SOCKET = "/var/run/docker.sock"
 _POLL_SECONDS = 0.02
-_PAUSE_SECONDS = 0.5
 _CONTROL = "control"
 _SOCKET_STATE = f"""\
 if [ ! -S {ENGINE_SOCKET} ]; then echo missing
@@ -111,27 +111,15 @@ class Connection:
         self._failed = None
 
     def _connect(self) -> None:
-        from tenacity import (
-            Retrying,
-            retry_if_exception_type,
-            sleep_using_event,
-            stop_after_delay,
-            stop_when_event_set,
-            wait_fixed,
-        )
+        from tenacity import retry_if_exception_type
 
         if shutil.which(openssh.PROGRAM) is None:
             raise UsageError("there is no ssh on this machine", hint="install the OpenSSH client")
         self._folder = folder = socket_folder.make()
         control = folder / _CONTROL
         deadline = time.monotonic() + OPEN_SECONDS
-        attempts = Retrying(
-            retry=retry_if_exception_type(openssh.BusyError),
-            stop=stop_after_delay(OPEN_SECONDS) | stop_when_event_set(self._closing),
-            wait=wait_fixed(_PAUSE_SECONDS),
-            sleep=sleep_using_event(self._closing),
-            reraise=True,
-        )
+        busy = retry_if_exception_type(openssh.BusyError)
+        attempts = login_attempts(busy, seconds=OPEN_SECONDS, closing=self._closing)
         attempts(self._log_in, openssh.shared_connection(self.host, control), folder, deadline)
         self._call(openssh.forward(control, local=folder / "engine", remote=ENGINE_SOCKET), seconds=COMMAND_SECONDS)
 
