@@ -26,7 +26,6 @@ OPEN_SECONDS = 45.0
 """For a connection, also through another host, until the first command can be run."""
 ANSWER_SECONDS = 60
 """For which one request to the engine may be silent."""
-"""For ssh to read its configuration, which may run programs of the user's."""
 COMMAND_SECONDS = 30.0
 RETRY_SECONDS = 20.0
 """For so long a host that did not answer is not asked again."""
