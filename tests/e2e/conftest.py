@@ -14,11 +14,11 @@ from hvdcloud.image.build.buildkit import BUILDER_VARIABLE, find_builder
 @pytest.fixture(scope="session")
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """What all clouds with machines have in common, also those of the session before."""
-    from tests.standins.registry import lasting_port
+    from tests.standins.registry import free_port
     from tests.support.cloud import Earlier, kept_layers
 
     with kept_layers() as kept:
-        yield kept or Earlier(tmp_path_factory.mktemp("pushed"), lasting_port())
+        yield kept or Earlier(tmp_path_factory.mktemp("pushed"), free_port())
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from hvdcloud.providers.engine.gpus import LABEL_GPUS
 from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.hosts import Hosts
 from hvdcloud.providers.ssh.provider import SshProvider
-from tests.standins.registry import closed_registry, lasting_port, log_in
+from tests.standins.registry import closed_registry, free_port, log_in
 from tests.support.elastic_run import JOB, attached
 from tests.support.gpus import UUIDS, created_at_once, put_programs
 from tests.support.harness import Project, Screen, until
@@ -44,7 +44,7 @@ WRITES = 'open(os.environ["HVDCLOUD_CHECKPOINT_DIR"] + f"/{hvd.rank()}.pt", "w")
 @pytest.fixture(scope="module")
 def registry_port() -> int:
     """This machine's 127.0.0.1:PORT is the hosts' too."""
-    return lasting_port()
+    return free_port()
 
 
 @pytest.fixture(scope="module")

@@ -28,14 +28,7 @@ ISSUER = "tokens.test"
 
 
 def free_port() -> int:
-    """One without a listener, on any address."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
-
-
-def lasting_port() -> int:
-    """One without a listener, which no connection gets by chance in the meantime."""
+    """One without a listener, on any address, which no connection gets by chance in the meantime."""
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     candidates = [port for port in range(20000, 65000) if not first <= port <= last]
     while True:

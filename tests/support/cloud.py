@@ -21,7 +21,6 @@ from tests.standins.registry import (
     free_port,
     google_like_registry,
     is_free,
-    lasting_port,
     share_layers,
     storage_of,
 )
@@ -122,7 +121,7 @@ def kept_layers(folder: Path = _KEPT) -> Iterator[Earlier | None]:
             shutil.rmtree(storage)
         storage.mkdir(exist_ok=True)
         if not port.exists() or not is_free(int(port.read_text())):
-            port.write_text(str(lasting_port()))
+            port.write_text(str(free_port()))
         yield Earlier(storage, int(port.read_text()))
 
 
