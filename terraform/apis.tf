@@ -28,3 +28,11 @@ resource "google_project_service" "api" {
   disable_on_destroy         = false
   disable_dependent_services = false
 }
+
+# An API that is switched on takes a minute to reach all of Google's servers.
+resource "time_sleep" "apis" {
+  create_duration = "60s"
+  triggers        = { apis = join(" ", local.apis) }
+
+  depends_on = [google_project_service.api]
+}

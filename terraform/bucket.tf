@@ -7,8 +7,12 @@ resource "google_storage_bucket" "checkpoints" {
   uniform_bucket_level_access = true
   public_access_prevention    = "enforced"
 
-  # terraform destroy leaves a bucket with checkpoints in it alone.
+  # No plan deletes or replaces the bucket of checkpoints; force_destroy is for one in which this was taken out.
   force_destroy = false
+
+  lifecycle {
+    prevent_destroy = true
+  }
 
   # What is deleted or overwritten can be restored for so long, and is billed so long.
   soft_delete_policy {
@@ -57,7 +61,7 @@ resource "google_storage_bucket" "checkpoints" {
     }
   }
 
-  depends_on = [google_project_service.api]
+  depends_on = [time_sleep.apis]
 
   #checkov:skip=CKV_GCP_62:access logs need a second bucket; who reads checkpoints is in Cloud Audit Logs where that is on
   #checkov:skip=CKV_GCP_78:nodes cannot replace checkpoints, and what else is deleted can be restored (soft delete)

@@ -4,7 +4,7 @@ data "google_project" "this" {
 
   project_id = var.project
 
-  depends_on = [google_project_service.api]
+  depends_on = [time_sleep.apis]
 }
 
 resource "google_billing_budget" "hvdcloud" {
@@ -44,7 +44,7 @@ resource "google_billing_budget" "hvdcloud" {
     }
   }
 
-  depends_on = [google_project_service.api]
+  depends_on = [time_sleep.apis]
 }
 
 resource "google_monitoring_notification_channel" "budget" {
@@ -56,5 +56,5 @@ resource "google_monitoring_notification_channel" "budget" {
   labels       = { email_address = each.value }
   user_labels  = local.labels
 
-  depends_on = [google_project_service.api]
+  depends_on = [time_sleep.apis]
 }

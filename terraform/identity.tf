@@ -5,7 +5,7 @@ resource "google_service_account" "node" {
   display_name = "hvdcloud nodes"
   description  = "managed-by=hvdcloud"
 
-  depends_on = [google_project_service.api]
+  depends_on = [time_sleep.apis]
 }
 
 locals {
@@ -106,7 +106,7 @@ resource "google_project_iam_custom_role" "self_delete" {
   description = "managed-by=hvdcloud: given only with a condition on the VM's name"
   permissions = ["compute.instances.delete"]
 
-  depends_on = [google_project_service.api]
+  depends_on = [time_sleep.apis]
 }
 
 # A node may delete the nodes of its own cluster, which are named NAME-0, NAME-1 and so on. The nodes of all clusters are one
@@ -158,7 +158,7 @@ resource "google_project_iam_member" "operator" {
   member  = each.value[0]
   role    = each.value[1]
 
-  depends_on = [google_project_service.api]
+  depends_on = [time_sleep.apis]
 }
 
 resource "google_storage_bucket_iam_member" "operator" {

@@ -5,7 +5,7 @@ resource "google_compute_network" "hvdcloud" {
   auto_create_subnetworks = false
   routing_mode            = "REGIONAL"
 
-  depends_on = [google_project_service.api]
+  depends_on = [time_sleep.apis]
 }
 
 locals {

@@ -34,7 +34,7 @@ resource "google_artifact_registry_repository" "images" {
     enablement_config = "DISABLED"
   }
 
-  depends_on = [google_project_service.api]
+  depends_on = [time_sleep.apis]
 
   #checkov:skip=CKV_GCP_84:Google's own keys encrypt the images; a key of one's own is billed every month
 }

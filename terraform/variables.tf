@@ -77,7 +77,7 @@ variable "self_delete" {
   validation {
     # https://cloud.google.com/iam/quotas: bindings of one role to one member with different conditions.
     condition     = length(var.self_delete) <= 20
-    error_message = "IAM takes at most 20 clusters in self_delete."
+    error_message = "IAM takes at most 20 clusters in self_delete; hvdcloud.tfvars can say which."
   }
 }
 

@@ -6,6 +6,11 @@ terraform {
       source  = "hashicorp/google"
       version = ">= 8.2.0, < 9.0.0"
     }
+
+    time = {
+      source  = "hashicorp/time"
+      version = ">= 0.12.0, < 1.0.0"
+    }
   }
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,13 +9,11 @@ import typer
 
 from hvdcloud.cli.app import Invocation, Yes
 from hvdcloud.errors import UsageError
-from hvdcloud.units import counted, dollars, seconds
-from hvdcloud.visible import visible
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.console import Console
-    from hvdcloud.setup.destroy import DestroyResult
-    from hvdcloud.setup.setup import Confirm, SetupResult
+    from hvdcloud.setup.setup import DestroyResult, SetupResult
 
 
 def setup(
@@ -32,7 +29,7 @@ def setup(
         typer.Option(
             metavar="REGION",
             help="A region for nodes; repeat the option for each. The first is also that of the bucket and the images, "
-            "which stay where they are. Default: those of one continent that have the GPU.",
+            "which stay where they are. Default: as before; at first those of one continent that have the GPU.",
         ),
     ] = None,
     bucket: Annotated[
@@ -43,15 +40,15 @@ def setup(
     ] = False,
     yes: Yes = False,
     remove: Annotated[
-        bool, typer.Option("--destroy", help="Delete what setup made; a bucket that is not empty stays.")
+        bool, typer.Option("--destroy", help="Delete what setup made; the bucket and what is in it stay.")
     ] = False,
 ) -> None:
     """Prepare a Google Cloud project with Terraform.
 
-    It makes a network, a bucket, an image repository and a service account. It shows what it will do, asks, and writes
-    the names into hvdcloud.yaml. A second time it repairs what has changed. While no cluster runs, only what the bucket
-    and the repository hold costs money. What else the Terraform module can do (a NAT, other users, data sets, a budget)
-    is said in hvdcloud.tfvars beside hvdcloud.yaml.
+    It makes a network, a bucket, an image repository and a service account. Terraform shows what it will do and asks;
+    then the names are written into hvdcloud.yaml. A second time it repairs what has changed. While no cluster runs,
+    only what the bucket and the repository hold costs money. What else the Terraform module can do (a NAT, other users,
+    data sets, a budget) is said in hvdcloud.tfvars beside hvdcloud.yaml.
 
     \b
     Example:
@@ -61,82 +58,60 @@ def setup(
     """
     from hvdcloud.config.file import CONFIG_FILE
     from hvdcloud.setup import setup as lifecycle
-    from hvdcloud.setup.choices import SetupOptions
 
     invocation: Invocation = context.obj
     file = invocation.config or Path(CONFIG_FILE)
     config = invocation.load_config()
-    confirm = _confirm(yes=yes)
-    if remove:
-        from hvdcloud.setup.destroy import destroy
-
-        invocation.result = gone = destroy(
-            config, file, project=project, console=invocation.console, confirm=confirm, plan_only=plan_only
+    console = invocation.console
+    if not (yes or plan_only or console.can_ask):
+        raise UsageError(
+            "nothing was changed: this has to be confirmed, and there is no terminal to ask on",
+            hint="add --yes; --plan-only shows what would be done",
         )
-        _show_destroy(invocation.console, gone)
+    if remove:
+        invocation.result = gone = lifecycle.destroy(
+            config, project=project, yes=yes, plan_only=plan_only, console=console
+        )
+        _show_destroy(console, gone)
         return
-    options = SetupOptions(project=project, regions=region, bucket=bucket)
     invocation.result = result = lifecycle.setup(
-        config, file, options, console=invocation.console, confirm=confirm, plan_only=plan_only
+        config,
+        file,
+        project=project,
+        regions=region or (),
+        bucket=bucket,
+        yes=yes,
+        plan_only=plan_only,
+        console=console,
     )
-    _show_setup(invocation.console, result)
-
-
-def _confirm(*, yes: bool) -> Confirm:
-    """Asks on the terminal; without one, `--yes` is required."""
-
-    def ask(question: str) -> bool:
-        if yes:
-            return True
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise UsageError(
-                "nothing was changed: this has to be confirmed, and there is no terminal to ask on",
-                hint="add --yes; --plan-only shows what would be done",
-            )
-        return typer.confirm(visible(question), err=True)
-
-    return ask
+    _show_setup(console, result)
 
 
 def _show_setup(console: Console, result: SetupResult) -> None:
-    """What was done, and which keys changed."""
-    if result.nothing_to_do:
-        console.answer(f"project {result.project} is set up, and {result.file} says so: nothing to do")
-        return
+    """Which keys changed, and what is next."""
     if result.planned:
-        done = (
-            f"{counted(len(result.done), 'change')} above in project {result.project}"
-            if result.done
-            else "no change there"
-        )
-        console.answer(f"{done}; nothing was changed")
-    elif result.done:
-        console.answer(f"project {result.project} is set up, in {seconds(result.seconds)}")
+        next_step = "next: hvdcloud setup" if result.changes else f"project {result.project} is set up"
+        console.answer(f"nothing was changed; {next_step}")
+        return
+    console.answer(f"project {result.project} is set up")
     if result.keys:
-        console.answer(f"{result.file}{' would get' if result.planned else ''}:")
+        console.answer(f"{result.file}:")
         for change in result.keys:
             if change.old is not None:
                 console.answer(f"  - {change.key}: {change.old}")
             console.answer(f"  + {change.key}: {change.new}")
-    console.answer("next: hvdcloud setup" if result.planned else "next: hvdcloud doctor; hvdcloud launch")
+    console.answer("next: hvdcloud doctor; hvdcloud launch")
 
 
 def _show_destroy(console: Console, result: DestroyResult) -> None:
-    """What was deleted, what is left, and what that costs."""
-    if result.planned and result.done:
-        console.answer(
-            f"{counted(len(result.done), 'object')} above would be deleted from {result.project}; nothing was changed"
-        )
-    elif result.nothing_to_do:
+    """What was deleted, and what is left."""
+    if not result.deleted:
         console.answer(f"nothing in project {result.project} was set up from this machine; nothing to delete")
+    elif result.planned:
+        console.answer(f"{counted(len(result.deleted), 'object')} would be deleted; nothing was changed")
     else:
-        took = seconds(result.seconds)
-        console.answer(f"{counted(len(result.done), 'object')} deleted from project {result.project}, in {took}")
-    for kept in result.kept:
-        cost = f", {dollars(kept.dollars_per_month)} a month" if kept.dollars_per_month else ""
-        console.answer(f"left: {kept.name}: {kept.reason}{cost}")
-        if kept.delete_with:
-            console.answer(f"  deleted by hand with: {kept.delete_with}")
-    if result.dead_keys and not result.planned:
-        console.answer(f"{result.file} still names what is gone: {', '.join(result.dead_keys)}")
-        console.answer("  hvdcloud setup makes it again")
+        console.answer(f"{counted(len(result.deleted), 'object')} deleted from project {result.project}")
+        console.answer("the configuration still names them; hvdcloud setup makes them again")
+    if result.bucket:
+        console.answer(f"left: {result.bucket}, billed for what it holds, and the project's APIs, which cost nothing")
+        console.answer(f"  deleted by hand with: gcloud storage rm --recursive {result.bucket}")

@@ -27,7 +27,6 @@ from hvdcloud.config.data import refused_bucket, refused_data
 from hvdcloud.config.model import Config
 from hvdcloud.config.trust import ENV_PREFIX, HOSTS, refused
 from hvdcloud.config.types import duration_text, expected, is_duration
-from hvdcloud.config.yaml_edit import put
 from hvdcloud.config.yaml_text import Loader, Null, read
 from hvdcloud.errors import UsageError
 
@@ -155,12 +154,12 @@ def load(
             if key[:2] == ENV and key[2:]:
                 key = (*ENV, variable.split("__", maxsplit=2)[2])
             value = _parsed(environ[variable], key)
-            put(tree, key, value)
+            _put(tree, key, value)
             _place(places, key, value, Place(source="environment", text=variable))
     for dotted, given in (flags or {}).items():
         if given is not None:
             key = tuple(dotted.split("."))
-            put(tree, key, given)
+            _put(tree, key, given)
             _place(places, key, given, Place(source="flag", text=f"--{key[-1].replace('_', '-')}"))
     if "name" not in tree and not file.is_file():
         raise UsageError(
@@ -183,6 +182,16 @@ def load(
     if "requirements" not in image.model_fields_set and not (config.project_dir / str(image.requirements)).is_file():
         config = config.model_copy(update={"image": image.model_copy(update={"requirements": None})})
     return Loaded(config=config, file=file if file.is_file() else None, places=places)
+
+
+def _put(tree: dict[str, Any], key: Key, value: object) -> None:
+    """Set a nested key; sections that are missing, or no mappings, become new ones."""
+    for part in key[:-1]:
+        child = tree.get(part)
+        # A copy: what an alias shares with another key must not change there.
+        tree[part] = dict(child) if isinstance(child, dict) else {}
+        tree = tree[part]
+    tree[key[-1]] = value
 
 
 def _place(places: dict[Key, Place], key: Key, value: object, place: Place) -> None:

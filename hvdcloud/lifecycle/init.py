@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hvdcloud.config.file import CONFIG_FILE
 from hvdcloud.config.gce import L4_MACHINES
-from hvdcloud.config.yaml_edit import set_keys
+from hvdcloud.config.set_keys import set_keys
 from hvdcloud.errors import UsageError
 from hvdcloud.project_files import GITIGNORE
 from hvdcloud.training_script import TrainingScript, read_script, training_scripts

@@ -2,6 +2,8 @@
 
 mock_provider "google" {}
 
+mock_provider "time" {}
+
 variables {
   project = "a-project"
 }
@@ -17,6 +19,11 @@ run "promises" {
   assert {
     condition     = length(setsubtract(["compute", "artifactregistry", "storage", "iam", "iap", "logging", "cloudresourcemanager", "serviceusage"], keys(google_project_service.api))) == 0
     error_message = "an API that hvdcloud needs stays off"
+  }
+
+  assert {
+    condition     = time_sleep.apis.create_duration == "60s"
+    error_message = "what needs an API does not wait until it is on everywhere"
   }
 
   assert {

@@ -2,6 +2,8 @@
 
 mock_provider "google" {}
 
+mock_provider "time" {}
+
 run "everything_wrong" {
   command = plan
 

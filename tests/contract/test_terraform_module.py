@@ -101,6 +101,9 @@ def test_what_google_would_refuse_is_refused_here(
 
 
 def test_terraforms_own_tests_pass(place: Workplace) -> None:
+    # What they have made they delete.
+    bucket = place.module / "bucket.tf"
+    bucket.write_text(bucket.read_text().replace("prevent_destroy = true", "prevent_destroy = false"))
     done = place.terraform("test", "-no-color")
     assert done.returncode == 0, done.stdout + done.stderr
     assert ", 0 failed" in done.stdout
@@ -235,11 +238,13 @@ def test_what_was_changed_by_hand_is_seen_and_put_right(everything: Workplace) -
     assert everything.plan().returncode == 0
 
 
-def test_destroy_leaves_nothing_that_costs(everything: Workplace) -> None:
-    destroyed = everything.destroy()
-    assert destroyed.returncode == 0, destroyed.stderr
-    # Others may use the APIs.
-    assert resources(everything.folder).keys() == {"google_project_service"}
+def test_no_plan_deletes_or_replaces_the_bucket(everything: Workplace) -> None:
+    before = resources(everything.folder)
+    for arguments in (["-destroy"], ["-var=region=us-west1"], ["-var=bucket=another"]):
+        refused = everything.apply(*arguments)
+        assert refused.returncode == 1
+        assert "google_storage_bucket.checkpoints has lifecycle.prevent_destroy set" in " ".join(refused.stderr.split())
+    assert resources(everything.folder) == before
 
 
 def test_a_missing_permission_is_reported_in_googles_words_and_apply_continues_later(place: Workplace) -> None:
@@ -253,7 +258,7 @@ def test_a_missing_permission_is_reported_in_googles_words_and_apply_continues_l
     assert place.plan().returncode == 0
 
 
-def test_a_bucket_with_checkpoints_survives_destroy(tmp_path: Path) -> None:
+def test_a_bucket_with_checkpoints_outlives_a_module_that_lost_its_guard(tmp_path: Path) -> None:
     with Emulator() as emulator, running_server(tmp_path / "storage") as storage:
         place = workplace(tmp_path, compute=emulator.url, storage=storage.url)
         applied = place.apply()
@@ -263,10 +268,13 @@ def test_a_bucket_with_checkpoints_survives_destroy(tmp_path: Path) -> None:
         assert set(emulator.state.firewalls) == {"hvdcloud-iap"}
 
         _upload(storage.url, bucket="test-project-hvdcloud", name="digits/model.pt")
-        destroyed = place.destroy()
+        bucket = place.module / "bucket.tf"
+        bucket.write_text(bucket.read_text().replace("prevent_destroy = true", "prevent_destroy = false"))
+        destroyed = place.apply("-destroy")
         assert destroyed.returncode == 1
         assert "Error trying to delete bucket test-project-hvdcloud without `force_destroy`" in destroyed.stderr
-        assert "google_storage_bucket" in resources(place.folder)
+        # Others may use the APIs.
+        assert resources(place.folder).keys() == {"google_project_service", "google_storage_bucket"}
         assert "hvdcloud" not in emulator.state.networks
         assert emulator.state.left() == []
 

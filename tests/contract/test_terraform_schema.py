@@ -84,5 +84,5 @@ def test_a_resource_is_read_from_go(tmp_path: Path) -> None:
 def test_every_kind_of_resource_in_the_module_has_its_schema() -> None:
     schema = json.loads(SCHEMA.read_text())
     text = "\n".join(path.read_text() for path in MODULE.glob("*.tf"))
-    assert set(re.findall(r'^resource "(\w+)"', text, re.M)) <= schema["resources"].keys()
+    assert set(re.findall(r'^resource "(google_\w+)"', text, re.M)) <= schema["resources"].keys()
     assert set(re.findall(r'^data "(\w+)"', text, re.M)) <= schema["data"].keys()

@@ -41,7 +41,7 @@ def project(tmp_path: Path, cloud: Cloud) -> Project:
 
 def test_from_an_empty_project_to_a_run_and_back(cloud: Cloud, project: Project, tmp_path: Path) -> None:
     setup = project.hvdcloud("setup", "--yes", timeout=120)
-    assert "created bucket gs://test-project-hvdcloud" in setup.err
+    assert "google_storage_bucket.checkpoints: Creation complete" in setup.out
     allow_what_was_granted(cloud, tmp_path / "google")
 
     doctor = project.hvdcloud("doctor")
@@ -65,7 +65,7 @@ def test_from_an_empty_project_to_a_run_and_back(cloud: Cloud, project: Project,
     assert [link for link in cloud.left() if "hvdcloud-mesh" not in link and "hvdcloud-iap" not in link] == []
 
     gone = project.hvdcloud("setup", "--destroy", "--yes", timeout=120)
-    assert "gs://test-project-hvdcloud" in gone.out  # It holds the run's checkpoints, and stays.
+    assert "left: gs://test-project-hvdcloud" in gone.out
     assert cloud.left() == []
 
 

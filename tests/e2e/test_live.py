@@ -64,9 +64,7 @@ def test_an_hour_on_google_leaves_fixtures_and_nothing_else(cloud: Cloud, tmp_pa
         code, printed = screen.end(within=SECONDS)
     assert code == 0, printed.decode(errors="replace")[-6000:]
     assert cloud.left() == []
-    assert not [
-        kind for kind in resources(tmp_path / "terraform") if kind.endswith(("network", "bucket", "repository"))
-    ]
+    assert not [kind for kind in resources(tmp_path / "terraform") if kind.endswith(("network", "repository"))]
     requests = [entry.body for entry in cloud.emulator.log.entries()[began:] if entry.method.endswith("bulkInsert")]
     limits = {int(body["instanceProperties"]["scheduling"]["maxRunDuration"]["seconds"]) for body in requests}
     assert max(limits) <= 60 * 60
@@ -97,6 +95,4 @@ def test_what_was_killed_is_deleted_all_the_same(cloud: Cloud, tmp_path: Path) -
         (log,) = (tmp_path / "results").glob("*/hard-end.log")
         until(lambda: "everything is deleted" in log.read_text(), seconds=300, what="the deletion")
     assert cloud.left() == []
-    assert not [
-        kind for kind in resources(tmp_path / "terraform") if kind.endswith(("network", "bucket", "repository"))
-    ]
+    assert not [kind for kind in resources(tmp_path / "terraform") if kind.endswith(("network", "repository"))]

@@ -31,7 +31,7 @@ def begin(folder: Path, what: str) -> None:
 
 
 def teardown(folder: Path) -> int:
-    """VMs first; then the checkpoints, without which the bucket would stay; then what `setup` made."""
+    """VMs first; then the checkpoints, and what `setup` made; the empty bucket stays, and costs nothing."""
     folder = folder.absolute()
     codes = []
     if (folder / BEGUN / "up").exists():

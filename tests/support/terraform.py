@@ -44,10 +44,6 @@ class Workplace:
         """`terraform plan`, which exits with 2 where there are changes."""
         return self.terraform("plan", "-no-color", "-detailed-exitcode", *self._variables())
 
-    def destroy(self) -> subprocess.CompletedProcess[str]:
-        """`terraform destroy` without a question."""
-        return self.apply("-destroy")
-
     def _variables(self) -> list[str]:
         return [f"-var={name}={value}" for name, value in {"project": "test-project", **self.variables}.items()]
 

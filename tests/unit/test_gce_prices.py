@@ -97,9 +97,8 @@ def test_a_refreshed_table_has_the_prices_of_its_regions(state: Path) -> None:
     assert two == pytest.approx(2 * one)
     # A region that is not in it costs what the main one does.
     assert hourly("n1-standard-8", region="asia-east1") == one
-    # 0.60 GB-months of 0.20; 1 GB for a month of 0.04; an address
+    # 0.60 GB-months of 0.20; an address
     assert prices.disk_dollars_per_hour(disk_gb=438, region="europe-west4") == pytest.approx(0.12)
-    assert prices.bucket_dollars_per_month(size_bytes=2**30, region="europe-west4") == pytest.approx(0.04)
     assert hourly("n1-standard-8", region="europe-west4", external_ip=True) == pytest.approx(two + 0.01)
 
 

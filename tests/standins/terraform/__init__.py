@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MODULE = ROOT / "terraform"
 VENV = ROOT / ".cache/terraform"
 VERSION = "8.2.0"
+TIME_VERSION = "0.13.1"
 STARTER = Path(__file__).with_name("starter.py")
 
 
@@ -41,19 +42,20 @@ def stand_in(folder: Path, *, compute: str | None = None, storage: str | None = 
         raise RuntimeError(f"there is no {VENV}, which the stand-in runs in: make {VENV.relative_to(ROOT)}/.complete")
     processor = "amd64" if platform.machine() in ("x86_64", "AMD64") else "arm64"
     system = f"{platform.system().lower()}_{processor}"
-    package = place / f"mirror/registry.terraform.io/hashicorp/google/{VERSION}/{system}"
-    for each in (package, place / "home"):
-        each.mkdir(parents=True, exist_ok=True)
-    command = [str(VENV / "bin/python"), "-IS", str(STARTER), str(_warm()[0]), str(place)]
-    command += [f"--compute={compute}"] if compute else []
-    command += [f"--storage={storage}"] if storage else []
-    program = package / f"terraform-provider-google_v{VERSION}"
-    # HOME: the plumbing keeps a certificate there.
-    program.write_text(
-        f"#!/bin/sh\nexport PYTHONPATH={shlex.quote(str(ROOT))} HOME={shlex.quote(str(place / 'home'))}\n"
-        f"exec {shlex.join(command)}\n"
-    )
-    program.chmod(0o755)
+    (place / "home").mkdir(parents=True, exist_ok=True)
+    more = [f"--compute={compute}"] if compute else []
+    more += [f"--storage={storage}"] if storage else []
+    for name, version, options in (("google", VERSION, more), ("time", TIME_VERSION, ["--time"])):
+        package = place / f"mirror/registry.terraform.io/hashicorp/{name}/{version}/{system}"
+        package.mkdir(parents=True, exist_ok=True)
+        command = [str(VENV / "bin/python"), "-IS", str(STARTER), str(_warm()[0]), str(place), *options]
+        program = package / f"terraform-provider-{name}_v{version}"
+        # HOME: the plumbing keeps a certificate there.
+        program.write_text(
+            f"#!/bin/sh\nexport PYTHONPATH={shlex.quote(str(ROOT))} HOME={shlex.quote(str(place / 'home'))}\n"
+            f"exec {shlex.join(command)}\n"
+        )
+        program.chmod(0o755)
     settings = place / "terraform.rc"
     settings.write_text(
         f'provider_installation {{\n  filesystem_mirror {{\n    path = "{place / "mirror"}"\n  }}\n}}\n'

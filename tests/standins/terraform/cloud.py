@@ -68,12 +68,8 @@ class Cloud:
 
     def read(self, kind: str, state: Mapping[str, Any]) -> dict[str, Any] | None:
         """As it is now; None if it's gone."""
-        return self.find(kind, state["id"])
-
-    def find(self, kind: str, identity: str) -> dict[str, Any] | None:
-        """By its id."""
         with self._open() as resources:
-            found: dict[str, Any] | None = resources.get(kind, {}).get(identity)
+            found: dict[str, Any] | None = resources.get(kind, {}).get(state["id"])
             return found
 
     def update(self, kind: str, prior: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, Any]:

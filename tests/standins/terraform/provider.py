@@ -1,4 +1,4 @@
-"""`python -m tests.standins.terraform.provider`: what Terraform starts as the provider hashicorp/google."""
+"""`python -m tests.standins.terraform.provider`: what Terraform starts as hashicorp/google, or as hashicorp/time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from tf import provider as plumbing
 from tf import runner
 
+from tests.standins.terraform import clock
 from tests.standins.terraform.cloud import Cloud
 from tests.standins.terraform.wire import Servicer
 
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str]) -> None:
     """Serve until Terraform says that it's enough."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the cloud is kept")
+    parser.add_argument("--time", action="store_true", help="be hashicorp/time")
     parser.add_argument("--compute", help="the Compute Engine emulator")
     parser.add_argument("--storage", help="the stand-in of Cloud Storage")
     options = parser.parse_args(arguments)
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
     cloud = Cloud(options.folder, compute=options.compute, storage=options.storage)
 
     def servicer(_: Any) -> Servicer:
-        return Servicer(schema, cloud)
+        return Servicer(clock.SCHEMA, clock.Clock()) if options.time else Servicer(schema, cloud)
 
     # tf's own plans by rules that aren't those of Google's provider; the connection to Terraform is what it's here for.
     plumbing.ProviderServicer = servicer

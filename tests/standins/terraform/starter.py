@@ -5,10 +5,13 @@ Args: the socket, and the provider's own. Run with `python -IS`; imports little,
 
 import array
 import os
+import signal
 import socket
 import sys
 from json import dumps
 
+# As Terraform's plugins do: Ctrl-C in a terminal reaches them too, and Terraform tells them what to do.
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 try:
     connection.connect(sys.argv[1])

@@ -15,6 +15,7 @@ from tf.gen import tfplugin_pb2_grpc as rpc
 from tf.types import Unknown
 from tf.utils import read_dynamic_value, to_dynamic_value
 
+from tests.standins.terraform.clock import Clock
 from tests.standins.terraform.cloud import Cloud, RefusedError
 from tests.standins.terraform.plan import Plan, problems
 
@@ -69,7 +70,7 @@ class Servicer(rpc.ProviderServicer):
         cloud: where resources are.
     """
 
-    def __init__(self, schema: Mapping[str, Any], cloud: Cloud) -> None:
+    def __init__(self, schema: Mapping[str, Any], cloud: Cloud | Clock) -> None:
         self._schema = schema
         self._cloud = cloud
 
@@ -143,16 +144,9 @@ class Servicer(rpc.ProviderServicer):
             )
         return answer(new_state=to_dynamic_value(new), legacy_type_system=True)
 
-    def ImportResourceState(self, request: Any, context: grpc.ServicerContext) -> Any:
-        found = self._cloud.find(request.type_name, request.id)
-        if found is None:
-            detail = f"Cannot import non-existent remote object: {request.type_name} {request.id}"
-            return pb.ImportResourceState.Response(diagnostics=[_error("Cannot import", detail)])
-        imported = pb.ImportResourceState.ImportedResource(type_name=request.type_name, state=to_dynamic_value(found))
-        return pb.ImportResourceState.Response(imported_resources=[imported])
-
     def ReadDataSource(self, request: Any, context: grpc.ServicerContext) -> Any:
         config = read_dynamic_value(request.config)
+        assert isinstance(self._cloud, Cloud)
         return pb.ReadDataSource.Response(state=to_dynamic_value(self._cloud.data(request.type_name, config)))
 
     def StopProvider(self, request: Any, context: grpc.ServicerContext) -> Any:

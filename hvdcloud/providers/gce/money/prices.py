@@ -13,8 +13,6 @@ from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.money.price_table import Table
 from hvdcloud.providers.gce.names import region_of
 
-_GB = 2**30
-
 
 def node_dollars_per_hour(
     kind: NodeKind,
@@ -58,11 +56,6 @@ def node_dollars_per_hour(
 def disk_dollars_per_hour(*, disk_gb: float, region: str | None = None) -> float:
     """A balanced persistent disk, whether attached or not."""
     return disk_gb * _known_rate(price_table.DISK, region=region) / price_table.HOURS_PER_MONTH
-
-
-def bucket_dollars_per_month(*, size_bytes: int, region: str | None = None) -> float:
-    """Standard storage in a bucket of one region."""
-    return size_bytes / _GB * _known_rate(price_table.BUCKET, region=region)
 
 
 def by_price(zones: Iterable[str], *, price: Callable[[str], float | None]) -> list[str]:
