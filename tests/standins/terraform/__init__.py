@@ -116,20 +116,10 @@ def bucket_of_another(folder: Path, *names: str) -> None:
     (folder.resolve() / "terraform/buckets.json").write_text(json.dumps(names))
 
 
-def fail(
-    folder: Path, kind: str, verb: str = "create", *, status: int = 403, message: str = "", times: int | None = None
-) -> None:
-    """Let Google refuse to create, update or delete resources of one kind.
-
-    Args:
-        kind: such as google_compute_network.
-        message: what Google says; "": that a permission is missing.
-        times: how often; None: always.
-    """
+def fail(folder: Path, kind: str) -> None:
+    """Let Google refuse to create resources of one kind, such as google_compute_network: a permission is missing."""
     path = folder.resolve() / "terraform/faults.json"
-    faults = json.loads(path.read_text()) if path.exists() else []
-    faults.append({"kind": kind, "verb": verb, "status": status, "message": message, "times": times})
-    path.write_text(json.dumps(faults))
+    path.write_text(json.dumps([kind]))
 
 
 def heal(folder: Path) -> None:

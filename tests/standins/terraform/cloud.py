@@ -55,7 +55,9 @@ class Cloud:
         with self._open() as resources:
             new = self._filled(kind, planned)
             doing = f"Error creating {rules.WORDS[kind]}"
-            self._fault(kind, "create", new, doing)
+            faults = self._folder / "faults.json"
+            if faults.exists() and kind in json.loads(faults.read_text()):
+                raise RefusedError(f"{doing}: googleapi: Error 403: {rules.forbidden(kind, new)}")
             others = {rules.BUCKETS_OF_OTHERS: self._buckets_of_others()}
             if message := rules.refuses_to_create({**resources, **others}, kind, new):
                 raise RefusedError(f"{doing}: googleapi: {message}")
@@ -73,14 +75,9 @@ class Cloud:
             return found
 
     def update(self, kind: str, prior: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, Any]:
-        """Change one; as it is then.
-
-        Raises:
-            RefusedError: by a fault.
-        """
+        """Change one; as it is then."""
         with self._open() as resources:
             new = self._filled(kind, {**planned, "id": prior["id"]})
-            self._fault(kind, "update", new, f"Error updating {rules.WORDS[kind]} {new['id']!r}")
             resources.setdefault(kind, {})[prior["id"]] = new
             return new
 
@@ -88,17 +85,15 @@ class Cloud:
         """Delete one; gone already is success.
 
         Raises:
-            RefusedError: by a rule of Google's, or by a fault.
+            RefusedError: by a rule of Google's.
         """
         with self._open() as resources:
             if state.get("deletion_policy") == "PREVENT":
                 raise RefusedError(f"cannot destroy {rules.WORDS[kind]} without setting deletion_policy to DELETE")
             if state.get("deletion_policy") == "ABANDON" or rules.stays(kind, state):
                 return
-            doing = f"Error deleting {rules.WORDS[kind]}"
-            self._fault(kind, "delete", state, doing)
             if message := rules.refuses_to_delete(resources, kind, state):
-                raise RefusedError(f"{doing}: googleapi: {message}")
+                raise RefusedError(f"Error deleting {rules.WORDS[kind]}: googleapi: {message}")
             if message := self._elsewhere.delete(kind, state):
                 raise RefusedError(message)
             resources.get(kind, {}).pop(state["id"], None)
@@ -129,17 +124,6 @@ class Cloud:
             if name in state and (state[name] is None or name in rules.ALWAYS_DECIDED):
                 state[name] = value
         return state
-
-    def _fault(self, kind: str, verb: str, state: Mapping[str, Any], doing: str) -> None:
-        path = self._folder / "faults.json"
-        faults = json.loads(path.read_text()) if path.exists() else []
-        for fault in faults:
-            if fault["kind"] == kind and fault["verb"] == verb and fault["times"] != 0:
-                if fault["times"] is not None:
-                    fault["times"] -= 1
-                    path.write_text(json.dumps(faults))
-                message = fault["message"] or rules.forbidden(kind, verb, state)
-                raise RefusedError(f"{doing}: googleapi: Error {fault['status']}: {message}")
 
     @contextmanager
     def _open(self) -> Iterator[dict[str, dict[str, Any]]]:

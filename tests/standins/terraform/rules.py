@@ -212,9 +212,9 @@ def stays(kind: str, state: Mapping[str, Any]) -> bool:
     return kind == "google_project_service" and not state["disable_on_destroy"]
 
 
-def forbidden(kind: str, verb: str, state: Mapping[str, Any]) -> str:
-    """Google's words for a permission that is missing."""
-    permission = f"{_PERMISSIONS.get(kind, 'resourcemanager.projects')}.{verb}"
+def forbidden(kind: str, state: Mapping[str, Any]) -> str:
+    """Google's words for a permission to create that is missing."""
+    permission = f"{_PERMISSIONS.get(kind, 'resourcemanager.projects')}.create"
     return f"Required '{permission}' permission for '{state['id']}', forbidden"
 
 
