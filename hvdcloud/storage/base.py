@@ -83,7 +83,6 @@ class Download:
     crc32c: str
     generation: int | None = None  # Exactly this one; None takes the live one (its bytes must match all the same).
     modified: float | None = None  # Modification time to give the file, seconds since the epoch.
-    flushed: bool = True  # To the disk, before it gets its name; False: the caller does it for all items.
 
 
 class Bucket(Protocol):
@@ -218,8 +217,7 @@ def settle(partial: Path, item: Download) -> None:
     with partial.open("rb") as file:
         if item.modified is not None:
             os.utime(file.fileno(), (item.modified, item.modified))
-        if item.flushed:
-            os.fsync(file.fileno())
+        os.fsync(file.fileno())
     partial.replace(item.target)
 
 

@@ -52,12 +52,11 @@ class DataNode:
         """The verb `data`, for data sets by name, each with its source."""
         sets = [each if isinstance(each, DataSet) else DataSet(name=n, source=each) for n, each in sources.items()]
         request = DataRequest(sets=tuple(sets), index=self.index, count=self.count, endpoint=self.endpoint)
-        answer = self.verb("data", message={"data": request.to_json()})
-        return [DataState.from_json(each) for each in answer["states"]]
+        return list(states_from_json(self.verb("data", message={"data": request.to_json()})))
 
     def states(self) -> list[DataState]:
         """The verb `data-state`."""
-        return [DataState.from_json(each) for each in self.verb("data-state")["states"]]
+        return list(states_from_json(self.verb("data-state")))
 
     def reaches(self, *phases: str, files: int = 0, size: int = 0) -> None:
         """Wait until the fetcher has written that one of its sets is as far. Starts no process, as `states` does."""

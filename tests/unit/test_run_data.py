@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -146,8 +147,8 @@ def test_a_nodes_sets_are_one_to_the_run(phases: list[str], said: str) -> None:
         DataState(name=f"set-{number}", phase=phase, bytes=10, total_bytes=20, files=1, total_files=2, seconds=1.5)
         for number, phase in enumerate(phases)
     ]
-    told = {"error": "no right", "hint": "grant it", "exit_code": 3}
-    states = [DataState.from_json({**each.to_json(), **told}) if each.phase == "failed" else each for each in states]
+    told: dict[str, Any] = {"error": "no right", "hint": "grant it", "exit_code": 3}
+    states = [replace(each, **told) if each.phase == "failed" else each for each in states]
     found = summary_of_node("d-0", states)
     assert (found.node, found.phase, found.bytes, found.total_files) == ("d-0", said, 10 * len(phases), 2 * len(phases))
     if said == "failed":

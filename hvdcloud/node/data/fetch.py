@@ -1,36 +1,36 @@
 """What the fetcher does: list each data set, bring what is missing of it, and make it visible whole.
 
 Beside the sets, in `.hvdcloud/NAME`: `tree`, which becomes the set, and `index`, what the set consists of that the
-ranks find. A file of the tree has its name once its bytes are verified. A tree that was left is read again: the machine
-may have lost its power.
+ranks find. A file of the tree has its name once its bytes are verified and on the disk. A tree that was left is read
+again: the objects may have changed since.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hvdcloud.checkpoints.fetch import remove_partials
 from hvdcloud.errors import CapacityError, CheckpointError, CredentialsError, HvdcloudError, NodeError, UsageError
-from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
 from hvdcloud.node.bucket import open_bucket_here
 from hvdcloud.node.data.board import Board
 from hvdcloud.node.data.names import check_names
 from hvdcloud.node.data.sets import FAILED, FETCHING, LISTING, READY, VERIFYING, DataRequest, DataSet, DataState
+from hvdcloud.node.files import read_json, write_json
 from hvdcloud.storage.base import (
     Bucket,
     CorruptObjectError,
     Download,
     ObjectInfo,
     ObjectMissingError,
+    free_bytes,
     ignores_case,
     sync_folder,
 )
@@ -51,7 +51,7 @@ class _Plan:
 
     name: str
     bucket: Bucket
-    index: str
+    index: Mapping[str, Any]
     missing: list[ObjectInfo] = field(default_factory=list)
     files: int = 0
     bytes: int = 0
@@ -76,18 +76,18 @@ def fetch_all(request: DataRequest, *, publish: Callable[[tuple[DataState, ...]]
     """Bring each data set; what fails of one stops no other."""
     os.umask(0o022)
     paths.data_dir().mkdir(parents=True, exist_ok=True)
-    with Board((each.name for each in request.sets), publish) as board:
-        plans = []
-        for each in request.sets:
-            with _shown(board, each.name):
-                if each.mounted:
-                    _check_mounted(each.name)
-                    board.update(each.name, phase=READY)
-                elif (plan := _planned(each, request, board)) is not None:
-                    plans.append(plan)
-        for plan in _with_space(plans, board):
-            with _shown(board, plan.name):
-                _bring(plan, board)
+    board = Board((each.name for each in request.sets), publish)
+    plans = []
+    for each in request.sets:
+        with _shown(board, each.name):
+            if each.mounted:
+                _check_mounted(each.name)
+                board.update(each.name, phase=READY)
+            elif (plan := _planned(each, request, board)) is not None:
+                plans.append(plan)
+    for plan in _with_space(plans, board):
+        with _shown(board, plan.name):
+            _bring(plan, board)
 
 
 @contextlib.contextmanager
@@ -128,14 +128,17 @@ def _planned(wanted: DataSet, request: DataRequest, board: Board) -> _Plan | Non
     board.update(name, total_files=len(objects), total_bytes=size)
     work.mkdir(parents=True, exist_ok=True)
     work.parent.chmod(0o700)
-    plan = _Plan(name=name, bucket=bucket, index=index_text(wanted.source, request.endpoint, objects))
-    before = _index_of(name)
-    if before == plan.index and set_dir(name).is_dir():
+    promised = {each.name: [each.size, each.crc32c, each.generation] for each in objects}
+    index = {"source": wanted.source, "endpoint": request.endpoint, "objects": promised}
+    plan = _Plan(name=name, bucket=bucket, index=index)
+    before = read_json(work / "index") or {}
+    if before == index and set_dir(name).is_dir():
         remove_tree(work / "tree")
         board.update(name, files=len(objects), bytes=size, phase=READY)
         return None
     check_names([each.name for each in objects], ignores_case=ignores_case(work))
-    _look(plan, objects, known=_known(before, plan.index))
+    same = all(before.get(key) == index[key] for key in ("source", "endpoint"))
+    _look(plan, objects, known=before["objects"] if same else {})
     board.update(name, files=plan.files, bytes=plan.bytes)
     return plan
 
@@ -162,30 +165,7 @@ def listed(bucket: Bucket, wanted: DataSet, *, index: int, count: int) -> Sequen
     return share
 
 
-def index_text(source: str, endpoint: str | None, objects: Sequence[ObjectInfo]) -> str:
-    """What a set consists of: a line for its source, then one for each object."""
-    lines = [json.dumps({"source": source, "endpoint": endpoint})]
-    lines += [json.dumps([each.name, each.size, each.crc32c, each.generation]) for each in objects]
-    return "\n".join(lines) + "\n"
-
-
-def _index_of(name: str) -> str:
-    """The index of the set that the ranks find; empty: there is none."""
-    try:
-        return (work_dir(name) / "index").read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ""
-
-
-def _known(before: str, now: str) -> Mapping[str, tuple[int, str, int]]:
-    """What the visible set is known to hold, by name, if it is of the same source: size, CRC32C and generation."""
-    first, *lines = before.splitlines() or [""]
-    if parse_object(first) != parse_object(now.partition("\n")[0]):
-        return {}
-    return {name: (size, crc32c, generation) for name, size, crc32c, generation in map(json.loads, lines)}
-
-
-def _look(plan: _Plan, objects: Sequence[ObjectInfo], *, known: Mapping[str, tuple[int, str, int]]) -> None:
+def _look(plan: _Plan, objects: Sequence[ObjectInfo], *, known: Mapping[str, Sequence[Any]]) -> None:
     """Find out what is missing in the tree; what the visible set has is linked into it."""
     tree = work_dir(plan.name) / "tree"
     tree.mkdir(exist_ok=True)
@@ -195,7 +175,7 @@ def _look(plan: _Plan, objects: Sequence[ObjectInfo], *, known: Mapping[str, tup
         path, there = tree / each.name, set_dir(plan.name) / each.name
         if path.is_file() and crc32c_of_file(path) != (each.size, each.crc32c):
             path.unlink()
-        if not path.exists() and known.get(each.name) == (each.size, each.crc32c, each.generation) and there.is_file():
+        if not path.exists() and known.get(each.name) == plan.index["objects"][each.name] and there.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.hardlink_to(there)
         if path.exists():
@@ -217,16 +197,10 @@ def _remove_others(tree: Path, names: set[str]) -> None:
 
 def _with_space(plans: list[_Plan], board: Board) -> list[_Plan]:
     """The plans, if the disk has space for all of them; else none, and each says so."""
-    status = os.statvfs(paths.data_dir())
-    needed, free = sum(plan.needed for plan in plans), status.f_bavail * status.f_frsize
-    files = sum(len(plan.missing) for plan in plans)
-    what = ""
-    if needed > free:
-        what = f"{needed / 1e9:.2f} GB more, and the disk has {free / 1e9:.2f} GB left"
-    elif status.f_files and files > status.f_favail:
-        what = f"{files} more files, and the disk takes {status.f_favail}"
-    if not what:
+    needed, free = sum(plan.needed for plan in plans), free_bytes(paths.data_dir())
+    if needed <= free:
         return plans
+    what = f"{needed / 1e9:.2f} GB more, and the disk has {free / 1e9:.2f} GB left"
     for plan in plans:
         with _shown(board, plan.name):
             whose = f"data set {plan.name} needs" if len(plans) == 1 else f"the data sets need, {plan.name} among them,"
@@ -256,18 +230,12 @@ def _bring(plan: _Plan, board: Board) -> None:
             size=each.size,
             crc32c=each.crc32c,
             generation=each.generation,
-            flushed=False,
         )
         for each in plan.missing
     ]
-    # The kernel tells a descriptor of what it could not write since that was opened.
-    descriptor = os.open(tree, os.O_RDONLY)
-    try:
-        plan.bucket.download_many(items, workers=WORKERS, on_done=done)
-        board.update(plan.name, phase=VERIFYING)
-        make_visible(plan.name, plan.index, descriptor)
-    finally:
-        os.close(descriptor)
+    plan.bucket.download_many(items, workers=WORKERS, on_done=done)
+    board.update(plan.name, phase=VERIFYING)
+    _make_visible(plan.name, plan.index)
     board.update(plan.name, phase=READY)
 
 
@@ -282,36 +250,23 @@ def _explained(error: Exception, name: str, bucket: Bucket) -> Exception:
             hint="the object is damaged in the bucket, or on its way; upload it again",
         )
     if isinstance(error, CredentialsError):
-        return CredentialsError(
-            error.message, hint=f'write data = ["{bucket.url}"] into hvdcloud.tfvars, then hvdcloud setup'
-        )
+        hint = f'write data = ["{bucket.url}"] into hvdcloud.tfvars, then hvdcloud setup'
+        return CredentialsError(error.message, hint=hint)
     if isinstance(error, CapacityError):
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return error
 
 
-def make_visible(name: str, index: str, descriptor: int) -> None:
-    """Make the tree the set, once all of it is on the disk; removes the one before.
-
-    Args:
-        descriptor: of the tree, opened before anything was written to it.
-
-    Raises OSError: the disk did not take all of it; then the tree is removed.
-    """
+def _make_visible(name: str, index: Mapping[str, Any]) -> None:
+    """Make the tree, whose files are on the disk, the set; removes the one before."""
     work, target = work_dir(name), set_dir(name)
-    tree, aside, written = work / "tree", work / "before", work / "index.new"
+    tree, aside = work / "tree", work / "before"
     for folder, _, files in os.walk(tree):
         for file in files:
             Path(folder, file).chmod(FILE_MODE)
+        sync_folder(Path(folder))
         if Path(folder) != tree:
             Path(folder).chmod(FOLDER_MODE)
-    written.write_text(index, encoding="utf-8")
-    try:
-        sync_file_system(descriptor)
-    except OSError:
-        # What the disk did not take may look right until memory is needed for something else.
-        remove_tree(tree)
-        raise
     # Without an index, a set is not taken for another one: whatever ends this here, it is fetched again.
     (work / "index").unlink(missing_ok=True)
     remove_tree(aside)
@@ -322,7 +277,7 @@ def make_visible(name: str, index: str, descriptor: int) -> None:
     tree.rename(target)
     target.chmod(FOLDER_MODE)
     sync_folder(target.parent)
-    written.rename(work / "index")
+    write_json(work / "index", index)
     remove_tree(aside)
 
 
@@ -333,10 +288,3 @@ def remove_tree(path: Path) -> None:
             for folder, _, _ in os.walk(path):
                 Path(folder).chmod(0o755)
         shutil.rmtree(path)
-
-
-def sync_file_system(descriptor: int) -> None:
-    """syncfs(2). Raises OSError: something was not written since the descriptor was opened."""
-    if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))

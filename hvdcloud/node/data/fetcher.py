@@ -51,10 +51,8 @@ def start(request: DataRequest) -> None:
     """
     with _starting():
         holder = lock_holder(paths.data_fetcher_lock())
-        at_work = holder is not None and holder.get("request") == _digest(request)
-        if not at_work:
+        if holder is None or holder.get("request") != _digest(request):
             _end_other()
-        if not at_work:
             write_json(paths.data_request_file(), request.to_json(), mode=0o600)
             write_states(tuple(DataState(name=each.name) for each in request.sets))
             _spawn()
