@@ -106,7 +106,7 @@ def _show_setup(console: Console, result: SetupResult) -> None:
 def _show_destroy(console: Console, result: DestroyResult) -> None:
     """What was deleted, and what is left."""
     if not result.deleted:
-        console.answer(f"nothing in project {result.project} was set up from this machine; nothing to delete")
+        console.answer(f"this machine has nothing to delete in project {result.project}")
     elif result.planned:
         console.answer(f"{counted(len(result.deleted), 'object')} would be deleted; nothing was changed")
     else:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -152,6 +153,8 @@ class Terraform:
         self._out.flush()
         interrupted = threading.Event()
         with uninterrupted(interrupted.set):
+            # Terraform has it from here: a terminal that is closed does not end it half-way.
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
             code = subprocess.run(
                 [self._program, command, *([] if colour else ["-no-color"]), *options],
                 cwd=self.folder,

@@ -314,7 +314,7 @@ def test_the_bucket_is_never_replaced_and_outlives_destroy_and_another_setup(lab
 
 
 def test_destroy_with_nothing_set_up(lab: Lab) -> None:
-    assert "nothing to delete" in lab.setup("--destroy", "--yes").out
+    assert lab.setup("--destroy", "--yes").out == "this machine has nothing to delete in project test-project\n"
 
 
 def test_destroy_is_refused_while_there_are_clusters(lab: Lab) -> None:
@@ -434,6 +434,17 @@ def test_ctrl_c_waits_till_everything_that_was_made_is_written_down(lab: Lab, ga
     bucket = lab.resources["google_storage_bucket"]
     lab.setup("--yes")  # Terraform's state has all that was made.
     assert lab.resources["google_storage_bucket"] == bucket
+    assert lab.keys == KEYS
+
+
+def test_a_terminal_that_is_closed_does_not_end_it(lab: Lab, gate: Gate) -> None:
+    with lab.project.started("setup", "--yes") as process:
+        assert gate.asked.wait(60)
+        os.killpg(process.pid, signal.SIGHUP)
+        gate.open.set()
+        screen = Screen(process)
+        screen.end(within=60)
+    assert process.returncode == 0, screen.text
     assert lab.keys == KEYS
 
 
