@@ -1,6 +1,6 @@
-"""Errors of the Compute API, however they arrive: an HTTP answer, an operation that failed, no answer at all.
+"""Errors of Google's APIs, however they arrive: an HTTP answer, an operation that failed, no answer at all.
 
-Standard library only. error_catalogue.py says what they mean.
+Standard library only. error_rules.py says what to do about them.
 """
 
 from __future__ import annotations
@@ -13,27 +13,13 @@ from typing import Any
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.credentials import login_hint
-from hvdcloud.google.error_catalogue import CATALOGUE, OTHER_CONSUMER
-from hvdcloud.google.error_rule import Action, Rule
+from hvdcloud.google.error_rules import OTHER_CONSUMER, RULES, Action, Rule
 from hvdcloud.json_values import mapping, mappings, parse_object, text
-
-__all__ = ["CATALOGUE", "Action", "ApiError", "answer_error", "explained", "operation_errors"]
 
 _MOST_WORDS = 2000
 """Characters of a message that are looked at; the longest that is known has 800."""
 _SHARED_PROJECTS = frozenset({"764086051850", "32555940559"})
 """Of `gcloud auth application-default login` and of gcloud: calls count against these where no project is named."""
-_TITLES = {
-    "artifactregistry": "Artifact Registry",
-    "billingbudgets": "Cloud Billing Budget",
-    "cloudbilling": "Cloud Billing",
-    "cloudresourcemanager": "Resource Manager",
-    "compute": "Compute",
-    "iam": "IAM",
-    "serviceusage": "Service Usage",
-    "storage": "Cloud Storage",
-    "token": "token",
-}
 
 
 @dataclass(eq=False)
@@ -77,16 +63,15 @@ class ApiError(Exception):
 
     @property
     def rule(self) -> Rule:
-        """The catalogue's first line that holds; the last one always does."""
-        names = frozenset({self.code, self.reason} - {""})
-        if names & {"SERVICE_DISABLED", "accessNotConfigured"} and self.other_consumer:
+        """The first rule that holds; the last one always does."""
+        names = frozenset({self.code, self.reason})
+        if names & {"SERVICE_DISABLED", "accessNotConfigured"} and self._other_consumer:
             names |= {OTHER_CONSUMER}
         message = f"{self.code} {self.reason} {self.message}"
         if self.quota:
             # The machine-readable part says more than the wording: a quota without a region is the project's.
-            scope = "" if self.region else "globally"
-            message = f"{self.quota.get('metricName', '')} {scope} {message}"
-        return next(rule for rule in CATALOGUE if rule.holds(names, message, self.status))
+            message += f" {self.metric} {'' if self.region else 'globally'}"
+        return next(rule for rule in RULES if rule.holds(names, " ".join(message.split()), self.status))
 
     @property
     def action(self) -> Action:
@@ -95,15 +80,9 @@ class ApiError(Exception):
 
     @property
     def region(self) -> str | None:
-        """The region that a quota belongs to, or that the error names."""
+        """The region that a quota belongs to, or that the message names."""
         told = text(mapping(self.quota.get("dimensions")).get("region"))
         return told or _found(r"\bregions?[ /]'?([a-z]+-[a-z]+\d+)\b", self.message)
-
-    @property
-    def zone(self) -> str | None:
-        """The zone that the error names."""
-        told = self.metadata.get("zone")
-        return told or _found(r"\bzones?[ /]'?(?:projects/[^/]+/zones/)?([a-z]+-[a-z]+\d+-[a-z])\b", self.message)
 
     @property
     def permission(self) -> str | None:
@@ -111,78 +90,47 @@ class ApiError(Exception):
         return self.metadata.get("permission") or _found(r"Required '([^']+)' permission", self.message)
 
     @property
-    def constraint(self) -> str | None:
-        """The organization's policy that forbids it: `compute.requireOsLogin`."""
-        return _found(r"[cC]onstraints/([\w.]*\w)", self.message)
-
-    @property
-    def consumer(self) -> str | None:
-        """The project that the call counted against, by its id or number, if the API tells."""
-        told = self.metadata.get("consumer") or _found(r"(?:been used in|to use) project ([\w:.-]*\w)", self.message)
-        return re.split("[/:]", told)[-1] if told else None
-
-    @property
-    def other_consumer(self) -> str | None:
-        """The project that the call counted against, if it is known not to be the one that is worked in."""
-        if self.quota_project:
-            return self.quota_project if self.quota_project != self.project else None
-        told = self.consumer or ""
-        known = told in _SHARED_PROJECTS or (told and not told.isdecimal())
-        return told if known and told != self.project else None
-
-    @property
     def metric(self) -> str | None:
         """The quota that is exceeded: `NVIDIA_T4_GPUS`."""
-        # `compute.googleapis.com/nvidia_t4_gpus`, whose older name is in the limit's: NVIDIA-T4-GPUS-per-project-….
+        # `compute.googleapis.com/nvidia_t4_gpus`.
         told = str(self.quota.get("metricName", "")).rpartition("/")[2].upper()
         return told or _found(r"Quota '([^']+)' exceeded", self.message)
 
     @property
-    def quota_family(self) -> str | None:
-        """What kind of machine or GPU the quota is about, if there is one for each: `NVIDIA_H100`."""
-        dimensions: Mapping[str, str] = self.quota.get("dimensions", {})
-        return next((value for name, value in dimensions.items() if name.endswith("_family")), None)
-
-    @property
     def cause(self) -> str:
-        """Why, in one sentence without a full stop."""
-        return (self.rule.cause or "{message}").format_map(self._words())
+        """Google's own words, in one sentence without a full stop."""
+        said = " ".join(self.message.split()).rstrip(". ")
+        failed = not self.code and self.status is not None and self.status >= 500
+        return f"the {self.service} API answers {self.label}: {said}" if failed else said
 
     @property
     def hint(self) -> str:
         """The next thing to do."""
-        return self.rule.hint.format_map(self._words())
+        project = self.project or "PROJECT"
+        # A permission is missing where the resource is, which may be another project.
+        resource = f"{self.metadata.get('resource', '')} {self.message}"
+        owner = _found(r"(?:^|permission for [^ ]*?|on resource [^ ]*?)projects/([^/'\"]+)", resource)
+        return self.rule.hint.format(
+            project=project,
+            service=f"{self.service}.googleapis.com",
+            constraint=_found(r"[cC]onstraints/([\w.]*\w)", self.message) or "CONSTRAINT",
+            permission=self.permission or "what the message names",
+            owner=owner or project,
+            login=login_hint(),
+        )
 
     def as_user_error(self, *, doing: str) -> HvdcloudError:
         """For the command line. `doing`: a verb and its object: `create 4 VMs in us-central1-a`."""
-        details = "" if self.message in self.cause else f"{self.label}: {self.message}"
-        return self.rule.error(f"cannot {doing}: {self.cause}", hint=self.hint, details=details)
+        return self.rule.error(f"cannot {doing}: {self.cause}", hint=self.hint)
 
-    def _words(self) -> dict[str, str]:
-        limit = self.quota.get("limit", _found(r"Limit: (\d+(?:\.\d+)?)", self.message))
-        place = f"zone {self.zone}" if self.zone else f"region {self.region}" if self.region else "this place"
-        return {
-            "api": _TITLES.get(self.service, self.service),
-            "service": f"{self.service}.googleapis.com",
-            "label": self.label,
-            "login": login_hint(),
-            "message": " ".join(self.message.split()).rstrip("."),
-            "project": self.project or "PROJECT",
-            "metric": " of ".join(filter(None, [self.metric or "of this kind", self.quota_family])),
-            "limit": f"{float(limit):g}" if limit is not None else "unknown",
-            "permission": self.permission or "the permission",
-            "consumer": self.other_consumer or self.consumer or self.project or "PROJECT",
-            "constraint": self.constraint or "CONSTRAINT",
-            "account": _found(r"([\w.-]+@[\w.-]*\w)", self.message) or "that service account",
-            # A permission is missing where the resource is, such as the host project of a Shared VPC.
-            "owner": _found(r"projects/([^/'\"]+)", self.metadata.get("resource", ""))
-            or _found(r"(?:permission for|on resource) [^ ]*?projects/([^/'\"]+)", self.message)
-            or self.project
-            or "PROJECT",
-            "url": self.metadata.get("activationUrl")
-            or f"https://console.cloud.google.com/apis/library/{self.service}.googleapis.com?project={self.project}",
-            "place": place,
-        }
+    @property
+    def _other_consumer(self) -> bool:
+        """Whether the call counted against another project than the one that is worked in, as far as is known."""
+        if self.quota_project:
+            return self.quota_project != self.project
+        told = self.metadata.get("consumer") or _found(r"(?:been used in|to use) project ([\w:.-]*\w)", self.message)
+        consumer = re.split("[/:]", told or "")[-1]
+        return consumer in _SHARED_PROJECTS or (consumer not in ("", self.project) and not consumer.isdecimal())
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import importlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +16,8 @@ from google.protobuf.json_format import ParseError
 
 from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.google import http
-from hvdcloud.google.errors import Action, ApiError, operation_errors
+from hvdcloud.google.error_rules import Action
+from hvdcloud.google.errors import ApiError, operation_errors
 from hvdcloud.providers.gce.api.client import ComputeClient, connect_client
 from tests.support.scripted_api import Call, Reply, Script, refusal
 
@@ -125,7 +126,7 @@ def test_passing_trouble_is_tried_again_under_the_same_request_id(
     script: Script, client: ComputeClient, trouble: Reply
 ) -> None:
     heard: list[str] = []
-    client.transport.on_retry = heard.append
+    client.on_retry = heard.append
     script.replies = [trouble, trouble, operation()]
 
     client.bulk_insert("us-central1-a", BODY, REQUEST_ID)
@@ -148,7 +149,7 @@ def test_what_would_fail_again_is_tried_once(script: Script, client: ComputeClie
 
 
 def test_a_call_that_keeps_failing_is_given_up_after_its_time(script: Script, client: ComputeClient) -> None:
-    client.transport._retry_seconds = 0.3
+    client.retry_seconds = 0.3
     script.handler = lambda _: refusal(503, "backendError", "later")
     began = time.monotonic()
     with pytest.raises(ApiError) as raised:
@@ -189,7 +190,7 @@ def test_credentials_that_expired_say_how_to_log_in(script: Script, monkeypatch:
 
 
 def test_a_token_server_that_cannot_be_reached_is_asked_again(script: Script, client: ComputeClient) -> None:
-    client.transport._credentials = BadCredentials(TransportError("no route"), RefreshError("503", retryable=True))
+    client.credentials = BadCredentials(TransportError("no route"), RefreshError("503", retryable=True))
     script.replies = [Reply({"items": []})]
     assert client.regions() == []
 
@@ -212,28 +213,26 @@ def test_no_project_says_where_to_set_it(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_every_page_is_read_and_what_did_not_answer_is_named(script: Script, client: ComputeClient) -> None:
     nothing = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": "none"}}
-    script.replies = [
-        Reply(
-            {
-                "items": {"zones/us-central1-a": {"instances": [{"name": "digits-0"}]}, "zones/us-east1-b": nothing},
-                "nextPageToken": "t2",
-            }
-        ),
-        refusal(503, "backendError"),
-        Reply(
-            {
-                "items": {
-                    "zones/us-central1-b": {"instances": [{"name": "digits-1"}]},
-                    "zones/us-central1-c": {"warning": {"code": "UNREACHABLE", "message": "gone fishing"}},
-                },
-                "unreachables": ["projects/p/zones/us-central1-f", "projects/p/regions/europe-west4"],
-            }
-        ),
-    ]
+    first = Reply(
+        {
+            "items": {"zones/us-central1-a": {"instances": [{"name": "digits-0"}]}, "zones/us-east1-b": nothing},
+            "nextPageToken": "t2",
+        }
+    )
+    second = Reply(
+        {
+            "items": {
+                "zones/us-central1-b": {"instances": [{"name": "digits-1"}]},
+                "zones/us-central1-c": {"warning": {"code": "UNREACHABLE", "message": "gone fishing"}},
+            },
+            "unreachables": ["projects/p/zones/us-central1-f", "projects/p/regions/europe-west4"],
+        }
+    )
+    script.replies = [first, refusal(503, "backendError"), first, second]
     found = client.instances("digits")
     assert [vm["name"] for vm in found.items] == ["digits-0", "digits-1"]
     assert set(found.unseen) == {"zone us-central1-f", "region europe-west4", "zone us-central1-c"}
-    assert [call.query.get("pageToken") for call in script.calls] == [None, ["t2"], ["t2"]]
+    assert [call.query.get("pageToken") for call in script.calls] == [None, ["t2"], None, ["t2"]]
 
 
 def test_an_answer_that_is_incomplete_without_saying_where_is_not_taken_as_whole(
@@ -327,107 +326,34 @@ def status_of(name: str) -> Reply:
     return Reply({"queryPath": "hvdcloud/", "queryValue": {"items": items}})
 
 
-def test_hundreds_of_nodes_are_read_in_a_few_requests(script: Script, client: ComputeClient) -> None:
-    script.handler = batch_of(lambda path: status_of(path.split("/")[-2]))
-    names = [f"digits-{index}" for index in range(256)]
-
-    found = client.guest_attributes("us-central1-a", names)
-
-    assert list(found) == names
-    assert json.loads((found["digits-255"] or {})["status"]) == {"status": "ready", "of": "digits-255"}
-    assert [call.path for call in script.calls] == ["/batch/compute/v1"] * 3
-
-
 def test_nothing_written_yet_and_a_vm_that_is_gone_are_told_apart(script: Script, client: ComputeClient) -> None:
-    def node(path: str) -> Reply:
-        if "digits-0" in path:
+    def node(call: Call) -> Reply:
+        assert call.query["queryPath"] == ["hvdcloud/"]
+        if "digits-0" in call.path:
             return refusal(404, "notFound", "The resource 'hvdcloud/' of type 'Guest Attribute' was not found.")
-        if "digits-1" in path:
+        if "digits-1" in call.path:
             return refusal(404, "notFound", "The resource 'projects/p/zones/z/instances/digits-1' was not found")
         return status_of("digits-2")
 
-    script.handler = batch_of(node)
+    script.handler = node
     found = client.guest_attributes("z", ["digits-0", "digits-1", "digits-2"])
-    assert found["digits-0"] is None
+    assert found["digits-0"] == {}
     assert "digits-1" not in found
-    assert found["digits-2"] is not None
-
-
-def test_only_those_that_failed_are_read_again(script: Script, client: ComputeClient) -> None:
-    seen: list[str] = []
-
-    def node(path: str) -> Reply:
-        name = path.split("/")[-2]
-        seen.append(name)
-        return refusal(503, "backendError") if name == "digits-1" and seen.count(name) < 3 else status_of(name)
-
-    script.handler = batch_of(node)
-    found = client.guest_attributes("z", ["digits-0", "digits-1"])
-    assert set(found) == {"digits-0", "digits-1"}
-    assert seen == ["digits-0", "digits-1", "digits-1", "digits-1"]
+    assert json.loads(found["digits-2"]["status"]) == {"status": "ready", "of": "digits-2"}
 
 
 def test_a_permission_that_is_missing_is_no_missing_status(script: Script, client: ComputeClient) -> None:
-    script.handler = batch_of(lambda _: refusal(403, "forbidden", "Required 'compute.instances.getGuestAttributes'"))
+    script.handler = lambda _: refusal(403, "forbidden", "Required 'compute.instances.getGuestAttributes'")
     with pytest.raises(ApiError) as raised:
         client.guest_attributes("z", ["digits-0"])
     assert raised.value.action is Action.STOP
 
 
-@pytest.mark.parametrize("status", [404, 405, 501])
-def test_without_a_batch_endpoint_nodes_are_read_one_by_one(script: Script, client: ComputeClient, status: int) -> None:
-    def handler(call: Call) -> Reply:
-        return Reply(b"what?", status) if call.path.startswith("/batch") else status_of(call.path.split("/")[-2])
+def test_vms_that_a_list_leaves_out_are_found_by_name(script: Script, client: ComputeClient) -> None:
+    def node(call: Call) -> Reply:
+        name = call.path.split("/")[-1]
+        return refusal(404, "notFound", "The resource was not found") if name == "digits-1" else Reply({"name": name})
 
-    script.handler = handler
-    names = ["digits-0", "digits-1"]
-    assert set(client.guest_attributes("z", names)) == set(names)
-    assert set(client.guest_attributes("z", names)) == set(names)
-    assert [call.path for call in script.calls].count("/batch/compute/v1") == 1
-
-
-def test_an_answer_that_lost_some_of_its_parts_is_asked_for_again(script: Script, client: ComputeClient) -> None:
-    whole = batch_of(lambda path: status_of(path.split("/")[-2]))
-
-    def handler(call: Call) -> Reply:
-        reply = whole(call)
-        if len(script.calls) == 1:
-            reply.content = reply.content.split(b"--b\r\n", 2)[0] + b"--b--"
-        return reply
-
-    script.handler = handler
-    assert set(client.guest_attributes("z", ["digits-0", "digits-1"])) == {"digits-0", "digits-1"}
-    assert len(script.calls) == 2
-
-
-def batch_of(answer: Callable[[str], Reply]) -> Callable[[Call], Reply]:
-    """A batch endpoint that answers last things first, as it may."""
-
-    def handler(call: Call) -> Reply:
-        assert call.content_type.startswith("multipart/mixed; boundary=")
-        parts = call.body.decode().split("Content-ID: <")[1:]
-        out = []
-        for number, part in [(part.split(">")[0], part) for part in parts]:
-            path = part.split("GET ")[1].split(" HTTP/1.1")[0]
-            reply = answer(path.partition("?")[0])
-            out.append(
-                f"--b\r\nContent-Type: application/http\r\nContent-ID: <response-{number}>\r\n\r\n"
-                f"HTTP/1.1 {reply.status} Whatever\r\nContent-Type: application/json\r\n\r\n"
-                f"{json.dumps(reply.content, indent=1)}\r\n"
-            )
-        body = "".join(reversed(out)) + "--b--\r\n"
-        return Reply(body.encode(), content_type="multipart/mixed; boundary=b")
-
-    return handler
-
-
-def test_a_list_of_256_costs_little(script: Script, client: ComputeClient) -> None:
-    vms = [
-        {"name": f"digits-{index}", "status": "RUNNING", "metadata": {"items": [{"key": "s", "value": "x" * 9000}]}}
-        for index in range(256)
-    ]
-    script.handler = lambda _: Reply({"items": {"zones/us-central1-a": {"instances": vms}}})
-    client.instances("digits")
-    began = time.monotonic()
-    assert len(client.instances("digits").items) == 256
-    assert time.monotonic() - began < 20
+    script.handler = node
+    found = client.instances_by_name("z", {"digits-0", "digits-1", "digits-2"})
+    assert [vm["name"] for vm in found] == ["digits-0", "digits-2"]

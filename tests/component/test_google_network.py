@@ -12,7 +12,7 @@ import pytest
 
 from hvdcloud.errors import CredentialsError, HvdcloudError, NodeError
 from hvdcloud.google.errors import ApiError
-from hvdcloud.google.http import Transport
+from hvdcloud.google.http import ApiCalls
 from hvdcloud.image.publish.registry import auth_config
 from hvdcloud.providers.gce.api.client import connect_client
 
@@ -46,7 +46,7 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path
         monkeypatch.setenv(name, f"http://127.0.0.1:{closed}")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "")
-    monkeypatch.setattr(Transport, "reached", False)
+    monkeypatch.setattr(ApiCalls, "reached", False)
     file = tmp_path / "key.json"
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
 
@@ -85,11 +85,11 @@ def test_a_network_that_was_there_gets_more_patience(
     key: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key(json.dumps(USER))
-    monkeypatch.setattr(Transport, "reached", True)
+    monkeypatch.setattr(ApiCalls, "reached", True)
     monkeypatch.setattr("hvdcloud.google.http.UNREACHED_SECONDS", 0.0)
     client, tries = connect_client(project="p", endpoint=None), []
-    client.transport.on_retry = tries.append
-    client.transport._retry_seconds = 3.0
+    client.on_retry = tries.append
+    client.retry_seconds = 3.0
     with pytest.raises(ApiError):
         client.get_project()
     assert tries

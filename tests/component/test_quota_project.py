@@ -15,7 +15,7 @@ from hvdcloud.google.credentials import google_credentials
 from hvdcloud.google.errors import ApiError
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.storage.gcs import GcsBucket
-from tests.support.scripted_api import Call, Reply, Script, refusal
+from tests.support.scripted_api import Reply, Script, refusal
 
 
 @pytest.fixture
@@ -49,39 +49,31 @@ def changes(script: Script, _: Path) -> None:
     compute(script).insert_firewall({"name": "digits-ssh"}, "0aa1bb2c-c3dd-4ee4-9ff5-001122334455")
 
 
-def batches(script: Script, _: Path) -> None:
-    with pytest.raises(ApiError):
-        compute(script).guest_attributes("us-central1-a", ["digits-0"])
-
-
 def lists_the_bucket(script: Script, login: Path) -> None:
     credentials, _ = google.auth.load_credentials_from_file(str(login))
     bucket = GcsBucket(bucket="b", prefix="", endpoint=script.url, credentials=credentials, retry_seconds=5)
     assert list(bucket.list("")) == []
 
 
-@pytest.mark.parametrize("call", [reads, changes, batches, lists_the_bucket])
+@pytest.mark.parametrize("call", [reads, changes, lists_the_bucket])
 def test_every_request_names_the_quota_project_of_the_login(
     script: Script, login: Path, call: Callable[[Script, Path], None]
 ) -> None:
-    def answer(asked: Call) -> Reply:
-        return Reply({"error": "no"}, 403) if asked.path.startswith("/batch") else Reply({"name": "op-1"})
-
-    script.handler = answer
+    script.handler = lambda _: Reply({"name": "op-1"})
     call(script, login)
     assert {asked.quota_project for asked in script.calls} == {"counted"}
 
 
 @pytest.mark.parametrize(
-    ("quota_project", "cause", "hint"),
+    ("quota_project", "hint"),
     [
-        ("counted", "switched off in project counted", "gcloud auth application-default set-quota-project mine"),
-        ("mine", "switched off in project mine", "gcloud services enable compute.googleapis.com --project=mine"),
-        (None, "switched off in project mine", "gcloud services enable compute.googleapis.com --project=mine"),
+        ("counted", "gcloud auth application-default set-quota-project mine"),
+        ("mine", "gcloud services enable compute.googleapis.com --project=mine"),
+        (None, "gcloud services enable compute.googleapis.com --project=mine"),
     ],
 )
 def test_an_api_that_is_off_is_looked_for_where_the_call_counted(
-    script: Script, login: Path, quota_project: str | None, cause: str, hint: str
+    script: Script, login: Path, quota_project: str | None, hint: str
 ) -> None:
     """Google names that project by its number, which tells nobody which one it is."""
     content: dict[str, Any] = json.loads(login.read_text()) | {"quota_project_id": quota_project}
@@ -94,5 +86,4 @@ def test_an_api_that_is_off_is_looked_for_where_the_call_counted(
 
     shown = refused.value.as_user_error(doing="list VMs")
     assert isinstance(shown, CredentialsError)
-    assert cause in shown.message
     assert hint in shown.hint

@@ -15,7 +15,8 @@ import pytest
 
 from hvdcloud.errors import CredentialsError
 from hvdcloud.google import http
-from hvdcloud.google.errors import Action, ApiError, operation_errors
+from hvdcloud.google.error_rules import Action
+from hvdcloud.google.errors import ApiError, operation_errors
 from hvdcloud.providers.gce.api.client import ComputeClient, connect_client
 from hvdcloud.providers.gce.capacity.preflight import preflight
 from hvdcloud.providers.gce.names import belongs_to, request_id
@@ -110,11 +111,11 @@ def test_a_firewall_rule_is_made_seen_and_deleted(client: ComputeClient) -> None
 def test_statuses_arrive_and_a_vm_that_is_gone_has_none(client: ComputeClient, emulator: Emulator) -> None:
     emulator.faults.add({"hang_ready": True}, instance="digits-1")
     create(client)
-    found: dict[str, dict[str, str] | None] = {}
+    found: dict[str, dict[str, str]] = {}
     until(lambda: (found.update(client.guest_attributes(ZONE, ["digits-0"])), "ready" in str(found["digits-0"]))[1])
-    assert json.loads((found["digits-0"] or {})["status"])["host_key"].startswith("ssh-ed25519 ")
+    assert json.loads(found["digits-0"]["status"])["host_key"].startswith("ssh-ed25519 ")
     found = client.guest_attributes(ZONE, ["digits-0", "digits-1", "digits-7"])
-    assert found["digits-1"] is None
+    assert found["digits-1"] == {}
     assert "digits-7" not in found
     assert "Booting" in client.serial_output(ZONE, "digits-0")
 
@@ -142,7 +143,6 @@ def test_a_quota_tells_its_metric_limit_and_region(client: ComputeClient, emulat
     group = client.operation_group(ZONE, done["operationGroupId"])
     (error, *_) = [error for each in group for error in operation_errors(each) if error.metric]
     assert (error.metric, error.region, error.action) == ("NVIDIA_T4_GPUS", "us-central1", Action.NEXT_REGION)
-    assert "(limit 1)" in error.cause
 
 
 @pytest.mark.parametrize("says", [("warning",), ("list",), ("warning", "list")])
@@ -182,17 +182,6 @@ def test_preflight_of_hundreds_of_nodes_costs_as_much_as_of_one(client: ComputeC
         assert found.vm_image.startswith("projects/cos-cloud/global/images/")
         calls.append(sorted(entry.target.partition("?")[0] for entry in emulator.log.entries()))
     assert calls[0] == calls[1]
-
-
-def test_hundreds_of_nodes_take_few_calls(client: ComputeClient, emulator: Emulator) -> None:
-    names = [f"digits-{index}" for index in range(256)]
-    image = body(client, 256)
-    emulator.log.clear()
-    client.wait(client.bulk_insert(ZONE, image, request_id("digits")), deadline=soon())
-    assert len(client.instances("digits").items) == 256
-    assert set(client.guest_attributes(ZONE, names)) == set(names)
-    requests = [entry for entry in emulator.log.entries() if not entry.part]
-    assert len(requests) <= 12
 
 
 def until(true: Callable[[], bool]) -> None:

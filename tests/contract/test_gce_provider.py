@@ -21,7 +21,7 @@ from hvdcloud.cluster.model import NodeState
 from hvdcloud.config.gce import SshConfig
 from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
-from hvdcloud.google.error_catalogue import CATALOGUE
+from hvdcloud.google.error_rules import RULES
 from hvdcloud.providers.base import NodeProgress, NoRoomError, UnseenError
 from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.names import request_id
@@ -423,12 +423,12 @@ def test_a_service_account_that_was_just_made_is_waited_for(bench: Bench) -> Non
 @pytest.mark.usefixtures("soon")
 def test_a_service_account_that_stays_unknown_is_named_after_a_time_and_nothing_is_left(bench: Bench) -> None:
     bench.emulator.new_account(NEW_ACCOUNT, unknown_seconds=600)
-    rule = next(rule for rule in CATALOGUE if rule.patience)
+    rule = next(rule for rule in RULES if rule.patience)
     assert rule.patience == 120
     begun = time.monotonic()
     object.__setattr__(rule, "patience", 1.0)
     try:
-        with pytest.raises(UsageError, match=f"does not know the service account {NEW_ACCOUNT}") as refused:
+        with pytest.raises(UsageError, match=f"{NEW_ACCOUNT}' of type 'serviceAccount' was not found") as refused:
             bench.create(bench.spec(), bench.another(service_account=NEW_ACCOUNT))
     finally:
         object.__setattr__(rule, "patience", 120.0)

@@ -61,7 +61,7 @@ def project_of(
 
 
 def requested(cloud: RecordsCloud) -> list[str]:
-    """What has been asked for that changes anything; batches and IAM's questions are only POSTs in form."""
+    """What has been asked for that changes anything; IAM's questions are only POSTs in form."""
     entries = cloud.cloud.emulator.log.entries()
     return [entry.method for entry in entries if entry.http in CHANGES and entry.method.startswith("compute.")]
 

@@ -139,7 +139,7 @@ def test_ctrl_c_while_there_is_no_room_leaves_nothing_and_gives_it_up(cloud: Rec
         ("after", BULK_INSERT, "up"),
         ("after", "compute.firewalls.insert", "up"),
         ("after", "compute.zoneOperations.wait", "up"),
-        ("after", "batch", "up"),
+        ("after", "compute.instances.getGuestAttributes", "up"),
         # `up` ends with `down`, too; here it is the first to find what is left.
         ("after", "compute.firewalls.delete", "down"),
         ("after", BULK_INSERT, "down"),

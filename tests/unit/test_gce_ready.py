@@ -13,7 +13,7 @@ from hvdcloud.errors import NodeError
 from hvdcloud.providers.base import ignore_progress
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.ops import ready
-from hvdcloud.providers.gce.ops.ready import FIRST_PAUSE_SECONDS, SAMPLE, Boots
+from hvdcloud.providers.gce.ops.ready import FIRST_PAUSE_SECONDS, READS_PER_SECOND, SAMPLE, Boots
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
 
 ZONE = "us-central1-a"
@@ -34,9 +34,9 @@ class Client(ComputeClient):
         self.asked: list[int] = []
         self.named: list[str] = []
 
-    def guest_attributes(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str] | None]:
+    def guest_attributes(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
         self.asked.append(len(names))
-        starting = STARTING if len(self.asked) > self.starting else None
+        starting = STARTING if len(self.asked) > self.starting else {}
         return {name: READY if len(self.asked) > self.questions else starting for name in names}
 
     def instances(self, cluster: str | None) -> Aggregated:
@@ -72,7 +72,7 @@ def test_a_sample_is_asked_until_one_is_ready_and_then_all_the_others_at_once(pa
     assert client.asked == [SAMPLE] * 4 + [200 - SAMPLE]
     assert len(pauses) == 3
     assert pauses == sorted(pauses)
-    assert pauses[0] == FIRST_PAUSE_SECONDS
+    assert pauses[0] == SAMPLE / READS_PER_SECOND
 
 
 def test_nodes_that_start_are_asked_more_often(pauses: list[float]) -> None:

@@ -56,7 +56,7 @@ class GcePlatform:
             from hvdcloud.providers.gce.api.client import connect_client
 
             connected = connect_client(project=config.gce.project)
-            connected.transport.on_retry = on_retry
+            connected.on_retry = on_retry
             return connected
 
         return GceProvider(config.gce, config.limits, client=client)

@@ -18,7 +18,6 @@ LOCATIONS = "gcp.resourceLocations"
 SHIELDED = "compute.requireShieldedVm"
 # Metadata that the policy forbids to switch on or off, in lower case.
 _METADATA = {
-    "compute.disableSerialPortLogging": ("serial-port-logging-enable", "true"),
     "compute.disableSerialPortAccess": ("serial-port-enable", "true"),
     "compute.requireOsLogin": ("enable-oslogin", "false"),
 }

@@ -1,21 +1,23 @@
-"""The Compute API as this provider uses it. Takes and returns the API's own JSON as plain dictionaries.
+"""The Compute API as this provider uses it: google-cloud-compute, and plain dictionaries in the API's own JSON.
 
 Every method retries passing trouble by itself, with the same requestId where something is changed; what it raises is
-final. The number of calls does not grow with the number of VMs, save for one delete each.
+final. Two things are not the library's. Its retries are off: it never repeats a change, and a read after 503 alone. And
+operations are waited for here: `ExtendedOperation.result()` asks Google's own endpoint alone, and calls an operation
+that failed without an HTTP status a success.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_ID, LABEL_MANAGED_BY, MANAGED_BY
-from hvdcloud.google import batch, http
+from hvdcloud.google import http
 from hvdcloud.google.credentials import google_credentials
 from hvdcloud.google.errors import ApiError, answer_error
 from hvdcloud.parallel import side_by_side
@@ -23,10 +25,8 @@ from hvdcloud.providers.gce.names import last_segment, zone_of
 
 NAMESPACE = "hvdcloud"
 """Of the guest attributes in which a node tells its status."""
-STATUS_BURST = 600
-STATUS_PER_SECOND = 1000 / 60
-"""Reads of guest attributes; a project may make some 1,500 calls a minute (https://cloud.google.com/compute/api-quota),
-and other tools want some of them."""
+WAIT_SECONDS = 150.0
+"""`operations.wait` answers within 2 minutes (discovery document)."""
 
 # A warning that says nothing about what is missing from a list; any other one does.
 _HARMLESS = frozenset(
@@ -45,141 +45,126 @@ class Aggregated:
     """`zone us-central1-f`."""
 
 
-class ComputeClient:
-    """One project's Compute Engine. May be used from several threads at once.
-
-    Args:
-        credentials: of google.auth.
-        endpoint: scheme, host and port of the API; None: Google's.
-        retry_seconds: after which a call that keeps failing is given up.
-    """
+class ComputeClient(http.ApiCalls):
+    """One project's Compute Engine. May be used from several threads at once."""
 
     def __init__(
         self, *, project: str, credentials: Any, endpoint: str | None = None, retry_seconds: float = http.RETRY_SECONDS
     ) -> None:
-        self.project = project
-        self._home = f"projects/{project}"
-        self.transport = http.Transport(
-            project=project, credentials=credentials, endpoint=endpoint, retry_seconds=retry_seconds
-        )
-        """Its `on_retry` is called for every call that failed and will be repeated."""
-        self._status_reads = batch.TokenBucket(burst=STATUS_BURST, per_second=STATUS_PER_SECOND)
-        self._batch_refused = threading.Event()
+        super().__init__(project=project, credentials=credentials, endpoint=endpoint, retry_seconds=retry_seconds)
+        self._services: dict[str, Any] = {}
+        self._lock = threading.Lock()
 
     # --- what the project has -------------------------------------------------------------------------------------
 
     def get_project(self) -> dict[str, Any]:
         """The project with its project-wide quotas."""
-        return self.transport.read(self._home)
+        return self._call("Projects", "get")
 
     def regions(self) -> list[dict[str, Any]]:
         """Every region with its quotas."""
-        return self._list("regions")
+        return self._list("Regions")
 
     def zones(self) -> list[dict[str, Any]]:
         """Every zone and whether it is UP."""
-        return self._list("zones")
+        return self._list("Zones")
 
     def machine_types(self, names: Sequence[str]) -> Aggregated:
         """The machine types of these names, once for each zone that has them."""
-        return self._aggregated("machineTypes", _any_of("name", names))
+        return self._aggregated("MachineTypes", "machineTypes", _any_of("name", names))
 
     def accelerator_types(self, names: Sequence[str]) -> Aggregated:
         """The accelerator types of these names, once for each zone that has them."""
-        return self._aggregated("acceleratorTypes", _any_of("name", names))
+        return self._aggregated("AcceleratorTypes", "acceleratorTypes", _any_of("name", names))
+
+    def subnetwork(self, path: str) -> dict[str, Any]:
+        """The subnetwork `projects/P/regions/R/subnetworks/NAME`."""
+        _, project, _, region, _, name = path.split("/")
+        return self._call("Subnetworks", "get", project=project, region=region, subnetwork=name)
 
     def subnetworks(self, name: str) -> Aggregated:
         """The subnetworks of this name, one for each region that has it."""
-        return self._aggregated("subnetworks", _any_of("name", [name]))
+        return self._aggregated("Subnetworks", "subnetworks", _any_of("name", [name]))
 
     def image_from_family(self, project: str, family: str) -> dict[str, Any]:
         """The newest VM image of a family that is not deprecated."""
-        return self.transport.read(f"projects/{project}/global/images/family/{family}")
+        return self._call("Images", "get_from_family", project=project, family=family)
 
     # --- firewall rules -------------------------------------------------------------------------------------------
 
     def firewalls(self) -> list[dict[str, Any]]:
         """Every firewall rule of the project."""
-        return self._list("global/firewalls")
+        return self._list("Firewalls")
 
     def insert_firewall(self, body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
         """Start to make a firewall rule; returns the operation."""
-        return self.transport.call(
-            "Firewalls", "insert_unary", {"request_id": request_id}, body=("firewall_resource", "Firewall", body)
-        )
+        rule = _message("Firewall", body)
+        return self._call("Firewalls", "insert_unary", request_id=request_id, firewall_resource=rule)
 
     def delete_firewall(self, name: str, request_id: str) -> dict[str, Any] | None:
         """Start to delete a firewall rule; returns the operation, None if it is gone already."""
-        return self._delete("Firewalls", {"firewall": name, "request_id": request_id})
+        return self._delete("Firewalls", firewall=name, request_id=request_id)
 
     # --- VMs and disks --------------------------------------------------------------------------------------------
 
     def instances(self, cluster: str | None) -> Aggregated:
         """hvdcloud's VMs in all zones; of one cluster, or of all."""
-        return self._aggregated("instances", _labels(cluster))
+        return self._aggregated("Instances", "instances", _labels(cluster))
 
     def instances_named(self, names: Sequence[str]) -> Aggregated:
         """VMs of these names, also those of other tools. The names go into the request's URL: a few dozen at most."""
-        return self._aggregated("instances", _any_of("name", names))
+        return self._aggregated("Instances", "instances", _any_of("name", names))
 
     def instances_in(self, zone: str, cluster: str, cluster_id: str) -> list[dict[str, Any]]:
         """One cluster's VMs in one zone."""
-        return self._list(f"zones/{zone}/instances", _labels(cluster, cluster_id))
+        return self._list("Instances", zone=zone, filter=_labels(cluster, cluster_id))
 
     def instances_by_name(self, zone: str, names: Iterable[str]) -> list[dict[str, Any]]:
-        """Those of these VMs of a zone that exist, whatever a list may still leave out; many in few calls."""
-        wanted = sorted(names)
-        found: list[dict[str, Any]] = []
+        """Those of these VMs of a zone that exist, whatever a list may still leave out; one call for each."""
 
-        def attempt(chunk: Sequence[str]) -> list[dict[str, Any]]:
-            answers = self._read([f"{http.BASE_PATH}{self._home}/zones/{zone}/instances/{name}" for name in chunk])
-            for answer in answers:
-                if answer.status >= 400 and answer.status != 404:
-                    raise answer_error(answer.status, answer.body, project=self.project)
-            return [json.loads(answer.body) for answer in answers if answer.status < 400]
+        def get(name: str) -> dict[str, Any] | None:
+            return _unless_gone(lambda: self._call("Instances", "get", zone=zone, instance=name))
 
-        for start in range(0, len(wanted), batch.MAX_CALLS):
-            chunk = wanted[start : start + batch.MAX_CALLS]
-            found += self.transport.persist(partial(attempt, chunk), what="instances.get")
-        return found
+        return [vm for vm in side_by_side(get, sorted(names), only_reads=True) if vm is not None]
 
     def disks(self, cluster: str | None) -> Aggregated:
         """hvdcloud's disks in all zones; of one cluster, or of all."""
-        return self._aggregated("disks", _labels(cluster))
+        return self._aggregated("Disks", "disks", _labels(cluster))
 
     def bulk_insert(self, zone: str, body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
         """Start to make all VMs of `body` or none; returns the operation.
 
         The same `request_id` again returns the same operation and makes nothing twice.
         """
-        return self.transport.call(
+        resource = _message("BulkInsertInstanceResource", body)
+        return self._call(
             "Instances",
             "bulk_insert_unary",
-            {"zone": zone, "request_id": request_id},
-            body=("bulk_insert_instance_resource_resource", "BulkInsertInstanceResource", body),
+            zone=zone,
+            request_id=request_id,
+            bulk_insert_instance_resource_resource=resource,
         )
 
     def delete_instance(self, zone: str, name: str, request_id: str) -> dict[str, Any] | None:
         """Start to delete a VM; returns the operation, None if it is gone already."""
-        return self._delete("Instances", {"zone": zone, "instance": name, "request_id": request_id})
+        return self._delete("Instances", zone=zone, instance=name, request_id=request_id)
 
     def delete_disk(self, zone: str, name: str, request_id: str) -> dict[str, Any] | None:
         """Start to delete a disk; returns the operation, None if it is gone already."""
-        return self._delete("Disks", {"zone": zone, "disk": name, "request_id": request_id})
+        return self._delete("Disks", zone=zone, disk=name, request_id=request_id)
 
     def set_labels(self, resource: Mapping[str, Any], labels: Mapping[str, str], request_id: str) -> dict[str, Any]:
         """Start to replace all labels of a VM or a disk, as `resource` was listed; returns the operation.
 
         If its labels have changed since, the API refuses.
         """
-        service, what = "Instances", "instance"
-        field, message = "instances_set_labels_request_resource", "InstancesSetLabelsRequest"
-        if resource.get("kind") == "compute#disk":
-            service, what = "Disks", "resource"
-            field, message = "zone_set_labels_request_resource", "ZoneSetLabelsRequest"
-        fields = {"zone": zone_of(resource), "request_id": request_id, what: resource["name"]}
         body = {"labels": dict(labels), "labelFingerprint": resource.get("labelFingerprint", "")}
-        return self.transport.call(service, "set_labels_unary", fields, body=(field, message, body))
+        fields: dict[str, Any] = {"zone": zone_of(resource), "request_id": request_id}
+        if resource.get("kind") == "compute#disk":
+            fields["zone_set_labels_request_resource"] = _message("ZoneSetLabelsRequest", body)
+            return self._call("Disks", "set_labels_unary", resource=resource["name"], **fields)
+        fields["instances_set_labels_request_resource"] = _message("InstancesSetLabelsRequest", body)
+        return self._call("Instances", "set_labels_unary", instance=resource["name"], **fields)
 
     # --- operations -----------------------------------------------------------------------------------------------
 
@@ -212,10 +197,10 @@ class ComputeClient:
                     project=self.project,
                 )
             asked = time.monotonic()
-            seconds = min(http.WAIT_SECONDS if stop is None else stop_seconds, left + 1)
-            patience = http.Patience(seconds=left, timeouts=False, stop=stop)
+            seconds = min(WAIT_SECONDS if stop is None else stop_seconds, left + 1)
+            send = self._sender(service, "wait", fields, read_seconds=seconds)
             try:
-                current = self.transport.call(service, "wait", fields, read_seconds=seconds, patience=patience)
+                current = self.persist(send, what=f"{service}.wait", seconds=left, timeouts=False, stop=stop)
             except ApiError as error:
                 # An answer that did not come in time is not a failure of the operation: the deadline decides.
                 if error.reason != "timeout":
@@ -227,114 +212,167 @@ class ComputeClient:
 
     def operation_group(self, zone: str, group_id: str) -> list[dict[str, Any]]:
         """The operations that belong to one bulkInsert: one `insert` for each VM, with its own errors."""
-        return self._list(f"zones/{zone}/operations", f"operationGroupId={group_id}")
+        return self._list("ZoneOperations", zone=zone, filter=f"operationGroupId={group_id}")
 
     def operations_in_flight(self) -> Aggregated:
         """Every operation of the project that is not DONE."""
-        return self._aggregated("operations", "status!=DONE")
+        return self._aggregated("GlobalOperations", "operations", "status!=DONE")
 
     # --- what a node tells ----------------------------------------------------------------------------------------
 
-    def guest_attributes(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str] | None]:
-        """What each VM has written under `hvdcloud/`, for many VMs in few calls.
+    def guest_attributes(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """What each VM has written under `hvdcloud/`; one call for each.
 
         Returns:
-            name → {"status": …}; None: nothing written yet. A VM that does not exist (any more) is not in it.
+            name → {"status": …}; empty: nothing written yet. A VM that does not exist (any more) is not in it.
         """
-        chunks = [names[start : start + batch.MAX_CALLS] for start in range(0, len(names), batch.MAX_CALLS)]
-        found: dict[str, dict[str, str] | None] = {}
-        for part in side_by_side(lambda chunk: self._statuses(zone, chunk), chunks, only_reads=True):
-            found.update(part)
-        return found
+
+        def get(name: str) -> dict[str, str] | None:
+            fields = {"zone": zone, "instance": name, "query_path": f"{NAMESPACE}/"}
+            try:
+                answer = self._call("Instances", "get_guest_attributes", **fields)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                return {} if "'Guest Attribute'" in error.message else None
+            entries = answer.get("queryValue", {}).get("items", [])
+            return {entry["key"]: entry["value"] for entry in entries if entry.get("namespace") == NAMESPACE}
+
+        found = zip(names, side_by_side(get, names, only_reads=True), strict=True)
+        return {name: written for name, written in found if written is not None}
 
     def serial_output(self, zone: str, name: str, start: int = -4000) -> str:
         """The VM's boot log, from byte `start`; negative: that many bytes from the end."""
-        path = f"{self._home}/zones/{zone}/instances/{name}/serialPort"
-        contents: str = self.transport.read(path, {"start": start}).get("contents", "")
-        return contents
-
-    def _statuses(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str] | None]:
-        found: dict[str, dict[str, str] | None] = {}
-        pending = list(names)
-
-        def attempt() -> None:
-            """Asks for those that are still unknown; a call that failed fails the attempt when all are counted."""
-            failed: ApiError | None = None
-            for name, answer in zip(tuple(pending), self._read_statuses(zone, pending), strict=True):
-                error = answer_error(answer.status, answer.body, project=self.project) if answer.status >= 400 else None
-                if error is None:
-                    found[name] = _namespace(json.loads(answer.body))
-                elif error.status == 404 and "'Guest Attribute'" in error.message:
-                    found[name] = None
-                elif error.status != 404:
-                    failed = error
-                    continue
-                pending.remove(name)
-            if failed is not None:
-                raise failed
-
-        self.transport.persist(attempt, what="getGuestAttributes")
-        return found
-
-    def _read_statuses(self, zone: str, names: Sequence[str]) -> list[http.Answer]:
-        self._status_reads.take(len(names))
-        prefix = f"{http.BASE_PATH}{self._home}/zones/{zone}/instances"
-        return self._read([f"{prefix}/{name}/getGuestAttributes?queryPath={NAMESPACE}%2F" for name in names])
-
-    def _read(self, paths: Sequence[str]) -> list[http.Answer]:
-        """The answers to a GET of each path, in one request where the server takes batches."""
-        if not self._batch_refused.is_set():
-            content_type, body = batch.encode(paths)
-            answer = self.transport.send("POST", batch.PATH, body=body, content_type=content_type)
-            if answer.status < 400:
-                return batch.decode(answer, calls=len(paths))
-            if answer.status not in batch.REFUSED:
-                raise answer_error(answer.status, answer.body, project=self.project)
-            self._batch_refused.set()
-        return side_by_side(lambda path: self.transport.send("GET", path), paths)
+        answer = self._call("Instances", "get_serial_port_output", zone=zone, instance=name, start=start)
+        return str(answer.get("contents", ""))
 
     # --- how ------------------------------------------------------------------------------------------------------
 
-    def _list(self, collection: str, matching: str | None = None) -> list[dict[str, Any]]:
+    def _call(self, service: str, method: str, **fields: Any) -> dict[str, Any]:
+        """One method of one service, such as `Instances` `bulk_insert_unary`; the answer as the API's own JSON."""
+        return self.persist(self._sender(service, method, fields), what=f"{service}.{method}")
+
+    def _list(self, service: str, **fields: Any) -> list[dict[str, Any]]:
         """A list of one place. One that is known to be incomplete is none: asked again, then an error."""
 
-        def complete(page: dict[str, Any]) -> None:
-            code = page.get("warning", {}).get("code", "NO_RESULTS_ON_PAGE")
-            if code not in _HARMLESS:
-                message = page["warning"].get("message", f"{collection} is incomplete")
-                raise ApiError(message=message, status=503, code=code, project=self.project)
+        def attempt() -> list[dict[str, Any]]:
+            pages = self._pages(service, "list", fields)
+            for page in pages:
+                if warning := _warning(page):
+                    raise ApiError(message=warning, status=503, code="INCOMPLETE", project=self.project)
+            return [item for page in pages for item in page.get("items", [])]
 
-        parameters = {"filter": matching} if matching else {}
-        pages = self.transport.pages(f"projects/{self.project}/{collection}", parameters, check=complete)
-        return [item for page in pages for item in page.get("items", [])]
+        return self.persist(attempt, what=f"{service}.list")
 
-    def _aggregated(self, collection: str, matching: str | None = None) -> Aggregated:
+    def _aggregated(self, service: str, collection: str, matching: str) -> Aggregated:
+        """A list of all zones or regions, and those that did not answer."""
+
+        def attempt() -> list[dict[str, Any]]:
+            return self._pages(service, "aggregated_list", {"filter": matching})
+
         items: list[dict[str, Any]] = []
         unseen: list[str] = []
-        parameters = {"filter": matching} if matching else {}
-        for page in self.transport.pages(f"projects/{self.project}/aggregated/{collection}", parameters):
+        for page in self.persist(attempt, what=f"{service}.aggregated_list"):
             unseen += [_place(scope) for scope in page.get("unreachables", [])]
-            if page.get("warning", {}).get("code", "NO_RESULTS_ON_PAGE") not in _HARMLESS:
-                unseen.append(f"part of project {self.project} ({page['warning'].get('message', collection)})")
+            if warning := _warning(page):
+                unseen.append(f"part of project {self.project} ({warning})")
             for scope, content in page.get("items", {}).items():
                 items += content.get(collection, [])
-                if content.get("warning", {}).get("code", "NO_RESULTS_ON_PAGE") not in _HARMLESS:
+                if _warning(content):
                     unseen.append(_place(scope))
         return Aggregated(items=items, unseen=tuple(dict.fromkeys(unseen)))
 
-    def _delete(self, service: str, fields: Mapping[str, Any]) -> dict[str, Any] | None:
-        try:
-            return self.transport.call(service, "delete_unary", fields)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+    def _delete(self, service: str, **fields: Any) -> dict[str, Any] | None:
+        return _unless_gone(lambda: self._call(service, "delete_unary", **fields))
+
+    def _sender(
+        self, service: str, method: str, fields: Mapping[str, Any], *, read_seconds: float = http.READ_SECONDS
+    ) -> Callable[[], dict[str, Any]]:
+        def send() -> dict[str, Any]:
+            with _library_errors(self.project):
+                return _plain(self._send(service, method, fields, read_seconds=read_seconds))
+
+        return send
+
+    def _pages(self, service: str, method: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+        with _library_errors(self.project):
+            return [_plain(page) for page in self._send(service, method, fields).pages]
+
+    def _send(
+        self, service: str, method: str, fields: Mapping[str, Any], *, read_seconds: float = http.READ_SECONDS
+    ) -> Any:
+        from google.api_core.timeout import ConstantTimeout
+
+        timeout = ConstantTimeout((http.CONNECT_SECONDS, read_seconds))
+        send = getattr(self._service(service), method)
+        return send(request={"project": self.project, **fields}, retry=None, timeout=timeout)
+
+    def _service(self, name: str) -> Any:
+        from google.api_core.client_options import ClientOptions
+        from google.cloud import compute_v1
+
+        with self._lock:
+            if name not in self._services:
+                self._services[name] = getattr(compute_v1, f"{name}Client")(
+                    credentials=self.credentials, client_options=ClientOptions(api_endpoint=self.endpoint)
+                )
+            return self._services[name]
 
 
 def connect_client(*, project: str | None, endpoint: str | None = None) -> ComputeClient:
     """The Compute API with this machine's credentials. `project` and the errors are those of `google_credentials`."""
     credentials, chosen = google_credentials(project)
     return ComputeClient(project=chosen, credentials=credentials, endpoint=endpoint)
+
+
+@contextlib.contextmanager
+def _library_errors(project: str) -> Iterator[None]:
+    """Turns what the library makes of an HTTP answer into `ApiError`."""
+    from google.api_core.exceptions import GoogleAPICallError
+    from google.protobuf.json_format import ParseError
+
+    try:
+        yield
+    except GoogleAPICallError as error:
+        body = error.response.content if error.response is not None else error.message
+        raise answer_error(int(error.code or 0), body, project=project) from error
+    except ParseError as error:
+        raise http.not_json(project) from error
+
+
+def _message(name: str, content: Mapping[str, Any]) -> Any:
+    """A body of the library, of the API's own JSON. Raises ParseError: it has a key that the API does not know."""
+    from google.cloud import compute_v1
+
+    return getattr(compute_v1, name).from_json(json.dumps(content))
+
+
+def _plain(answer: Any) -> dict[str, Any]:
+    """An answer of the library as the API's own JSON."""
+    content: dict[str, Any] = type(answer).to_dict(
+        answer,
+        use_integers_for_enums=False,
+        preserving_proto_field_name=False,
+        always_print_fields_with_no_presence=False,
+    )
+    return content
+
+
+def _unless_gone(call: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    try:
+        return call()
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+def _warning(content: Mapping[str, Any]) -> str:
+    """What an answer says to be missing from it; empty: nothing."""
+    warning = content.get("warning", {})
+    if warning.get("code", "NO_RESULTS_ON_PAGE") in _HARMLESS:
+        return ""
+    return str(warning.get("message") or warning["code"])
 
 
 def _labels(cluster: str | None, cluster_id: str | None = None) -> str:
@@ -359,8 +397,3 @@ def _operation_place(operation: Mapping[str, Any]) -> tuple[str, dict[str, str]]
         if place in operation:
             return f"{place.title()}Operations", {**fields, place: last_segment(operation[place])}
     return "GlobalOperations", fields
-
-
-def _namespace(answer: Mapping[str, Any]) -> dict[str, str]:
-    entries = answer.get("queryValue", {}).get("items", [])
-    return {entry["key"]: entry["value"] for entry in entries if entry.get("namespace") == NAMESPACE}

@@ -18,7 +18,7 @@ def subnetworks(client: ComputeClient, settings: Settings) -> Sequence[Mapping[s
     Raises ApiError: they cannot be read.
     """
     if region := settings.subnetwork_region:
-        return [client.transport.read(subnetwork_path(settings, region))]
+        return [client.subnetwork(subnetwork_path(settings, region))]
     # Those that a network of auto mode makes have its name.
     name = settings.subnetwork_name or last_segment(network_path(settings))
     return in_network(client.subnetworks(name).items, settings)

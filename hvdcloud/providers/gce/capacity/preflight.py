@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY, ClusterSpec
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, UsageError
-from hvdcloud.google.error_catalogue import QUOTAS_PAGE
+from hvdcloud.google.error_rules import QUOTAS_PAGE
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Problem
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient

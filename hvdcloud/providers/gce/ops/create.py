@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request, leftover_table
 from hvdcloud.errors import CapacityError, HvdcloudError, NameTakenError, TeardownError, UsageError
-from hvdcloud.google.error_catalogue import ELSEWHERE
-from hvdcloud.google.errors import CATALOGUE, Action, ApiError, explained, operation_errors
+from hvdcloud.google.error_rules import ALREADY_EXISTS, ELSEWHERE, RULES, TOO_FEW, Action
+from hvdcloud.google.errors import ApiError, explained, operation_errors
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, NoRoomError, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import VMS, Resource, labels_of
 from hvdcloud.providers.gce.names import region_of, request_id, zone_of
 from hvdcloud.providers.gce.ops.delete import Sweep, Target
-from hvdcloud.providers.gce.plan.request import METADATA_SERIAL_LOG, bulk_insert_bodies, without_metadata
+from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
 from hvdcloud.providers.gce.settings import Settings, groups
 from hvdcloud.units import counted
 
@@ -37,12 +37,7 @@ ATTEMPTS = 3
 BACKOFF_SECONDS = 2.0
 BACKOFF_CAP_SECONDS = 10.0
 FIREWALL_SECONDS = 120.0
-TOO_FEW = "VM_MIN_COUNT_NOT_REACHED"
-"""What a bulkInsert may say although only the VMs' own operations know why."""
 LINE_LENGTH = 200
-
-_WITHOUT = {METADATA_SERIAL_LOG: "the boot log is not kept"}
-"""What VMs lack without a metadata item."""
 
 # Of several errors, the one that rules most out decides.
 _SEVERITY = (Action.STOP, Action.NEXT_REGION, Action.NEXT_ZONE, Action.RETRY)
@@ -103,8 +98,6 @@ class Creation:
         """Where something was asked for."""
         self._instances: list[dict[str, Any]] = []
         self._taken = False
-        self._refused_metadata: set[str] = set()
-        """Items that a policy forbids, and that are left out."""
 
     def run(self) -> list[dict[str, Any]]:
         """Make all VMs of the plan and return them; after any failure, or Ctrl-C, nothing of it is left.
@@ -179,11 +172,6 @@ class Creation:
             error = self._attempt(zone)
             if error is None:
                 return None
-            dispensable = error.rule.without_metadata
-            if dispensable and dispensable not in self._refused_metadata:
-                self._clear(zone)
-                self._leave_out(dispensable, error)
-                continue
             if error.action is Action.STOP:
                 raise self._final(error, zone)
             self._clear(zone)
@@ -197,16 +185,10 @@ class Creation:
             self._abort.wait(random.uniform(0, min(BACKOFF_SECONDS * 2**attempt, BACKOFF_CAP_SECONDS)))
         return error
 
-    def _leave_out(self, item: str, error: ApiError) -> None:
-        """Ask without a metadata item from now on, and say so in a line that stays."""
-        self._refused_metadata.add(item)
-        step = f"{_WITHOUT[item]} ({error.constraint})"
-        self._on_progress(NodeProgress(object="policy", step=step, stage=Stage.DONE))
-
     def _attempt(self, zone: str) -> ApiError | None:
         """One bulkInsert for each kind of node. Returns why there are no VMs, or not all."""
         for body in self._plan.bodies(zone):
-            if error := self._insert(zone, without_metadata(body, self._refused_metadata)):
+            if error := self._insert(zone, body):
                 return error
         return self._confirm(zone)
 
@@ -236,7 +218,7 @@ class Creation:
             with contextlib.suppress(ApiError):
                 for each in self._client.operation_group(zone, group):
                     errors += operation_errors(each) if each.get("operationType") == "insert" else []
-        telling = [error for error in errors if error.rule is not CATALOGUE[-1] and error.code != TOO_FEW]
+        telling = [error for error in errors if error.rule is not RULES[-1] and error.code != TOO_FEW]
         return min(telling or errors, key=lambda error: _SEVERITY.index(error.action))
 
     def _confirm(self, zone: str) -> ApiError | None:
@@ -273,7 +255,7 @@ class Creation:
 
     def _final(self, error: ApiError, zone: str) -> HvdcloudError:
         taken = re.search(r"/instances/([-a-z0-9]+)", error.message)
-        if error.rule.names & {"RESOURCE_ALREADY_EXISTS"} and taken:
+        if error.rule.names == ALREADY_EXISTS and taken:
             self._taken = True
             return NameTakenError(f"the name {taken.group(1)} is taken by another VM in {zone}", hint=error.hint)
         return error.as_user_error(doing=f"create {self._vms} in {zone}")

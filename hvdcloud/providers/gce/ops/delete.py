@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_ID, Leftover
 from hvdcloud.errors import HvdcloudError
-from hvdcloud.google.errors import Action, ApiError, operation_errors
+from hvdcloud.google.error_rules import Action
+from hvdcloud.google.errors import ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient

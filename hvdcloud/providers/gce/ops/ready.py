@@ -24,6 +24,9 @@ SAMPLE = 32
 """VMs boot alike: as long as none of this many is ready, asking all would only use up the API's rate."""
 LAST_STEP = "starting"
 """The container starts, which takes a second: the next look should not take three."""
+READS_PER_SECOND = 1000 / 60
+"""A project may make some 1,500 calls a minute (https://cloud.google.com/compute/api-quota), and other tools want some
+of them."""
 LIST_SECONDS = 10.0
 """How often the VMs are listed to learn which are gone: a VM that is off does not tell."""
 TAIL_LINES = 25
@@ -93,7 +96,8 @@ class Boots:
                 pause = FIRST_PAUSE_SECONDS
                 if len(asked) < len(pending) or all(boot.host_key for boot in asked):
                     continue
-            time.sleep(max(0.0, min(pause, self.deadline - time.monotonic())))
+            rest = max(pause, len(asked) / READS_PER_SECOND)
+            time.sleep(max(0.0, min(rest, self.deadline - time.monotonic())))
             pause = min(pause * PAUSE_GROWTH, PAUSE_SECONDS)
         # Addresses, and whether they all still run.
         self._list_vms()
@@ -110,7 +114,7 @@ class Boots:
             for boot in group:
                 if boot.node.name not in answers:
                     raise self._gone(boot)
-                self._hear(boot, (answers[boot.node.name] or {}).get("status"))
+                self._hear(boot, answers[boot.node.name].get("status"))
 
     def _hear(self, boot: _Boot, text: str | None) -> None:
         status = parse_status(text)

@@ -6,7 +6,7 @@ Bodies have the JSON form of the API's discovery document (compute.v1): camelCas
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hvdcloud.cluster.model import ClusterSpec
@@ -27,8 +27,6 @@ METADATA_IDLE = "hvdcloud-idle"
 """Seconds without a run and without an SSH session after which the nodes end themselves; absent: never."""
 METADATA_DATA = "hvdcloud-data-sets"
 """What a node fetches as soon as its container runs, as node/data reads it; the startup script puts its index in."""
-METADATA_SERIAL_LOG = "serial-port-logging-enable"
-"""Cloud Logging keeps the boot log, which is else lost with the VM; a policy may forbid that."""
 METADATA_COMPUTE_ENDPOINT = "hvdcloud-compute-endpoint"
 """Where nodes ask for their own deletion; absent: Google's."""
 
@@ -177,7 +175,6 @@ def _metadata(spec: ClusterSpec, settings: Settings, group: Group) -> dict[str, 
         # Only the holder of the cluster's own key gets in, by the container's own sshd. `enable-oslogin` is left out:
         # FALSE is refused under the policy compute.requireOsLogin.
         "block-project-ssh-keys": "TRUE",
-        METADATA_SERIAL_LOG: "TRUE",
         METADATA_IMAGE: spec.image,
         METADATA_BUCKET: spec.bucket,
         METADATA_AUTHORIZED_KEY: spec.authorized_key,
@@ -206,13 +203,6 @@ def _data(spec: ClusterSpec, settings: Settings) -> str | None:
         endpoint=settings.storage_endpoint,
     )
     return json.dumps({**wanted.to_json(), "index": "@INDEX@"})
-
-
-def without_metadata(body: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """The same bulkInsert without these metadata items."""
-    properties = body["instanceProperties"]
-    items = [item for item in properties["metadata"]["items"] if item["key"] not in keys]
-    return {**body, "instanceProperties": {**properties, "metadata": {"items": items}}}
 
 
 def cluster_tag(spec: ClusterSpec) -> str:
