@@ -129,19 +129,6 @@ def test_an_a3_with_fewer_than_eight_gpus_is_made_as_a_spot_vm_only(bench: Bench
     assert caught.value.action is Action.STOP
 
 
-def test_local_ssds_that_come_by_themselves_are_paid_for_once_and_go_with_their_vm(bench: Bench) -> None:
-    provider = bench.another(machine_type="a2-ultragpu-2g", gpu=None, zones=["us-central1-a"])
-    spec = bench.spec()
-    plan = provider.plan(spec)
-    bench.create(spec, provider)
-    kinds = [[disk["type"] for disk in vm["disks"]] for vm in bench.emulator.state.instances()]
-    assert kinds == [["PERSISTENT", "SCRATCH", "SCRATCH"]] * 2
-    found = provider.cluster(spec.name)
-    assert found is not None
-    assert found.dollars_per_hour == pytest.approx(plan.dollars_per_hour)
-    assert provider.destroy(spec.name) == []
-
-
 def test_a_vm_that_stopped_stays_until_down_and_its_disk_is_said_to_cost(bench: Bench) -> None:
     spec = bench.spec()
     nodes = bench.create(spec)

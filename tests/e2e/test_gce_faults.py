@@ -590,15 +590,6 @@ def test_an_a3_with_fewer_than_eight_gpus_on_demand_is_refused_before_anything_i
     nothing_is_left(cloud, project)
 
 
-def test_local_ssds_that_come_by_themselves_go_with_their_vms(cloud: RecordsCloud, tmp_path: Path) -> None:
-    project = cloud.project(tmp_path, gce={"machine_type": "a2-ultragpu-1g", "gpu": None, "zones": [A]})
-    make(project)
-    cloud.list_shows_the_truth(project)
-    says_gone = project.hvdcloud("down").out
-    assert "4 objects deleted" in says_gone
-    assert cloud.left() == []
-
-
 # --- what needs a moment at Google -----------------------------------------------------------------------------------
 
 

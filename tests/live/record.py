@@ -10,6 +10,7 @@ from typing import Any
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.errors import ApiError
+from hvdcloud.google.http import Transport
 from hvdcloud.providers.gce.api.client import ComputeClient
 from tests.live.anonymize import Anonymizer
 
@@ -25,7 +26,8 @@ class Recorder:
     """
 
     def __init__(self, client: ComputeClient, name: str, folder: Path, anonymizer: Anonymizer) -> None:
-        self._client = client
+        self._project = client.project
+        self._api = Transport(project=client.project, credentials=client.credentials, endpoint=client.endpoint)
         self.name = name
         self.folder = folder
         self._anonymizer = anonymizer
@@ -44,7 +46,7 @@ class Recorder:
     def read(self, path: str, **parameters: Any) -> dict[str, Any]:
         """One GET below the project: the API's answer, or what it says against it, which is a fixture as well."""
         try:
-            return self._client.transport.read(f"projects/{self._client.project}/{path}", parameters)
+            return self._api.read(f"projects/{self._project}/{path}", parameters)
         except ApiError as error:
             return {"error": {"status": error.status, "reason": error.reason, "message": error.message}}
 
@@ -77,8 +79,8 @@ class Recorder:
 
         https://cloud.google.com/compute/docs/instances/create-use-spot#test-settings
         """
-        fields = {"zone": zone, "instance": name}
-        return self._client.transport.call("Instances", "simulate_maintenance_event_unary", fields)
+        path = f"projects/{self._project}/zones/{zone}/instances/{name}/simulateMaintenanceEvent"
+        return self._api.post(path, {})
 
 
 class Follower:

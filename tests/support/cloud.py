@@ -157,7 +157,7 @@ def running_cloud(
         # 127.0.0.1 is the API's address for the machines as well: nodes may delete themselves.
         served = {"host": "0.0.0.0", "port": api_port} if machines else {}
         # Machines are reached from this one's private address, so they have no external one.
-        options = {"backing": backing, "google_access": machines, **served, **options}
+        options = {"backing": backing, **served, **options}
         emulator = stack.enter_context(Emulator(project=PROJECT, **options))
         here = backing.gateway if backing else "127.0.0.1"
 

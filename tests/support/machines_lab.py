@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 from tests.standins.compute.backing import Instance, metadata_of
@@ -22,7 +20,6 @@ def instance_resource(
     metadata: dict[str, str],
     *,
     gpus: int = 0,
-    local_ssds: int = 0,
     tags: tuple[str, ...] = (),
     number: int = 1000,
 ) -> dict[str, Any]:
@@ -36,7 +33,7 @@ def instance_resource(
         "machineType": f"{zone}/machineTypes/n1-standard-8",
         "networkInterfaces": [{"network": "global/networks/default", "accessConfigs": [{}]}],
         "guestAccelerators": [{"acceleratorCount": gpus}] if gpus else [],
-        "disks": [{"type": "PERSISTENT", "boot": True}, *[{"type": "SCRATCH", "diskSizeGb": "375"}] * local_ssds],
+        "disks": [{"type": "PERSISTENT", "boot": True}],
         "serviceAccounts": [{"email": "node@p-1.iam.gserviceaccount.com", "scopes": scopes}],
         "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
         "tags": {"items": list(tags)},
@@ -101,7 +98,6 @@ class Lab:
         script: str,
         *,
         gpus: int = 0,
-        local_ssds: int = 0,
         tags: tuple[str, ...] = (),
         **items: str,
     ) -> Instance:
@@ -109,7 +105,7 @@ class Lab:
         metadata = {"startup-script": script, "enable-guest-attributes": "TRUE"}
         metadata |= {key.replace("_", "-"): value for key, value in items.items()}
         number = 1000 + len(self.records.instances)
-        instance = instance_resource(name, metadata, gpus=gpus, local_ssds=local_ssds, tags=tags, number=number)
+        instance = instance_resource(name, metadata, gpus=gpus, tags=tags, number=number)
         internal, external = self.machines.address(instance)
         assert internal == external
         self.records.instances[name] = instance
@@ -126,10 +122,3 @@ class Lab:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.records.console[on]}") from error
         return self.records.console[on]
-
-
-def loop_devices(console: str) -> int:
-    """How many loop devices of this machine hold local SSDs of the VMs with this console."""
-    folders = set(re.findall(r"local SSDs are in (\S+)", console))
-    files = [file.read_text().strip() for file in Path("/sys/block").glob("loop*/loop/backing_file")]
-    return sum(str(Path(file).parent) in folders for file in files)

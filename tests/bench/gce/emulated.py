@@ -58,7 +58,7 @@ class EmulatorProcess:
         """Make it as it was at the start: a list of what others have done takes time.
 
         Returns:
-            every call that was made, in order; a batch is one call and each of its parts another.
+            every call that was made, in order.
 
         Raises:
             BenchError: a VM, a disk or a firewall rule is left.

@@ -34,7 +34,7 @@ PURPOSES: Mapping[str, Sequence[str]] = {
     "delete: one for each VM": ("instances.delete",),
     "delete: firewall rules": ("firewalls.delete",),
     "wait for an operation": ("zoneOperations.wait", "globalOperations.wait"),
-    "status of nodes: a batch for up to 100": ("batch",),
+    "status of nodes": ("instances.getGuestAttributes",),
 }
 """The API's methods by what they are called for; all others look at something."""
 LOOKS = "look: lists and gets"
@@ -66,13 +66,8 @@ class Life:
 
     @property
     def methods(self) -> Counter[str]:
-        """How often each method was called. The parts of a batch are not calls of their own."""
-        return Counter(call["method"].removeprefix("compute.") for call in self.calls if not call["part"])
-
-    @property
-    def statuses(self) -> int:
-        """Read in batches."""
-        return sum(call["part"] for call in self.calls)
+        """How often each method was called."""
+        return Counter(call["method"].removeprefix("compute.") for call in self.calls)
 
     def plain(self) -> dict[str, Any]:
         """For the document."""
@@ -85,7 +80,6 @@ class Life:
             "imported": round(marks["imported"], 4),
             "steps": {step: round(marks[end] - marks[begin], 4) for step, (begin, end) in STEPS.items()},
             "calls": dict(sorted(self.methods.items())),
-            "statuses": self.statuses,
         }
 
 
@@ -134,7 +128,6 @@ def _summarised(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         },
         "steps": {step: round(median(sample["steps"][step] for sample in samples), 4) for step in STEPS},
         "calls": {method: median(sample["calls"].get(method, 0) for sample in samples) for method in methods},
-        "statuses": median(sample["statuses"] for sample in samples),
         "samples": samples,
     }
 
@@ -196,7 +189,6 @@ def _calls(nodes: Mapping[str, Any]) -> str:
     ]
     looks = [sum(n for method, n in entry["calls"].items() if method not in known) for entry in nodes.values()]
     rows.append([LOOKS, *(f"{count:g}" for count in looks)])
-    rows.append(["statuses read in those batches", *(f"{entry['statuses']:g}" for entry in nodes.values())])
     return table(["nodes", *nodes], rows)
 
 

@@ -58,10 +58,7 @@ def _run(emulator: Emulator, http: str, path: list[str], value: dict[str, Any]) 
         case ("POST", ["quota", region]):
             emulator.set_quota_unavailable(region, value["unavailable"])
         case ("POST", ["networks", name]):
-            options = {key: value.pop(key) for key in ("project", "google_access") if key in value}
-            emulator.add_network(name, value, **options)
-        case ("POST", ["nats", network, region]):
-            emulator.add_nat(network, region, **value)
+            emulator.add_network(name, value)
         case ("DELETE", ["networks", name]):
             with emulator.state.lock:
                 emulator.state.networks.pop(name, None)
@@ -70,8 +67,7 @@ def _run(emulator: Emulator, http: str, path: list[str], value: dict[str, Any]) 
         case ("POST", ["firewalls"]):
             with emulator.state.lock:
                 rule = firewall_of(emulator.state, value)
-                project = rule["selfLink"].partition("/projects/")[2].partition("/")[0]
-                emulator.state.vpc(project).firewalls[rule["name"]] = rule
+                emulator.state.firewalls[rule["name"]] = rule
                 emulator.lifecycle.firewalls_changed()
         case ("DELETE", ["firewalls", name]):
             with emulator.state.lock:

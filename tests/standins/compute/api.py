@@ -28,14 +28,6 @@ from tests.standins.storage import fields
 __all__ = ["Answer", "Api", "Entry", "Request", "resources"]
 
 _MOST_BYTES = 16 << 20
-_OF_HOSTS = {
-    "compute.firewalls.list",
-    "compute.networks.get",
-    "compute.routers.aggregatedList",
-    "compute.subnetworks.aggregatedList",
-    "compute.subnetworks.get",
-}
-"""What our account may do in the host project of a Shared VPC."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,10 +214,7 @@ class Api:
         """
         project = path.get("project")
         own = project in (None, self._world.project, self._world.number)
-        if project in self._world.hosts and not own:
-            if method.id not in _OF_HOSTS:
-                raise denied(permissions.needed(method.id, path, b"")[0], f"projects/{project}")
-        elif not own and not method.id.startswith("compute.images."):
+        if not own and not method.id.startswith("compute.images."):
             raise not_found(f"projects/{project}")
         if path.get("zone") in self._world.unreachable and not method.id.startswith("compute.zones."):
             raise ApiError(503, "backendError", f"The zone '{path['zone']}' is unreachable. Please try again.")

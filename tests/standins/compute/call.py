@@ -14,7 +14,7 @@ from tests.standins.compute.lifecycle import Lifecycle
 from tests.standins.compute.lists import Page
 from tests.standins.compute.operations import Operation
 from tests.standins.compute.schema import Method
-from tests.standins.compute.state import Host, Workers
+from tests.standins.compute.state import Workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,6 @@ class Call:
     body: dict[str, Any]
     user: str
     page_size: int
-
-    @property
-    def vpc(self) -> Host | Workers:
-        """What holds the networks of the project that is asked."""
-        return self.world.vpc(self.path["project"])
 
     @property
     def zone(self) -> str:
@@ -74,8 +69,7 @@ class Call:
 
     def url(self, path: str) -> str:
         """Of a resource of the project, as lists have it: without the host."""
-        asked = self.path.get("project", "")
-        return f"projects/{asked if asked in self.world.hosts else self.world.project}/{path}"
+        return f"projects/{self.world.project}/{path}"
 
     def operation(self, kind: str, target: Mapping[str, Any], *, scope: str, group: str | None = None) -> Operation:
         """The operation that this call starts."""

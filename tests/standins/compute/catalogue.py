@@ -7,7 +7,6 @@ only meant to look real.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 ZONES: dict[str, tuple[str, ...]] = {
@@ -129,8 +128,6 @@ class Machine:
 
     Attributes:
         gpus: those that come with it.
-        local_ssds: of 375 GB each, which come with it too: https://cloud.google.com/compute/docs/disks/local-ssd
-        attachable: how many of those a request may name; empty: none.
         on_demand: also without SPOT or FLEX_START: https://cloud.google.com/compute/docs/gpus#a3-high
     """
 
@@ -139,27 +136,22 @@ class Machine:
     memory_mb: int
     gpus: tuple[str, int] | None = None
     shared: bool = False
-    local_ssds: int = 0
-    attachable: frozenset[int] = frozenset()
     on_demand: bool = True
 
     @property
     def family(self) -> str:
-        return "n1" if self.name.startswith("custom-") else self.name.partition("-")[0]
+        return self.name.partition("-")[0]
 
     @property
     def zones(self) -> frozenset[str]:
         return ACCELERATORS[self.gpus[0]].zones if self.gpus else frozenset(REGION_OF)
 
 
-_N1_LOCAL_SSDS = frozenset((*range(1, 9), 16, 24))
-
-
 def _machines() -> dict[str, Machine]:
     found = [
         Machine(name="f1-micro", cpus=1, memory_mb=614, shared=True),
         Machine(name="g1-small", cpus=1, memory_mb=1740, shared=True),
-        Machine(name="n1-standard-1", cpus=1, memory_mb=3840, attachable=_N1_LOCAL_SSDS),
+        Machine(name="n1-standard-1", cpus=1, memory_mb=3840),
         Machine(name="e2-micro", cpus=2, memory_mb=1024, shared=True),
         Machine(name="e2-small", cpus=2, memory_mb=2048, shared=True),
         Machine(name="e2-medium", cpus=2, memory_mb=4096, shared=True),
@@ -167,7 +159,7 @@ def _machines() -> dict[str, Machine]:
     for cpus in (2, 4, 8, 16, 32, 64, 96):
         for kind, gigabytes in (("standard", 3.75), ("highmem", 6.5), ("highcpu", 0.9)):
             memory_mb = int(cpus * gigabytes * 1024)
-            found.append(Machine(name=f"n1-{kind}-{cpus}", cpus=cpus, memory_mb=memory_mb, attachable=_N1_LOCAL_SSDS))
+            found.append(Machine(name=f"n1-{kind}-{cpus}", cpus=cpus, memory_mb=memory_mb))
     for cpus in (2, 4, 8, 16, 32):
         found.append(Machine(name=f"e2-standard-{cpus}", cpus=cpus, memory_mb=cpus * 4096))
     for cpus, count in ((4, 1), (8, 1), (12, 1), (16, 1), (32, 1), (24, 2), (48, 4), (96, 8)):
@@ -177,14 +169,13 @@ def _machines() -> dict[str, Machine]:
                 cpus=cpus,
                 memory_mb=cpus * 4096,
                 gpus=("nvidia-l4", count),
-                attachable=frozenset({count}),
             )
         )
     for count in (1, 2, 4, 8):
-        for name, gpu, cpus, gigabytes, local_ssds in (
-            ("a2-highgpu", "nvidia-tesla-a100", 12, 85, 0),
-            ("a2-ultragpu", "nvidia-a100-80gb", 12, 170, 1),
-            ("a3-highgpu", "nvidia-h100-80gb", 26, 234, 2),
+        for name, gpu, cpus, gigabytes in (
+            ("a2-highgpu", "nvidia-tesla-a100", 12, 85),
+            ("a2-ultragpu", "nvidia-a100-80gb", 12, 170),
+            ("a3-highgpu", "nvidia-h100-80gb", 26, 234),
         ):
             found.append(
                 Machine(
@@ -192,8 +183,6 @@ def _machines() -> dict[str, Machine]:
                     cpus=cpus * count,
                     memory_mb=gigabytes * count << 10,
                     gpus=(gpu, count),
-                    local_ssds=local_ssds * count,
-                    attachable=frozenset() if local_ssds else frozenset(n for n in (1, 2, 4, 8) if n >= count),
                     on_demand=name != "a3-highgpu" or count == 8,
                 )
             )
@@ -202,7 +191,6 @@ def _machines() -> dict[str, Machine]:
         cpus=96,
         memory_mb=1360 << 10,
         gpus=("nvidia-tesla-a100", 16),
-        attachable=frozenset({8}),
     )
     found.append(largest)
     return {machine.name: machine for machine in found}
@@ -212,20 +200,8 @@ MACHINES = _machines()
 
 
 def machine(name: str) -> Machine | None:
-    """A machine type by name, N1 ones of one's own making (`custom-VCPUS-MB`) among them."""
-    if name in MACHINES:
-        return MACHINES[name]
-    match = re.fullmatch(r"(?:n1-)?custom-([0-9]{1,2})-([0-9]{3,6})(-ext)?", name)
-    if match is None:
-        return None
-    cpus, memory = int(match[1]), int(match[2])
-    per_cpu = memory / 1024 / cpus if cpus else 0
-    legal = (cpus == 1 or (cpus % 2 == 0 and 2 <= cpus <= 96)) and memory % 256 == 0
-    if not legal or per_cpu < 0.9 or (per_cpu > 6.5 and not match[3]):
-        return None
-    return Machine(
-        name=f"custom-{cpus}-{memory}{match[3] or ''}", cpus=cpus, memory_mb=memory, attachable=_N1_LOCAL_SSDS
-    )
+    """A machine type by name."""
+    return MACHINES.get(name)
 
 
 DISK_TYPES = frozenset({"pd-standard", "pd-balanced", "pd-ssd"})

@@ -7,7 +7,7 @@ instance one thing after the other.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -118,8 +118,6 @@ class Lifecycle:
         if self.world.vms[vm.zone].pop(vm.name, None) is not None:
             self.world.departed.append((time.monotonic(), vm))
         for attached in vm.resource["disks"]:
-            if attached["type"] == "SCRATCH":
-                continue
             name = attached["source"].rpartition("/")[2]
             disk = self.world.disks[vm.zone].get(name)
             if disk is None:
@@ -203,9 +201,7 @@ class Lifecycle:
     # -- the backing -----------------------------------------------------------------------------------------------
 
     def firewalls_changed(self) -> None:
-        rules: list[Mapping[str, Any]] = self.world.all_firewalls()
-        with self.world.lock:
-            rules += [rule for host in self.world.hosts.values() for rule in host.firewalls.values()]
+        rules = self.world.all_firewalls()
         self._firewall_worker.submit(self.world.clock.guarded, self.backing.firewalls_changed, rules)
 
     def _ask(self, vm: Vm, action: Callable[[], None]) -> None:

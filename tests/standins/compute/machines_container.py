@@ -191,7 +191,6 @@ class Machine:
         )
         images = lent_images(self._site.client, self._site.images)
         gpus = sum(int(gpu.get("acceleratorCount", 0)) for gpu in self.instance.get("guestAccelerators", []))
-        local_ssds = sum(disk.get("type") == "SCRATCH" for disk in self.instance.get("disks", []))
         created = api.create_container(
             self._site.image,
             name=self._name,
@@ -200,7 +199,6 @@ class Machine:
             environment={
                 **self._site.environment,
                 "GPUS": str(gpus),
-                "LOCAL_SSDS": str(local_ssds),
                 "LENT_IMAGES": images,
             },
             host_config=settings,

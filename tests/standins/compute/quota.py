@@ -18,8 +18,6 @@ REGIONAL: dict[str, float] = {
     "PREEMPTIBLE_CPUS": 0,
     "DISKS_TOTAL_GB": 204800,
     "SSD_TOTAL_GB": 102400,
-    "LOCAL_SSD_TOTAL_GB": 102400,
-    "PREEMPTIBLE_LOCAL_SSD_GB": 0,
     "IN_USE_ADDRESSES": 2300,
     "INSTANCES": 6000,
     **{one.metric: 1024 for one in ACCELERATORS.values() if one.metric},
@@ -101,10 +99,6 @@ class Quotas:
         family = {"a2": "A2_CPUS", "e2": "E2_CPUS"}.get(shape.machine.family, "CPUS")
         needs[self._spot(region, family, "PREEMPTIBLE_CPUS", spot=shape.spot)] += shape.machine.cpus
         needs[None, "CPUS_ALL_REGIONS"] += shape.machine.cpus
-        if shape.local_ssds and shape.machine.family == "n1":
-            # Those of other families have quotas that the API does not list.
-            metric = self._spot(region, "LOCAL_SSD_TOTAL_GB", "PREEMPTIBLE_LOCAL_SSD_GB", spot=shape.spot)
-            needs[metric] += 375 * shape.local_ssds
         if shape.external:
             needs[region, "IN_USE_ADDRESSES"] += 1
         if shape.gpus:

@@ -31,8 +31,6 @@ class Shape:
     external: bool
     disks: tuple[tuple[str, int], ...]
     """(type, GB) of each persistent one."""
-    local_ssds: int = 0
-    """How many the request names; those that come with the machine type are not among them."""
 
 
 def check_name(field: str, name: str) -> None:
@@ -96,16 +94,12 @@ def shape_of(properties: Mapping[str, Any], *, zone: str) -> Shape:
             raise invalid_field("resource.serviceAccounts.email", account.get("email"), "Not a service account.")
     if len(properties.get("serviceAccounts", [])) > 1:
         raise invalid("Only one service account per VM is supported.")
-    disks = properties.get("disks", [])
-    scratch = [disk for disk in disks if disk.get("type") == "SCRATCH"]
-    _check_local_ssds(scratch, disks, found)
     return Shape(
         machine=found,
         gpus=gpus,
         spot=scheduling.get("provisioningModel") == "SPOT",
         external=any(one.get("accessConfigs") for one in properties.get("networkInterfaces", [])),
-        disks=tuple(_check_disks([disk for disk in disks if disk not in scratch])),
-        local_ssds=len(scratch),
+        disks=tuple(_check_disks(properties.get("disks", []))),
     )
 
 
@@ -172,31 +166,6 @@ def _check_scheduling(scheduling: Mapping[str, Any], *, gpus: bool) -> None:
 
 def seconds_of(duration: Mapping[str, Any]) -> float:
     return int(duration.get("seconds", 0)) + int(duration.get("nanos", 0)) / 1e9
-
-
-def _check_local_ssds(scratch: list[Mapping[str, Any]], disks: list[Mapping[str, Any]], found: Machine) -> None:
-    """https://cloud.google.com/compute/docs/disks/local-ssd#choose_number_local_ssds"""
-    for disk in scratch:
-        where = f"resource.disks[{disks.index(disk)}]"
-        start = disk.get("initializeParams", {})
-        if start.get("diskType") != "local-ssd" or "sourceImage" in start or "source" in disk or disk.get("boot"):
-            kind = start.get("diskType", "")
-            raise invalid_field(f"{where}.initializeParams.diskType", kind, "A SCRATCH disk is a blank local-ssd.")
-        if not disk.get("autoDelete"):
-            raise invalid_field(f"{where}.autoDelete", "false", "Local SSD disks must be auto-deleted.")
-        if disk.get("interface", "SCSI") not in ("SCSI", "NVME"):
-            raise invalid_field(f"{where}.interface", disk["interface"], "SCSI or NVME expected.")
-        if str(start.get("diskSizeGb", disk.get("diskSizeGb", 375))) != "375":
-            raise invalid_field(f"{where}.diskSizeGb", start.get("diskSizeGb"), "A Local SSD disk has 375 GB.")
-    if len({disk.get("interface", "SCSI") for disk in scratch}) > 1:
-        raise invalid("All Local SSD disks of an instance must have the same interface.")
-    if scratch and found.local_ssds:
-        raise invalid(f"Machine type '{found.name}' comes with its Local SSD disks: none can be attached to it.")
-    if scratch and len(scratch) not in found.attachable:
-        allowed = ", ".join(map(str, sorted(found.attachable))) or "none"
-        raise invalid(
-            f"Invalid number of Local SSD disks for machine type '{found.name}': {len(scratch)}. Allowed: {allowed}."
-        )
 
 
 def _check_disks(disks: list[Mapping[str, Any]]) -> list[tuple[str, int]]:

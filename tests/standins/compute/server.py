@@ -11,7 +11,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from tests.standins.compute import admin
@@ -41,7 +40,6 @@ class Emulator:
         delays: of operations.
         time_scale: by which every maxRunDuration is multiplied (0.01: an hour lasts 36 s).
         networks: name → region → CIDR of VPC networks beside `default`.
-        google_access: `default` has Private Google Access, as after `gcloud compute networks subnets update`.
         page_size: most items of a page, regardless of maxResults; small to exercise paging.
         token_seconds: how long an access token is valid.
 
@@ -65,7 +63,6 @@ class Emulator:
         delays: Delays | None = None,
         time_scale: float = 1.0,
         networks: Mapping[str, Mapping[str, str]] | None = None,
-        google_access: bool = False,
         page_size: int = 500,
         token_seconds: float = 3600,
     ) -> None:
@@ -74,7 +71,6 @@ class Emulator:
             networks=networks or {},
             delays=delays or Delays(),
             time_scale=time_scale,
-            google_access=google_access,
         )
         self.faults: Faults = self.state.faults
         self.keys = Keys(project=project, token_seconds=token_seconds)
@@ -183,19 +179,10 @@ class Emulator:
         with self.state.lock:
             (self.state.quotas.unavailable.add if unavailable else self.state.quotas.unavailable.discard)(region)
 
-    def add_network(self, name: str, ranges: Mapping[str, str], **options: Any) -> None:
-        """A VPC network with one subnetwork of its name in each region of `ranges` (region → CIDR).
-
-        Args:
-            options: as of `Workers.add_network`: `project`, `google_access`.
-        """
+    def add_network(self, name: str, ranges: Mapping[str, str]) -> None:
+        """A VPC network with one subnetwork of its name in each region of `ranges` (region → CIDR)."""
         with self.state.lock:
-            self.state.add_network(name, ranges, **options)
-
-    def add_nat(self, network: str, region: str, **options: Any) -> None:
-        """A NAT; `options` as of `Workers.add_nat`."""
-        with self.state.lock:
-            self.state.add_nat(network, region, **options)
+            self.state.add_network(name, ranges)
 
     def preempt(self, zone: str, name: str) -> None:
         """Take a Spot VM away."""

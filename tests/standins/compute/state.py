@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,19 +93,6 @@ class Vm:
             self.serial_start += extra
 
 
-@dataclass(kw_only=True)
-class Host:
-    """The host project of a Shared VPC: its networks take our project's VMs, and others make its firewall rules.
-
-    https://cloud.google.com/vpc/docs/shared-vpc
-    """
-
-    networks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    subnetworks: dict[str, dict[str, dict[str, Any]]] = field(default_factory=lambda: {region: {} for region in ZONES})
-    firewalls: dict[str, dict[str, Any]] = field(default_factory=dict)
-    routers: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
 class Workers:
     """Everything there is in one project.
 
@@ -114,7 +101,6 @@ class Workers:
         networks: name → region → CIDR of its subnetwork, beside `default`.
         delays: of operations.
         time_scale: by which maxRunDuration is multiplied.
-        google_access: of `default`.
     """
 
     def __init__(
@@ -124,7 +110,6 @@ class Workers:
         networks: Mapping[str, Mapping[str, str]],
         delays: Delays,
         time_scale: float,
-        google_access: bool,
     ) -> None:
         self.project = project
         self.number = "123456789012"
@@ -136,7 +121,6 @@ class Workers:
         self.faults = Faults()
         self.quotas = Quotas()
         self.policies = Policies()
-        self._google_access = google_access
         self._networks = {"default": _default_subnetworks(), **networks}
         self._ids = itertools.count((int(time.time()) << 30) | secrets.randbits(20))
         self._clear()
@@ -154,9 +138,6 @@ class Workers:
         self.list_lag = 0.0
         self.departed: list[tuple[float, Vm]] = []
         self.common_metadata: dict[str, Any] = {"fingerprint": "AAAAAAAAAAA=", "items": []}
-        self.hosts: dict[str, Host] = {}
-        # With NATs; region/name.
-        self.routers: dict[str, dict[str, Any]] = {}
         self.networks: dict[str, dict[str, Any]] = {}
         self.subnetworks: dict[str, dict[str, dict[str, Any]]] = {region: {} for region in ZONES}
         for name, ranges in self._networks.items():
@@ -173,70 +154,35 @@ class Workers:
 
     # -- making resources ------------------------------------------------------------------------------------------
 
-    def vpc(self, project: str | None) -> Host | Workers:
-        """What holds the networks of a project; None: of ours."""
-        return self.hosts.get(project or self.project, self)
-
-    def base(self, kind: str, path: str, name: str, *, project: str | None = None) -> dict[str, Any]:
+    def base(self, kind: str, path: str, name: str) -> dict[str, Any]:
         """What every resource has; `path` as in "zones/us-central1-a/disks"."""
         return {
             "kind": f"compute#{kind}",
             "id": str(next(self._ids)),
             "creationTimestamp": timestamp(),
             "name": name,
-            "selfLink": f"{HOST}/projects/{project or self.project}/{path}/{name}",
+            "selfLink": f"{self.root}/{path}/{name}",
         }
 
-    def add_network(
-        self, name: str, ranges: Mapping[str, str], *, project: str | None = None, google_access: bool = True
-    ) -> None:
-        """A VPC network with one subnetwork of its name per region.
-
-        Args:
-            project: a host project that shares it with ours; None: ours.
-            google_access: Private Google Access. Off in the subnetworks of auto mode, whatever this says, unless it was
-                switched on later (https://cloud.google.com/vpc/docs/configure-private-google-access).
-        """
-        vpc = self.hosts.setdefault(project, Host()) if project else self
-        google_access = google_access and (name != "default" or self._google_access)
-        root = f"{HOST}/projects/{project or self.project}"
-        link = f"{root}/global/networks/{name}"
+    def add_network(self, name: str, ranges: Mapping[str, str]) -> None:
+        """A VPC network with one subnetwork of its name per region."""
+        link = f"{self.root}/global/networks/{name}"
         for region, cidr in ranges.items():
-            subnetwork = {
-                **self.base("subnetwork", f"regions/{region}/subnetworks", name, project=project),
+            self.subnetworks[region][name] = {
+                **self.base("subnetwork", f"regions/{region}/subnetworks", name),
                 "network": link,
                 "ipCidrRange": cidr,
-                "region": f"{root}/regions/{region}",
-                "privateIpGoogleAccess": google_access,
+                "region": f"{self.root}/regions/{region}",
                 "purpose": "PRIVATE",
                 "stackType": "IPV4_ONLY",
             }
-            vpc.subnetworks[region][name] = subnetwork
-        links = [found[name]["selfLink"] for found in vpc.subnetworks.values() if name in found]
-        vpc.networks[name] = {
-            **self.base("network", "global/networks", name, project=project),
+        links = [found[name]["selfLink"] for found in self.subnetworks.values() if name in found]
+        self.networks[name] = {
+            **self.base("network", "global/networks", name),
             "autoCreateSubnetworks": name == "default",
             "mtu": 1460,
             "routingConfig": {"routingMode": "REGIONAL"},
             "subnetworks": links,
-        }
-
-    def add_nat(
-        self, network: str, region: str, *, subnetworks: Sequence[str] = (), project: str | None = None
-    ) -> None:
-        """A Cloud Router with a NAT. `subnetworks`: only for these; none: for all."""
-        vpc = self.vpc(project)
-        only = [{"name": vpc.subnetworks[region][name]["selfLink"]} for name in subnetworks]
-        nat: dict[str, Any] = {"name": "nat", "type": "PUBLIC", "natIpAllocateOption": "AUTO_ONLY"}
-        if only:
-            nat |= {"sourceSubnetworkIpRangesToNat": "LIST_OF_SUBNETWORKS", "subnetworks": only}
-        else:
-            nat["sourceSubnetworkIpRangesToNat"] = "ALL_SUBNETWORKS_ALL_IP_RANGES"
-        vpc.routers[f"{region}/{network}"] = {
-            **self.base("router", f"regions/{region}/routers", network, project=project),
-            "region": f"{HOST}/projects/{project or self.project}/regions/{region}",
-            "network": vpc.networks[network]["selfLink"],
-            "nats": [nat],
         }
 
     # -- looking at them -------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def interfaces_of(world: Workers, properties: Mapping[str, Any], zone: str) -> l
             raise invalid_field(
                 "resource.networkInterfaces[0].subnetwork", "", "Subnetwork should be specified for custom subnetmode."
             )
-        subnetwork = world.vpc(_project(network)).subnetworks[region][network["name"]]
+        subnetwork = world.subnetworks[region][network["name"]]
     if interface.get("accessConfigs"):
         first = interface["accessConfigs"][0]
         defaults = {"kind": "compute#accessConfig", "type": "ONE_TO_ONE_NAT", "networkTier": "PREMIUM"}
@@ -61,10 +61,6 @@ def interfaces_of(world: Workers, properties: Mapping[str, Any], zone: str) -> l
     return [interface]
 
 
-def _project(resource: Mapping[str, Any]) -> str:
-    return str(resource["selfLink"]).partition("/projects/")[2].partition("/")[0]
-
-
 def _subnetwork(world: Workers, url: str, region: str) -> dict[str, Any]:
     match = re.fullmatch(
         r"(?:(?:https://(?:www|compute)\.googleapis\.com/compute/v1/)?projects/([^/]+)/)?regions/([^/]+)/subnetworks/([^/]+)",
@@ -74,10 +70,9 @@ def _subnetwork(world: Workers, url: str, region: str) -> dict[str, Any]:
         raise invalid_field("resource.networkInterfaces[0].subnetwork", url, "The URL is malformed.")
     if match[2] != region:
         raise invalid_field("resource.networkInterfaces[0].subnetwork", url, f"The region must be {region}.")
-    vpc = world.vpc(match[1])
-    if match[1] not in (None, world.project, *world.hosts) or match[3] not in vpc.subnetworks[region]:
+    if match[1] not in (None, world.project) or match[3] not in world.subnetworks[region]:
         raise not_found(f"projects/{match[1] or world.project}/regions/{region}/subnetworks/{match[3]}")
-    return vpc.subnetworks[region][match[3]]
+    return world.subnetworks[region][match[3]]
 
 
 def build(
@@ -126,13 +121,12 @@ def build(
         ]
     disks = []
     attached = []
-    scratch = [asked for asked in properties["disks"] if asked.get("type") == "SCRATCH"]
-    for index, asked in enumerate(each for each in properties["disks"] if each not in scratch):
+    for index, asked in enumerate(properties["disks"]):
         disk = _disk(world, asked, shape.disks[index], zone=zone, name=name if index == 0 else f"{name}-{index}")
         disk["users"] = [resource["selfLink"]]
         disks.append(disk)
         attached.append(_attached(asked, disk, index))
-    resource["disks"] = [*attached, *_local_ssds(shape, scratch, first=len(attached))]
+    resource["disks"] = attached
     return Vm(zone=zone, resource=resource, shape=shape), disks
 
 
@@ -166,25 +160,6 @@ def _disk(world: Workers, asked: Mapping[str, Any], kind: tuple[str, int], *, zo
         image = image_of(start["sourceImage"])
         disk["sourceImage"] = f"{HOST}/projects/{image.project}/global/images/{image.name}"
     return disk
-
-
-def _local_ssds(shape: Shape, scratch: list[Mapping[str, Any]], *, first: int) -> list[dict[str, Any]]:
-    """Those that were asked for, or come with the machine type: no disk of their own, and gone with the VM."""
-    interfaces = [asked.get("interface", "SCSI") for asked in scratch] or ["NVME"] * shape.machine.local_ssds
-    return [
-        {
-            "kind": "compute#attachedDisk",
-            "type": "SCRATCH",
-            "mode": "READ_WRITE",
-            "deviceName": f"local-ssd-{number}",
-            "index": first + number,
-            "boot": False,
-            "autoDelete": True,
-            "interface": interface,
-            "diskSizeGb": "375",
-        }
-        for number, interface in enumerate(interfaces)
-    ]
 
 
 def _attached(asked: Mapping[str, Any], disk: Mapping[str, Any], index: int) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def get_firewall(call: Call) -> dict[str, Any]:
 
 @implements("firewalls.list")
 def list_firewalls(call: Call) -> dict[str, Any]:
-    items = call.vpc.firewalls.values()
+    items = call.world.firewalls.values()
     return lists.plain(call.page("Firewall"), items, kind="compute#firewallList", path=call.url("global/firewalls"))
 
 
@@ -44,10 +44,6 @@ def insert_firewall(call: Call) -> dict[str, Any]:
     world, body = call.world, call.body
     if again := world.operations.of_request(call.request):
         return again.resource
-    if (named := re.search(r"projects/([^/]+)/", body.get("network", ""))) and named[1] in world.hosts:
-        # https://github.com/terraform-google-modules/terraform-google-bastion-host/issues/5
-        path = body["network"].partition("/compute/v1/")[2] or body["network"]
-        raise invalid_field("resource.network", path, "Cross project referencing is not allowed for this resource.")
     rule = firewall_of(world, body)
     if rule["name"] in world.firewalls:
         path = call.url(f"global/firewalls/{rule['name']}")
@@ -112,9 +108,8 @@ def firewall_of(world: Workers, body: Mapping[str, Any]) -> dict[str, Any]:
     if ingress and not {"sourceRanges", "sourceTags", "sourceServiceAccounts"} & set(body):
         defaults["sourceRanges"] = ["0.0.0.0/0"]
     network = network_of(world, body.get("network", "global/networks/default"))
-    project = str(network["selfLink"]).partition("/projects/")[2].partition("/")[0]
     return {
-        **world.base("firewall", "global/firewalls", name, project=project),
+        **world.base("firewall", "global/firewalls", name),
         "logConfig": {"enable": False},
         **defaults,
         **body,
@@ -133,7 +128,6 @@ def network_of(world: Workers, url: str) -> dict[str, Any]:
     )
     if match is None:
         raise invalid_field("resource.network", url, "The URL is malformed.")
-    vpc = world.vpc(match[1])
-    if match[1] not in (None, world.project, *world.hosts) or match[2] not in vpc.networks:
+    if match[1] not in (None, world.project) or match[2] not in world.networks:
         raise not_found(f"projects/{match[1] or world.project}/global/networks/{match[2]}")
-    return vpc.networks[match[2]]
+    return world.networks[match[2]]

@@ -13,29 +13,29 @@ from tests.standins.compute.resources.places import REGION_SCOPES
 @implements("networks.get")
 def get_network(call: Call) -> dict[str, Any]:
     name = call.path["network"]
-    if name not in call.vpc.networks:
+    if name not in call.world.networks:
         raise not_found(call.url(f"global/networks/{name}"))
-    return call.vpc.networks[name]
+    return call.world.networks[name]
 
 
 @implements("networks.list")
 def list_networks(call: Call) -> dict[str, Any]:
-    items = call.vpc.networks.values()
+    items = call.world.networks.values()
     return lists.plain(call.page("Network"), items, kind="compute#networkList", path=call.url("global/networks"))
 
 
 @implements("subnetworks.get")
 def get_subnetwork(call: Call) -> dict[str, Any]:
     name = call.path["subnetwork"]
-    if name not in call.vpc.subnetworks[call.region]:
+    if name not in call.world.subnetworks[call.region]:
         raise not_found(call.url(f"regions/{call.region}/subnetworks/{name}"))
-    return call.vpc.subnetworks[call.region][name]
+    return call.world.subnetworks[call.region][name]
 
 
 @implements("subnetworks.list")
 def list_subnetworks(call: Call) -> dict[str, Any]:
     path = call.url(f"regions/{call.region}/subnetworks")
-    items = call.vpc.subnetworks[call.region].values()
+    items = call.world.subnetworks[call.region].values()
     return lists.plain(call.page("Subnetwork"), items, kind="compute#subnetworkList", path=path)
 
 
@@ -43,23 +43,10 @@ def list_subnetworks(call: Call) -> dict[str, Any]:
 def aggregate_subnetworks(call: Call) -> dict[str, Any]:
     return lists.aggregated(
         call.page("Subnetwork"),
-        ((f"regions/{region}", one) for region, found in call.vpc.subnetworks.items() for one in found.values()),
+        ((f"regions/{region}", one) for region, found in call.world.subnetworks.items() for one in found.values()),
         kind="compute#subnetworkAggregatedList",
         path=call.url("aggregated/subnetworks"),
         field="subnetworks",
-        scopes=REGION_SCOPES,
-        unreachable={},
-    )
-
-
-@implements("routers.aggregatedList")
-def aggregate_routers(call: Call) -> dict[str, Any]:
-    return lists.aggregated(
-        call.page("Router"),
-        ((f"regions/{place.partition('/')[0]}", router) for place, router in call.vpc.routers.items()),
-        kind="compute#routerAggregatedList",
-        path=call.url("aggregated/routers"),
-        field="routers",
         scopes=REGION_SCOPES,
         unreachable={},
     )
