@@ -170,7 +170,6 @@ class _Checks:
             for each in (*project, *regional)
         }
         needed = quota.needs(self._settings(), nodes=self._spec.nodes)
-        needed = quota.taken(needed, regional_quotas=regional, project_quotas=project)
         needed = [need for need in needed if need.metric in quotas]
         scarce = sorted(needed, key=lambda need: (quotas[need.metric] / max(1, need.amount), "GPU" not in need.metric))
         said = ", ".join(f"{need.metric} {need.amount} of {quotas[need.metric]:g} free" for need in scarce[:2])

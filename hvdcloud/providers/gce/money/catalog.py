@@ -31,9 +31,6 @@ class Machine:
     gpu_type: str | None = None
     """The GPU that comes with it, whether asked for or not."""
     gpu_count: int = 0
-    cpu_quota: str | None = None
-    """The regional quota that its vCPUs count against; None: the API has no such metric."""
-    spot_cpu_quota: str | None = None
     local_ssd_gb: int = 0
     """That comes with it, and is paid for."""
     spot_only: bool = False
@@ -206,8 +203,6 @@ def _machines() -> dict[str, Machine]:
             memory_gb=size[1],
             gpu_type=family.get("gpu"),
             gpu_count=size[2] if "gpu" in family else 0,
-            cpu_quota=family.get("cpu_quota"),
-            spot_cpu_quota=family.get("spot_cpu_quota"),
             local_ssd_gb=size[3] if len(size) > 3 else 0,
             spot_only=name in family.get("spot_only", ()),
             sku=family["sku"],
