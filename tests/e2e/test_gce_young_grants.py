@@ -64,5 +64,5 @@ def test_an_operator_whose_grants_are_too_young_is_told_which_permission_is_miss
     project.hvdcloud("build", "--push")
     cloud.emulator.access.settle(cloud.emulator.keys.email, seconds=600)
     said = project.hvdcloud("up", expect=3, timeout=300).err
-    assert "→ ask for a role that holds compute.instances." in said
+    assert "→ ask an administrator for compute.instances." in said
     assert cloud.left() == []
