@@ -13,31 +13,28 @@ from hvdcloud.errors import NodeError
 from hvdcloud.providers.base import ignore_progress
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.ops import ready
-from hvdcloud.providers.gce.ops.ready import FIRST_PAUSE_SECONDS, READS_PER_SECOND, SAMPLE, Boots
+from hvdcloud.providers.gce.ops.ready import PAUSE_SECONDS, READS_PER_SECOND, Boots
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
 
 ZONE = "us-central1-a"
 READY = {"status": json.dumps({"status": "ready", "host_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + 43 * "A"})}
-STARTING = {"status": json.dumps({"status": "starting"})}
 
 
 class Client(ComputeClient):
-    """VMs that are ready after this many questions, and say from one of them on that they start."""
+    """VMs that are ready after this many questions."""
 
-    def __init__(self, nodes: int, *, questions: int, starting: int | None = None) -> None:
+    def __init__(self, nodes: int, *, questions: int) -> None:
         self.made = [
             {"name": f"digits-{index}", "status": "RUNNING", "zone": f"zones/{ZONE}"} for index in range(nodes)
         ]
         self.listed = Aggregated(items=self.made)
         self.questions = questions
-        self.starting = questions if starting is None else starting
         self.asked: list[int] = []
         self.named: list[str] = []
 
     def guest_attributes(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
         self.asked.append(len(names))
-        starting = STARTING if len(self.asked) > self.starting else {}
-        return {name: READY if len(self.asked) > self.questions else starting for name in names}
+        return {name: READY if len(self.asked) > self.questions else {} for name in names}
 
     def instances(self, cluster: str | None) -> Aggregated:
         return self.listed
@@ -66,22 +63,12 @@ def wait(client: Client) -> list[Any]:
     return Boots(client, mapper, nodes, cluster="digits", deadline=deadline, on_progress=ignore_progress).wait()
 
 
-def test_a_sample_is_asked_until_one_is_ready_and_then_all_the_others_at_once(pauses: list[float]) -> None:
-    client = Client(200, questions=3)
-    assert all(node.host_key for node in wait(client))
-    assert client.asked == [SAMPLE] * 4 + [200 - SAMPLE]
-    assert len(pauses) == 3
-    assert pauses == sorted(pauses)
-    assert pauses[0] == SAMPLE / READS_PER_SECOND
-
-
-def test_nodes_that_start_are_asked_more_often(pauses: list[float]) -> None:
-    wait(Client(2, questions=10, starting=7))
-    before, after = pauses[:7], pauses[7:]
-    assert before[0] == after[0] == FIRST_PAUSE_SECONDS
-    assert (len(before), len(after)) == (7, 3)
-    assert before == sorted(before)
-    assert after == sorted(after)
+def test_many_nodes_are_asked_less_often_than_few(pauses: list[float]) -> None:
+    many, few = Client(200, questions=3), Client(2, questions=1)
+    for client in (many, few):
+        assert all(node.host_key for node in wait(client))
+    assert many.asked == [200] * 4
+    assert pauses == [200 / READS_PER_SECOND] * 3 + [PAUSE_SECONDS]
 
 
 def test_nobody_waits_for_nodes_that_are_ready(pauses: list[float]) -> None:

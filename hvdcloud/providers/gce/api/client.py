@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_ID, LABEL_MANAGED_BY, MANAGED_BY
@@ -123,7 +124,7 @@ class ComputeClient(http.ApiCalls):
         """Those of these VMs of a zone that exist, whatever a list may still leave out; one call for each."""
 
         def get(name: str) -> dict[str, Any] | None:
-            return _unless_gone(lambda: self._call("Instances", "get", zone=zone, instance=name))
+            return _unless_gone(partial(self._call, "Instances", "get", zone=zone, instance=name))
 
         return [vm for vm in side_by_side(get, sorted(names), only_reads=True) if vm is not None]
 
@@ -198,7 +199,7 @@ class ComputeClient(http.ApiCalls):
                 )
             asked = time.monotonic()
             seconds = min(WAIT_SECONDS if stop is None else stop_seconds, left + 1)
-            send = self._sender(service, "wait", fields, read_seconds=seconds)
+            send = partial(self._send, service, "wait", fields, read_seconds=seconds)
             try:
                 current = self.persist(send, what=f"{service}.wait", seconds=left, timeouts=False, stop=stop)
             except ApiError as error:
@@ -250,13 +251,13 @@ class ComputeClient(http.ApiCalls):
 
     def _call(self, service: str, method: str, **fields: Any) -> dict[str, Any]:
         """One method of one service, such as `Instances` `bulk_insert_unary`; the answer as the API's own JSON."""
-        return self.persist(self._sender(service, method, fields), what=f"{service}.{method}")
+        return self.persist(partial(self._send, service, method, fields), what=f"{service}.{method}")
 
     def _list(self, service: str, **fields: Any) -> list[dict[str, Any]]:
         """A list of one place. One that is known to be incomplete is none: asked again, then an error."""
 
         def attempt() -> list[dict[str, Any]]:
-            pages = self._pages(service, "list", fields)
+            pages = self._send_list(service, "list", fields)
             for page in pages:
                 if warning := _warning(page):
                     raise ApiError(message=warning, status=503, code="INCOMPLETE", project=self.project)
@@ -266,12 +267,9 @@ class ComputeClient(http.ApiCalls):
 
     def _aggregated(self, service: str, collection: str, matching: str) -> Aggregated:
         """A list of all zones or regions, and those that did not answer."""
-
-        def attempt() -> list[dict[str, Any]]:
-            return self._pages(service, "aggregated_list", {"filter": matching})
-
         items: list[dict[str, Any]] = []
         unseen: list[str] = []
+        attempt = partial(self._send_list, service, "aggregated_list", {"filter": matching})
         for page in self.persist(attempt, what=f"{service}.aggregated_list"):
             unseen += [_place(scope) for scope in page.get("unreachables", [])]
             if warning := _warning(page):
@@ -283,29 +281,24 @@ class ComputeClient(http.ApiCalls):
         return Aggregated(items=items, unseen=tuple(dict.fromkeys(unseen)))
 
     def _delete(self, service: str, **fields: Any) -> dict[str, Any] | None:
-        return _unless_gone(lambda: self._call(service, "delete_unary", **fields))
-
-    def _sender(
-        self, service: str, method: str, fields: Mapping[str, Any], *, read_seconds: float = http.READ_SECONDS
-    ) -> Callable[[], dict[str, Any]]:
-        def send() -> dict[str, Any]:
-            with _library_errors(self.project):
-                return _plain(self._send(service, method, fields, read_seconds=read_seconds))
-
-        return send
-
-    def _pages(self, service: str, method: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-        with _library_errors(self.project):
-            return [_plain(page) for page in self._send(service, method, fields).pages]
+        return _unless_gone(partial(self._call, service, "delete_unary", **fields))
 
     def _send(
         self, service: str, method: str, fields: Mapping[str, Any], *, read_seconds: float = http.READ_SECONDS
-    ) -> Any:
+    ) -> dict[str, Any]:
+        with _library_errors(self.project):
+            return _plain(self._ask(service, method, fields, read_seconds))
+
+    def _send_list(self, service: str, method: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+        with _library_errors(self.project):
+            return [_plain(page) for page in self._ask(service, method, fields, http.READ_SECONDS).pages]
+
+    def _ask(self, service: str, method: str, fields: Mapping[str, Any], read_seconds: float) -> Any:
         from google.api_core.timeout import ConstantTimeout
 
         timeout = ConstantTimeout((http.CONNECT_SECONDS, read_seconds))
-        send = getattr(self._service(service), method)
-        return send(request={"project": self.project, **fields}, retry=None, timeout=timeout)
+        ask = getattr(self._service(service), method)
+        return ask(request={"project": self.project, **fields}, retry=None, timeout=timeout)
 
     def _service(self, name: str) -> Any:
         from google.api_core.client_options import ClientOptions

@@ -19,11 +19,7 @@ from hvdcloud.providers.gce.names import zone_of
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper
 from hvdcloud.visible import log_of, words
 
-FIRST_PAUSE_SECONDS, PAUSE_SECONDS, PAUSE_GROWTH = 0.25, 3.0, 1.3
-SAMPLE = 32
-"""VMs boot alike: as long as none of this many is ready, asking all would only use up the API's rate."""
-LAST_STEP = "starting"
-"""The container starts, which takes a second: the next look should not take three."""
+PAUSE_SECONDS = 0.5
 READS_PER_SECOND = 1000 / 60
 """A project may make some 1,500 calls a minute (https://cloud.google.com/compute/api-quota), and other tools want some
 of them."""
@@ -42,7 +38,6 @@ class _Boot:
 
     node: Node
     step: str = "booting"
-    asked: float = 0.0
     host_key: str | None = None
 
     @property
@@ -65,8 +60,6 @@ class Boots:
 
     def __post_init__(self) -> None:
         self._boots = [_Boot(node) for node in self.nodes]
-        self._soon = False
-        """Whether a node has just said that it begins with the last step before it is ready."""
 
     def wait(self) -> list[Node]:
         """Poll until every node is ready; returns the nodes in their order, with addresses and host keys.
@@ -76,29 +69,16 @@ class Boots:
             ApiError: the API failed for longer than retries last.
         """
         listed = time.monotonic()
-        pause = FIRST_PAUSE_SECONDS
-        ask_all = False
         while pending := [boot for boot in self._boots if boot.host_key is None]:
             if time.monotonic() >= self.deadline:
                 raise self._too_late(pending)
             if time.monotonic() >= listed + LIST_SECONDS:
                 self._list_vms()
                 listed = time.monotonic()
-            size = len(pending) if ask_all else SAMPLE
-            asked = sorted(pending, key=lambda boot: boot.asked)[:size]
-            self._soon = False
-            self._read_statuses(asked)
-            if self._soon:
-                pause = FIRST_PAUSE_SECONDS
-            # The first that is ready announces the others; when none follows, a sample is enough again.
-            ask_all = any(boot.host_key for boot in asked)
-            if ask_all:
-                pause = FIRST_PAUSE_SECONDS
-                if len(asked) < len(pending) or all(boot.host_key for boot in asked):
-                    continue
-            rest = max(pause, len(asked) / READS_PER_SECOND)
-            time.sleep(max(0.0, min(rest, self.deadline - time.monotonic())))
-            pause = min(pause * PAUSE_GROWTH, PAUSE_SECONDS)
+            self._read_statuses(pending)
+            pause = max(PAUSE_SECONDS, len(pending) / READS_PER_SECOND)
+            if any(boot.host_key is None for boot in pending):
+                time.sleep(max(0.0, min(pause, self.deadline - time.monotonic())))
         # Addresses, and whether they all still run.
         self._list_vms()
         return [replace(boot.node, state=NodeState.RUNNING, host_key=boot.host_key) for boot in self._boots]
@@ -107,7 +87,6 @@ class Boots:
         """Read the nodes' own words."""
         by_zone: dict[str, list[_Boot]] = defaultdict(list)
         for boot in boots:
-            boot.asked = time.monotonic()
             by_zone[boot.zone].append(boot)
         for zone, group in by_zone.items():
             answers = self.client.guest_attributes(zone, [boot.node.name for boot in group])
@@ -131,7 +110,6 @@ class Boots:
         step = f"{said}{'' if percent is None else f' {percent} %'}{beside}"
         if step != boot.step:
             boot.step = step
-            self._soon |= word == LAST_STEP
             stage = Stage.DONE if word == "ready" else Stage.WORKING
             self.on_progress(NodeProgress(object=boot.node.name, step=said + beside, stage=stage, done=percent))
 
