@@ -220,23 +220,23 @@ RULES: tuple[Rule, ...] = (
         names="IAM_PERMISSION_DENIED PERMISSION_DENIED PERMISSIONS_ERROR forbidden insufficientPermissions "
         "SERVICE_ACCOUNT_ACCESS_DENIED",
         text=r"Policy update access denied|Required '[^']+' permission|does not have access to service account",
+        statuses={403},
     ),
     # --- passing trouble --------------------------------------------------------------------------------------------
-    Rule(
-        _RETRY,
-        NodeError,
-        _AGAIN,
-        names="RESOURCE_NOT_READY resourceNotReady RESOURCE_IN_USE_BY_ANOTHER_RESOURCE resourceInUseByAnotherResource",
-    ),
     Rule(_RETRY, NodeError, NETWORK_HINT, names="connectionError timeout"),
     Rule(
         _STOP, NodeError, "if a proxy has its own CA, name its certificates in REQUESTS_CA_BUNDLE", names="certificate"
     ),
     # Another zone may do better, and the same one hardly will at once.
     Rule(_ZONE, NodeError, _AGAIN, names="INTERNAL_ERROR"),
-    Rule(_RETRY, NodeError, _AGAIN, statuses={429, 500, 502, 503, 504}),
+    Rule(
+        _RETRY,
+        NodeError,
+        _AGAIN,
+        names="RESOURCE_NOT_READY resourceNotReady RESOURCE_IN_USE_BY_ANOTHER_RESOURCE resourceInUseByAnotherResource",
+        statuses={429, 500, 502, 503, 504},
+    ),
     # --- the rest, by what kind of answer it was --------------------------------------------------------------------
-    Rule(_STOP, CredentialsError, _PERMISSION, statuses={403}),
     Rule(
         _STOP,
         UsageError,
