@@ -488,7 +488,7 @@ def google(data: bytes) -> None:
             errors += operation_errors(value)
     for error in errors:
         _error(error.as_user_error(doing="making nodes"))
-        _sayable(error.label, error.action, error.region, error.zone, error.permission, error.quota_family)
+        _sayable(error.label, error.action, error.region, error.metric, error.permission)
 
 
 TARGETS: Mapping[str, Target] = {
