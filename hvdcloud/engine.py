@@ -89,13 +89,6 @@ def command_environment() -> dict[str, str]:
     return environment
 
 
-def address_environment() -> dict[str, str]:
-    """This process's environment, with which programs that know DOCKER_HOST alone talk to the engine that `connect`
-    does."""
-    context = None if os.environ.get("DOCKER_HOST") else _context()
-    return {**os.environ} if context is None else {**os.environ, "DOCKER_HOST": str(context.Host)}
-
-
 def _settings() -> dict[str, Any]:
     """docker-py's arguments. It reads DOCKER_HOST, but knows of the docker command's contexts only on request."""
     from docker.auth import load_config

@@ -128,18 +128,6 @@ class Gpu:
     compute_capability: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """The most that a kind of node can do, by its vendor. None: not known."""
-
-    machine: str
-    """What kind it is."""
-    network: float | None = None
-    """Bits a second that leave it."""
-    disk_write: float | None = None
-    """Bytes a second of its boot disk."""
-
-
 class Platform(Protocol):
     """What a kind of provider says of one configuration. Nothing is connected; only `connect` and `offers` ask."""
 
@@ -176,9 +164,6 @@ class Platform(Protocol):
 
     def machines(self) -> str | None:
         """What the nodes are, in words; None: they are not separate machines."""
-
-    def promise(self, index: int) -> Promise | None:
-        """What node `index` (0: the head) can do at most; None: nothing is known, and all nodes are of one kind."""
 
     def fixed_keys(self) -> Mapping[str, Set[str]]:
         """The keys of the configuration, by section, that this provider applies only when it makes a cluster."""

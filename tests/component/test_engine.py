@@ -131,7 +131,6 @@ def test_the_docker_commands_current_context_is_used(settings: Path) -> None:
     with pytest.raises(NodeError, match=r"/nowhere/colima\.sock") as raised:
         engine.connect()
     assert raised.value.hint == "docker context ls shows the engines; docker context use default takes this machine's"
-    assert engine.address_environment()["DOCKER_HOST"] == "unix:///nowhere/colima.sock"
     assert engine.command_environment()["DOCKER_CONTEXT"] == "colima"
 
 
@@ -164,7 +163,7 @@ def test_a_context_that_does_not_exist_never_becomes_this_machines_engine(
     (settings / "config.json").write_text('{"currentContext": "nosuch"}')
     if by_environment:
         monkeypatch.setenv("DOCKER_CONTEXT", "nosuch")
-    for use in (engine.connect, engine.command_environment, engine.address_environment):
+    for use in (engine.connect, engine.command_environment):
         with pytest.raises(UsageError, match=r"the Docker engine is not known: .*nosuch") as raised:
             use()
     other = "unset DOCKER_CONTEXT" if by_environment else "docker context use default"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
-    from hvdcloud.providers.base import Gpu, Promise
+    from hvdcloud.providers.base import Gpu
     from hvdcloud.providers.pricing import OffersResult
 
 
@@ -21,10 +21,6 @@ class EnginePlatform:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-
-    def promise(self, index: int) -> Promise | None:
-        """None: nobody says what a machine of the user's can do."""
-        return None
 
     def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:
         """None, with a notice that says why."""

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.google.registry_hosts import registry_region
-from hvdcloud.providers.base import Gpu, Problem, Promise
+from hvdcloud.providers.base import Gpu, Problem
 from hvdcloud.providers.gce.capacity import candidates, preflight
 from hvdcloud.providers.gce.capacity import offers as market
-from hvdcloud.providers.gce.capacity.promises import promise
 from hvdcloud.providers.gce.money import catalog, prices, transfer
 from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.providers.gce.settings import Settings, kind_of, settings_of
@@ -82,10 +81,6 @@ class GcePlatform:
         if self._config.nodes == 1 or head == other:
             return str(head)
         return f"{head}, workers Spot"
-
-    def promise(self, index: int) -> Promise | None:
-        """By Google's tables."""
-        return promise(kind_of(self._settings, index), disk_gb=self._config.gce.disk_gb)
 
     def fixed_keys(self) -> Mapping[str, Set[str]]:
         """The limits that Compute keeps, and all of `gce`."""

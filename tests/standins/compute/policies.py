@@ -15,10 +15,8 @@ from tests.standins.compute.errors import ApiError, invalid
 EXTERNAL = "compute.vmExternalIpAccess"
 GUEST_ATTRIBUTES = "compute.disableGuestAttributesAccess"
 LOCATIONS = "gcp.resourceLocations"
-SHIELDED = "compute.requireShieldedVm"
 # Metadata that the policy forbids to switch on or off, in lower case.
 _METADATA = {
-    "compute.disableSerialPortAccess": ("serial-port-enable", "true"),
     "compute.requireOsLogin": ("enable-oslogin", "false"),
 }
 
@@ -32,7 +30,7 @@ class Policies:
 
     def enforce(self, constraint: str, *, allowed: Collection[str] = (), in_operation: bool = False) -> None:
         """`allowed`: regions, of gcp.resourceLocations."""
-        if constraint not in {EXTERNAL, GUEST_ATTRIBUTES, LOCATIONS, SHIELDED, *_METADATA}:
+        if constraint not in {EXTERNAL, GUEST_ATTRIBUTES, LOCATIONS, *_METADATA}:
             raise invalid(f"this emulator has no policy {constraint}")
         self._allowed[constraint] = frozenset(allowed)
         if in_operation:
@@ -63,9 +61,6 @@ class Policies:
                 found.append(violated)
             elif constraint == EXTERNAL and external:
                 found.append(f"{violated} Add instance {path} to the constraint to use external IP with it.")
-            elif constraint == SHIELDED and not properties.get("shieldedInstanceConfig", {}).get("enableSecureBoot"):
-                violated = violated.replace(project, f"projects/{project}")
-                found.append(f"{violated} Secure Boot is not enabled in the 'shielded_instance_config' field.")
             elif constraint == LOCATIONS and REGION_OF[zone] not in allowed:
                 found.append(
                     f"Location ZONE:{zone} violates constraint constraints/{LOCATIONS} on the resource {path}."
@@ -76,12 +71,6 @@ class Policies:
         """The policies that forbid one of these items."""
         asked = {(item["key"], item.get("value", "").lower()) for item in metadata.get("items", [])}
         return {constraint for constraint in self._allowed if _METADATA.get(constraint) in asked}
-
-    def check_project_metadata(self, metadata: Mapping[str, Any], project: str) -> None:
-        """Raises ApiError: no project may have one of these items."""
-        if forbidden := self._forbidden(metadata):
-            text = f"Constraint constraints/{min(forbidden)} violated for project {project}."
-            raise ApiError(412, "conditionNotMet", text)
 
     def check_guest_attributes(self, project: str) -> None:
         """Raises ApiError: nobody may read guest attributes.

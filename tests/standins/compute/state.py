@@ -137,7 +137,6 @@ class Workers:
         # Seconds by which lists of VMs are late, and what they may still show: when it went, as of time.monotonic().
         self.list_lag = 0.0
         self.departed: list[tuple[float, Vm]] = []
-        self.common_metadata: dict[str, Any] = {"fingerprint": "AAAAAAAAAAA=", "items": []}
         self.networks: dict[str, dict[str, Any]] = {}
         self.subnetworks: dict[str, dict[str, dict[str, Any]]] = {region: {} for region in ZONES}
         for name, ranges in self._networks.items():

@@ -10,7 +10,6 @@ from tests.standins.compute.resources import (
     networks,
     operations,
     places,
-    project_metadata,
 )
 
-__all__ = ["bulk", "disks", "firewalls", "instances", "networks", "operations", "places", "project_metadata"]
+__all__ = ["bulk", "disks", "firewalls", "instances", "networks", "operations", "places"]

@@ -50,17 +50,3 @@ def aggregate_subnetworks(call: Call) -> dict[str, Any]:
         scopes=REGION_SCOPES,
         unreachable={},
     )
-
-
-@implements("addresses.aggregatedList")
-def aggregate_addresses(call: Call) -> dict[str, Any]:
-    """None are ever reserved here."""
-    return lists.aggregated(
-        call.page("Address"),
-        (),
-        kind="compute#addressAggregatedList",
-        path=call.url("aggregated/addresses"),
-        field="addresses",
-        scopes=("global", *REGION_SCOPES),
-        unreachable={},
-    )

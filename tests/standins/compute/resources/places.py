@@ -31,7 +31,7 @@ def get_project(call: Call) -> dict[str, Any]:
         "selfLink": world.root,
         "defaultServiceAccount": default_account(world.number),
         "defaultNetworkTier": "PREMIUM",
-        "commonInstanceMetadata": {"kind": "compute#metadata", **world.common_metadata},
+        "commonInstanceMetadata": {"kind": "compute#metadata", "fingerprint": "AAAAAAAAAAA="},
         "quotas": world.quotas.plain(None, world.used()),
     }
 
