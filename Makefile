@@ -98,7 +98,7 @@ lint: setup ## ruff, mypy --strict, which room imports which, declared dependenc
 	@$(BIN)/shellcheck dockerfiles/build/* dockerfiles/buildkit/* dockerfiles/requirements/* $$(find dockerfiles/own -name '*.sh')
 	@$(BIN)/zizmor --offline --quiet --strict-collection .github
 	@if command -v terraform >/dev/null; then TF_CLI_CONFIG_FILE=/dev/null terraform fmt -check -recursive -diff terraform; fi
-	@$(BIN)/shellcheck tests/standins/compute/machine/init tests/standins/compute/machine/loop-device tests/standins/compute/machine/runc tests/standins/compute/machine/nvidia-smi tests/standins/compute/machine/bin/* tests/standins/gpus/nvidia-*
+	@$(BIN)/shellcheck tests/standins/compute/machine/init tests/standins/compute/machine/runc tests/standins/compute/machine/nvidia-smi tests/standins/compute/machine/bin/* tests/standins/gpus/nvidia-*
 
 policy: .cache/terraform/.complete ## checkov on terraform/: does it give anybody more than it has to?
 	@.cache/terraform/bin/checkov --config-file .checkov.yaml

@@ -73,15 +73,6 @@ ACCELERATORS = {
             n1={1: (12, 78), 2: (24, 156), 4: (48, 312), 8: (96, 624)},
         ),
         Accelerator(
-            name="nvidia-tesla-p4",
-            description="NVIDIA P4",
-            metric="NVIDIA_P4_GPUS",
-            zones=_zones("us-central1-a/c us-east4-a/b/c europe-west4-b/c"),
-            n1={1: (24, 156), 2: (48, 312), 4: (96, 624)},
-            most=4,
-            end="2027-08-01T00:00:00.000-07:00",
-        ),
-        Accelerator(
             name="nvidia-tesla-p100",
             description="NVIDIA P100",
             metric="NVIDIA_P100_GPUS",
@@ -215,24 +206,7 @@ class Image:
     size_gb: int
 
 
-IMAGES = tuple(
-    Image(project=project, family=family, name=name, size_gb=size)
-    for project, family, name, size in (
-        ("cos-cloud", "cos-stable", "cos-stable-129-19100-70-30", 10),
-        ("cos-cloud", "cos-125-lts", "cos-125-19216-104-100", 10),
-        ("cos-cloud", "cos-121-lts", "cos-121-18867-294-80", 10),
-        (
-            "deeplearning-platform-release",
-            "common-cu129-ubuntu-2204-nvidia-580",
-            "common-cu129-ubuntu-2204-nvidia-580-v20260626",
-            50,
-        ),
-        (
-            "deeplearning-platform-release",
-            "common-cu129-ubuntu-2404-nvidia-580",
-            "common-cu129-ubuntu-2404-nvidia-580-v20260626",
-            50,
-        ),
-        ("debian-cloud", "debian-12", "debian-12-bookworm-v20261012", 10),
-    )
+IMAGES = (
+    Image(project="cos-cloud", family="cos-125-lts", name="cos-125-19216-104-100", size_gb=10),
+    Image(project="debian-cloud", family="debian-12", name="debian-12-bookworm-v20261012", size_gb=10),
 )
