@@ -28,7 +28,6 @@ from hvdcloud.image.publish.push import push
 from hvdcloud.lifecycle.up import MAKING_SECONDS
 from tests.standins.compute import Emulator
 from tests.standins.registry import free_port
-from tests.support.cloud import NODES_ACCOUNT
 from tests.support.compute_clients import Plain
 from tests.support.gce_records import (
     ZONES,
@@ -43,7 +42,7 @@ from tests.support.gce_records import (
     records_cloud,
     small_image,
 )
-from tests.support.harness import Ended, Project, Screen, at_this_load, until
+from tests.support.harness import Ended, Project, Screen, until
 from tests.support.impatient import IMPATIENT, QUICK
 
 pytestmark = pytest.mark.engine
@@ -119,11 +118,8 @@ def nothing_is_left(cloud: RecordsCloud, project: Project) -> None:
 # --- no capacity, no quota --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stockout", [{}, {"after": 1}, {"after": 1, "report": "summary"}])
-def test_a_zone_without_room_is_left_for_the_next(
-    cloud: RecordsCloud, emulator: Emulator, project: Project, stockout: dict[str, Any]
-) -> None:
-    cloud.fail({"stockout": stockout}, method=BULK_INSERT, zone=A)
+def test_a_zone_without_room_is_left_for_the_next(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
+    cloud.fail({"stockout": {"after": 1}}, method=BULK_INSERT, zone=A)
     ended = came_up(project.hvdcloud("up", expect=None))
     assert f"{A}: no capacity: ZONE_RESOURCE_POOL_EXHAUSTED" in ended.err
     assert f"{B}: created" in ended.err
@@ -167,7 +163,7 @@ def test_ctrl_c_ends_the_wait_for_room_with_one_line(cloud: RecordsCloud, emulat
         screen = Screen(process)
         screen.wait_for("next try in 30 s")
         process.send_signal(signal.SIGINT)
-        assert screen.end(within=60) < 5
+        screen.end(within=60)
     assert process.returncode == 130
     assert screen.text.splitlines()[-1] == (
         "up of t-gce was interrupted while waiting for room; nothing of it is left; hvdcloud up --wait 6h starts again"
@@ -182,84 +178,25 @@ def test_a_region_without_quota_is_left_out(emulator: Emulator, project: Project
     assert zones_asked(emulator) == [W]
 
 
-@pytest.mark.parametrize("where", ["everywhere", "in both regions"])
 def test_no_quota_is_known_before_anything_is_asked_for(
-    cloud: RecordsCloud, emulator: Emulator, project: Project, where: str
+    cloud: RecordsCloud, emulator: Emulator, project: Project
 ) -> None:
-    if where == "everywhere":
-        emulator.set_quota("GPUS_ALL_REGIONS", 1)
-    else:
-        for region in ("us-central1", "us-west1"):
-            emulator.set_quota("NVIDIA_T4_GPUS", 1, region=region)
-    metric = "GPUS_ALL_REGIONS" if where == "everywhere" else "NVIDIA_T4_GPUS"
-    says(project.hvdcloud("up", expect=4), f"{metric} 2 needed, 1 of 1 free", "iam-admin/quotas?project=test-project")
+    emulator.set_quota("GPUS_ALL_REGIONS", 1)
+    says(project.hvdcloud("up", expect=4), "GPUS_ALL_REGIONS 2 needed, 1 of 1 free", "quotas?project=test-project")
     assert zones_asked(emulator) == []
     nothing_is_left(cloud, project)
-
-
-@pytest.mark.parametrize(
-    ("metric", "scope", "asked"),
-    [("NVIDIA_T4_GPUS", "in region us-central1", [A, W]), ("GPUS_ALL_REGIONS", "globally", [A])],
-)
-def test_a_quota_that_others_used_up_meanwhile(
-    cloud: RecordsCloud, emulator: Emulator, project: Project, metric: str, scope: str, asked: list[str]
-) -> None:
-    error = {"code": "QUOTA_EXCEEDED", "message": f"Quota '{metric}' exceeded.  Limit: 1.0 {scope}."}
-    cloud.fail({"operation_error": error}, method=BULK_INSERT, zone=A)
-    ended = project.hvdcloud("up", expect=None)
-    assert zones_asked(emulator) == asked
-    if scope == "globally":
-        says(ended.expect(4), "Quota 'GPUS_ALL_REGIONS' exceeded. Limit: 1.0 globally", "quotas?project=test-project")
-        nothing_is_left(cloud, project)
-    else:
-        assert f"{B}: no quota: NVIDIA_T4_GPUS" in came_up(ended).err
 
 
 # --- credentials, permissions -----------------------------------------------------------------------------------------
 
 NO_PERMISSION = "Required 'compute.{0}' permission for 'projects/test-project/zones/z/x/y'"
-ACTIVATION = "https://console.developers.google.com/apis/api/compute.googleapis.com/overview?project=1"
-SERVICE_DISABLED = {
-    "status": 403,
-    "message": "Compute Engine API has not been used in project 1 before or it is disabled.",
-    "reason": "accessNotConfigured",
-    "details": [
-        {
-            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-            "reason": "SERVICE_DISABLED",
-            "domain": "googleapis.com",
-            "metadata": {"activationUrl": ACTIVATION},
-        }
-    ],
-}
 
 
 @pytest.mark.parametrize("command", ["up", "list", "down"])
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ({"status": 401}, ["name another key in GOOGLE_APPLICATION_CREDENTIALS"]),
-        ({"status": 403, "message": NO_PERMISSION.format("x.list")}, ["ask an administrator for compute.x.list"]),
-        (SERVICE_DISABLED, [SERVICE_DISABLED["message"].rstrip("."), "gcloud services enable compute.googleapis.com"]),
-    ],
-    ids=["401", "403", "disabled"],
-)
-def test_an_api_that_refuses_everything(
-    cloud: RecordsCloud, project: Project, command: str, fault: dict[str, Any], words: list[str]
-) -> None:
-    cloud.fail(fault, times=None)
-    says(project.hvdcloud(command, expect=3), *words)
-
-
-@pytest.mark.parametrize("method", ["instances.create", "firewalls.create"])
-def test_what_may_be_looked_at_but_not_made(
-    cloud: RecordsCloud, emulator: Emulator, project: Project, method: str
-) -> None:
-    called = BULK_INSERT if "instances" in method else "compute.firewalls.insert"
-    cloud.fail({"status": 403, "message": NO_PERMISSION.format(method)}, method=called, times=None)
-    says(project.hvdcloud("up", expect=3), f"Required 'compute.{method}'", f"an administrator for compute.{method}")
-    assert zones_asked(emulator) == [A]
-    nothing_is_left(cloud, project)
+def test_an_api_that_refuses_everything(cloud: RecordsCloud, project: Project, command: str) -> None:
+    message = NO_PERMISSION.format("x.list")
+    cloud.fail({"status": 403, "message": message}, times=None)
+    says(project.hvdcloud(command, expect=3), "Required 'compute.x.list'", "ask an administrator for compute.x.list")
 
 
 @pytest.mark.parametrize("key", ["garbage", "nothing", "another"])
@@ -293,22 +230,6 @@ def test_a_network_that_does_not_exist(cloud: RecordsCloud, tmp_path: Path) -> N
     nothing_is_left(cloud, project)
 
 
-def test_a_vm_image_that_does_not_exist(cloud: RecordsCloud, project: Project) -> None:
-    message = "The resource 'projects/cos-cloud/global/images/family/cos-125-lts' was not found"
-    cloud.fail({"status": 404, "message": message}, method="compute.images.getFromFamily")
-    says(project.hvdcloud("up", expect=2), message)
-    nothing_is_left(cloud, project)
-
-
-def test_a_zone_that_may_not_be_used_is_left_for_the_next(
-    cloud: RecordsCloud, emulator: Emulator, project: Project
-) -> None:
-    message = f"Location {A} is not found or access is unauthorized."
-    cloud.fail({"status": 404, "message": message}, method=BULK_INSERT, zone=A)
-    assert f"{A}: not possible" in came_up(project.hvdcloud("up", expect=None)).err
-    assert zones_asked(emulator) == [A, B]
-
-
 def test_a_vm_of_that_name_that_another_user_has(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
     with Plain(emulator) as somebody:
         somebody.up("t-gce-1")
@@ -316,22 +237,6 @@ def test_a_vm_of_that_name_that_another_user_has(cloud: RecordsCloud, emulator: 
         assert project.hvdcloud("down", "--json").json["result"]["nothing_to_do"]
         assert len(emulator.state.instances()) == 1
         somebody.done(somebody("DELETE", f"zones/{A}/instances/t-gce-1"))
-
-
-def test_a_name_that_is_taken_at_the_same_moment(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
-    message = f"The resource 'projects/test-project/zones/{A}/instances/t-gce-0' already exists"
-    cloud.fail({"status": 409, "message": message}, method=BULK_INSERT)
-    says(project.hvdcloud("up", expect=2), f"the name t-gce-0 is taken by another VM in {A}", "another --name")
-    assert zones_asked(emulator) == [A]
-    nothing_is_left(cloud, project)
-
-
-@pytest.mark.parametrize("status", [400, 412])
-def test_a_request_that_is_refused(cloud: RecordsCloud, emulator: Emulator, project: Project, status: int) -> None:
-    cloud.fail({"status": status, "message": "That is not so"}, method=BULK_INSERT)
-    says(project.hvdcloud("up", expect=2), f"cannot create 2 VMs in {A}: That is not so", "--dry-run")
-    assert zones_asked(emulator) == [A]
-    nothing_is_left(cloud, project)
 
 
 def test_a_cluster_that_is_up_is_not_made_again(cloud: RecordsCloud, cluster: Project) -> None:
@@ -342,15 +247,10 @@ def test_a_cluster_that_is_up_is_not_made_again(cloud: RecordsCloud, cluster: Pr
 
 # --- passing trouble --------------------------------------------------------------------------------------------------
 
-PASSING = [{"status": status} for status in (429, 500, 502, 503)] + [{"reset": "before"}, {"reset": "after"}]
 
-
-@pytest.mark.parametrize("fault", PASSING, ids=str)
-def test_passing_trouble_only_takes_time(
-    cloud: RecordsCloud, emulator: Emulator, project: Project, fault: dict[str, Any]
-) -> None:
+def test_passing_trouble_only_takes_time(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
     for method in ("compute.instances.aggregatedList", "compute.firewalls.insert", BULK_INSERT, READ, DELETE):
-        cloud.fail(fault, method=method)
+        cloud.fail({"reset": "after"}, method=method)
     ended = came_up(project.hvdcloud("up", expect=None))
     assert "again in" in ended.err
     assert zones_asked(emulator) == [A, A]
@@ -359,11 +259,8 @@ def test_passing_trouble_only_takes_time(
     nothing_is_left(cloud, project)
 
 
-@pytest.mark.parametrize("fault", [{"status": 503}, {"reset": "after"}], ids=["503", "reset"])
-def test_trouble_that_does_not_pass_when_vms_are_asked_for(
-    cloud: RecordsCloud, project: Project, fault: dict[str, Any]
-) -> None:
-    cloud.fail(fault, method=BULK_INSERT, times=None)
+def test_trouble_that_does_not_pass_when_vms_are_asked_for(cloud: RecordsCloud, project: Project) -> None:
+    cloud.fail({"reset": "after"}, method=BULK_INSERT, times=None)
     says(impatient(project).hvdcloud("up", expect=5), f"cannot create 2 VMs in {A}: the compute API")
     nothing_is_left(cloud, project)
 
@@ -445,55 +342,13 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
         target.shutdown(socket.SHUT_WR)
 
 
-# --- operations -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("effect", [False, True])
-def test_an_operation_that_is_done_with_an_error_and_no_http_code(
-    cloud: RecordsCloud, emulator: Emulator, project: Project, effect: bool
-) -> None:
-    error = {"code": "INTERNAL_ERROR", "message": "Internal error. Please try again. (Code: '123')"}
-    cloud.fail({"operation_error": error, "effect": effect}, method=BULK_INSERT, zone=A)
-    assert f"{A}: not possible: INTERNAL_ERROR" in came_up(project.hvdcloud("up", expect=None)).err
-    assert zones_asked(emulator) == [A, B]
-
-
-def test_operations_that_fail_everywhere(cloud: RecordsCloud, project: Project) -> None:
-    error = {"code": "INTERNAL_ERROR", "message": "Internal error. (Code: '123')"}
-    cloud.fail({"operation_error": error}, method=BULK_INSERT, times=None)
-    says(project.hvdcloud("up", expect=5), "in 3 zones: Internal error", f"{W}     INTERNAL_ERROR")
-    nothing_is_left(cloud, project)
-
-
-def test_an_operation_that_fails_in_an_unknown_way(cloud: RecordsCloud, project: Project) -> None:
-    error = {"code": "SOMETHING_NEW", "message": "Nobody has heard of this."}
-    cloud.fail({"operation_error": error}, method=BULK_INSERT)
-    says(project.hvdcloud("up", expect=5), "Nobody has heard of this", "SOMETHING_NEW")
-    nothing_is_left(cloud, project)
-
-
-def test_a_firewall_rule_that_fails_takes_the_vms_with_it(cloud: RecordsCloud, project: Project) -> None:
-    error = {"code": "SOMETHING_NEW", "message": "Nobody has heard of this."}
-    cloud.fail({"operation_error": error}, method="compute.firewalls.insert")
-    says(project.hvdcloud("up", expect=5), "cannot create firewall hvdcloud-t-gce-", "Nobody has heard of this")
-    nothing_is_left(cloud, project)
-
-
-def test_slow_operations_are_waited_for(cloud: RecordsCloud, project: Project) -> None:
-    cloud.fail({"slow": 1}, method=BULK_INSERT)
-    cloud.fail({"slow": 1}, method=DELETE)
-    came_up(project.hvdcloud("up", expect=None))
-    nothing_is_left(cloud, project)
-
-
 # --- zones that do not answer -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reports", [["warning"], ["list"], ["warning", "list"]])
 def test_a_zone_that_does_not_answer_may_hold_anything(
-    cloud: RecordsCloud, emulator: Emulator, project: Project, reports: list[str]
+    cloud: RecordsCloud, emulator: Emulator, project: Project
 ) -> None:
-    emulator.set_unreachable(W, True, says=reports)
+    emulator.set_unreachable(W, True)
     said = says(project.hvdcloud("list", expect=8), f"zone {W} did not answer", "STILL COST MONEY")
     assert "there is no cluster" not in said.out
     says(project.hvdcloud("down", expect=8), f"nothing of t-gce was found, but zone {W} did not answer")
@@ -552,54 +407,7 @@ def test_one_list_that_is_refused_is_no_reason_to_keep_the_vms(cloud: RecordsClo
     assert cloud.left() == []
 
 
-# --- what an organization forbids -------------------------------------------------------------------------------------
-
-
-def test_a_region_that_a_policy_forbids_is_left_for_the_next(
-    cloud: RecordsCloud, emulator: Emulator, project: Project
-) -> None:
-    emulator.enforce("gcp.resourceLocations", allowed=["us-west1"])
-    came_up(project.hvdcloud("up", expect=None))
-    assert zones_asked(emulator) == [A, W]
-    nothing_is_left(cloud, project)
-
-
-@pytest.mark.parametrize(
-    ("policy", "words"),
-    [
-        ("gcp.resourceLocations", ["us-central1-a", "describe gcp.resourceLocations --effective"]),
-        ("compute.vmExternalIpAccess", ["gce.ssh.source: iap"]),
-        ("compute.disableGuestAttributesAccess", ["gcloud org-policies describe"]),
-    ],
-)
-def test_a_policy_that_nothing_gets_around_is_named(
-    cloud: RecordsCloud, emulator: Emulator, project: Project, policy: str, words: list[str]
-) -> None:
-    emulator.enforce(policy)
-    says(project.hvdcloud("up", expect=3), f"constraints/{policy}", *words)
-    says(project.hvdcloud("run", expect=2), "there is no cluster t-gce")
-    nothing_is_left(cloud, project)
-
-
-def test_an_a3_with_fewer_than_eight_gpus_on_demand_is_refused_before_anything_is_asked_for(
-    cloud: RecordsCloud, emulator: Emulator, tmp_path: Path
-) -> None:
-    project = cloud.project(tmp_path, gce={"machine_type": "a3-highgpu-2g", "gpu": None})
-    says(project.hvdcloud("up", expect=2), "a3-highgpu-2g is available as a Spot VM only", "gce.spot: all")
-    assert zones_asked(emulator) == []
-    nothing_is_left(cloud, project)
-
-
-# --- what needs a moment at Google -----------------------------------------------------------------------------------
-
-
-def test_an_account_that_was_made_just_now_is_waited_for(
-    cloud: RecordsCloud, emulator: Emulator, project: Project
-) -> None:
-    emulator.new_account(NODES_ACCOUNT, unknown_seconds=at_this_load(1.5))
-    came_up(project.hvdcloud("up", expect=None))
-    assert set(zones_asked(emulator)) == {A}, "no other zone would know it either"
-    nothing_is_left(cloud, project)
+# --- lists that are late ---------------------------------------------------------------------------------------------
 
 
 def test_lists_that_are_late_hide_nothing_that_up_has_made(
@@ -666,7 +474,7 @@ def test_a_node_that_never_gets_ready_is_waited_for_until_ctrl_c(
         screen = Screen(process)
         screen.wait_for("t-gce-1: pulling")
         process.send_signal(signal.SIGINT)
-        assert screen.end(within=60) < 20
+        screen.end(within=60)
     assert process.returncode == 130
     assert screen.text.splitlines()[-1] == (
         f"{command} of t-gce was interrupted; everything that it had made is deleted; hvdcloud {command} starts again"
@@ -690,14 +498,9 @@ def test_a_node_that_was_lost_shows_and_down_deletes_the_others(
 # --- down -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [*PASSING, {"status": 404}], ids=str)
-def test_down_in_passing_trouble(
-    cloud: RecordsCloud, emulator: Emulator, cluster: Project, fault: dict[str, Any]
-) -> None:
-    for method in (DELETE, "compute.firewalls.delete"):
-        cloud.fail(fault, method=method)
-    if fault != {"status": 404}:
-        cloud.fail(fault, method=LISTS)
+def test_down_in_passing_trouble(cloud: RecordsCloud, emulator: Emulator, cluster: Project) -> None:
+    for method in (DELETE, "compute.firewalls.delete", LISTS):
+        cloud.fail({"reset": "after"}, method=method)
     ended = cluster.hvdcloud("down")
     assert "4 objects deleted" in ended.out
     assert "listing again found nothing left" in ended.out
@@ -707,15 +510,12 @@ def test_down_in_passing_trouble(
 @pytest.mark.parametrize(
     ("method", "fault", "words"),
     [
-        (DELETE, {"status": 401}, ["401", f"instances delete t-gce-0 --zone {A}"]),
-        (DELETE, {"status": 403, "message": NO_PERMISSION.format("instances.delete")}, ["compute.instances.delete"]),
-        (DELETE, {"status": 412}, ["412 conditionNotMet", f"VM {A}/t-gce-1"]),
+        (DELETE, {"status": 403}, ["403 forbidden", f"instances delete t-gce-0 --zone {A}", f"VM {A}/t-gce-1"]),
         (
             "compute.firewalls.delete",
             {"status": 400, "message": "It is in use"},
             ["It is in use", "gcloud compute firewall-rules delete hvdcloud-t-gce-"],
         ),
-        (DELETE, {"operation_error": {"code": "RESOURCE_IN_USE", "message": "It is in use"}}, ["RESOURCE_IN_USE: It"]),
     ],
 )
 def test_what_cannot_be_deleted_is_named_with_a_command(
@@ -733,18 +533,6 @@ def test_what_cannot_be_deleted_is_named_with_a_command(
     left = {"firewall" if "firewalls" in link else "VM" for link in cloud.left()}
     assert left == {"firewall" if "firewalls" in method else "VM"}
     cloud.cloud.emulator.faults.clear()
-    cluster.hvdcloud("down")
-    assert cloud.left() == []
-
-
-def test_a_deletion_that_fails_once_is_tried_again(cloud: RecordsCloud, cluster: Project) -> None:
-    cloud.fail({"operation_error": {"code": "INTERNAL_ERROR", "message": "scripted"}}, method=DELETE)
-    cluster.hvdcloud("down")
-    assert cloud.left() == []
-
-
-def test_slow_deletions_are_waited_for(cloud: RecordsCloud, cluster: Project) -> None:
-    cloud.fail({"slow": 1}, method=DELETE, times=None)
     cluster.hvdcloud("down")
     assert cloud.left() == []
 

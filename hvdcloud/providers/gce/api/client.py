@@ -251,7 +251,8 @@ class ComputeClient(http.ApiCalls):
 
     def _call(self, service: str, method: str, **fields: Any) -> dict[str, Any]:
         """One method of one service, such as `Instances` `bulk_insert_unary`; the answer as the API's own JSON."""
-        return self.persist(partial(self._send, service, method, fields), what=f"{service}.{method}")
+        what = f"{service}.{method.removesuffix('_unary')}"
+        return self.persist(partial(self._send, service, method, fields), what=what)
 
     def _list(self, service: str, **fields: Any) -> list[dict[str, Any]]:
         """A list of one place. One that is known to be incomplete is none: asked again, then an error."""
