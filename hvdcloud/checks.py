@@ -1,27 +1,33 @@
-"""Checks that run concurrently: each waits only for those that it needs, and each has a deadline.
+"""Checks that run side by side, each with a deadline: what `doctor` shows, and what `up` and `launch` ask first.
 
-Nothing here knows what is checked: `hvdcloud doctor` and the providers say that.
+Nothing here knows what is checked: the providers and hvdcloud/doctor say that.
 """
 
 from __future__ import annotations
 
 import os
-import queue
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from hvdcloud.errors import ExitCode, HvdcloudError, NodeError
+from hvdcloud.errors import ExitCode, HvdcloudError, NodeError, UsageError
 
 T = TypeVar("T")
 
 DEADLINE_SECONDS = 15.0
+
+
+class Severity(Enum):
+    """What a failure means for `up` and `launch`."""
+
+    BLOCKS = "nothing is built or made"
+    WARNS = "a warning: it may be possible all the same"
 
 
 class Status(str, Enum):
@@ -31,6 +37,10 @@ class Status(str, Enum):
     WARNING = "warning"  # A run is possible, but there is something to know.
     FAILED = "failed"
     UNKNOWN = "unknown"  # The check was not made, or has no answer.
+
+
+class NoAnswerError(NodeError):
+    """A service that a check asked does not answer. That proves nothing: what needs the service asks it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,24 +54,31 @@ class Finding:
     error: type[HvdcloudError] | None = None
     """The kind of error, which decides the exit code of a failure; None: no error."""
 
+    @property
+    def summary(self) -> str:
+        """Message and hint in a line."""
+        return f"{self.message}; {self.hint}"
+
+    def as_error(self) -> HvdcloudError:
+        """A failure as an exception."""
+        return (self.error or HvdcloudError)(self.message, hint=self.hint, details=self.details)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check: its name, its function, and what it depends on."""
+    """One check."""
 
     name: str
     run: Callable[[], Finding]
     """May raise HvdcloudError, which is a failure as well. Called once, on a thread of its own."""
-    needs: tuple[str, ...] = ()  # Checks that have to pass first; if one of them does not, this one is not made.
-    explained_by: tuple[str, ...] = ()
-    """Other checks. If one of them fails with the same kind of error, this one only refers to it."""
-    early: bool = False  # Asked by `up`, `run` and `launch` too: it changes nothing and takes less than a second.
-    moot_without: tuple[str, ...] = ()  # Other checks. If one of them fails, a failure of this one only refers to it.
+    severity: Severity = Severity.BLOCKS
+    see: tuple[str, ...] = ()
+    """Other checks: where one of them fails with the same kind of error, `doctor` refers to it instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The outcome of a check."""
+    """The outcome of a check, as `doctor` shows it."""
 
     name: str
     status: Status
@@ -87,7 +104,7 @@ def unknown(message: str, *, hint: str = "", error: type[HvdcloudError] | None =
     return Finding(status=Status.UNKNOWN, message=message, hint=hint, error=error)
 
 
-def failed(message: str, *, hint: str, error: type[HvdcloudError], details: str = "") -> Finding:
+def failed(message: str, *, hint: str, error: type[HvdcloudError] = UsageError, details: str = "") -> Finding:
     """A finding: no run is possible."""
     return Finding(status=Status.FAILED, message=message, hint=hint, error=error, details=details)
 
@@ -95,6 +112,13 @@ def failed(message: str, *, hint: str, error: type[HvdcloudError], details: str 
 def failure(error: HvdcloudError) -> Finding:
     """An exception as a finding."""
     return failed(error.message, hint=error.hint, error=type(error), details=error.details)
+
+
+def first_of(findings: Sequence[Finding]) -> Finding:
+    """The first of several findings; its details name the others."""
+    first, *others = findings
+    details = "\n".join(filter(None, [first.details, *(other.summary for other in others)]))
+    return replace(first, details=details)
 
 
 class Once(Generic[T]):
@@ -121,96 +145,105 @@ def run_checks(
     seconds: float = DEADLINE_SECONDS,
     on_change: Callable[[Sequence[str], int], object] = lambda running, done: None,
 ) -> list[Checked]:
-    """Make every check as soon as those that it needs have passed; returns the outcomes in the order of `checks`.
+    """Run all checks side by side; returns the outcomes in the order of `checks`.
 
     Args:
         seconds: how long a check may take.
         on_change: called with the names of the running checks and with the number of those that have ended.
     """
-    return _Round(checks, seconds=seconds).run(on_change)
+    running = _Running(checks, seconds=seconds)
+    while pending := running.pending():
+        on_change(pending, len(checks) - len(pending))
+        if not running.wait():
+            break
+    on_change((), len(checks))
+    found = {check.name: running.finding(check) for check in checks}
+    return [_checked(check, found, seconds=running.seconds(check)) for check in checks]
 
 
-class _Round:
+def require(checks: Sequence[Check], *, warn: Callable[[str], object], seconds: float = DEADLINE_SECONDS) -> None:
+    """Run all checks side by side and raise what the first that blocks has found; warn of everything else.
+
+    What blocks is looked at first: a failure does not wait for the answers of the others.
+
+    Args:
+        seconds: how long a check may take. One without an answer blocks nothing.
+    """
+    running, warnings = _Running(checks, seconds=seconds), []
+    for check in sorted(checks, key=lambda check: check.severity is not Severity.BLOCKS):
+        finding = running.finding(check)
+        proves = finding.error not in (NoAnswerError, HvdcloudError)
+        if finding.status is Status.FAILED and proves and check.severity is Severity.BLOCKS:
+            raise finding.as_error()
+        if finding.status in (Status.FAILED, Status.WARNING):
+            warnings.append(finding.summary if proves else f"check {check.name}: {finding.summary}")
+    for text in warnings:
+        warn(text)
+
+
+class _Running:
+    """Checks on threads; one that does not end delays neither the others nor the end of the program."""
+
     def __init__(self, checks: Sequence[Check], *, seconds: float) -> None:
-        self._checks = checks
-        self._seconds = seconds
-        self._waiting = list(checks)
-        self._running: dict[str, float] = {}
-        self._found: dict[str, tuple[Finding, float]] = {}
-        self._answers: queue.SimpleQueue[tuple[str, Finding]] = queue.SimpleQueue()
+        self._limit = seconds
+        self._began = time.monotonic()
+        self._found: dict[str, Future[tuple[Finding, float]]] = {check.name: Future() for check in checks}
+        for check in checks:
+            threading.Thread(target=self._run, args=(check,), name=check.name, daemon=True).start()
 
-    def run(self, on_change: Callable[[Sequence[str], int], object]) -> list[Checked]:
-        while self._waiting or self._running:
-            if not self._start_some():
-                on_change(tuple(self._running), len(self._found))
-                self._wait()
-        on_change((), len(self._found))
-        return [self._checked(check) for check in self._checks]
-
-    def _start_some(self) -> bool:
-        """Start what need not wait any more; returns whether a check got its outcome without being made."""
-        ready = [check for check in self._waiting if set(check.needs) <= self._found.keys()]
-        if not ready and not self._running:
-            raise AssertionError(f"checks that wait for each other or for an unknown one: {self._waiting}")
-        known = False
-        for check in ready:
-            self._waiting.remove(check)
-            bad = [name for name in check.needs if self._found[name][0].status in (Status.FAILED, Status.UNKNOWN)]
-            if bad:
-                self._found[check.name] = unknown(f"not checked: no {' and no '.join(bad)}"), 0.0
-                known = True
-                continue
-            self._running[check.name] = time.monotonic()
-            # A check that does not end in time delays neither the others nor the end of the program.
-            threading.Thread(target=self._make, args=(check,), name=check.name, daemon=True).start()
-        return known
-
-    def _make(self, check: Check) -> None:
+    def _run(self, check: Check) -> None:
         try:
             finding = check.run()
         except HvdcloudError as error:
             finding = failure(error)
         except Exception as error:  # noqa: BLE001 - a bug in one check is that check's answer; the others still count
-            finding = failed(
-                f"a bug in hvdcloud: {type(error).__name__}: {error}", hint="please report it", error=HvdcloudError
-            )
-        self._answers.put((check.name, finding))
+            message = f"a bug in hvdcloud: {type(error).__name__}: {error}"
+            finding = failed(message, hint="please report it", error=HvdcloudError)
+        self._found[check.name].set_result((finding, time.monotonic() - self._began))
 
-    def _wait(self) -> None:
-        """Wait for one more answer, or until a deadline has passed."""
-        late_first = min(self._running, key=self._running.__getitem__)
-        left = self._running[late_first] + self._seconds - time.monotonic()
-        try:
-            name, finding = self._answers.get(timeout=max(0.0, left))
-        except queue.Empty:
-            name = late_first
-            finding = failed(
-                f"did not answer within {self._seconds:g} s",
-                hint="check this machine's network and proxy, then hvdcloud doctor again",
-                error=NodeError,
-            )
-        if name in self._running:
-            self._found[name] = finding, time.monotonic() - self._running.pop(name)
+    def pending(self) -> list[str]:
+        """The names of the checks without an answer."""
+        return [name for name, future in self._found.items() if not future.done()]
 
-    def _checked(self, check: Check) -> Checked:
-        finding, seconds = self._found[check.name]
-        for name in (*check.moot_without, *check.explained_by):
-            if name not in self._found:
-                # Not every provider has this check.
-                continue
-            other = self._found[name][0]
-            said = other.error is finding.error or name in check.moot_without
-            if finding.error is not None and other.status is Status.FAILED and said:
-                finding = unknown(f"not checked: see {name}")
-        return Checked(
-            name=check.name,
-            status=finding.status,
-            message=finding.message,
-            hint=finding.hint,
-            details=finding.details,
-            exit_code=finding.error.code if finding.error and finding.status is Status.FAILED else ExitCode.OK,
-            seconds=round(seconds, 3),
-        )
+    def wait(self) -> bool:
+        """Wait for one more answer; False: the time is up."""
+        left = self._began + self._limit - time.monotonic()
+        pending = [self._found[name] for name in self.pending()]
+        return left > 0 and bool(wait(pending, timeout=left, return_when=FIRST_COMPLETED).done)
+
+    def finding(self, check: Check) -> Finding:
+        """What a check has found; waits for it until the time is up."""
+        future = self._found[check.name]
+        wait([future], timeout=max(0.0, self._began + self._limit - time.monotonic()))
+        if future.done():
+            return future.result()[0]
+        hint = "check this machine's network and proxy, then hvdcloud doctor again"
+        return failed(f"did not answer within {self._limit:g} s", hint=hint, error=NoAnswerError)
+
+    def seconds(self, check: Check) -> float:
+        """How long a check took."""
+        future = self._found[check.name]
+        return future.result()[1] if future.done() else self._limit
+
+
+def _checked(check: Check, found: Mapping[str, Finding], *, seconds: float) -> Checked:
+    """The outcome of a check: what it has found, or a reference to the check that has found the cause."""
+    finding = found[check.name]
+    # Not every provider has every check.
+    for name, other in ((name, found[name]) for name in check.see if name in found):
+        same = finding.error is not None and other.error is not None and issubclass(finding.error, other.error)
+        if same and other.status is Status.FAILED:
+            finding = unknown(f"not checked: see {name}")
+            break
+    return Checked(
+        name=check.name,
+        status=finding.status,
+        message=finding.message,
+        hint=finding.hint,
+        details=finding.details,
+        exit_code=finding.error.code if finding.error and finding.status is Status.FAILED else ExitCode.OK,
+        seconds=round(seconds, 3),
+    )
 
 
 def existing(folder: Path) -> Path:

@@ -34,12 +34,13 @@ resource "google_storage_bucket_iam_member" "node_rewrites" {
 
   condition {
     title       = "hvdcloud-run-records"
-    description = "CLUSTER/RUN/.hvdcloud/: manifests, samples, events, state and log"
+    description = "CLUSTER/RUN/.hvdcloud/: manifests, samples, events, state and log; and the proofs of nodes"
 
     # https://cloud.google.com/iam/docs/conditions-attribute-reference
     expression = join(" || ", [
       "resource.name.extract(\"/.hvdcloud/{file}\").startsWith(\"manifest-\")",
       "resource.name.extract(\"/.hvdcloud/{file}\").startsWith(\"samples-\")",
+      "resource.name.extract(\"/.hvdcloud/{file}\").startsWith(\"proof-\")",
       "resource.name.endsWith(\"/.hvdcloud/events.jsonl\")",
       "resource.name.endsWith(\"/.hvdcloud/state.json\")",
       "resource.name.endsWith(\"/.hvdcloud/log\")",

@@ -1,4 +1,4 @@
-"""The checks of `hvdcloud doctor` on this machine, for every provider: engine, image, files, ssh."""
+"""What is checked of this machine for every provider: engine, image, files, ssh."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdcloud.checks import Check, Finding, Once, failed, fine, setup_hint, unknown, unwritable, warning
+from hvdcloud.checks import Check, Finding, Once, Severity, failed, fine, setup_hint, unknown, unwritable, warning
 from hvdcloud.doctor.command import check_command
 from hvdcloud.doctor.gpus import check_gpus, needs_of
 from hvdcloud.errors import CredentialsError, HvdcloudError, ImageError, NodeError, UsageError
@@ -39,7 +39,6 @@ class _Image:
     plan: ImagePlan
     missing: tuple[Step, ...]  # What would have to be built, in order.
     base: str | None  # `image.base`.
-    emulated: bool  # The engine's processor is not the nodes'.
 
     @property
     def effort(self) -> tuple[int, int]:
@@ -51,66 +50,62 @@ class _Image:
         row = self.plan.row
         return _EFFORT["cuda" if row is not None and row.cuda else "cpu"]
 
-    @property
-    def said_effort(self) -> str:
-        """The same in words."""
-        from hvdcloud.image.build.builder import EMULATED_TIMES
-
-        minutes, gigabytes = self.effort
-        if not self.emulated:
-            return f"about {minutes} min and {gigabytes} GB"
-        least, most = (minutes * times for times in EMULATED_TIMES)
-        emulates = f"the nodes are {self.plan.architecture}, which this machine emulates"
-        return f"about {least} to {most} min ({emulates}) and {gigabytes} GB"
-
 
 def machine_checks(config: Config, platform: Platform, *, state_folder: Path) -> Iterator[Check]:
-    """The checks of this machine."""
-    at_registry, repository = platform.needs_registry, config.image.repository
-    if at_registry:
-        yield Check(
-            name="registry",
-            run=lambda: _registry(config.provider, repository),
-            needs=("credentials",) if repository else (),
-            early=True,
-        )
-    image = Once(lambda: _find_image(config, platform.processor))
-    if platform.machines() is not None or config.image.device == "cuda":
-        yield Check(name="GPU and image", run=lambda: _fit(config, platform), explained_by=("machine",))
+    """What `hvdcloud doctor` checks of this machine, its image and the project."""
+    yield from gpu_checks(config, platform)
     yield Check(name="engine", run=_engine)
-    yield Check(
-        name="image",
-        run=lambda: _image(image(), config, at_registry=at_registry),
-        needs=("engine", "credentials") if at_registry else ("engine",),
-        explained_by=("registry",) if at_registry else (),
-    )
-    yield Check(name="disk", run=lambda: _disk(image), needs=("engine",))
+    yield from build_checks(config, platform)
+    image = partial(_find_image, config, platform.processor)
+    yield Check(name="image", run=lambda: _image(image(), config, platform), see=("engine", "credentials", "registry"))
     yield from project_checks(config)
     yield Check(name="ssh", run=_ssh)
     yield Check(name="state", run=lambda: _state(state_folder))
 
 
-def project_checks(config: Config, command: Sequence[str] = ()) -> Iterator[Check]:
-    """What a run needs of the project and this environment; `command`: instead of `run.command`."""
+def gpu_checks(config: Config, platform: Platform) -> Iterator[Check]:
+    """Whether the image has code for the nodes' GPUs, where nodes have some or may have."""
+    if platform.machines() is not None or config.image.device == "cuda" or platform.device_mismatch():
+        yield Check(name="GPU and image", run=lambda: _fit(config, platform), see=("machine",))
+
+
+def build_checks(config: Config, platform: Platform) -> Iterator[Check]:
+    """What building and pushing the image needs."""
+    warns = Severity.WARNS
+    if platform.needs_registry:
+        registry = partial(_registry, config.provider, config.image.repository)
+        yield Check(name="registry", run=registry, severity=warns, see=("credentials",))
+    yield Check(name="disk", run=lambda: _disk(config, platform), severity=warns, see=("engine",))
+
+
+def project_checks(config: Config, command: Sequence[str] = (), *, begins: bool = True) -> Iterator[Check]:
+    """What a run needs of the project and this environment.
+
+    Args:
+        command: what every rank runs; empty: `run.command`.
+        begins: a run begins; else only what is wrong for every run blocks, or with a `run.command` that somebody wrote.
+    """
     code = Once(lambda: _list(config.project_dir))
     sent = Once(lambda: frozenset(file.path for file in code()))
+    severity = Severity.BLOCKS if begins else Severity.WARNS
+    of_command = Severity.BLOCKS if "command" in config.run.model_fields_set else severity
     yield Check(name="code", run=lambda: _code(code()))
     run = partial(check_command, command, config.run.command, config.project_dir, sent)
-    yield Check(name="files", run=run, explained_by=("code",))
+    yield Check(name="files", run=run, severity=of_command, see=("code",))
     variables = {name: found for name, text in config.run.env.items() if (found := _VARIABLE.findall(text))}
     if variables:
-        yield Check(name="environment", run=lambda: _unexpanded(variables))
+        yield Check(name="environment", run=lambda: _unexpanded(variables), severity=severity)
     if config.run.secrets:
-        yield Check(name="secrets", run=lambda: _secrets(config.run.secrets))
+        yield Check(name="secrets", run=lambda: _secrets(config.run.secrets), severity=severity)
     if (variable := config.notify) is not None:
-        yield Check(name="notify", run=lambda: _notify(variable))
+        yield Check(name="notify", run=lambda: _notify(variable), severity=severity)
 
 
 def _fit(config: Config, platform: Platform) -> Finding:
     """Whether the image has code for the nodes' GPUs, and whether both are of use."""
     check_gpus(config)
     if mismatch := platform.device_mismatch():
-        return warning(mismatch.message, hint=mismatch.hint)
+        return mismatch
     gpu, image = platform.gpu(), config.image
     if gpu is None and image.device == "cuda":
         return unknown(f"the compute capability of the GPUs {platform.place} is not known")
@@ -159,7 +154,6 @@ def _engine() -> Finding:
 
 
 def _find_image(config: Config, processor: str | None) -> _Image:
-    from hvdcloud.image.build.builder import is_emulated
     from hvdcloud.image.engine_stream import inspected
     from hvdcloud.image.plan import custom_base
     from hvdcloud.image.plan.steps import plan_image
@@ -180,7 +174,7 @@ def _find_image(config: Config, processor: str | None) -> _Image:
         own = plan.own_dockerfile and inspected(api, plan.own_dockerfile.reference)
         plan = planned(str(own["Id"])) if own else plan
         missing = () if inspected(api, plan.reference) else tuple(_missing(api, plan, plan.last))
-        return _Image(plan=plan, missing=missing, base=named, emulated=is_emulated(api, plan.architecture))
+        return _Image(plan=plan, missing=missing, base=named)
 
 
 def _missing(api: Any, plan: ImagePlan, step: Step) -> Iterator[Step]:
@@ -214,10 +208,10 @@ def _unreachable(api: Any, found: _Image) -> str:
     return ""
 
 
-def _image(found: _Image, config: Config, *, at_registry: bool) -> Finding:
+def _image(found: _Image, config: Config, platform: Platform) -> Finding:
     """Whether nodes can run it now, or what that needs."""
     reference = found.plan.reference
-    if not at_registry:
+    if not platform.needs_registry:
         if not found.missing:
             return fine(f"{reference} exists")
         return _to_build(found, hint="hvdcloud build; up and launch do it by themselves")
@@ -246,11 +240,11 @@ def _to_build(found: _Image, *, hint: str) -> Finding:
             hint="check the network and the engine's proxy; `docker pull` shows more",
             error=ImageError,
         )
-    said = f"{found.plan.reference} is not built yet: {found.said_effort}"
-    return warning(said, hint="hvdcloud build --remote builds it at Google" if found.emulated else hint)
+    minutes, gigabytes = found.effort
+    return warning(f"{found.plan.reference} is not built yet: about {minutes} min and {gigabytes} GB", hint=hint)
 
 
-def _disk(image: Once[_Image]) -> Finding:
+def _disk(config: Config, platform: Platform) -> Finding:
     """Whether the engine has room for the build."""
     with _connected() as client:
         root = Path(str(client.info().get("DockerRootDir", "")))
@@ -261,7 +255,7 @@ def _disk(image: Once[_Image]) -> Finding:
     needed = _SPARE_GB
     # What is wrong with the image, its own check tells.
     with contextlib.suppress(HvdcloudError):
-        needed += image().effort[1]
+        needed += _find_image(config, platform.processor).effort[1]
     if free < needed:
         return warning(
             f"{free:.1f} GB free in {root}; the image may need {needed} GB",

@@ -12,8 +12,6 @@ from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console
     from hvdcloud.image.engine_stream import BuildEvent, Progress
@@ -83,9 +81,8 @@ def _build(
     push: bool,
     cache_from: str | None = None,
     cache_to: str | None = None,
-    before: Callable[[], object] = lambda: None,
 ) -> BuildOutcome:
-    """The image in the engine; `push`: it will be pushed afterwards, `before`: as for `ensure_image`."""
+    """The image in the engine; `push`: it will be pushed afterwards."""
     from hvdcloud.doctor.gpus import check_gpus, needs_of
     from hvdcloud.image.build.builder import build as build_image
 
@@ -107,7 +104,6 @@ def _build(
             machine=context.platform.processor,
             plan=context.image_plan,
             zstd=context.platform.unpacks_zstd,
-            before=before,
         )
         context.image_plan = built.plan
         steps.finish("image", "ready")
@@ -245,18 +241,12 @@ def _repository(config: Config) -> str:
     return config.image.repository
 
 
-def ensure_image(context: Context, *, before: Callable[[], object] = lambda: None) -> BuildOutcome:
-    """Build if needed; push where nodes pull from a registry.
-
-    Args:
-        before: called before anything is pulled, built or pushed, maybe more than once; what it raises prevents that.
-    """
+def ensure_image(context: Context) -> BuildOutcome:
+    """Build if needed; push where nodes pull from a registry."""
     if context.platform.needs_registry:
         _repository(context.config)
     repository = context.config.image.repository
-    if repository is not None:
-        before()
-    built = _build(context, push=repository is not None, before=before)
+    built = _build(context, push=repository is not None)
     return built if repository is None else _push(context, built, repository)
 
 

@@ -29,10 +29,6 @@ class Examination:
         """That of the first check that failed."""
         return next((check.exit_code for check in self.checks if check.status is Status.FAILED), ExitCode.OK)
 
-    def count(self, status: Status) -> int:
-        """How many checks came to this."""
-        return sum(check.status is status for check in self.checks)
-
 
 def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examination:
     """Run every check side by side, each for `seconds` at most. Nothing is changed, on this machine or elsewhere."""
@@ -40,10 +36,9 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
     from hvdcloud.lifecycle.up import make_spec
 
     started = time.monotonic()
-    spec = make_spec(context)
     checks = [
         Check(name="configuration", run=lambda: _configuration(context)),
-        *context.platform.checks(spec),
+        *context.platform.checks(make_spec(context)),
         *machine_checks(context.config, context.platform, state_folder=context.state.dir),
     ]
     with context.console.steps() as steps:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +13,10 @@ from hvdcloud.cluster.cost import Cost, Meter
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
-from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.horovod import check_tools
 from hvdcloud.lifecycle.pull import PullResult, check_target, pull_runs
 from hvdcloud.lifecycle.retry import Retries
-from hvdcloud.lifecycle.up import UpResult, confirm_before_build, make_spec, undone
+from hvdcloud.lifecycle.up import UpResult, check_and_confirm, check_project, undone
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -58,19 +56,19 @@ def launch(
     if context.state.load() is not None:
         context.refuse_others(context.find())
     check_tools(context.config, options)
-    check_project(context, options.command, first=True)
+    check_project(context, options.command, quiet=True)
     check_target(context, target)
-    early = EarlyChecks(context, make_spec(context), image=True)
     cluster: UpResult | None = None
     step = "its price was asked for"
     meter, consent = Meter(), Consent(given=confirmed)
     retries = Retries(context, command="launch", meter=meter)
     try:
-        confirm_before_build(context, consent)
+        if context.find() is None:
+            check_and_confirm(context, consent)
         step = "its image was prepared"
-        built = ensure_image(context, before=partial(early.finish, before_build=True))
+        built = ensure_image(context)
         step = "its cluster was prepared"
-        cluster = retries.up(consent=consent, early=early, wait=wait)
+        cluster = retries.up(consent=consent, checked=True, wait=wait)
         step = "its run was prepared"
         result = retries.run(options)
     except InterruptedByUserError:

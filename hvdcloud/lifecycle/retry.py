@@ -26,7 +26,6 @@ from hvdcloud.runs.retry import Attempt, Cause, Left, Pending
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.lifecycle.early import EarlyChecks
     from hvdcloud.lifecycle.run_model import RunResult
     from hvdcloud.lifecycle.run_options import RunOptions
 
@@ -98,7 +97,7 @@ class Retries:
         """The runs of these attempts, oldest first; what they wrote is in the bucket."""
         return [attempt.run for attempt in self.attempts if attempt.run]
 
-    def up(self, *, consent: Consent | None = None, early: EarlyChecks | None = None, wait: float = 0.0) -> UpResult:
+    def up(self, *, consent: Consent | None = None, checked: bool = False, wait: float = 0.0) -> UpResult:
         """`up`; where a killed command has left an attempt to be made, the cluster of that attempt.
 
         Raises as `up`; also CheckpointError: nodes of an earlier attempt hold what is nowhere else.
@@ -111,7 +110,7 @@ class Retries:
                 raise error.cause from None
         if self._command == "launch" and self._waits_for_room:
             wait = wait or self._context.config.limits.max_run_duration
-        return up(self._context, consent=consent, early=early, wait=wait, command=self._command)
+        return up(self._context, consent=consent, checked=checked, wait=wait, command=self._command)
 
     def run(self, options: RunOptions) -> RunResult:
         """`run`, and again on a new cluster as often as `run.retry` allows. Raises as `run` and `up`."""

@@ -20,7 +20,6 @@ from hvdcloud.errors import OutputClosedError, UsageError, first_of
 from hvdcloud.lifecycle import notify
 from hvdcloud.lifecycle.changes import changes_since_up
 from hvdcloud.lifecycle.data import data_request, remembered, show_data
-from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.horovod import (
     CHECKPOINTS,
     check_interfaces,
@@ -36,7 +35,7 @@ from hvdcloud.lifecycle.pull import check_target
 from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.run_model import RunResult, result_of_followed
 from hvdcloud.lifecycle.run_options import RunOptions
-from hvdcloud.lifecycle.up import make_spec
+from hvdcloud.lifecycle.up import check_project
 from hvdcloud.remote.code import Sending, list_code, prepare
 from hvdcloud.remote.ssh import NodeRefusedError
 from hvdcloud.runs import horovod_args
@@ -122,7 +121,6 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     if options.resume:
         _check_resumed(context, cluster, options.resume)
     check_project(context, options.command)
-    early = EarlyChecks(context, replace(make_spec(context), bucket=cluster.bucket), nodes=False)
     environment = {**config.run.env, **_secrets(config)}
     told_at = notify.address(config)
     hosts = hosts_of(config, record)
@@ -203,7 +201,6 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         **({"data": data.to_json()} if data else {}),
     }
     shares = {name: share for share, name in enumerate(host.name for host in hosts if host.slots)}
-    early.finish()
     fleet = context.fleet(cluster)
     try:
         with context.console.steps() as steps:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from hvdcloud.checks import require
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.confirm_hosts import confirm_hosts
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, Within, leftover_table
@@ -17,7 +18,6 @@ from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, T
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.changes import changes_since_up, settings_of
 from hvdcloud.lifecycle.context import node_progress, owner_label
-from hvdcloud.lifecycle.early import EarlyChecks, check_project
 from hvdcloud.lifecycle.late_arrival import LateArrival
 from hvdcloud.lifecycle.room import RoomWait
 from hvdcloud.providers.base import NoRoomError
@@ -81,43 +81,53 @@ def plan_up(context: Context) -> Plan:
     """
     from hvdcloud.lifecycle.build import image_of_nodes, image_to_be
 
+    _check(context, Consent())
     try:
         image = image_of_nodes(context)
     except ImageError as error:
         # What it would cost is worth knowing before anything is built.
         context.console.say(f"{error.message}: `up` builds and pushes it, and asks for it by its digest")
         image = image_to_be(context)
-    spec = make_spec(context, image=image)
-    _check(context, spec, Consent(), built=False)
-    return context.provider.plan(spec)
+    return context.provider.plan(make_spec(context, image=image))
 
 
-def confirm_before_build(context: Context, consent: Consent) -> None:
-    """Confirm what `up` would cost before an image is built for it; what would stop `up` stops this too.
+def check_project(context: Context, command: Sequence[str] = (), *, begins: bool = True, quiet: bool = False) -> None:
+    """Ask whether a run could begin: the files that it gets, the script that it starts, and its secrets.
+
+    Args:
+        command, begins: as for `project_checks`.
+        quiet: it is asked again when the run begins, and its warnings are shown then.
+
+    Raises UsageError: one of them is missing.
+    """
+    from hvdcloud.doctor.machine import project_checks
+
+    warnings: list[str] = []
+    require([*project_checks(context.config, command, begins=begins)], warn=warnings.append)
+    for text in [] if quiet else warnings:
+        context.console.warn(text)
+
+
+def check_and_confirm(context: Context, consent: Consent) -> None:
+    """Ask whether a new cluster can be made, and confirm its machines and what it costs; nothing is built or made.
 
     Raises:
-        HvdcloudError: the provider could not fulfil it.
+        HvdcloudError: it cannot be made.
         UsageError, InterruptedByUserError: it costs more than was agreed to.
     """
     from hvdcloud.lifecycle.build import image_to_be
 
-    # Where nothing costs money, it is the GPUs that may be missing, or the machines.
-    costs_money, for_gpus = context.platform.costs_money, context.config.image.device == "cuda"
     confirm_hosts(context.config, console=context.console, given=consent.given)
-    if not (costs_money or for_gpus or context.platform.machines()) or context.find() is not None:
-        return
-    spec = make_spec(context, image=image_to_be(context))
-    if costs_money:
-        _confirmed_plan(context, spec, consent)
-    else:
-        _check(context, spec, consent, built=False)
+    _check(context, consent)
+    if context.platform.costs_money:
+        _confirmed_plan(context, make_spec(context, image=image_to_be(context)), consent)
 
 
 def up(
     context: Context,
     *,
     consent: Consent | None = None,
-    early: EarlyChecks | None = None,
+    checked: bool = False,
     wait: float = 0.0,
     command: str = "up",
     within: Within | None = None,
@@ -125,7 +135,7 @@ def up(
     """Create the cluster; if anything fails, or on Ctrl-C, leave nothing. Its image is built if it does not exist.
 
     Args:
-        early: the caller has begun them, and has made sure that a run can begin.
+        checked: the caller has called `check_and_confirm`, and has made sure that a run can begin.
         wait: seconds for which it is tried again where no place has room.
         command: what the user has typed, and types again after Ctrl-C.
         within: what earlier attempts of the run have left of its limits.
@@ -138,9 +148,8 @@ def up(
     """
     started = time.monotonic()
     consent = consent or Consent()
-    if early is None:
-        check_project(context, (), only_warn=True)
-        early = EarlyChecks(context, make_spec(context))
+    if not checked:
+        check_project(context, begins=False)
     with context.state.lock("up"):
         late_arrival = LateArrival(context)
         existing = context.find() or late_arrival.wait()
@@ -152,14 +161,13 @@ def up(
         from hvdcloud.lifecycle.build import ensure_image, image_is_missing, image_of_nodes
         from hvdcloud.remote.keys import new_key_pair
 
+        if not checked:
+            check_and_confirm(context, consent)
         if image_is_missing(context):
-            confirm_before_build(context, consent)
-            early.finish()
             ensure_image(context)
         login = new_key_pair(f"hvdcloud-{context.name}")
         spec = make_spec(context, image=image_of_nodes(context), public_key=login.public, within=within)
         plan = _confirmed_plan(context, spec, consent)
-        early.finish()
         with interrupted_once():
             room = RoomWait(context, consent, limit_seconds=wait, command=command)
             nodes = None
@@ -188,27 +196,23 @@ def _result(
     )
 
 
-def _check(context: Context, spec: ClusterSpec, consent: Consent, *, built: bool = True) -> None:
-    """Raises HvdcloudError: the provider could not create it; `built`: a missing image is a reason too."""
-    from hvdcloud.doctor.gpus import check_gpus
+def _check(context: Context, consent: Consent) -> None:
+    """Raises HvdcloudError: the cluster cannot be made."""
+    import docker  # noqa: F401 - its modules import each other, which fails where two threads import different ones first
 
-    check_gpus(context.config)
-    if mismatch := context.platform.device_mismatch():
-        consent.warn(context.console, mismatch.summary)
+    from hvdcloud.doctor.machine import build_checks, gpu_checks
+
+    config, platform = context.config, context.platform
+    checks = [*platform.checks(make_spec(context)), *gpu_checks(config, platform), *build_checks(config, platform)]
+    warnings: list[str] = []
     with context.console.waiting(context.name, "checking that it can be created"):
-        problems = context.provider.preflight(spec)
-    if not built and (missing := [each for each in problems if each.error is ImageError]):
-        context.console.say(f"{missing[0].message}: `up` builds it first")
-        problems = [each for each in problems if each not in missing]
-    if problems:
-        first, *others = problems
-        raise first.error(first.message, hint=first.hint, details="\n".join(other.summary for other in others))
+        require(checks, warn=warnings.append)
+    for text in warnings:
+        consent.warn(context.console, text)
 
 
 def _confirmed_plan(context: Context, spec: ClusterSpec, consent: Consent) -> Plan:
-    """The plan of a cluster that the provider can make, once the user has agreed to its machines and what it costs."""
-    confirm_hosts(context.config, console=context.console, given=consent.given)
-    _check(context, spec, consent)
+    """The plan of a cluster, once the user has agreed to what it costs."""
     plan = context.provider.plan(spec)
     consent.confirm_cost(plan, console=context.console, ask_above=context.config.limits.ask_above)
     return plan

@@ -18,7 +18,7 @@ _USAGE = (
     "entrypoint | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
     "logs RUN [--follow] [--offset N] | "
     "state [RUN] | look [--offset N] | stacks RUN | stop RUN | flush | bucket | data | data-state | "
-    "data-fetcher | notify RUN | "
+    "data-fetcher | bucket-proof | notify RUN | "
     "leave [WHY] | poweroff | idle | end-if-idle | end-at-limit SECONDS"
 )
 
@@ -107,6 +107,10 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
         from hvdcloud.node.uploads import serve
 
         return serve.main(sys.stdin.buffer, sys.stdout.buffer)
+    if verb == "bucket-proof":
+        from hvdcloud.node.boot import bucket_proof
+
+        return bucket_proof.main()
     if verb == "notify":
         from hvdcloud.node import notify
 

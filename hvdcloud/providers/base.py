@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from hvdcloud.checks import Finding, failed
-from hvdcloud.errors import CapacityError, HvdcloudError, TeardownError, UsageError
+from hvdcloud.errors import CapacityError, TeardownError
 
 if TYPE_CHECKING:
-    from hvdcloud.checks import Check
+    from hvdcloud.checks import Check, Finding
     from hvdcloud.cluster.journal import Journal
     from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, Plan
     from hvdcloud.providers.pricing import OffersResult
@@ -51,34 +50,6 @@ class NoRoomError(CapacityError):
 
 class UnseenError(TeardownError):
     """Nothing was found, but not every place answered: this does not prove that nothing exists."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Why a spec cannot become a cluster, and what to do about it."""
-
-    message: str
-    hint: str
-    error: type[HvdcloudError] = UsageError
-    """What kind of failure it is, which decides the exit code."""
-
-    @classmethod
-    def of(cls, error: HvdcloudError) -> Problem:
-        """What an error says."""
-        return Problem(message=error.message, hint=error.hint, error=type(error))
-
-    @property
-    def summary(self) -> str:
-        """Message and hint in a line."""
-        return f"{self.message}; {self.hint}"
-
-
-def as_finding(problems: Sequence[Problem]) -> Finding:
-    """What the first says, as a check of doctor finds it; its details name the others."""
-    first, *others = problems
-    return failed(
-        first.message, hint=first.hint, error=first.error, details="\n".join(other.summary for other in others)
-    )
 
 
 class Stage(Enum):
@@ -157,10 +128,10 @@ class Platform(Protocol):
         """
 
     def checks(self, spec: ClusterSpec) -> Sequence[Check]:
-        """The checks of `hvdcloud doctor` before this provider makes `spec`; nothing is asked yet."""
+        """What is checked before this provider makes `spec`; nothing is asked yet."""
 
     def gpu(self) -> Gpu | None:
-        """The GPU of the nodes; None: they have none, or `preflight` will say what is wrong."""
+        """The GPU of the nodes; None: they have none, or a check will say what is wrong."""
 
     def machines(self) -> str | None:
         """What the nodes are, in words; None: they are not separate machines."""
@@ -168,8 +139,11 @@ class Platform(Protocol):
     def fixed_keys(self) -> Mapping[str, Set[str]]:
         """The keys of the configuration, by section, that this provider applies only when it makes a cluster."""
 
-    def device_mismatch(self) -> Problem | None:
-        """GPUs that are paid for and that the image does not use, or GPUs that the image needs and nodes lack."""
+    def device_mismatch(self) -> Finding | None:
+        """GPUs that are paid for and that the image does not use, or GPUs that the image needs and nodes lack.
+
+        A failure where nodes cannot be made like that, else a warning.
+        """
 
     def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:
         """Clusters that can be made like the configured one, with their prices. What cannot be asked stays unknown.
@@ -190,9 +164,6 @@ class Provider(Protocol):
     name: str
     ready_seconds: float
     """How long nodes may take from `create` to ready."""
-
-    def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
-        """What prevents `spec`, found without changing anything; empty: nothing does."""
 
     def plan(self, spec: ClusterSpec) -> Plan:
         """The exact requests for `spec`; nothing is changed by making them."""

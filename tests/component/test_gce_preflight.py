@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from google.auth.credentials import AnonymousCredentials
 
+from hvdcloud.checks import Status
 from hvdcloud.errors import CapacityError, CredentialsError, UsageError
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.capacity.preflight import Preflight, preflight
+from hvdcloud.providers.gce.capacity.preflight import Outlook, Preflight, look_ahead, preflight
 from tests.support import gce_samples
 from tests.support.gce_samples import SETTINGS
 from tests.support.scripted_api import Call, Reply, Script, refusal
@@ -111,13 +112,16 @@ def check(client: ComputeClient, *, zones: tuple[str, ...] = (), nodes: int = 4,
     return preflight(client, spec, settings, zones=zones, today=TODAY)
 
 
+def look(client: ComputeClient, *, zones: tuple[str, ...] = ()) -> Outlook:
+    return look_ahead(client, SPEC, SETTINGS, zones=zones)
+
+
 def test_all_is_well(client: ComputeClient) -> None:
     found = check(client)
     assert found.problems == []
     assert set(found.zones) == {"us-central1-a", "us-central1-b", "us-east1-c"}
     assert found.zones[:2] == ["us-central1-a", "us-central1-b"]
     assert found.vm_image == "projects/cos-cloud/global/images/cos-125-19216-0-1"
-    assert [notice for notice in found.notices if "2027-08-01" in notice]
 
 
 def test_more_nodes_are_no_more_calls(client: ComputeClient, api: Api) -> None:
@@ -187,7 +191,7 @@ def test_a_zone_that_is_down_is_left_out(client: ComputeClient, api: Api) -> Non
     assert "us-central1-a" not in check(client).zones
     found = check(client, zones=("us-central1-a", "us-east1-c"))
     assert (found.problems, found.zones) == ([], ["us-east1-c"])
-    assert "left out: us-central1-a is down" in found.notices
+    assert look(client, zones=("us-central1-a", "us-east1-c")).closed == ["left out: us-central1-a is down"]
     (problem,) = check(client, zones=("us-central1-a",)).problems
     assert problem.error is CapacityError
     assert problem.message == "gce.zones: us-central1-a is down"
@@ -198,7 +202,7 @@ def test_a_region_without_quota_for_all_nodes_is_left_out_and_says_why(client: C
     found = check(client)
     assert found.problems == []
     assert found.zones == ["us-east1-c"]
-    assert "left out for lack of quota: us-central1: NVIDIA_T4_GPUS 4 needed, 3 of 3 free" in found.notices
+    assert look(client).scarce == ["left out for lack of quota: us-central1: NVIDIA_T4_GPUS 4 needed, 3 of 3 free"]
 
 
 def test_no_region_with_quota_is_one_problem_with_all_reasons(client: ComputeClient, api: Api) -> None:
@@ -245,19 +249,21 @@ def test_an_image_that_cannot_be_found_is_a_problem(client: ComputeClient, api: 
     assert found.vm_image == ""
 
 
-def test_a_cluster_of_this_name_is_a_problem(client: ComputeClient, api: Api) -> None:
+def test_a_cluster_of_this_name_is_seen(client: ComputeClient, api: Api) -> None:
     labels = {"managed-by": "hvdcloud", "hvdcloud-cluster": "digits"}
     api.vms = {"europe-west4-a": [{"name": "digits-0", "zone": "x/zones/europe-west4-a", "labels": labels}]}
-    (problem,) = check(client).problems
-    assert "exists already" in problem.message
-    assert "hvdcloud down --name digits" in problem.hint
+    (found,) = look(client).namesakes
+    assert found.status is Status.WARNING
+    assert "exists already" in found.message
+    assert "hvdcloud down --name digits" in found.hint
 
 
 def test_another_users_vm_is_in_the_way_only_where_we_would_go(client: ComputeClient, api: Api) -> None:
     api.vms = {"us-central1-a": [{"name": "digits-1", "zone": "x/zones/us-central1-a"}]}
-    (problem,) = check(client).problems
-    assert problem.message == "a VM digits-1 that is not hvdcloud's exists in us-central1-a"
-    assert check(client, zones=("us-east1-c",)).problems == []
+    (found,) = look(client).namesakes
+    assert (found.status, found.error) == (Status.FAILED, UsageError)
+    assert found.message == "a VM digits-1 that is not hvdcloud's exists in us-central1-a"
+    assert look(client, zones=("us-east1-c",)).namesakes == []
 
 
 def test_a_disk_smaller_than_the_image_is_a_problem(client: ComputeClient, api: Api) -> None:

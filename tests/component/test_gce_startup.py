@@ -44,6 +44,7 @@ STAND_INS = {
         */service-accounts/default/token) echo '{"access_token":"ya29.secret","token_type":"Bearer"}' ;;
         */attributes/hvdcloud-authorized-key) cat "$FAKE/key" ;;
         */instance/attributes/) cat "$FAKE/attributes" ;;
+        */attributes/hvdcloud-bucket) printf gs://bucket/runs ;;
         */attributes/hvdcloud-idle) cat "$FAKE/idle" ;;
         */attributes/hvdcloud-data-sets) cat "$FAKE/data-sets" ;;
         */attributes/hvdcloud-compute-endpoint) printf http://127.0.0.1:9024 ;;
@@ -132,7 +133,7 @@ def new_vm(folder: Path) -> Vm:
         (folder / "dev" / device).touch()
     vm.put("key", KEY)
     vm.put("name", "digits-0")
-    vm.put("attributes", "hvdcloud-authorized-key\nhvdcloud-compute-endpoint\nhvdcloud-idle\nhvdcloud-image\n")
+    vm.put("attributes", "hvdcloud-authorized-key\nhvdcloud-bucket\nhvdcloud-compute-endpoint\nhvdcloud-idle\n")
     vm.put("idle", "1800")
     vm.put("runs", "echo false")
     vm.put("exit-code", "0\n")
@@ -211,8 +212,8 @@ def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata
     devices = " ".join(f"--device {dev}/{name}" for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"))
     assert f"{devices} --volume /var/lib/nvidia/lib64:/usr/local/nvidia/lib64:ro" in run
     assert run.endswith(
-        "-e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA "
-        f"-e HVDCLOUD_IDLE -e HVDCLOUD_DATA_SETS {IMAGE}"
+        "-e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA -e HVDCLOUD_IDLE -e HVDCLOUD_DATA_SETS "
+        f"-e HVDCLOUD_BUCKET -e HVDCLOUD_STORAGE_ENDPOINT -e HVDCLOUD_SETTLED_AT {IMAGE}"
     )
     environment = (vm.folder / "environment").read_text().splitlines()
     assert set(environment) == {
@@ -221,6 +222,9 @@ def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata
         "HVDCLOUD_METADATA=http://metadata.google.internal",
         "HVDCLOUD_IDLE=1800",
         "HVDCLOUD_DATA_SETS=",
+        "HVDCLOUD_BUCKET=gs://bucket/runs",
+        "HVDCLOUD_STORAGE_ENDPOINT=",
+        "HVDCLOUD_SETTLED_AT=0",
     }
 
 
@@ -426,8 +430,7 @@ def test_a_container_that_never_was_ready_leaves_the_vm_to_be_looked_at(vm: Vm) 
     vm.put("attributes", "hvdcloud-authorized-key\n")
     assert vm.boot().returncode == 1
     assert vm.called("shutdown") == []
-    assert vm.statuses[-1]["step"] == "container"
-    assert vm.statuses[-1]["error"].startswith('exit status 1: hvdcloud-status {"status": "failed", "step": "sshd"')
+    assert vm.statuses[-1] == {"status": "failed", "step": "sshd", "error": "no"}, "its own word says why"
 
 
 def test_a_container_that_was_ready_and_fails_powers_the_vm_off(vm: Vm) -> None:

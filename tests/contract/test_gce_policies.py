@@ -13,7 +13,7 @@ import pytest
 
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.config.gce import SshConfig
-from hvdcloud.errors import CredentialsError
+from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.google.error_rules import Action
 from hvdcloud.google.errors import ApiError, operation_errors
 from hvdcloud.providers.gce.names import request_id
@@ -114,11 +114,10 @@ def test_guest_attributes_that_are_forbidden_end_the_wait_at_once(bench: Bench) 
 
 def test_an_a3_with_fewer_than_eight_gpus_is_made_as_a_spot_vm_only(bench: Bench) -> None:
     kind = {"machine_type": "a3-highgpu-2g", "gpu": None, "zones": ["us-central1-a"]}
-    (problem,) = bench.another(**kind).preflight(bench.spec())
-    assert problem.message == "a3-highgpu-2g is available as a Spot VM only"
+    with pytest.raises(UsageError, match="a3-highgpu-2g is available as a Spot VM only"):
+        bench.another(**kind).plan(bench.spec())
     bench.emulator.set_quota("PREEMPTIBLE_NVIDIA_H100_GPUS", 16, region="us-central1")
     spot, spec = bench.another(**kind, spot="all"), bench.spec()
-    assert spot.preflight(spec) == []
     assert len(bench.create(spec, spot)) == 2
     assert spot.destroy(spec.name) == []
     body = spot.plan(spec).bodies(A)[0]

@@ -64,10 +64,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nodes_do_not_get_the_projects_default_account_unless_it_is_named(bench: Bench) -> None:
     unset = bench.another(service_account=None)
-    (problem,) = unset.preflight(bench.spec())
-    assert "gce.service_account: default" in problem.hint
-    with pytest.raises(UsageError, match="is not set"):
+    with pytest.raises(UsageError, match="is not set") as refused:
         unset.plan(bench.spec())
+    assert "gce.service_account: default" in refused.value.hint
     assert bench.calls() == {}
 
 
@@ -76,7 +75,6 @@ def test_nodes_do_not_get_the_projects_default_account_unless_it_is_named(bench:
 
 def test_a_cluster_comes_up_is_found_by_label_and_goes(bench: Bench) -> None:
     spec = bench.spec()
-    assert bench.provider.preflight(spec) == []
     assert bench.provider.cluster(spec.name) is None
     nodes = bench.create(spec)
     assert [node.id for node in nodes] == [f"{A}/{spec.node_name(0)}", f"{A}/{spec.node_name(1)}"]
@@ -124,7 +122,6 @@ def models(bench: Bench) -> dict[str, tuple[str, str]]:
 def test_the_head_is_on_demand_and_the_workers_are_spot_vms_of_one_cluster(bench: Bench) -> None:
     provider = bench.another(spot="workers")
     spec = bench.spec(nodes=4)
-    assert provider.preflight(spec) == []
     plan = provider.plan(spec)
     assert [request.object for request in plan.requests[-2:]] == [
         f"3 VMs {spec.node_name(1)} … {spec.node_name(3)} in {A}",
@@ -253,28 +250,11 @@ def test_max_cost_shortens_the_nodes_life_and_says_so(bench: Bench) -> None:
     assert any("max_cost" in notice for notice in plan.notices)
 
 
-def test_the_questions_of_preflight_are_asked_once_for_two_specs_of_one_launch(bench: Bench) -> None:
-    before_the_build, after_the_build = bench.spec(name="t-once"), bench.spec(name="t-once")
-    for spec in (before_the_build, after_the_build):
-        assert bench.provider.preflight(spec) == []
-        bench.provider.plan(spec)
+def test_what_the_api_says_of_places_is_asked_once_for_two_plans_of_one_launch(bench: Bench) -> None:
+    for _ in ("before the build", "after the build"):
+        bench.provider.plan(bench.spec(name="t-once"))
     asked = bench.calls()
     assert set(asked.values()) == {1}, asked
-    # A cluster that was made changes the answers.
-    bench.create(after_the_build)
-    assert "exists already" in bench.provider.preflight(bench.spec(name="t-once"))[0].message
-    bench.provider.destroy("t-once")
-
-
-def test_preflight_refuses_a_folder_as_bucket_and_a_name_that_is_taken(bench: Bench) -> None:
-    spec = bench.spec()
-    folder = dataclasses.replace(spec, bucket="file:///tmp/b")
-    (problem,) = bench.provider.preflight(folder)
-    assert "gs://" in problem.hint
-    bench.create(spec)
-    taken = dataclasses.replace(spec, id=secrets.token_hex(3))
-    assert any(spec.name in problem.message for problem in bench.another().preflight(taken))
-    bench.provider.destroy(spec.name)
 
 
 def test_nodes_through_iap_have_a_proxy_command_and_no_external_address(bench: Bench) -> None:
@@ -333,7 +313,6 @@ def test_a_region_without_room_is_left_for_another_with_a_subnetwork_of_that_nam
     for zone in (A, B, "us-central1-c", "us-central1-f"):
         bench.fail({"stockout": {}}, method=BULK_INSERT, zone=zone, times=None)
     spec = bench.spec()
-    assert provider.preflight(spec) == []
     plan = provider.plan(spec)
     assert {zone.rpartition("-")[0] for zone in plan.zones} == {"us-central1", "us-west1"}
     assert any("outside of us-central1" in notice for notice in plan.notices)

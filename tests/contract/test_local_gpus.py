@@ -107,7 +107,6 @@ def up(provider: LocalProvider, spec: ClusterSpec, journal: Journal) -> Iterator
 
 def test_each_node_sees_its_own_gpus_and_no_others(box: Box, tmp_path: Path, journal: Journal) -> None:
     provider, spec = box.provider(), spec_of(tmp_path, nodes=2)
-    assert provider.preflight(spec) == []
     with up(provider, spec, journal):
         assert box.visible(spec.node_name(0)) == ["nvidia0", "nvidia1"]
         assert box.visible(spec.node_name(1)) == ["nvidia2", "nvidia3"]
@@ -120,9 +119,8 @@ def test_gpus_of_another_cluster_are_passed_over_then_refused(box: Box, tmp_path
     first, second, third = (spec_of(tmp_path) for _ in range(3))
     with up(box.provider(count=2), first, journal), up(box.provider(count=2), second, journal):
         assert box.visible(second.node_name(0)) == ["nvidia2", "nvidia3"]
-        (problem,) = box.provider(count=1).preflight(third)
-        assert problem.error is CapacityError
-        assert f"GPU 0 is used by cluster {first.name} of tester" in problem.message
+        with pytest.raises(CapacityError, match=f"GPU 0 is used by cluster {first.name} of tester"):
+            box.provider(count=1).plan(third)
         # Nobody has to compute on a GPU to have it, and a paused cluster has it still.
         box.client.api.pause(first.node_name(0))
         with pytest.raises(CapacityError, match="0 of 4 GPUs"):
@@ -136,8 +134,8 @@ def test_a_gpu_on_which_another_program_computes_is_passed_over(box: Box, tmp_pa
     spec = spec_of(tmp_path)
     with up(box.provider(count=3), spec, journal):
         assert box.visible(spec.node_name(0)) == ["nvidia1", "nvidia2", "nvidia3"]
-    (problem,) = box.provider(count=4).preflight(spec)
-    assert r"GPU 0 is used by python3 (pid 4711, 12.3 GB)" in problem.message
+    with pytest.raises(CapacityError, match=r"GPU 0 is used by python3 \(pid 4711, 12\.3 GB\)"):
+        box.provider(count=4).plan(spec)
 
 
 def test_a_node_that_was_lost_comes_back_with_its_share(box: Box, tmp_path: Path, journal: Journal) -> None:
@@ -149,8 +147,8 @@ def test_a_node_that_was_lost_comes_back_with_its_share(box: Box, tmp_path: Path
 
 
 def test_more_nodes_than_gpus_are_refused(box: Box, tmp_path: Path) -> None:
-    (problem,) = box.provider().preflight(spec_of(tmp_path, nodes=5))
-    assert "5 nodes with 4 in all are wanted" in problem.message
+    with pytest.raises(HvdcloudError, match="5 nodes with 4 in all are wanted"):
+        box.provider().plan(spec_of(tmp_path, nodes=5))
 
 
 def test_of_many_that_want_the_same_gpus_at_once_no_two_get_one(box: Box, tmp_path: Path) -> None:
@@ -183,9 +181,8 @@ def test_an_engine_without_the_toolkit_is_refused_before_anything_is_made(
     for name in ("nvidia-smi", "devices.csv", "processes.csv"):
         shutil.copy2(box.programs / name, smi)
     monkeypatch.setenv("PATH", os.environ["PATH"].replace(str(box.programs), str(smi)))
-    (problem,) = box.provider().preflight(spec_of(tmp_path))
-    assert problem.error is NodeError
-    assert "neither NVIDIA's container toolkit nor CDI devices" in problem.message
+    with pytest.raises(NodeError, match="neither NVIDIA's container toolkit nor CDI devices"):
+        box.provider().plan(spec_of(tmp_path))
 
 
 def test_gpus_that_only_the_file_knows_are_refused_by_the_engine_and_nothing_is_left(

@@ -87,7 +87,6 @@ def deadline() -> float:
 
 
 def test_a_cluster_comes_up_is_found_by_label_and_goes(provider: Provider, spec: ClusterSpec, journal: Journal) -> None:
-    assert provider.preflight(spec) == []
     assert provider.cluster(spec.name) is None
     nodes = provider.create(provider.plan(spec), journal=journal)
     try:
@@ -145,10 +144,6 @@ def test_create_leaves_nothing_when_one_node_cannot_be_made(
 ) -> None:
     plan = provider.plan(spec)
     with workshop.stranger(spec.node_name(1)):
-        # What `plan` has learned of the project is not asked again by the same provider.
-        problems = workshop.another_provider().preflight(dataclasses.replace(spec, id=secrets.token_hex(3)))
-        assert [spec.node_name(1) in problem.message for problem in problems] == [True]
-        assert "not hvdcloud's" in problems[0].message
         with pytest.raises(UsageError, match="taken"):
             provider.create(plan, journal=journal)
         assert [each for each in workshop.left(spec.name) if spec.node_name(1) not in each] == []
@@ -161,7 +156,6 @@ def test_create_never_touches_a_cluster_that_another_user_made_under_the_name(
     plan_of_other = provider.plan(other)
     provider.create(provider.plan(spec), journal=journal)
     try:
-        assert "exists already" in provider.preflight(other)[0].message
         with pytest.raises(UsageError):
             provider.create(plan_of_other, journal=journal)
         found = provider.cluster(spec.name)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.providers.gce.doctor.node_rights import RECORDS
+from hvdcloud.providers.gce.ops.bucket_rights import RECORDS
 from tests.standins.compute import Emulator
 from tests.standins.conditions import holds
 from tests.standins.storage.server import running_server
@@ -152,7 +152,7 @@ def test_nodes_may_only_do_their_work(place: Workplace) -> None:
     }
 
 
-def test_nodes_replace_only_what_doctor_looks_for_too(place: Workplace) -> None:
+def test_nodes_replace_only_what_the_grants_for_other_accounts_let_them(place: Workplace) -> None:
     assert place.apply().returncode == 0
     found = [each for who, role, each in _bindings(place.folder) if (who, role) == (NODES, "roles/storage.objectUser")]
     assert [each["condition"][0]["expression"] for each in found] == [RECORDS]

@@ -18,7 +18,7 @@ from hvdcloud.config.file import load_config
 from hvdcloud.console import Console
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.doctor import Examination, doctor
-from hvdcloud.providers.gce.doctor.node_rights import RECORDS
+from hvdcloud.providers.gce.ops.bucket_rights import RECORDS
 from hvdcloud.storage.open import open_bucket
 from tests.support.cloud import NODES_ACCOUNT
 from tests.support.gce_records import ZONES, RecordsCloud, make, records_cloud

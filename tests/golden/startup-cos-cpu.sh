@@ -356,17 +356,21 @@ run_container() {
     HVDCLOUD_METADATA=$METADATA
     ATTRIBUTES=$(metadata instance/attributes/)
     HVDCLOUD_IDLE=$(optional hvdcloud-idle)
+    HVDCLOUD_BUCKET=$(optional hvdcloud-bucket)
+    HVDCLOUD_STORAGE_ENDPOINT=$(optional hvdcloud-storage-endpoint)
+    HVDCLOUD_SETTLED_AT=$SETTLED_AT
     HVDCLOUD_DATA_SETS=$(optional hvdcloud-data-sets)
     # Which of the nodes it is, its name tells.
     index=${HVDCLOUD_NODE##*-}
     HVDCLOUD_DATA_SETS=${HVDCLOUD_DATA_SETS//'"@INDEX@"'/$index}
     export HVDCLOUD_AUTHORIZED_KEY HVDCLOUD_NODE HVDCLOUD_METADATA HVDCLOUD_IDLE HVDCLOUD_DATA_SETS
+    export HVDCLOUD_BUCKET HVDCLOUD_STORAGE_ENDPOINT HVDCLOUD_SETTLED_AT
     : >"$HOME/container"
     limited 300 docker run -d --name "$CONTAINER" --network host --ipc host --stop-timeout 30 \
         "${privileges[@]}" --tmpfs /run/hvdcloud:rw,noexec,nosuid,nodev,size=16m,mode=0700 \
         --ulimit memlock=-1 --ulimit stack=67108864 "${flags[@]}" \
-        -e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA \
-        -e HVDCLOUD_IDLE -e HVDCLOUD_DATA_SETS "$IMAGE"
+        -e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA -e HVDCLOUD_IDLE -e HVDCLOUD_DATA_SETS \
+        -e HVDCLOUD_BUCKET -e HVDCLOUD_STORAGE_ENDPOINT -e HVDCLOUD_SETTLED_AT "$IMAGE"
 }
 
 # An attribute of the VM; nothing where it has none of this name.
@@ -397,10 +401,22 @@ follow_container() {
     say "the container ended with exit status $code"
     if ((code != 0)); then
         docker logs --tail 10 "$CONTAINER" >"$ERRORS" 2>&1
-        report_failure "exit status $code: $(cat "$ERRORS")"
+        report_end "exit status $code: $(cat "$ERRORS")"
         was_ready "$1" || give_up
     fi
     end_vm
+}
+
+# The container's own word says more than its exit status. It is reported again: what it sent may be lost.
+report_end() {
+    local own
+    own=$(sed -n 's/^hvdcloud-status \({"status": "failed".*}\)$/\1/p' "$ERRORS" | tail -n 1)
+    if [[ -n $own ]]; then
+        say "failed: $1"
+        report "$own"
+    else
+        report_failure "$1"
+    fi
 }
 
 # Only from ready on does a container see by itself that nobody uses it. One that neither gets there nor ends is a failure.

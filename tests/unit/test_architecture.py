@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hvdcloud.config.model import ImageConfig
-from hvdcloud.doctor.machine import _Image
 from hvdcloud.errors import ImageError
 from hvdcloud.image.build.builder import carry_out
 from hvdcloud.image.engine_stream import BuildEvent, ignore
@@ -144,10 +142,3 @@ def test_a_base_image_that_exists_for_another_processor_only_is_refused() -> Non
         custom_base.have(engine, "theirs:1", progress=ignore, architecture="amd64")
     assert refused.value.message == "image.base: theirs:1 is for arm64, and the nodes are amd64"
     assert refused.value.hint == "name an image for linux/amd64 in image.base"
-
-
-def test_doctor_says_how_long_emulation_takes() -> None:
-    steps = (replace(plan().steps[0], reference="hvdcloud/builder:1"),)
-    image = _Image(plan=plan(), missing=steps, base=None, emulated=True)
-    assert image.said_effort == "about 25 to 50 min (the nodes are amd64, which this machine emulates) and 5 GB"
-    assert replace(image, emulated=False).said_effort == "about 5 min and 5 GB"

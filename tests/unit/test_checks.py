@@ -1,18 +1,34 @@
-"""Checks run side by side, wait only for what they need, and never forever."""
+"""Checks run side by side and never forever: `doctor` shows what they find, and what blocks stops `up` and `launch`."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from hvdcloud.checks import Check, Checked, Finding, Once, Status, failed, fine, run_checks, unknown, warning
-from hvdcloud.errors import CapacityError, CredentialsError, ExitCode, UsageError
+from hvdcloud.checks import (
+    Check,
+    Checked,
+    Finding,
+    NoAnswerError,
+    Once,
+    Severity,
+    Status,
+    failed,
+    fine,
+    require,
+    run_checks,
+    unknown,
+    warning,
+)
+from hvdcloud.errors import CapacityError, CredentialsError, ExitCode, HvdcloudError, UsageError
+
+WARNS = Severity.WARNS
 
 
-def refuse(error: type[CredentialsError | UsageError | CapacityError]) -> Callable[[], Finding]:
+def refuse(error: type[HvdcloudError]) -> Callable[[], Finding]:
     return lambda: failed("it is not", hint="fix it", error=error)
 
 
@@ -20,7 +36,20 @@ def by_name(found: list[Checked]) -> dict[str, Checked]:
     return {each.name: each for each in found}
 
 
-def test_checks_that_do_not_need_each_other_run_at_the_same_time() -> None:
+@pytest.fixture
+def hang() -> Iterator[Callable[[], Finding]]:
+    """A check without an answer."""
+    ends = threading.Event()
+
+    def hang() -> Finding:
+        ends.wait()
+        return fine("too late")
+
+    yield hang
+    ends.set()
+
+
+def test_checks_run_at_the_same_time() -> None:
     # Each of them ends only if all of them have begun.
     all_there = threading.Barrier(8)
 
@@ -33,109 +62,68 @@ def test_checks_that_do_not_need_each_other_run_at_the_same_time() -> None:
     assert all(check.status is Status.OK for check in found)
 
 
-def test_a_check_begins_when_what_it_needs_is_over_and_not_when_everything_is() -> None:
-    slow_may_end = threading.Event()
-    order: list[str] = []
-
-    def slow() -> Finding:
-        assert slow_may_end.wait(10)
-        order.append("slow")
-        return fine("")
-
-    def second() -> Finding:
-        order.append("second")
-        slow_may_end.set()
-        return fine("")
-
-    checks = [
-        Check(name="slow", run=slow),
-        Check(name="second", run=second, needs=("first",)),
-        Check(name="first", run=lambda: fine("")),
-    ]
-    assert [check.status for check in run_checks(checks)] == [Status.OK] * 3
-    assert order == ["second", "slow"]
-
-
-def test_what_needs_a_failed_check_is_not_done_and_neither_is_what_needs_that() -> None:
-    def never() -> Finding:
-        raise AssertionError("it was done")
-
-    found = by_name(
-        run_checks(
-            [
-                Check(name="credentials", run=refuse(CredentialsError)),
-                Check(name="bucket", run=never, needs=("credentials",)),
-                Check(name="files", run=never, needs=("bucket",)),
-                Check(name="ssh", run=lambda: fine("there")),
-            ]
-        )
-    )
-    assert found["bucket"].status is found["files"].status is Status.UNKNOWN
-    assert found["bucket"].message == "not checked: no credentials"
-    assert found["bucket"].exit_code is ExitCode.OK
-    assert found["ssh"].status is Status.OK
-
-
-def test_a_warning_keeps_nothing_from_being_checked() -> None:
-    checks = [
-        Check(name="one", run=lambda: warning("so so", hint="look")),
-        Check(name="two", run=lambda: fine("done"), needs=("one",)),
-    ]
-    assert by_name(run_checks(checks))["two"].message == "done"
-
-
-def test_a_check_that_does_not_answer_holds_nothing_up() -> None:
-    never = threading.Event()
-
-    def hang() -> Finding:
-        never.wait()
-        return fine("too late")
-
+def test_a_check_that_does_not_answer_holds_nothing_up(hang: Callable[[], Finding]) -> None:
     began = time.monotonic()
     checks = [
         Check(name="hangs", run=hang),
-        Check(name="hangs too", run=hang),
+        Check(name="hangs too", run=hang, see=("well",)),
         Check(name="well", run=lambda: fine("")),
-        Check(name="needs it", run=lambda: fine(""), needs=("hangs",)),
+        Check(name="asks it", run=hang, see=("hangs",)),
     ]
     found = by_name(run_checks(checks, seconds=0.2))
     took = time.monotonic() - began
-    never.set()
     assert found["hangs"].message == found["hangs too"].message == "did not answer within 0.2 s"
     assert found["hangs"].exit_code is ExitCode.NODE
     assert found["well"].status is Status.OK
-    assert found["needs it"].message == "not checked: no hangs"
+    assert found["asks it"].message == "not checked: see hangs"
     assert took < 5, "as long as one of them, not as long as a test may take"
 
 
-def test_the_same_trouble_is_reported_once() -> None:
-    def looks_at_apis(error: type[CredentialsError | CapacityError]) -> Checked:
-        checks = [
-            Check(name="APIs", run=refuse(CredentialsError)),
-            Check(name="zones", run=refuse(error), explained_by=("APIs",)),
-        ]
-        return by_name(run_checks(checks))["zones"]
+def test_who_watches_hears_which_checks_run() -> None:
+    heard: list[tuple[tuple[str, ...], int]] = []
+    second = threading.Event()
+    checks = [
+        Check(name="first", run=lambda: fine("")),
+        Check(name="second", run=lambda: fine(str(second.wait(10)))),
+    ]
 
-    assert (looks_at_apis(CredentialsError).status, looks_at_apis(CredentialsError).message) == (
-        Status.UNKNOWN,
-        "not checked: see APIs",
-    )
-    assert looks_at_apis(CapacityError).exit_code is ExitCode.CAPACITY, "another kind of trouble is another trouble"
+    def change(running: object, done: int) -> None:
+        heard.append((tuple(running), done))  # type: ignore[arg-type, var-annotated]
+        if done == 1:
+            second.set()
+
+    run_checks(checks, on_change=change)
+    assert (("second",), 1) in heard
+    assert heard[-1] == ((), 2)
 
 
-def test_without_the_thing_itself_nothing_that_is_said_of_it_counts() -> None:
-    found = by_name(
-        run_checks(
-            [
-                Check(name="project", run=refuse(CredentialsError)),
-                Check(name="quota", run=refuse(CapacityError), moot_without=("project",)),
-                Check(name="billing", run=lambda: unknown("who?", error=UsageError), moot_without=("project",)),
-                Check(name="account", run=lambda: fine("there"), moot_without=("project",)),
-            ]
-        )
-    )
-    assert found["quota"].message == found["billing"].message == "not checked: see project"
-    assert found["account"].status is Status.OK
+@pytest.mark.parametrize(
+    ("of_apis", "finding", "refers"),
+    [
+        (CredentialsError, failed("no", hint="", error=CredentialsError), True),
+        (CredentialsError, unknown("who?", error=CredentialsError), True),
+        (CredentialsError, failed("no", hint="", error=CapacityError), False),
+        (CredentialsError, unknown("nobody knows"), False),
+        (CredentialsError, fine("there"), False),
+    ],
+)
+def test_the_same_trouble_is_reported_once(of_apis: type[HvdcloudError], finding: Finding, refers: bool) -> None:
+    checks = [
+        Check(name="APIs", run=refuse(of_apis)),
+        Check(name="zones", run=lambda: finding, see=("another provider's", "APIs")),
+    ]
+    found = by_name(run_checks(checks))["zones"]
+    assert (found.message == "not checked: see APIs") is refers
+    assert found.status is (Status.UNKNOWN if refers else finding.status)
+    assert found.exit_code is (ExitCode.OK if refers or finding.error is not CapacityError else ExitCode.CAPACITY)
+
+
+def test_a_warning_of_a_check_explains_nothing() -> None:
+    checks = [
+        Check(name="one", run=lambda: warning("so so", hint="look")),
+        Check(name="two", run=refuse(UsageError), see=("one",)),
+    ]
+    assert by_name(run_checks(checks))["two"].exit_code is ExitCode.USAGE
 
 
 def test_an_error_is_a_failure_with_its_hint_and_a_bug_is_reported_as_one() -> None:
@@ -177,15 +165,52 @@ def test_an_answer_that_several_need_is_asked_for_once_and_so_is_an_error() -> N
     assert len(asked) == 2
 
 
-def test_checks_that_wait_for_each_other_are_a_mistake_of_ours() -> None:
+# --- what stops a command ---------------------------------------------------------------------------------------------
+
+
+def test_the_first_failure_that_blocks_is_raised_as_what_it_is() -> None:
+    said: list[str] = []
     checks = [
-        Check(name="a", run=lambda: fine(""), needs=("b",)),
-        Check(name="b", run=lambda: fine(""), needs=("a",)),
+        Check(name="permissions", run=refuse(CredentialsError), severity=WARNS),
+        Check(name="machine", run=lambda: warning("slow", hint="take less")),
+        Check(name="quota", run=lambda: failed("no quota", hint="ask for more", error=CapacityError, details="x")),
+        Check(name="bucket", run=refuse(UsageError)),
     ]
-    with pytest.raises(AssertionError, match="wait for each other"):
-        run_checks(checks)
+    with pytest.raises(CapacityError, match="no quota") as raised:
+        require(checks, warn=said.append)
+    assert (raised.value.hint, raised.value.details) == ("ask for more", "x")
+    assert said == []
 
 
-def test_a_check_may_refer_to_one_that_another_provider_has() -> None:
-    (found,) = run_checks([Check(name="GPU", run=lambda: fine("no GPU"), explained_by=("machine",))])
-    assert (found.status, found.message) == (Status.OK, "no GPU")
+def test_everything_else_that_is_wrong_is_a_warning() -> None:
+    said: list[str] = []
+    checks = [
+        Check(name="permissions", run=refuse(CredentialsError), severity=WARNS),
+        Check(name="machine", run=lambda: warning("64 nodes share 2 cores", hint="--nodes 2")),
+        Check(name="bucket", run=lambda: fine("it is there")),
+        Check(name="billing", run=lambda: unknown("nobody says", hint="ask")),
+    ]
+    require(checks, warn=said.append)
+    assert said == ["64 nodes share 2 cores; --nodes 2", "it is not; fix it"]
+
+
+def test_a_failure_that_blocks_does_not_wait_for_what_does_not(hang: Callable[[], Finding]) -> None:
+    checks = [Check(name="slow", run=hang, severity=WARNS), Check(name="bucket", run=refuse(UsageError))]
+    with pytest.raises(UsageError):
+        require(checks, warn=lambda _: None, seconds=600)
+
+
+def test_neither_silence_nor_a_bug_stops_a_command(hang: Callable[[], Finding]) -> None:
+    said: list[str] = []
+
+    def breaks() -> Finding:
+        raise KeyError("zone")
+
+    checks = [
+        Check(name="bucket", run=hang),
+        Check(name="quota", run=refuse(NoAnswerError)),
+        Check(name="x", run=breaks),
+    ]
+    require(checks, warn=said.append, seconds=0.2)
+    assert [text.partition(":")[0] for text in said] == ["check bucket", "check quota", "check x"]
+    assert "did not answer within 0.2 s" in said[0]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.errors import NodeError
+from hvdcloud.errors import CredentialsError, NodeError
 from hvdcloud.providers.base import ignore_progress
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.ops import ready
@@ -89,3 +89,28 @@ def test_a_vm_in_a_place_that_does_not_answer_is_not_taken_for_gone(pauses: list
     client = Client(2, questions=0)
     client.listed = Aggregated(items=client.made[:1], unseen=(f"zone {ZONE}",))
     assert [node.name for node in wait(client)] == ["digits-0", "digits-1"]
+
+
+BUCKET = [{"key": "hvdcloud-bucket", "value": "gs://lab/runs"}]
+NODES = "hvdcloud@p.iam.gserviceaccount.com"
+
+
+class Refused(Client):
+    """VMs that may not use their bucket, and say something else of it."""
+
+    def guest_attributes(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str] | None]:
+        said = {"status": "failed", "step": "bucket", "error": "403 in gs://evil; rm -rf ~", "refused": "create"}
+        return {name: {"status": json.dumps(said)} for name in names}
+
+    def instances_by_name(self, zone: str, names: Iterable[str]) -> list[dict[str, Any]]:
+        return [{**self.made[0], "serviceAccounts": [{"email": NODES}], "metadata": {"items": BUCKET}}]
+
+
+def test_a_node_that_may_not_use_its_bucket_is_a_matter_of_rights(pauses: list[float]) -> None:
+    with pytest.raises(CredentialsError) as refused:
+        wait(Refused(2, questions=0))
+    assert refused.value.message == f"{NODES}, which node digits-0 runs as, may not write objects to gs://lab"
+    command = f"gcloud storage buckets add-iam-policy-binding gs://lab --member=serviceAccount:{NODES} --role="
+    assert refused.value.hint.count(command) == 3
+    assert "403 in gs://evil" in refused.value.details
+    assert "evil" not in refused.value.hint

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hvdcloud.cluster.confirm_cost import Consent
+from hvdcloud.checks import Severity, Status, run_checks
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
 from hvdcloud.doctor.gpus import check_gpus
+from hvdcloud.doctor.machine import gpu_checks
 from hvdcloud.errors import UsageError
-from hvdcloud.lifecycle import up
 from hvdcloud.providers import platform
 
 OLD_GPU_NEW_IMAGE = {
@@ -53,16 +52,25 @@ def test_what_an_image_of_the_users_has_code_for_only_the_image_knows(tmp_path: 
     check_gpus(config(tmp_path, **settings, **{"image.base": "registry.example/mine:1"}))
 
 
-def test_a_gpu_that_is_not_in_the_table_is_left_for_preflight(tmp_path: Path) -> None:
+def test_a_gpu_that_is_not_in_the_table_is_left_for_the_check_of_the_machine(tmp_path: Path) -> None:
     check_gpus(config(tmp_path, **{**OLD_GPU_NEW_IMAGE, "gce.gpu": {"type": "nvidia-tesla-x1", "count": 1}}))
 
 
-def test_up_refuses_before_it_asks_the_provider_anything(tmp_path: Path) -> None:
-    provider = SimpleNamespace(preflight=lambda _: pytest.fail("the provider was asked"))
-    context: Any = SimpleNamespace(config=config(tmp_path, **OLD_GPU_NEW_IMAGE), provider=provider)
-    spec: Any = None
-    with pytest.raises(UsageError, match="does not run on nvidia-tesla-v100"):
-        up._check(context, spec, Consent())
+@pytest.mark.parametrize(
+    ("settings", "status"),
+    [
+        (OLD_GPU_NEW_IMAGE, Status.FAILED),
+        ({"image.device": "cuda"}, Status.OK),
+        ({"image.device": "cpu", "gce.gpu": T4}, Status.WARNING),
+        ({"image.device": "cpu", "provider": "local", "local.gpus": "all"}, Status.WARNING),
+    ],
+)
+def test_it_is_asked_before_anything_is_built(tmp_path: Path, settings: dict[str, object], status: Status) -> None:
+    given = config(tmp_path, **settings)
+    (check,) = gpu_checks(given, platform(given))
+    assert (check.name, check.severity) == ("GPU and image", Severity.BLOCKS)
+    (found,) = run_checks([check])
+    assert found.status is status
 
 
 @pytest.mark.parametrize(

@@ -64,10 +64,8 @@ def context(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Co
     return found
 
 
-NOTHING_EARLY: Any = object()
-"""What asks the engine in the background."""
 VERBS: Mapping[str, Callable[[Context], object]] = {
-    "up": lambda each: up(each, early=NOTHING_EARLY),
+    "up": up,
     "run": lambda each: run(each, RunOptions()),
     "launch": lambda each: launch(each, RunOptions()),
     "down": lambda each: down(each, force=True),

@@ -67,7 +67,6 @@ def build(
     machine: str | None = None,
     plan: ImagePlan | None = None,
     zstd: bool = False,
-    before: Callable[[], object] = lambda: None,
 ) -> BuildResult:
     """Builds the image, unless the engine has it.
 
@@ -80,7 +79,6 @@ def build(
         machine: the nodes' processor, as in wheel names; None: this machine's.
         plan: what `find_plan` returned for all this; None: it is made here.
         zstd: layers that are built may be packed with zstd: what is to run the image unpacks them.
-        before: called before anything is pulled or built, maybe more than once; what it raises prevents that.
 
     Raises:
         UsageError: no such framework and device, a file that the configuration names is missing, or a cache is no
@@ -99,13 +97,12 @@ def build(
         api: Any = client.api
         base, own = None, None
         if image_config.base is not None:
-            before()
             base = custom_base.have(api, image_config.base, progress=progress, architecture=plan.architecture)
             plan = plan_image(image_config, project_dir=project_dir, machine=machine, base=base, needs=needs)
         if plan.own_dockerfile is not None:
             # What it copies only the engine knows: the same image again is nothing new, whatever was sent.
             theirs = plan.until(plan.own_dockerfile)
-            own = carry_out(api, theirs, progress=progress, source=source, zstd=zstd, before=before)
+            own = carry_out(api, theirs, progress=progress, source=source, zstd=zstd)
             plan = plan_image(
                 image_config,
                 project_dir=project_dir,
@@ -123,7 +120,6 @@ def build(
             repository=image_config.repository,
             labels=partial(_labels, project_dir),
             zstd=zstd,
-            before=before,
         )
     if base is not None and base.may_move and not built.cached:
         progress(BuildEvent(kind="warning", text=base.may_move))
@@ -158,7 +154,6 @@ def carry_out(
     repository: str | None = None,
     labels: Callable[[], Mapping[str, str]] = dict,
     zstd: bool = False,
-    before: Callable[[], object] = lambda: None,
 ) -> BuildResult:
     """Builds what a plan says, as far as neither the engine nor a cache has it.
 
@@ -166,7 +161,7 @@ def carry_out(
         source, target: where images are taken from instead of built, and where they are sent.
         repository: where the result's digest is looked for.
         labels: more labels for a project's own image; asked for when it is built. No part of its content.
-        zstd, before: as for `build`.
+        zstd: as for `build`.
 
     Raises:
         ImageError, UsageError: as `build`.
@@ -175,7 +170,6 @@ def carry_out(
     work = _Work(api=api, plan=plan, progress=progress, labels=labels, zstd=zstd)
     image_id = _image_id(api, plan.reference, plan.architecture)
     if image_id is None:
-        before()
         with _locked(progress):
             # Another process may have built it while this one waited.
             image_id = _image_id(api, plan.reference, plan.architecture) or work.do(source)

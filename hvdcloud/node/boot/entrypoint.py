@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
 from hvdcloud.node.boot.idle import Watch
 from hvdcloud.node.boot.limit import NodeLimit
@@ -50,13 +51,15 @@ LDCONFIG = "/sbin/ldconfig"
 METADATA_VARIABLE = "HVDCLOUD_METADATA"
 DATA_VARIABLE = "HVDCLOUD_DATA_SETS"
 """What a VM fetches from its start on: a request as JSON (node/data/sets.py). A run waits for what is missing."""
-"""When each step of the VM's startup script began: `host 1764000000.1 pull 1764000020.5`."""
+BUCKET_VARIABLE, SETTLED_VARIABLE = "HVDCLOUD_BUCKET", "HVDCLOUD_SETTLED_AT"
+"""The bucket that a VM proves (bucket_proof.py), and until when, in seconds since 1970, it may be refused."""
 PORT_VARIABLE, ADDRESS_VARIABLE = "HVDCLOUD_SSH_PORT", "HVDCLOUD_SSH_ADDRESS"
 """Where sshd listens in a container that has its host's network: the port, and the address beside 127.0.0.1."""
 READY_SECONDS = 20.0
 PUBLISH_SECONDS = 30.0
 """How long requests to a metadata server that does not answer are repeated."""
-_POLL_SECONDS = 0.01
+REFUSED_PAUSE_SECONDS = 15.0
+_POLL_SECONDS, _PROOF_POLL_SECONDS = 0.01, 0.05
 _TOLD_TO_END = {signal.SIGTERM, signal.SIGINT}
 _WAITED_FOR = {signal.SIGCHLD, *_TOLD_TO_END}
 _METADATA_STEP = "metadata"
@@ -67,9 +70,10 @@ _NOT_THE_IMAGES = {"HOME", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "TERM", "_"}
 class _StepError(Exception):
     """A step of the start that failed."""
 
-    def __init__(self, step: str, cause: str) -> None:
+    def __init__(self, step: str, cause: str, *, refused: str = "") -> None:
         super().__init__(cause)
         self.step = step
+        self.refused = refused  # What the node may not do with its bucket: create, read or replace.
 
 
 def main() -> int:
@@ -85,7 +89,7 @@ def main() -> int:
         _step("port", _check_port)
         sshd = _step("sshd", _start_sshd)
         _step("data", _fetch_data)
-        if not _wait_until_ready(sshd):
+        if not _wait_until_ready(sshd) or not _prove_bucket():
             return _power_off(sshd)
         publish({"status": "ready", "host_key": host_key})
         limits = _step("limits", _limits)
@@ -159,6 +163,8 @@ def _put(server: str, body: bytes, *, deadline: float) -> None:
 
 def _fail(error: _StepError) -> int:
     status = {"status": "failed", "step": error.step, "error": str(error)}
+    if error.refused:
+        status["refused"] = error.refused
     if error.step == _METADATA_STEP:
         _print(status)
         return 1
@@ -327,6 +333,45 @@ def _wait_until_ready(sshd: int) -> bool:
         if signal.sigtimedwait(_TOLD_TO_END, _POLL_SECONDS) is not None:
             return False
     return True
+
+
+def _prove_bucket() -> bool:
+    """Wait until this node has written and read an object of its bucket; False if a signal to end comes first.
+
+    Raises _StepError: it could not.
+    """
+    while os.environ.get(BUCKET_VARIABLE):
+        answer = _proof()
+        if answer is None:
+            return False
+        if "ok" in answer:
+            break
+        error = _StepError("bucket", str(answer.get("error")), refused=str(answer.get("refused") or ""))
+        if not error.refused or time.time() >= float(os.environ.get(SETTLED_VARIABLE) or 0):
+            raise error
+        publish({"status": "not allowed to use the bucket yet"})
+        if signal.sigtimedwait(_TOLD_TO_END, REFUSED_PAUSE_SECONDS) is not None:
+            return False
+    return True
+
+
+def _proof() -> dict[str, Any] | None:
+    """The answer of `bucket-proof`, a process of its own: Google's library stays out of this one. None: told to end."""
+    file = paths.volatile_dir() / "bucket-proof.json"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    child = os.posix_spawn(
+        sys.executable,
+        own_program("bucket-proof"),
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_OPEN, 1, str(file), flags, 0o600)],
+        setsigmask=(),
+    )
+    while child not in _reap():
+        if signal.sigtimedwait(_TOLD_TO_END, _PROOF_POLL_SECONDS) is not None:
+            return None
+    return parse_object(file.read_text()) or {
+        "error": "the proof ended without an answer; its reason is on standard error"
+    }
 
 
 def _answers() -> bool:

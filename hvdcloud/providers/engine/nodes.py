@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from hvdcloud.checks import Finding
 from hvdcloud.cluster.model import (
     LABEL_CLUSTER,
     LABEL_MANAGED_BY,
@@ -24,7 +25,7 @@ from hvdcloud.errors import NodeError
 from hvdcloud.json_values import parse_object
 from hvdcloud.node.mesh.host_key import is_host_key
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import NodeProgress, OnProgress, Problem, Stage
+from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.visible import log_of
@@ -87,7 +88,7 @@ class EngineNodes:
             others=tuple((ClusterObject(kind, each["Name"]), each["Labels"]) for kind, each in found),
         )
 
-    def names_taken(self, spec: ClusterSpec, indices: Sequence[int]) -> list[Problem]:
+    def names_taken(self, spec: ClusterSpec, indices: Sequence[int]) -> list[Finding]:
         """A problem for each of these nodes' names that a container has already."""
         names = {spec.node_name(index) for index in indices}
         return [

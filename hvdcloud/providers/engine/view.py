@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hvdcloud.checks import Finding, failed
 from hvdcloud.cluster.model import (
     LABEL_CLUSTER,
     LABEL_ID,
@@ -26,7 +27,6 @@ from hvdcloud.cluster.model import (
 from hvdcloud.engine import says_disk_full
 from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
 from hvdcloud.json_values import whole_number
-from hvdcloud.providers.base import Problem
 from hvdcloud.providers.engine.gpus import TOOLKIT_HINT
 
 # A container's label may hold any text, so the whole bucket URL and image reference fit; Compute Engine's cannot.
@@ -113,14 +113,14 @@ def node_of(container: dict[str, Any]) -> Node:
     )
 
 
-def name_taken(name: str, labels: Mapping[str, str] | None, spec: ClusterSpec) -> Problem:
+def name_taken(name: str, labels: Mapping[str, str] | None, spec: ClusterSpec) -> Finding:
     labels = labels or {}
     if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
         message = f"cluster {spec.name} exists already (container {name}, made by {labels.get(LABEL_OWNER, '?')})"
         hint = f"hvdcloud status --name {spec.name} shows it; hvdcloud down --name {spec.name} deletes it"
-        return Problem(message=message, hint=hint)
+        return failed(message, hint=hint)
     message = f"the name {name} is taken by a container that is not hvdcloud's"
-    return Problem(message=message, hint=f"take another --name, or delete it: docker rm -f {name}")
+    return failed(message, hint=f"take another --name, or delete it: docker rm -f {name}")
 
 
 def engine_refused(what: str, error: Any) -> HvdcloudError:

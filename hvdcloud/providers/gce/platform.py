@@ -7,9 +7,10 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from hvdcloud.checks import Finding, warning
 from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.google.registry_hosts import registry_region
-from hvdcloud.providers.base import Gpu, Problem
+from hvdcloud.providers.base import Gpu
 from hvdcloud.providers.gce.capacity import candidates, preflight
 from hvdcloud.providers.gce.capacity import offers as market
 from hvdcloud.providers.gce.money import catalog, prices, transfer
@@ -87,15 +88,15 @@ class GcePlatform:
         gce = type(self._config.gce).model_fields.keys()
         return {"limits": {"idle", "max_run_duration", "max_cost"}, "gce": gce}
 
-    def device_mismatch(self) -> Problem | None:
+    def device_mismatch(self) -> Finding | None:
         """By image.device and the nodes' GPU."""
         device, gpu = self._config.image.device, self.gpu()
         if device == "cpu" and gpu is not None:
             message = "image.device is cpu: the nodes' GPUs would be paid for and not used"
-            return Problem(message=message, hint="image.device: cuda uses them, gce.gpu: null drops them")
+            return warning(message, hint="image.device: cuda uses them, gce.gpu: null drops them")
         if device == "cuda" and gpu is None:
             message = "image.device is cuda, but the nodes have no GPU"
-            return Problem(message=message, hint="gce.gpu adds one, image.device: cpu is a small image")
+            return warning(message, hint="gce.gpu adds one, image.device: cpu is a small image")
         return None
 
     def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:

@@ -9,12 +9,13 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from hvdcloud.checks import first_of
 from hvdcloud.cluster.model import LABEL_CLUSTER, Cluster, ClusterSpec, Leftover, Node, Plan, Request
-from hvdcloud.errors import HvdcloudError, TeardownError
+from hvdcloud.errors import TeardownError
 from hvdcloud.google.errors import explained
 from hvdcloud.google.grants import settled_at
 from hvdcloud.google.registry_hosts import registry_region
-from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Problem, UnseenError, ignore_progress
+from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, UnseenError, ignore_progress
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.preflight import VM_IMAGE_FAMILY, Preflight, image_path, preflight
@@ -60,20 +61,6 @@ class GceProvider:
 
     # --- planning -------------------------------------------------------------------------------------------------
 
-    def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
-        """Settings that contradict each other, names that are taken, quotas, permissions."""
-        problems: list[Problem] = []
-        if not spec.bucket.startswith("gs://"):
-            message = f"the bucket {spec.bucket} is a folder of this machine, which VMs cannot reach"
-            hint = "set checkpoints.bucket to gs://BUCKET[/PREFIX]; terraform output names yours"
-            problems.append(Problem(message=message, hint=hint))
-        try:
-            if self._config.ssh.source == ssh_access.IAP:
-                ssh_access.check_gcloud()
-            return [*problems, *self._preflight(spec).problems]
-        except HvdcloudError as error:
-            return [*problems, Problem.of(error)]
-
     def _preflight(self, spec: ClusterSpec) -> Preflight:
         """What the API says of a cluster like this one: asked again only after a problem, or after `create`."""
         key = (spec.name, spec.nodes)
@@ -92,8 +79,8 @@ class GceProvider:
         """
         settings = self._limited(spec)
         problems, zones, notices, vm_image = self._preflight(spec)
-        if not zones or not vm_image:
-            raise problems[0].error(problems[0].message, hint=problems[0].hint)
+        if problems:
+            raise first_of(problems).as_error()
         offers, unpaid = budget.paid_zones(settings, zones, nodes=spec.nodes)
         zones = [offer.zone for offer in offers]
         collection = f"/compute/v1/projects/{settings.project}"

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from hvdcloud.checks import Finding, failed
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.node.data.sets import MOUNTED
-from hvdcloud.providers.base import Problem
 
 
 def mounts(spec: ClusterSpec) -> Mapping[str, str]:
@@ -16,13 +16,13 @@ def mounts(spec: ClusterSpec) -> Mapping[str, str]:
     return {f"{MOUNTED}/{name}": str(each.folder) for name, each in spec.data.items() if each.folder is not None}
 
 
-def problems(spec: ClusterSpec) -> list[Problem]:
+def problems(spec: ClusterSpec) -> list[Finding]:
     """The folders that cannot be mounted: the engine, which may be root's, would be less strict."""
     found = []
     for name, each in spec.data.items():
         if each.folder is not None and (why := _unreadable(each.folder)):
             message = f"the folder of data set {name}, {each.folder}, {why}"
-            found.append(Problem(message=message, hint=f"put the files there, or name another folder in data.{name}"))
+            found.append(failed(message, hint=f"put the files there, or name another folder in data.{name}"))
     return found
 
 

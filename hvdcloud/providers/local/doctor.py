@@ -1,4 +1,4 @@
-"""What `hvdcloud doctor` looks at before containers are made."""
+"""What is checked before containers are made."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from hvdcloud.checks import Check, Finding, existing, failed, fine, unwritable, warning
+from hvdcloud.checks import Check, Finding, Severity, existing, failed, fine, first_of, unwritable, warning
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
-from hvdcloud.errors import UsageError
-from hvdcloud.providers.base import as_finding
 from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.gpu_lock import list_holders
 from hvdcloud.providers.engine.gpus import Wish, access, choose, users
@@ -29,17 +27,18 @@ _RANK_GB = 0.5
 
 
 def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
-    """The check `engine`, on which some of these depend, is everybody's."""
+    """Those of the project and of this machine, among them `engine`, are everybody's."""
     slots, wish = config.run.slots_per_node or 1, config.local.gpus
     ranks = wish if isinstance(wish, int) and not config.run.slots_per_node else slots * spec.nodes
+    see = ("engine",)
     found = [
-        Check(name="name", run=lambda: _name(spec), needs=("engine",)),
-        Check(name="machine", run=lambda: _machine(spec, ranks=ranks), needs=("engine",), early=True),
-        Check(name="bucket", run=lambda: _bucket(spec.bucket), early=True),
-        *([Check(name="data", run=lambda: _folders(spec), early=True)] if data.mounts(spec) else []),
+        Check(name="name", run=lambda: _name(spec), see=see),
+        Check(name="machine", run=lambda: _machine(spec, ranks=ranks), severity=Severity.WARNS, see=see),
+        Check(name="bucket", run=lambda: _bucket(spec.bucket)),
+        *([Check(name="data", run=lambda: _folders(spec))] if data.mounts(spec) else []),
     ]
     if wish is not None:
-        found.insert(2, Check(name="GPUs", run=lambda: _gpus(spec, wish), needs=("engine",)))
+        found.insert(2, Check(name="GPUs", run=lambda: _gpus(spec, wish), see=see))
     return found
 
 
@@ -53,7 +52,7 @@ def _name(spec: ClusterSpec) -> Finding:
             if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
                 message = f"the cluster {spec.name} exists already, made by {labels.get(LABEL_OWNER, 'another user')}"
                 return warning(message, hint=problem.hint)
-            return as_finding([problem])
+            return problem
     return fine(f"no container is called {spec.node_name(0)}")
 
 
@@ -96,7 +95,6 @@ def _bucket(url: str) -> Finding:
         return failed(
             f"the bucket's folder {folder} cannot be made or written: {why}",
             hint="name another one in checkpoints.bucket, or with --bucket",
-            error=UsageError,
         )
     free = shutil.disk_usage(existing(folder)).free / 1e9
     if free < 1:
@@ -107,7 +105,7 @@ def _bucket(url: str) -> Finding:
 def _folders(spec: ClusterSpec) -> Finding:
     """Whether the folders with data can be mounted."""
     if problems := data.problems(spec):
-        return as_finding(problems)
+        return first_of(problems)
     return fine(f"{counted(len(data.mounts(spec)), 'folder')} of data to mount")
 
 

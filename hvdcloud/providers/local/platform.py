@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
-from hvdcloud.providers.base import Gpu, Problem
+from hvdcloud.checks import Finding, failed, warning
+from hvdcloud.providers.base import Gpu
 from hvdcloud.providers.engine.platform import EnginePlatform
 from hvdcloud.providers.local.provider import LocalProvider
 
@@ -24,13 +25,7 @@ class LocalPlatform(EnginePlatform):
         """The provider on the engine of `DOCKER_HOST` or the current context. Raises NodeError: none answers."""
         from hvdcloud import engine
 
-        mismatch = self.device_mismatch()
-        return LocalProvider(
-            engine.connect(),
-            idle_seconds=self._config.limits.idle,
-            gpus=self._config.local.gpus,
-            refusal=mismatch if self._config.image.device == "cuda" else None,
-        )
+        return LocalProvider(engine.connect(), idle_seconds=self._config.limits.idle, gpus=self._config.local.gpus)
 
     def checks(self, spec: ClusterSpec) -> Sequence[Check]:
         """Names, room, GPUs and the bucket."""
@@ -52,15 +47,13 @@ class LocalPlatform(EnginePlatform):
         """What a container is made with."""
         return {"limits": {"idle"}, "local": {"gpus"}}
 
-    def device_mismatch(self) -> Problem | None:
+    def device_mismatch(self) -> Finding | None:
         """By image.device and local.gpus."""
         device, wish = self._config.image.device, self._config.local.gpus
         if device == "cpu" and wish is not None:
             message = "image.device is cpu: the nodes would hold this machine's GPUs and not use them"
-            return Problem(message=message, hint="image.device: cuda uses them, local.gpus: null leaves them alone")
+            return warning(message, hint="image.device: cuda uses them, local.gpus: null leaves them alone")
         if device == "cuda" and wish is None:
             message = "image.device is cuda, but the nodes have no GPU: local.gpus is null"
-            return Problem(
-                message=message, hint="local.gpus: all gives them this machine's; image.device: cpu needs none"
-            )
+            return failed(message, hint="local.gpus: all gives them this machine's; image.device: cpu needs none")
         return None

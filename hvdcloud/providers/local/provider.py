@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, SSH_PORT, Cluster, ClusterSpec, Leftover, Node, NodeState, Plan
-from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, UsageError
+from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Problem, ignore_progress
+from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, ignore_progress
 from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.containers import Maker
 from hvdcloud.providers.engine.gpu_lock import assign_gpus
 from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.engine.provider import EngineProvider
 from hvdcloud.providers.engine.requests import node_index, with_gpus
-from hvdcloud.providers.local import data
 from hvdcloud.providers.local import requests as plan_of
 
 if TYPE_CHECKING:
@@ -45,39 +44,20 @@ class LocalProvider(EngineProvider):
         *,
         idle_seconds: float | None = None,
         gpus: Wish | None = None,
-        refusal: Problem | None = None,
     ) -> None:
         """Nothing is asked yet.
 
         Args:
             idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
             gpus: what the nodes get of this machine's; None: they get none.
-            refusal: why the configuration alone rules nodes out.
         """
         self._client = client
         self._api = client.api
         self._nodes = EngineNodes(client.api)
         self._idle_seconds = idle_seconds
         self._gpus = gpus
-        self._refusal = refusal
 
     # --- planning -------------------------------------------------------------------------------------------------
-
-    def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
-        """A name that is taken, GPUs that are not available, an image or a folder with data that is missing."""
-        from hvdcloud.image.engine_stream import inspected
-
-        problems = [] if self._refusal is None else [self._refusal]
-        problems += self._nodes.names_taken(spec, range(spec.nodes))
-        try:
-            self._device_requests(spec, range(spec.nodes))
-        except HvdcloudError as error:
-            problems.append(Problem.of(error))
-        # A list of images takes the engine longer the more it has, whatever is asked for.
-        if inspected(self._api, spec.image) is None:
-            message = f"image {spec.image} is not on this engine"
-            problems.append(Problem(message=message, hint="hvdcloud build", error=ImageError))
-        return [*problems, *data.problems(spec)]
 
     def plan(self, spec: ClusterSpec) -> Plan:
         """One network and a container for each node. Running them costs nothing.

@@ -1,14 +1,12 @@
-"""What `hvdcloud doctor` looks at on each host."""
+"""What is checked on each host before it gets a node."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hvdcloud.checks import Check, Finding, fine
+from hvdcloud.checks import Check, Finding, failed, fine, first_of
 from hvdcloud.errors import HvdcloudError
-from hvdcloud.providers.base import as_finding
-from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.hosts import Host, Hosts, settled
 from hvdcloud.providers.ssh.preflight import Examiner
 from hvdcloud.units import counted, size
@@ -22,17 +20,18 @@ def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     """One for each host that would have a node."""
     hosts = Hosts(config.ssh.hosts[: spec.nodes])
     examiner = Examiner(hosts, idle_seconds=None)
+    engines: dict[str, Host] = {}
 
     def check(host: Host) -> Check:
-        return Check(name=f"host {host.name}", run=lambda: _host(examiner, host, spec))
+        return Check(name=f"host {host.name}", run=lambda: _host(examiner, host, spec, engines))
 
     return [check(host) for host in hosts.all]
 
 
-def _host(examiner: Examiner, host: Host, spec: ClusterSpec) -> Finding:
-    """Whether it could have its node, and what it has."""
+def _host(examiner: Examiner, host: Host, spec: ClusterSpec, engines: dict[str, Host]) -> Finding:
+    """Whether it could have its node, and what it has; `engines`: of the hosts that have answered, by id."""
     try:
-        found = settled(lambda asked: _examined(examiner, asked, spec), host)
+        found = settled(lambda asked: _examined(examiner, asked, spec, engines), host)
     finally:
         host.connection.close()
     if isinstance(found, HvdcloudError):
@@ -40,11 +39,13 @@ def _host(examiner: Examiner, host: Host, spec: ClusterSpec) -> Finding:
     return found
 
 
-def _examined(examiner: Examiner, host: Host, spec: ClusterSpec) -> Finding:
-    image = images.image_here(spec.image) if spec.image and not images.is_at_registry(spec.image) else None
-    if problems := examiner.problems_of(host, spec, image):
-        return as_finding(problems)
+def _examined(examiner: Examiner, host: Host, spec: ClusterSpec, engines: dict[str, Host]) -> Finding:
+    if problems := examiner.problems_of(host, spec):
+        return first_of(problems)
     info, facts = host.api.info(), host.facts(ask_gpus=host.config.gpus is not None)
+    if (engine := str(info.get("ID") or "")) and (other := engines.setdefault(engine, host)) is not host:
+        message = f"{host.name} and {other.name} in ssh.hosts are the same machine"
+        return failed(message, hint=f"take {host.name} out, or use fewer --nodes")
     parts = [
         f"Docker {info.get('ServerVersion', '?')}",
         counted(int(info.get("NCPU", 0)), "core"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
-from hvdcloud.providers.base import Gpu, Problem
+from hvdcloud.checks import Finding, warning
+from hvdcloud.providers.base import Gpu
 from hvdcloud.providers.engine.platform import EnginePlatform
 from hvdcloud.providers.ssh.provider import SshProvider
 
@@ -26,12 +27,10 @@ class SshPlatform(EnginePlatform):
 
     def connect(self, *, on_retry: Callable[[str], None]) -> SshProvider:
         """The provider; no host is asked yet."""
-        mismatch = self.device_mismatch()
         return SshProvider(
             self._config.ssh,
             idle_seconds=self._config.limits.idle,
             longest_seconds=self._config.limits.max_run_duration,
-            refusal=mismatch if self._config.image.device == "cuda" else None,
         )
 
     def checks(self, spec: ClusterSpec) -> Sequence[Check]:
@@ -52,11 +51,11 @@ class SshPlatform(EnginePlatform):
         """The limits that containers keep by themselves."""
         return {"limits": {"idle", "max_run_duration"}}
 
-    def device_mismatch(self) -> Problem | None:
+    def device_mismatch(self) -> Finding | None:
         """GPUs that nodes would hold, while the image does not use them."""
         if self._config.image.device == "cpu" and any(host.gpus is not None for host in self._config.ssh.hosts):
-            return Problem(
-                message="image.device is cpu: the nodes would hold GPUs of the hosts and not use them",
+            return warning(
+                "image.device is cpu: the nodes would hold GPUs of the hosts and not use them",
                 hint="image.device: cuda uses them; without gpus in ssh.hosts they are left alone",
             )
         return None

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hvdcloud.checks import Finding, failure
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.errors import CapacityError, HvdcloudError, ImageError, NodeError, UsageError
+from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
 from hvdcloud.image.engine_stream import inspected
-from hvdcloud.providers.base import Problem
 from hvdcloud.providers.engine.gpu_lock import assign_gpus
 from hvdcloud.providers.engine.gpus import GpuShare
 from hvdcloud.providers.engine.nodes import OURS, EngineNodes
@@ -33,68 +33,22 @@ class Examiner:
         self._idle_seconds = idle_seconds
         self._longest_seconds = longest_seconds
 
-    def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
-        """Why the first `spec.nodes` hosts cannot have their nodes; all of it."""
-        found: list[Problem] = []
-        image: dict[str, Any] | None = None
-        if not images.is_at_registry(spec.image):
-            image = images.image_here(spec.image)
-            if image is None:
-                message = f"image {spec.image} is not on this machine's engine"
-                found.append(Problem(message=message, hint="hvdcloud build", error=ImageError))
-        chosen = self._hosts.all[: spec.nodes]
-        results = self._hosts.each(
-            lambda host: self.problems_of(host, spec, image, node=host in chosen), only_reads=True
-        )
-        for host, result in zip(self._hosts.all, results.values(), strict=True):
-            if not isinstance(result, HvdcloudError):
-                found += result
-            elif host in chosen:
-                # Of the others it only matters whether they have a cluster of this name.
-                found.append(Problem.of(result))
-        return [*found, *self._same_machine(chosen, results)]
-
-    def problems_of(
-        self, host: Host, spec: ClusterSpec, image: Mapping[str, Any] | None, *, node: bool = True
-    ) -> Sequence[Problem]:
-        """Why this host cannot have a node; `image`: as this machine's engine describes it, if it has it.
-
-        Args:
-            node: it will have one; else only names are looked at.
-        """
+    def problems_of(self, host: Host, spec: ClusterSpec) -> Sequence[Finding]:
+        """Why this host cannot have a node, as far as that does not depend on the image."""
         nodes = EngineNodes(host.api)
         found = [
             replace(problem, message=f"{host.name}: {problem.message}")
             for problem in nodes.names_taken(spec, range(spec.nodes))
         ]
-        if not node:
-            return found
         info = host.api.info()
-        found += [Problem.of(error) for error in unfit(host, info, image)]
+        found += [failure(error) for error in unfit(host, info, None)]
         facts = host.facts(ask_gpus=host.config.gpus is not None)
         if facts.address is None:
-            found.append(Problem.of(_no_address(host)))
-        if image is not None and (error := no_room(host, image, facts)) and not _has(host, spec.image, image):
-            found.append(Problem.of(error))
+            found.append(failure(_no_address(host)))
         try:
             self.gpus(host, facts)
         except HvdcloudError as error:
-            found.append(Problem.of(error))
-        return found
-
-    def _same_machine(self, chosen: Sequence[Host], results: Mapping[str, object]) -> Sequence[Problem]:
-        """Two names of one machine, by its engine's id."""
-        reached = [host for host in chosen if not isinstance(results[host.name], HvdcloudError)]
-        ids = self._hosts.each(lambda host: str(host.api.info().get("ID", "")), reached, only_reads=True)
-        first: dict[str, str] = {}
-        found = []
-        for name, engine_id in ids.items():
-            if not isinstance(engine_id, str) or not engine_id:
-                continue
-            if engine_id in first:
-                message = f"{first[engine_id]} and {name} in ssh.hosts are the same machine"
-                found.append(Problem(message=message, hint=f"take {name} out, or use fewer --nodes"))
-            first.setdefault(engine_id, name)
+            found.append(failure(error))
         return found
 
     def requests(self, spec: ClusterSpec, placed: Mapping[int, Host]) -> Sequence[HostRequest]:
@@ -103,13 +57,18 @@ class Examiner:
         Raises HvdcloudError: of the first host that does not answer or lacks something; its details name the others.
         """
         index = {host.name: number for number, host in placed.items()}
+        image = None if images.is_at_registry(spec.image) else images.image_here(spec.image)
         found = self._hosts.require(
-            lambda host: self._request(spec, index[host.name], host), [*placed.values()], only_reads=True
+            lambda host: self._request(spec, index[host.name], host, image), [*placed.values()], only_reads=True
         )
         return [*found.values()]
 
-    def _request(self, spec: ClusterSpec, index: int, host: Host) -> HostRequest:
+    def _request(self, spec: ClusterSpec, index: int, host: Host, image: Mapping[str, Any] | None) -> HostRequest:
+        for error in unfit(host, host.api.info(), image):
+            raise error
         facts = host.facts(ask_gpus=host.config.gpus is not None)
+        if image is not None and (full := no_room(host, image, facts)) and not _has(host, spec.image, image):
+            raise full
         if facts.address is None:
             raise _no_address(host)
         ours = [each["Labels"] or {} for each in host.api.containers(all=True, filters={"label": OURS})]

@@ -24,7 +24,7 @@ from hvdcloud.cluster.model import (
 )
 from hvdcloud.errors import CapacityError, HvdcloudError, first_of
 from hvdcloud.json_values import whole_number
-from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Problem, UnseenError, ignore_progress
+from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, UnseenError, ignore_progress
 from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.containers import MadeContainer, Maker
 from hvdcloud.providers.engine.gpu_lock import claim
@@ -59,29 +59,21 @@ class SshProvider(EngineProvider):
         *,
         idle_seconds: float | None = None,
         longest_seconds: float | None = None,
-        refusal: Problem | None = None,
     ) -> None:
         """Nothing is asked yet.
 
         Args:
             idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
             longest_seconds: after which they end themselves in any case; None: never.
-            refusal: why the configuration alone rules nodes out.
         """
         self._hosts = Hosts(config.hosts)
         self._examiner = Examiner(self._hosts, idle_seconds=idle_seconds, longest_seconds=longest_seconds)
-        self._refusal = refusal
 
     def close(self) -> None:
         """End the connections to all hosts."""
         self._hosts.close()
 
     # --- planning -------------------------------------------------------------------------------------------------
-
-    def preflight(self, spec: ClusterSpec) -> Sequence[Problem]:
-        """What is wrong with each host, all at once: it is down, its key unknown, no engine, no right, and so on."""
-        problems = [] if self._refusal is None else [self._refusal]
-        return [*problems, *self._examiner.problems(spec)]
 
     def plan(self, spec: ClusterSpec) -> Plan:
         """A container for each node, on the first hosts. Running them costs nothing.

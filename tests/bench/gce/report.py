@@ -20,8 +20,7 @@ VERSION = 1
 
 STEPS: Mapping[str, tuple[str, str]] = {
     "up: is there a cluster of this name?": ("imported", "looked"),
-    "up: preflight": ("looked", "checked"),
-    "up: plan": ("checked", "planned"),
+    "up: plan": ("looked", "planned"),
     "up: create": ("planned", "created"),
     "up: wait until all are ready": ("created", "up"),
     "down: look": ("down-starts", "found"),

@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.providers.gce.doctor.node_rights import RECORDS
+from hvdcloud.providers.gce.ops.bucket_rights import RECORDS
 from tests.standins.http_server import Server
 from tests.standins.storage.errors import ApiError, invalid, not_found, not_implemented
 from tests.standins.storage.faults import Faults

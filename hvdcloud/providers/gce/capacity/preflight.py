@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, NamedTuple
 
+from hvdcloud.checks import Finding, failed, failure, warning
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY, ClusterSpec
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, UsageError
 from hvdcloud.google.error_rules import QUOTAS_PAGE
 from hvdcloud.google.registry_hosts import registry_region
-from hvdcloud.providers.base import Problem
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.capacity import candidates, quota
 from hvdcloud.providers.gce.capacity.candidates import Availability, zone_candidates
@@ -33,18 +33,10 @@ NAMES_CHECKED = 32
 PLACES_NAMED = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NameTaken(Problem):
-    """A VM has the name of one of our nodes already."""
-
-    by_this_cluster: bool
-    """It is a node of a cluster of this name, which exists already."""
-
-
 class Preflight(NamedTuple):
     """What was found."""
 
-    problems: list[Problem]
+    problems: list[Finding]
     """None of them: go."""
     zones: list[str]
     """Where to try, in order."""
@@ -64,17 +56,18 @@ class Outlook:
     """Why questions were not answered."""
     here: list[str]
     """The zones that have what a node needs, in the order to try."""
-    missing: list[Problem]
+    missing: list[Finding]
     """Why others do not."""
     closed: list[str]
     """What was left out of them, for the user."""
     roomy: list[str]
     """Those whose regions have quota for all nodes."""
-    short: list[Problem]
+    short: list[Finding]
     scarce: list[str]
     """What was left out of them for lack of quota, for the user."""
-    namesakes: list[NameTaken]
-    image: list[Problem]
+    namesakes: list[Finding]
+    """VMs that have our nodes' names; a warning: those of a cluster of this name."""
+    image: list[Finding]
 
 
 def preflight(
@@ -91,11 +84,7 @@ def preflight(
         return Preflight(problems, [], [], "")
     found = look_ahead(client, spec, settings, zones=zones)
     problems, notices = _failures(found.failures)
-    problems += [*found.namesakes, *found.missing, *found.short, *found.image]
-    notices += found.closed + found.scarce
-    for kind in kinds(settings, spec):
-        told = catalog.notices(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today)
-        notices += [notice.summary for notice in told if notice.summary not in notices]
+    problems += [*found.missing, *found.short, *found.image]
     image = image_path(found.answers["image"]) if found.answers["image"] else ""
     return Preflight(problems, found.roomy, notices, image)
 
@@ -134,37 +123,37 @@ def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, 
     )
 
 
-def wrong_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> list[Problem]:
+def wrong_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> list[Finding]:
     """Problems of the settings themselves; nothing is asked."""
     if problems := wrong_kinds(settings, today=today):
         return problems
     try:
         quota.needs(settings, nodes=spec.nodes)
     except UsageError as error:
-        return [Problem.of(error)]
+        return [failure(error)]
     return _not_on_demand(settings, spec)
 
 
-def no_account(settings: Settings) -> list[Problem]:
+def no_account(settings: Settings) -> list[Finding]:
     """Nodes get the project's default account only where that is written: in many projects it is an editor of
     everything, and so would be the job, with all that it imports."""
     if settings.service_account:
         return []
     message = "gce.service_account is not set: a job could do all that the project's default account may"
     hint = f"hvdcloud setup makes an account that may do little; or write gce.service_account: {DEFAULT_ACCOUNT}"
-    return [Problem(message=message, hint=hint)]
+    return [failed(message, hint=hint)]
 
 
-def _not_on_demand(settings: Settings, spec: ClusterSpec) -> list[Problem]:
+def _not_on_demand(settings: Settings, spec: ClusterSpec) -> list[Finding]:
     """Nodes that are to be on demand and are available as Spot VMs alone."""
     return [
-        Problem(message=f"{kind.machine_type} is available as a Spot VM only", hint="write gce.spot: all")
+        failed(f"{kind.machine_type} is available as a Spot VM only", hint="write gce.spot: all")
         for kind in kinds(settings, spec)
         if catalog.machine(kind.machine_type).spot_only and not kind.spot
     ]
 
 
-def wrong_kinds(settings: Settings, *, today: date) -> list[Problem]:
+def wrong_kinds(settings: Settings, *, today: date) -> list[Finding]:
     """Why no VM of a configured kind can be made."""
     return catalog.check(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
 
@@ -188,17 +177,17 @@ def _asked_for(settings: Settings, spec: ClusterSpec) -> tuple[list[str], list[s
     return list(dict.fromkeys(machines)), list(dict.fromkeys(gpus))
 
 
-def _failures(failures: Mapping[str, HvdcloudError]) -> tuple[list[Problem], list[str]]:
+def _failures(failures: Mapping[str, HvdcloudError]) -> tuple[list[Finding], list[str]]:
     """No permission is a problem, once; so is an image that cannot be found. The rest is left for `up` to find out."""
     final = [error for what, error in failures.items() if isinstance(error, CredentialsError) or what == "image"]
-    serious = {error.hint: Problem.of(error) for error in final}
+    serious = {error.hint: failure(error) for error in final}
     passing = [error.message for error in failures.values() if error.hint not in serious]
     return list(serious.values()), passing
 
 
 def _zones(
     available: Availability, spec: ClusterSpec, settings: Settings, places: Sequence[str], *, chosen: bool
-) -> tuple[list[str], list[Problem], list[str]]:
+) -> tuple[list[str], list[Finding], list[str]]:
     """The zones that have what a node needs; why others of the user's own choice have not; what was left out.
 
     Args:
@@ -216,20 +205,20 @@ def _zones(
     if regions is not None and not regions:
         network = network_path(settings).rpartition("/")[2]
         message = f"network {network} has no subnetwork {settings.subnetwork} in any region"
-        return [], [Problem(message=message, hint="hvdcloud setup makes them; or correct gce.subnetwork")], []
+        return [], [failed(message, hint="hvdcloud setup makes them; or correct gce.subnetwork")], []
     if chosen and not places:
         there = f"regions {_some(sorted(regions or ()))}" if len(regions or ()) > 1 else "region"
-        problem = Problem(message=f"no zone of gce.zones is in gce.subnetwork's {there}", hint="correct one of the two")
+        problem = failed(f"no zone of gce.zones is in gce.subnetwork's {there}", hint="correct one of the two")
         return [], [problem], []
     everywhere = available.zones(places, machines=machines, gpus=gpus)
     everywhere = [zone for zone in everywhere if regions is None or region_of(zone) in regions]
     if chosen:
         hint = f"zones that have it: {_some(sorted(everywhere))}" if everywhere else "take another GPU or machine type"
         wrong = [reason for zone, reason in lacks.items() if zone not in down]
-        problems = [Problem(message=f"gce.zones: {reason}", hint=hint) for reason in wrong]
+        problems = [failed(f"gce.zones: {reason}", hint=hint) for reason in wrong]
         closed = ", ".join(down.values())
         if closed and not known:
-            problems.append(Problem(message=f"gce.zones: {closed}", hint=hint, error=CapacityError))
+            problems.append(failed(f"gce.zones: {closed}", hint=hint, error=CapacityError))
         return known, problems, [f"left out: {closed}"] if closed else []
     # Zones that are newer than the catalogue; without an answer about the machine types nothing is known of them.
     if available.machine_zones is not None:
@@ -239,12 +228,12 @@ def _zones(
     where = f" of the {counted(len(regions), 'region')} with gce.subnetwork" if regions else ""
     message = f"no zone{where} has {needed_of_zone(settings, spec)}"
     hint = "take another GPU or machine type"
-    return [], [Problem(message=message, hint=hint, error=CapacityError)], []
+    return [], [failed(message, hint=hint, error=CapacityError)], []
 
 
 def _quotas(
     available: Availability, spec: ClusterSpec, settings: Settings, zones: Sequence[str]
-) -> tuple[list[str], list[Problem], list[str]]:
+) -> tuple[list[str], list[Finding], list[str]]:
     """The zones whose regions have room for all nodes; why none has; what was left out."""
     short = {
         region: available.shortfalls(settings, nodes=spec.nodes, region=region)
@@ -255,13 +244,13 @@ def _quotas(
     if everywhere:
         reason = ", ".join(map(_shortfall, everywhere.values()))
         message = f"project {settings.project} has no quota for {counted(spec.nodes, 'node')}: {reason}"
-        return [], [Problem(message=message, hint=hint, error=CapacityError)], []
+        return [], [failed(message, hint=hint, error=CapacityError)], []
     reasons = {region: ", ".join(map(_shortfall, found)) for region, found in short.items() if found}
     roomy = [zone for zone in zones if region_of(zone) not in reasons]
     lines = [f"{region}: {reason}" for region, reason in reasons.items()]
     if zones and not roomy:
         message = f"no region has quota for {counted(spec.nodes, 'node')}: {_some(lines, separator='; ')}"
-        return [], [Problem(message=message, hint=hint, error=CapacityError)], []
+        return [], [failed(message, hint=hint, error=CapacityError)], []
     return roomy, [], [f"left out for lack of quota: {_some(lines, separator='; ')}"] if lines else []
 
 
@@ -270,7 +259,7 @@ def _shortfall(short: quota.Shortfall) -> str:
     return f"{short.metric} {short.needed} needed, {free:g} of {short.limit:g} free"
 
 
-def _namesakes(answer: Aggregated | None, spec: ClusterSpec, zones: Sequence[str]) -> list[NameTaken]:
+def _namesakes(answer: Aggregated | None, spec: ClusterSpec, zones: Sequence[str]) -> list[Finding]:
     """VMs that have our nodes' names already: of a cluster of this name anywhere, of others where we would go."""
     found = answer.items if answer else []
     for vm in sorted(found, key=lambda vm: str(vm["name"])):
@@ -278,20 +267,20 @@ def _namesakes(answer: Aggregated | None, spec: ClusterSpec, zones: Sequence[str
         if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
             message = f"the cluster {spec.name} exists already ({vm['name']} in {zone})"
             hint = f"hvdcloud down --name {spec.name} deletes it; else take another --name"
-            return [NameTaken(message=message, hint=hint, by_this_cluster=True)]
+            return [warning(message, hint=hint)]
         if zone in zones:
             message = f"a VM {vm['name']} that is not hvdcloud's exists in {zone}"
             hint = "take another --name, or other gce.zones"
-            return [NameTaken(message=message, hint=hint, by_this_cluster=False)]
+            return [failed(message, hint=hint)]
     return []
 
 
-def _image(image: Mapping[str, Any] | None, settings: Settings) -> list[Problem]:
+def _image(image: Mapping[str, Any] | None, settings: Settings) -> list[Finding]:
     least = int((image or {}).get("diskSizeGb", 0))
     if settings.disk_gb >= least:
         return []
     message = f"gce.disk_gb: {settings.disk_gb} GB are less than the VM image's {least} GB"
-    return [Problem(message=message, hint=f"write gce.disk_gb: {max(least, 50)}")]
+    return [failed(message, hint=f"write gce.disk_gb: {max(least, 50)}")]
 
 
 def image_path(image: Mapping[str, Any]) -> str:

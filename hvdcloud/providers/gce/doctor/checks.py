@@ -1,17 +1,28 @@
-"""What `hvdcloud doctor` looks at before VMs are made. Nothing is changed by it, and nothing is asked twice."""
+"""What is checked before VMs are made. Nothing is changed by it, and nothing is asked twice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from hvdcloud.checks import Check, Finding, Once, failed, failure, fine, setup_hint, unknown, warning
-from hvdcloud.errors import CredentialsError, UsageError
+from hvdcloud.checks import (
+    Check,
+    Finding,
+    NoAnswerError,
+    Once,
+    Severity,
+    failed,
+    fine,
+    first_of,
+    setup_hint,
+    unknown,
+    warning,
+)
+from hvdcloud.errors import CredentialsError, NodeError, UsageError
 from hvdcloud.google.errors import ApiError, explained
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.base import as_finding
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.capacity import candidates, networks, quota
 from hvdcloud.providers.gce.capacity.preflight import (
@@ -25,7 +36,6 @@ from hvdcloud.providers.gce.capacity.preflight import (
 from hvdcloud.providers.gce.doctor import permissions
 from hvdcloud.providers.gce.doctor.bucket import check_bucket
 from hvdcloud.providers.gce.doctor.data import check_data
-from hvdcloud.providers.gce.doctor.node_rights import check_node_rights
 from hvdcloud.providers.gce.doctor.permissions import log_in
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
@@ -43,8 +53,22 @@ _SOMEWHERE = "192.0.2.1/32"
 
 
 def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
-    """Credentials first: what is checked with them comes after them."""
+    """What account and project allow, whether and where the nodes can be made, the bucket and the data sets."""
     return list(_Checks(config, spec).all())
+
+
+def _check(
+    name: str, run: Callable[[], Finding], severity: Severity = Severity.BLOCKS, *, see: tuple[str, ...] = ()
+) -> Check:
+    """A check that asks Google, whose silence proves nothing: planning and making nodes ask it again, and longer."""
+
+    def asked() -> Finding:
+        try:
+            return run()
+        except NodeError as error:
+            raise NoAnswerError(error.message, hint=error.hint, details=error.details) from error
+
+    return Check(name=name, run=asked, severity=severity, see=see)
 
 
 class _Checks:
@@ -58,31 +82,32 @@ class _Checks:
         self._spec = spec
         self._login = Once(lambda: log_in(config.gce))
         self._outlook = Once(self._look_ahead)
+        self._source = Once(lambda: ssh_access.caller_source(config.gce.ssh.source))
 
     def all(self) -> Iterator[Check]:
-        after_login = {"needs": ("credentials",)}
-        of_project: dict[str, Any] = {**after_login, "moot_without": ("project",)}
-        of_early = {**of_project, "early": True}
-        of_compute: dict[str, Any] = {**of_project, "explained_by": ("APIs", "permissions")}
-        yield Check(name="credentials", run=lambda: permissions.check_credentials(self._login), early=True)
-        yield Check(name="project", run=lambda: permissions.check_project(self._login()), needs=("credentials",))
-        yield Check(name="billing", run=lambda: permissions.check_billing(self._login()), **of_early)
-        yield Check(name="APIs", run=lambda: permissions.check_apis(self._login(), self._services()), **of_early)
-        yield Check(name="permissions", run=self._permissions, **of_early)
-        yield Check(name="service account", run=self._service_account, **of_compute, early=True)
-        yield Check(name="node rights", run=self._node_rights, **of_compute, early=True)
-        # The first of them needs no answer, and without it the others make no sense.
-        yield Check(name="machine", run=self._machine)
-        of_machine = {**of_compute, "needs": ("credentials", "machine")}
-        yield Check(name="zones", run=self._zones, **of_machine)
-        yield Check(name="quota", run=self._quota, **of_machine)
-        yield Check(name="name", run=self._name, **of_machine)
-        yield Check(name="VM image", run=self._vm_image, **of_machine)
-        yield Check(name="network", run=self._network, **of_compute)
-        yield Check(name="SSH", run=self._ssh, **of_compute)
-        yield Check(name="bucket", run=self._bucket, needs=("credentials",), early=True)
+        login = ("credentials",)
+        project = (*login, "project")
+        compute = (*project, "APIs", "permissions")
+        machine = ("machine", *compute)
+        # What `testIamPermissions` says is no proof: a grant with a condition does not show there, nor does a new one.
+        account = Severity.WARNS if self._config.service_account else Severity.BLOCKS
+        yield _check("credentials", lambda: permissions.check_credentials(self._login))
+        yield _check("project", lambda: permissions.check_project(self._login()), see=login)
+        yield _check("billing", lambda: permissions.check_billing(self._login()), see=project)
+        yield _check("APIs", lambda: permissions.check_apis(self._login(), self._services()), see=project)
+        yield _check("permissions", self._permissions, Severity.WARNS, see=project)
+        yield _check("service account", self._service_account, account, see=compute)
+        yield _check("machine", self._machine)
+        yield _check("zones", self._zones, see=machine)
+        yield _check("quota", self._quota, see=machine)
+        yield _check("name", self._name, see=machine)
+        yield _check("VM image", self._vm_image, see=machine)
+        yield _check("network", self._network, see=compute)
+        yield _check("SSH", self._ssh)
+        yield _check("firewall", self._firewall, Severity.WARNS, see=("SSH", *compute))
+        yield _check("bucket", self._bucket, see=login)
         if self._data:
-            yield Check(name="data", run=self._data_sets, needs=("credentials",), early=True)
+            yield _check("data", self._data_sets, see=login)
 
     # --- what we may do -------------------------------------------------------------------------------------------
 
@@ -100,20 +125,8 @@ class _Checks:
     def _service_account(self) -> Finding:
         account = self._config.service_account
         if account is None:
-            return as_finding(no_account(self._settings(project="none")))
+            return no_account(self._settings(project="none"))[0]
         return permissions.check_service_account(self._login(), account=account, setup=setup_hint())
-
-    def _node_rights(self) -> Finding:
-        if self._config.service_account is None:
-            return unknown("not checked: see service account")
-        return check_node_rights(
-            self._login(),
-            account=self._config.service_account,
-            repository=self._repository,
-            bucket=self._spec.bucket,
-            data=[data.source for data in self._data.values()],
-            setup=setup_hint(),
-        )
 
     # --- machines -------------------------------------------------------------------------------------------------
 
@@ -122,7 +135,7 @@ class _Checks:
         settings = self._settings(project="none")
         problems = wrong_settings(self._spec, settings, today=today)
         if problems:
-            return as_finding(problems)
+            return first_of(problems)
         nodes = kinds(settings, self._spec)
         message = _described(nodes[0])
         if len(nodes) > 1:
@@ -135,11 +148,9 @@ class _Checks:
         return fine(message)
 
     def _zones(self) -> Finding:
-        found = self._outlook()
-        if trouble := self._trouble(found, "zones", "machine_types", "gpu_types"):
-            return trouble
+        found = self._told("zones", "machine_types", "gpu_types")
         if found.missing:
-            return as_finding(found.missing)
+            return first_of(found.missing)
         what = needed_of_zone(self._settings(), self._spec)
         message = f"{_listed(found.here)} {'has' if len(found.here) == 1 else 'have'} {what}"
         if found.closed:
@@ -147,13 +158,11 @@ class _Checks:
         return fine(message)
 
     def _quota(self) -> Finding:
-        found = self._outlook()
-        if trouble := self._trouble(found, "project", "regions"):
-            return trouble
+        found = self._told("project", "regions")
         if not found.here:
             return unknown("not checked: no zones")
         if found.short:
-            return as_finding(found.short)
+            return first_of(found.short)
         regions = list(dict.fromkeys(map(region_of, found.roomy)))
         message = f"room for {counted(self._spec.nodes, 'node')} in {_listed(regions)}: {self._needs(found)}"
         if found.scarce:
@@ -176,68 +185,60 @@ class _Checks:
         return said or "the API names no limit"
 
     def _name(self) -> Finding:
-        found = self._outlook()
-        if trouble := self._trouble(found, "namesakes"):
-            return trouble
-        if found.namesakes and found.namesakes[0].by_this_cluster:
-            return warning(found.namesakes[0].message, hint=found.namesakes[0].hint)
-        return as_finding(found.namesakes) if found.namesakes else fine(f"no VM is called {self._spec.node_name(0)}")
+        found = self._told("namesakes")
+        return found.namesakes[0] if found.namesakes else fine(f"no VM is called {self._spec.node_name(0)}")
 
     def _vm_image(self) -> Finding:
-        found = self._outlook()
-        if trouble := self._trouble(found, "image"):
-            return trouble
+        found = self._told("image")
         if found.image:
-            return as_finding(found.image)
+            return first_of(found.image)
         return fine(f"{(found.answers['image'] or {}).get('name')}, on a disk of {self._config.disk_gb} GB")
 
     # --- networks -------------------------------------------------------------------------------------------------
 
     def _network(self) -> Finding:
-        settings, compute, client = self._settings(), self._login().compute(), self._login().client()
+        settings, login = self._settings(), self._login()
         path = request.network_path(settings)
-        name = path.rpartition("/")[2]
-        network = _there(compute.read, path, f"network {name}", "network")
-        if settings.subnetwork is None:
-            if network.get("autoCreateSubnetworks") is False:
-                hint = "name one of its subnetworks in gce.subnetwork"
-                return failed(f"network {name} makes no subnetworks by itself", hint=hint, error=UsageError)
-            said = f"{name}, with a subnetwork in every region"
-        elif own_name := settings.subnetwork_name:
-            with explained(f"look for the subnetworks {own_name}"):
-                found = networks.subnetworks(client, settings)
-            if not found:
-                hint = f"{setup_hint()}; or correct gce.subnetwork"
-                raise UsageError(f"network {name} has no subnetwork {own_name} in any region", hint=hint)
-            regions = [f"{last_segment(each['region'])} {each.get('ipCidrRange', '')}".rstrip() for each in found]
-            said = f"{name}, subnetwork {own_name} in {_listed(sorted(regions))}"
-        else:
-            path = request.subnetwork_path(settings, settings.subnetwork_region or "")
-            one = _there(compute.read, path, f"subnetwork {last_segment(path)}", "subnetwork")
-            said = f"{name}, subnetwork {one['name']} {one.get('ipCidrRange', '')}".rstrip()
-        return fine(said)
+        name, own_name = last_segment(path), settings.subnetwork
+        what, key = f"network {name} ({path})", "network"
+        try:
+            network = login.compute().read(path)
+            if own_name is None:
+                if network.get("autoCreateSubnetworks") is False:
+                    hint = "name one of its subnetworks in gce.subnetwork"
+                    return failed(f"network {name} makes no subnetworks by itself", hint=hint)
+                return fine(f"{name}, with a subnetwork in every region")
+            what, key = f"subnetwork {own_name}", "subnetwork"
+            found = networks.subnetworks(login.client(), settings)
+        except ApiError as error:
+            if error.status == 404:
+                return failed(f"there is no {what}", hint=f"{setup_hint()}; or correct gce.{key}")
+            if error.status == 403:
+                # In a host project of others, a user may make VMs and not look at the network.
+                return unknown(f"may not be looked at: {error.cause}", hint=error.hint, error=CredentialsError)
+            raise error.as_user_error(doing=f"look at {what}") from error
+        if not found:
+            message = f"network {name} has no subnetwork {own_name} in any region"
+            return failed(message, hint=f"{setup_hint()}; or correct gce.subnetwork")
+        regions = [f"{last_segment(each['region'])} {each.get('ipCidrRange', '')}".rstrip() for each in found]
+        return fine(f"{name}, subnetwork {found[0]['name']} in {_listed(sorted(regions))}")
 
     def _ssh(self) -> Finding:
-        login, by_tunnel = self._login(), self._config.ssh.source == ssh_access.IAP
-        if by_tunnel:
+        if self._config.ssh.source == ssh_access.IAP:
             ssh_access.check_gcloud()
-        asked: list[Callable[[], Any]] = [
-            lambda: ssh_access.caller_source(self._config.ssh.source),
-            login.client().firewalls,
-            # Asked in case that some have to be added: to ask later would take as long again.
-            lambda: permissions.check_firewall_rights(login),
-        ]
+            return fine("through Identity-Aware Proxy")
+        return fine(f"from {self._source()}")
+
+    def _firewall(self) -> Finding:
+        login, settings = self._login(), self._settings(ssh_source=self._source())
+        # The rights are asked for in case that rules have to be added: to ask later would take as long again.
+        asked: list[Callable[[], Any]] = [login.client().firewalls, lambda: permissions.check_firewall_rights(login)]
         with explained(f"read the firewall rules of {login.project}"):
-            source, existing, refused = side_by_side(lambda ask: ask(), asked, only_reads=True)
-        settings = self._settings(ssh_source=source)
-        way = "through Identity-Aware Proxy" if by_tunnel else f"from {source}"
+            existing, refused = side_by_side(lambda ask: ask(), asked, only_reads=True)
         missing = firewall.firewall_bodies(self._spec, settings, existing=existing)
-        if missing and refused:
-            assert isinstance(refused, Finding)
-            return refused
-        if not missing:
-            return fine(f"{way}; the firewall lets it in")
-        return fine(f"{way}; `up` adds {counted(len(missing), 'firewall rule')}")
+        if missing and refused is not None:
+            return cast(Finding, refused)
+        return fine(f"`up` adds {counted(len(missing), 'rule')}" if missing else "its rules let in what nodes need")
 
     # --- what is stored -------------------------------------------------------------------------------------------
 
@@ -251,15 +252,21 @@ class _Checks:
     # --- what all of them need ------------------------------------------------------------------------------------
 
     def _look_ahead(self) -> Outlook:
+        today = datetime.now(timezone.utc).date()
+        if problems := wrong_settings(self._spec, self._settings(), today=today):
+            raise problems[0].as_error()
         return look_ahead(self._login().client(), self._spec, self._settings(), zones=self._config.zones)
 
-    def _trouble(self, found: Outlook, *questions: str) -> Finding | None:
-        """What kept the API from answering one of these questions."""
+    def _told(self, *questions: str) -> Outlook:
+        """What the API says. Raises HvdcloudError: it refused one of these questions, or answered none."""
+        found = self._outlook()
         errors = [found.failures[question] for question in questions if question in found.failures]
-        refused = [error for error in errors if isinstance(error, CredentialsError)]
         # One that was not asked has no answer either.
         silent = all(found.answers.get(question) is None for question in questions)
-        return failure((refused or errors)[0]) if refused or (errors and silent) else None
+        for error in errors:
+            if silent or isinstance(error, CredentialsError):
+                raise error
+        return found
 
     def _settings(self, *, project: str = "", ssh_source: str = "") -> Settings:
         """Without the caller's address: whether there is an external one is known without asking for it."""
@@ -291,16 +298,6 @@ def _described(kind: NodeKind) -> str:
     gpu_type, gpu_count = kind.gpus
     gpus = f", {gpu_count} {gpu_type}" if gpu_type else ""
     return f"{machine.name}: {machine.vcpus} vCPUs, {machine.memory_gb:g} GB{gpus}{', Spot' if kind.spot else ''}"
-
-
-def _there(read: Callable[[str], dict[str, Any]], path: str, what: str, key: str) -> Mapping[str, Any]:
-    try:
-        return read(path)
-    except ApiError as error:
-        if error.status == 404:
-            hint = f"{setup_hint()}; or correct gce.{key}"
-            raise UsageError(f"there is no {what} ({path})", hint=hint) from error
-        raise error.as_user_error(doing=f"look at {what}") from error
 
 
 def _listed(places: Sequence[str]) -> str:

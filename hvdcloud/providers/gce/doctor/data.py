@@ -1,20 +1,21 @@
-"""What `hvdcloud doctor` and `up` say of the data sets: their size, place and cost, and whether they fit."""
+"""What is checked of the data sets: that they exist, may be read and fit the disk; their size, place and cost."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from google.api_core.exceptions import Forbidden, NotFound, Unauthorized
+
 from hvdcloud.checks import Finding, failed, fine, warning
-from hvdcloud.errors import CapacityError, CredentialsError, UsageError
-from hvdcloud.google.errors import ApiError
+from hvdcloud.errors import CapacityError, CredentialsError
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.gce.doctor.bucket import bucket_and_folder, in_region, storage
+from hvdcloud.providers.gce.doctor.bucket import asking, bucket_and_folder, in_region, patient, storage_client
 from hvdcloud.providers.gce.money import transfer
 from hvdcloud.providers.gce.settings import Settings
-from hvdcloud.units import counted, dollars, seconds, size
+from hvdcloud.units import counted, dollars, size
 
 if TYPE_CHECKING:
     from hvdcloud.config.data import DataConfig
@@ -62,25 +63,16 @@ def check_data(
     Args:
         sets: those with a gs:// source.
         region: where nodes are made first; None: not known.
-
-    Raises ApiError as the user's: Cloud Storage does not answer.
     """
-    found = side_by_side(lambda each: _look_at(login, *each), list(sets.items()), only_reads=True)
+    client = storage_client(login)
+    found = side_by_side(lambda each: _look_at(client, login, *each), list(sets.items()), only_reads=True)
     measured = [each for each in found if isinstance(each, SetSize)]
     if trouble := [each for each in found if isinstance(each, Finding)]:
         return trouble[0]
-    said = "; ".join(_described(each, nodes=nodes, region=region) for each in measured)
-    each_node = sum(each.bytes_of_node(nodes) for each in measured)
-    rate = fetch_rate(settings)
-    takes = max(1.0, each_node / rate)
-    about = f"less than {takes:.0f} s" if takes == 1 else f"about {seconds(takes)}"
-    if not all(each.whole for each in measured):
-        about = f"more than {seconds(takes)}"
-    said += f"; {about} on each of {counted(nodes, 'node')} at {size(int(rate))}/s"
-    if problem := too_large(each_node, settings):
+    if problem := too_large(sum(each.bytes_of_node(nodes) for each in measured), settings):
         return problem
-    foreign = [each for each in measured if _rate_between(each.location, region) != 0]
-    if foreign:
+    said = "; ".join(_described(each, nodes=nodes, region=region) for each in measured)
+    if foreign := [each for each in measured if _rate_between(each.location, region) != 0]:
         hint = f"use a bucket in {region}, or gce.zones in {foreign[0].location}"
         return warning(f"{said}; traffic between regions takes longer and costs money", hint=hint)
     return fine(said)
@@ -102,39 +94,33 @@ def too_large(each_node: int, settings: Settings) -> Finding | None:
     return failed(message, hint=hint, error=CapacityError)
 
 
-def fetch_rate(settings: Settings) -> float:
-    """Bytes a second that a node's disk takes, which is less than its network brings.
-
-    https://cloud.google.com/compute/docs/disks/performance: a balanced disk takes 140 MB/s and 0.28 MB/s more for each
-    GB.
-    """
-    return min(140e6 + 0.28e6 * settings.disk_gb, 800e6)
-
-
-def _look_at(login: Login, name: str, data: DataConfig) -> SetSize | Finding:
+def _look_at(client: Any, login: Login, name: str, data: DataConfig) -> SetSize | Finding:
     bucket, folder = bucket_and_folder(data.source)
-    api = storage(login)
-    deadline = time.monotonic() + LISTING_SECONDS
-
-    def answer(what: str) -> Any:
+    with asking(f"looking at {data.source}", url=data.source):
         try:
-            if what == "location":
-                return str(api.read(f"b/{bucket}", {"fields": "location"}).get("location", "")).lower()
-            prefix = {"prefix": f"{folder}/"} if folder else {}
-            fields = {"fields": "items(name,size),nextPageToken", "maxResults": PAGE_OBJECTS}
-            return _sum(api.pages(f"b/{bucket}/o", {**prefix, **fields}), deadline=deadline)
-        except ApiError as error:
-            return error
-
-    listed, location = side_by_side(answer, ("objects", "location"), only_reads=True)
-    if isinstance(listed, ApiError):
-        return _refused(login, name, data.source, listed)
-    objects, total, whole = listed
+            objects, total, whole = _list(client, bucket, folder)
+        except NotFound:
+            return failed(
+                f"data.{name}: there is no bucket gs://{bucket}",
+                hint=f"correct data.{name}; or gcloud storage buckets create gs://{bucket} --project={login.project} "
+                f"--uniform-bucket-level-access, then gcloud storage rsync --recursive DIR {data.source}",
+            )
+        except (Forbidden, Unauthorized):
+            return failed(
+                f"data.{name}: {login.email or 'this account'} may not list {data.source}",
+                hint=f"the bucket's owner can: gcloud storage buckets add-iam-policy-binding gs://{bucket} "
+                f"--member={login.member} --role=roles/storage.objectViewer",
+                error=CredentialsError,
+            )
+        try:
+            location = str(client.get_bucket(bucket, **patient()).location or "").lower()
+        except (Forbidden, Unauthorized):
+            # The right to read objects does not include the right to look at their bucket.
+            location = ""
     if not objects and whole:
         return failed(
             f"data.{name}: {data.source} holds no objects",
             hint=f"gcloud storage rsync --recursive DIR {data.source} uploads a folder; or correct data.{name}",
-            error=UsageError,
         )
     return SetSize(
         name=name,
@@ -143,39 +129,27 @@ def _look_at(login: Login, name: str, data: DataConfig) -> SetSize | Finding:
         bytes=total,
         whole=whole,
         shard=data.per_node == "shard",
-        # The right to read objects does not include the right to look at their bucket.
-        location="" if isinstance(location, ApiError) else location,
+        location=location,
     )
 
 
-def _sum(pages: Iterable[Mapping[str, Any]], *, deadline: float) -> tuple[int, int, bool]:
+def _list(client: Any, bucket: str, folder: str) -> tuple[int, int, bool]:
     """Objects, bytes, and whether these are all."""
+    deadline = time.monotonic() + LISTING_SECONDS
     objects = total = 0
-    for page in pages:
-        files: Sequence[Mapping[str, Any]] = [each for each in page.get("items", ()) if not each["name"].endswith("/")]
-        objects, total = objects + len(files), total + sum(int(each.get("size", 0)) for each in files)
-        if page.get("nextPageToken") and time.monotonic() > deadline:
+    listing = client.list_blobs(
+        bucket,
+        prefix=f"{folder}/" if folder else None,
+        fields="items(name,size),nextPageToken",
+        page_size=PAGE_OBJECTS,
+        **patient(),
+    )
+    for page in listing.pages:
+        sizes = [int(blob.size or 0) for blob in page if not blob.name.endswith("/")]
+        objects, total = objects + len(sizes), total + sum(sizes)
+        if listing.next_page_token and time.monotonic() > deadline:
             return objects, total, False
     return objects, total, True
-
-
-def _refused(login: Login, name: str, source: str, error: ApiError) -> Finding:
-    bucket, _ = bucket_and_folder(source)
-    if error.status == 404:
-        return failed(
-            f"data.{name}: there is no bucket gs://{bucket}",
-            hint=f"correct data.{name}; or gcloud storage buckets create gs://{bucket} --project={login.project} "
-            f"--uniform-bucket-level-access, then gcloud storage rsync --recursive DIR {source}",
-            error=UsageError,
-        )
-    if error.status in (401, 403):
-        return failed(
-            f"data.{name}: {login.email or 'this account'} may not list {source}",
-            hint=f"the bucket's owner can: gcloud storage buckets add-iam-policy-binding gs://{bucket} "
-            f"--member={login.member} --role=roles/storage.objectViewer",
-            error=CredentialsError,
-        )
-    raise error.as_user_error(doing=f"look at {source}") from error
 
 
 def _described(data: SetSize, *, nodes: int, region: str | None) -> str:

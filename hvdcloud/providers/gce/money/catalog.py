@@ -10,8 +10,8 @@ from datetime import date
 from functools import cache
 from typing import Any, TypeVar
 
+from hvdcloud.checks import Finding, failed, failure, warning
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.base import Problem
 from hvdcloud.providers.gce.money.tables import read_table
 
 T = TypeVar("T")
@@ -122,36 +122,36 @@ def gpus_of(machine_type: str, gpu_type: str | None, gpu_count: int) -> tuple[st
     return (gpu_type, gpu_count) if gpu_type and gpu_count else (None, 0)
 
 
-def check(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> list[Problem]:
+def check(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> list[Finding]:
     """Why no VM of this kind can be made; an empty list means that the table knows of no reason."""
     try:
         kind = machine(machine_type)
         node_gpu, node_count = gpus_of(machine_type, gpu_type, gpu_count)
         found = gpu(node_gpu) if node_gpu else None
     except UsageError as error:
-        return [Problem.of(error)]
+        return [failure(error)]
     problems = []
     own = (kind.gpu_type, kind.gpu_count)
     if kind.gpu_type and gpu_type and (gpu_type, gpu_count) not in (own, _DEFAULT_GPU):
         message = f"{machine_type} comes with {kind.gpu_count} {kind.gpu_type}, gce.gpu asks for {gpu_count} {gpu_type}"
         hint = f"write gce.gpu: {{type: {kind.gpu_type}, count: {kind.gpu_count}}}, or gce.gpu: null"
-        problems.append(Problem(message=message, hint=hint))
+        problems.append(failed(message, hint=hint))
     if found and found.ends and found.ends <= today:
         message = f"Compute Engine switched {found.name} off on {found.ends}"
-        problems.append(Problem(message=message, hint=f"take {found.instead}"))
+        problems.append(failed(message, hint=f"take {found.instead}"))
     elif found and kind.takes_gpus:
         problems += _attachment_problems(kind, found, node_count)
     return problems
 
 
-def notices(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> list[Problem]:
+def notices(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> list[Finding]:
     """Why the VM cannot be made from some day on. Raises UsageError: machine type or GPU is not in the table."""
     node_gpu, _ = gpus_of(machine_type, gpu_type, gpu_count)
     found = gpu(node_gpu) if node_gpu else None
     if found is None or found.ends is None or found.ends <= today:
         return []
     message = f"{found.name} ends {found.ends}: no VM with it can be made or started from then on"
-    return [Problem(message=message, hint=f"take {found.instead}")]
+    return [warning(message, hint=f"take {found.instead}")]
 
 
 def zones_with(gpu_type: str | None) -> tuple[str, ...]:
@@ -161,16 +161,16 @@ def zones_with(gpu_type: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(zone for each in _gpus().values() if each.limits for zone in each.zones))
 
 
-def _attachment_problems(kind: Machine, found: Gpu, count: int) -> list[Problem]:
+def _attachment_problems(kind: Machine, found: Gpu, count: int) -> list[Finding]:
     """The rules for GPUs on N1: https://cloud.google.com/compute/docs/gpus#n1-gpus"""
     if not found.limits:
         own = [each.name for each in _machines().values() if each.gpu_type == found.name]
         message = f"{found.name} cannot be attached to {kind.name}"
-        return [Problem(message=message, hint=f"write gce.machine_type: one of {', '.join(own)}")]
+        return [failed(message, hint=f"write gce.machine_type: one of {', '.join(own)}")]
     if count not in found.limits:
         counts = ", ".join(str(each) for each in found.limits)
         message = f"{count} {found.name} per node is not possible"
-        return [Problem(message=message, hint=f"write gce.gpu.count: one of {counts}")]
+        return [failed(message, hint=f"write gce.gpu.count: one of {counts}")]
     vcpus, memory_gb = found.limits[count]
     if kind.vcpus <= vcpus and kind.memory_gb <= memory_gb:
         return []
@@ -178,7 +178,7 @@ def _attachment_problems(kind: Machine, found: Gpu, count: int) -> list[Problem]
         f"{kind.name} has {kind.vcpus} vCPUs and {kind.memory_gb:g} GB; with {count} {found.name}"
         f" at most {vcpus} vCPUs and {memory_gb} GB are possible"
     )
-    return [Problem(message=message, hint="take a smaller gce.machine_type, or more GPUs per node")]
+    return [failed(message, hint="take a smaller gce.machine_type, or more GPUs per node")]
 
 
 def _looked_up(name: str, known: Mapping[str, T], *, what: str, table: str) -> T:

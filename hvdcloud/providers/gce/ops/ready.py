@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from hvdcloud.cluster.model import Node, NodeState
-from hvdcloud.errors import HvdcloudError, NodeError
+from hvdcloud.errors import CredentialsError, HvdcloudError, NodeError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.json_values import parse_object
 from hvdcloud.node.mesh.host_key import is_host_key
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.names import zone_of
-from hvdcloud.providers.gce.resource_mapper import ResourceMapper
+from hvdcloud.providers.gce.ops import bucket_rights
+from hvdcloud.providers.gce.plan.request import METADATA_BUCKET
+from hvdcloud.providers.gce.resource_mapper import ResourceMapper, metadata_of
 from hvdcloud.visible import log_of, words
 
 PAUSE_SECONDS = 0.5
@@ -66,6 +68,7 @@ class Boots:
 
         Raises:
             NodeError: a node failed or is gone, or the deadline passed; details hold the end of its boot log.
+            CredentialsError: a node may not use its bucket.
             ApiError: the API failed for longer than retries last.
         """
         listed = time.monotonic()
@@ -99,7 +102,7 @@ class Boots:
         status = parse_status(text)
         word = status.get("status")
         if word == "failed":
-            raise self._failed(boot, step=str(status.get("step", "?")), cause=str(status.get("error", "")))
+            raise self._failed(boot, status)
         if word == "ready":
             boot.host_key = str(status["host_key"])
         if word is None:
@@ -132,12 +135,26 @@ class Boots:
             elif not answer.unseen:
                 raise self._gone(boot)
 
-    def _failed(self, boot: _Boot, *, step: str, cause: str) -> NodeError:
-        first = cause.strip().splitlines()[-1] if cause.strip() else "no reason was given"
+    def _failed(self, boot: _Boot, status: Mapping[str, Any]) -> HvdcloudError:
+        step, cause = str(status.get("step", "?")), str(status.get("error", "")).strip()
+        first = cause.splitlines()[-1] if cause else "no reason was given"
         node = f"node {boot.node.name}"
-        details = "\n".join(filter(None, [log_of(node, cause.strip()), self._tail(boot)]))
+        if status.get("refused") in bucket_rights.STEPS:
+            return self._refused(boot, str(status["refused"]), details=log_of(node, cause))
+        details = "\n".join(filter(None, [log_of(node, cause), self._tail(boot)]))
         message = f"{node} failed at step {words(step, most=_LONGEST_STEP)}; it says: {words(first)}"
         return NodeError(message, hint=_AGAIN, details=details)
+
+    def _refused(self, boot: _Boot, step: str, *, details: str) -> CredentialsError:
+        """The node may not use its bucket; account and bucket as Compute Engine knows them, not as the node says."""
+        vm = next(iter(self.client.instances_by_name(boot.zone, [boot.node.name])), {})
+        account = next((str(each.get("email", "")) for each in vm.get("serviceAccounts", ())), "") or "ACCOUNT"
+        bucket = metadata_of(vm).get(METADATA_BUCKET, "").removeprefix("gs://").partition("/")[0]
+        return CredentialsError(
+            f"{account}, which node {boot.node.name} runs as, may not {bucket_rights.STEPS[step]} gs://{bucket}",
+            hint=f"the bucket's owner can: {bucket_rights.grants(account, bucket)}; then hvdcloud up again",
+            details=details,
+        )
 
     def _stopped(self, boot: _Boot) -> NodeError:
         message = f"node {boot.node.name} stopped while coming up (at step {boot.step})"

@@ -27,6 +27,8 @@ METADATA_IDLE = "hvdcloud-idle"
 """Seconds without a run and without an SSH session after which the nodes end themselves; absent: never."""
 METADATA_DATA = "hvdcloud-data-sets"
 """What a node fetches as soon as its container runs, as node/data reads it; the startup script puts its index in."""
+METADATA_STORAGE_ENDPOINT = "hvdcloud-storage-endpoint"
+"""Where the bucket is; absent: at Google."""
 METADATA_COMPUTE_ENDPOINT = "hvdcloud-compute-endpoint"
 """Where nodes ask for their own deletion; absent: Google's."""
 
@@ -183,6 +185,8 @@ def _metadata(spec: ClusterSpec, settings: Settings, group: Group) -> dict[str, 
         items[METADATA_DATA] = data
     if settings.idle_seconds is not None:
         items[METADATA_IDLE] = f"{settings.idle_seconds:g}"
+    if settings.storage_endpoint:
+        items[METADATA_STORAGE_ENDPOINT] = settings.storage_endpoint
     if settings.endpoint:
         items[METADATA_COMPUTE_ENDPOINT] = settings.endpoint
     return items

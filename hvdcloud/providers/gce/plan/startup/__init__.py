@@ -30,7 +30,7 @@ def render(
         registry_login: log in to the image's registry by the VM's own service account.
         gpu: the VM has GPUs.
         driver: for `cos-extensions install gpu -- -version=`: `default`, `R580` or an exact version.
-        settled_at: until then, in seconds since 1970, a registry that refuses the pull is asked again.
+        settled_at: until then, in seconds since 1970, a registry or a bucket that refuses is asked again.
     """
     values = {
         "IMAGE": image,
