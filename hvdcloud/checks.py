@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from hvdcloud.errors import ExitCode, HvdcloudError, NodeError, UsageError
+from hvdcloud.errors import CredentialsError, ExitCode, HvdcloudError, NodeError, UsageError
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class Check:
     """May raise HvdcloudError, which is a failure as well. Called once, on a thread of its own."""
     severity: Severity = Severity.BLOCKS
     see: tuple[str, ...] = ()
-    """Other checks: where one of them fails with the same kind of error, `doctor` refers to it instead."""
+    """Other checks: where one of them has failed for the same reason, `doctor` refers to it instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,9 +230,8 @@ def _checked(check: Check, found: Mapping[str, Finding], *, seconds: float) -> C
     """The outcome of a check: what it has found, or a reference to the check that has found the cause."""
     finding = found[check.name]
     # Not every provider has every check.
-    for name, other in ((name, found[name]) for name in check.see if name in found):
-        same = finding.error is not None and other.error is not None and issubclass(finding.error, other.error)
-        if same and other.status is Status.FAILED:
+    for name in check.see:
+        if name in found and _explains(found[name], finding):
             finding = unknown(f"not checked: see {name}")
             break
     return Checked(
@@ -244,6 +243,15 @@ def _checked(check: Check, found: Mapping[str, Finding], *, seconds: float) -> C
         exit_code=finding.error.code if finding.error and finding.status is Status.FAILED else ExitCode.OK,
         seconds=round(seconds, 3),
     )
+
+
+def _explains(cause: Finding, finding: Finding) -> bool:
+    """Whether a failure may be the reason of what another check has found."""
+    if cause.status is not Status.FAILED or cause.error is None or finding.error is None:
+        return False
+    # What somebody may not see looks as if it did not exist.
+    unseen = issubclass(cause.error, CredentialsError) and issubclass(finding.error, UsageError)
+    return unseen or issubclass(finding.error, cause.error)
 
 
 def existing(folder: Path) -> Path:

@@ -74,7 +74,7 @@ def build_checks(config: Config, platform: Platform) -> Iterator[Check]:
     warns = Severity.WARNS
     if platform.needs_registry:
         registry = partial(_registry, config.provider, config.image.repository)
-        yield Check(name="registry", run=registry, severity=warns, see=("credentials",))
+        yield Check(name="registry", run=registry, severity=warns, see=("credentials", "engine"))
     yield Check(name="disk", run=lambda: _disk(config, platform), severity=warns, see=("engine",))
 
 
@@ -129,7 +129,7 @@ def _registry(provider: str, repository: str | None) -> Finding:
     try:
         registry.digest_at_registry(registry.target_of("none:latest", repository))
     except NodeError as error:
-        return unknown(f"not checked: {error.message}", hint=error.hint)
+        return unknown(f"not checked: {error.message}", hint=error.hint, error=NodeError)
     except CredentialsError as error:
         return failed(f"{repository}: {error.message}", hint=error.hint, error=CredentialsError)
     except ImageError as error:

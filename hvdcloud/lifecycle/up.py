@@ -79,11 +79,13 @@ def plan_up(context: Context) -> Plan:
     Raises:
         HvdcloudError: the provider could not fulfil them.
     """
-    from hvdcloud.lifecycle.build import image_of_nodes, image_to_be
+    from hvdcloud.lifecycle.build import image_is_missing, image_of_nodes, image_to_be
 
     _check(context, Consent())
     try:
         image = image_of_nodes(context)
+        if not context.platform.needs_registry and image_is_missing(context):
+            context.console.say(f"image {image} is not on this engine: `up` builds it first")
     except ImageError as error:
         # What it would cost is worth knowing before anything is built.
         context.console.say(f"{error.message}: `up` builds and pushes it, and asks for it by its digest")

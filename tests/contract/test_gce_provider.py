@@ -234,7 +234,6 @@ def test_plan_is_pure_and_what_is_sent(bench: Bench) -> None:
     assert plan.zones == (A, B, W)
     assert plan.seconds == 43200
     assert 1 < plan.dollars_per_hour < 3
-    assert any("2027-08-01" in notice for notice in plan.notices)
     assert any(f"{A}, {B}, {W}" in notice for notice in plan.notices)
     assert not {"POST", "DELETE"} & {entry.http for entry in bench.emulator.log.entries()}
     bench.create(spec)
@@ -580,6 +579,22 @@ def test_a_node_that_fails_is_named_with_its_step_cause_and_boot_log(bench: Benc
     assert "pulling" in caught.value.message
     assert "manifest unknown" in caught.value.message
     assert "hvdcloud: " in caught.value.details
+    bench.provider.destroy(spec.name)
+
+
+def test_a_node_that_may_not_use_its_bucket_is_a_matter_of_its_accounts_rights(bench: Bench) -> None:
+    spec = bench.spec()
+    said = {"step": "bucket", "error": "reading in gs://bucket was refused: 403", "refused": "read"}
+    bench.fail({"fail_ready": said}, instance=spec.node_name(1), zone=A)
+    nodes = bench.create(spec)
+    with pytest.raises(CredentialsError) as caught:
+        bench.wait(nodes)
+    account = bench.emulator.state.instances()[0]["serviceAccounts"][0]["email"]
+    bucket = spec.bucket.removeprefix("gs://").partition("/")[0]
+    assert caught.value.message == (
+        f"{account}, which node {spec.node_name(1)} runs as, may not read the objects of gs://{bucket}"
+    )
+    assert f"add-iam-policy-binding gs://{bucket} --member=serviceAccount:{account} --role=" in caught.value.hint
     bench.provider.destroy(spec.name)
 
 

@@ -18,7 +18,6 @@ from hvdcloud.config.file import load_config
 from hvdcloud.console import Console
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.doctor import Examination, doctor
-from hvdcloud.providers.gce.ops.bucket_rights import RECORDS
 from hvdcloud.storage.open import open_bucket
 from tests.support.cloud import NODES_ACCOUNT
 from tests.support.gce_records import ZONES, RecordsCloud, make, records_cloud
@@ -108,7 +107,7 @@ def test_a_project_without_problems_is_reported_as_such_and_nothing_changes(
     changed = [
         entry.method
         for entry in cloud.cloud.emulator.log.entries()
-        if entry.http != "GET" and not entry.method.endswith(("testIamPermissions", "getIamPolicy"))
+        if entry.http != "GET" and not entry.method.endswith("testIamPermissions")
     ]
     assert changed == []
     assert {method for method, *_ in cloud.cloud.storage.requests} <= {"GET"}
@@ -152,7 +151,7 @@ def test_without_credentials_everything_that_needs_them_is_not_checked(project: 
     project.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(project.folder / "none.json")
     report = Report(project.hvdcloud("doctor", "--json", expect=3))
     report.failed("credentials", "none.json", "gcloud auth application-default login", exit_code=3)
-    assert report.checks["quota"]["message"] == "not checked: no credentials"
+    assert report.checks["quota"]["message"] == "not checked: see credentials"
     assert {"engine", "disk", "files", "machine", "GPU and image"} <= set(report.names("ok", "warning"))
 
 
@@ -172,7 +171,7 @@ def test_an_api_that_is_off_is_reported_once_with_what_switches_it_on(cloud: Rec
     cloud.cloud.emulator.google.off.add("compute.googleapis.com")
     report = examine(project)
     report.failed("APIs", "gcloud services enable compute.googleapis.com --project=test-project", exit_code=3)
-    assert report.checks["quota"]["message"] == report.checks["SSH"]["message"] == "not checked: see APIs"
+    assert report.checks["quota"]["message"] == report.checks["firewall"]["message"] == "not checked: see APIs"
 
 
 def test_doctor_works_where_its_own_questions_are_not_allowed(cloud: RecordsCloud, project: Project) -> None:
@@ -196,7 +195,7 @@ def test_a_permission_that_is_missing_is_named_with_a_role_that_holds_it(cloud: 
 def test_firewall_rules_have_to_be_allowed_only_where_some_are_missing(cloud: RecordsCloud, project: Project) -> None:
     emulator = cloud.cloud.emulator
     emulator.access.deny(emulator.keys.email, "compute.firewalls.create")
-    examine(project).failed("SSH", "compute.firewalls.create", "roles/compute.securityAdmin", exit_code=3)
+    examine(project).failed("firewall", "compute.firewalls.create", "roles/compute.securityAdmin", exit_code=3)
 
 
 def test_a_service_account_that_we_may_not_use_is_reported(cloud: RecordsCloud, project: Project) -> None:
@@ -220,63 +219,22 @@ def test_nodes_without_an_account_of_their_own_are_refused_before_anything_is_as
     assert default in refused.err
 
 
-def test_nodes_that_no_policy_lets_pull_or_write_are_warned_of(
-    cloud: RecordsCloud, tmp_path: Path, project: Project
+def test_up_warns_of_a_permission_that_seems_to_be_missing_and_asks_google_itself(
+    cloud: RecordsCloud, project: Project
 ) -> None:
-    google, storage = cloud.cloud.emulator.google, cloud.cloud.storage
-    repository = "projects/test-project/locations/us-central1/repositories/hvdcloud"
-    image = {"repository": "us-central1-docker.pkg.dev/test-project/hvdcloud/t", "requirements": None, "device": "cuda"}
-    named = well(cloud, tmp_path / "more", image=image)
-    # Nobody asks Google's own registry, or waits for its name.
-    named.environ |= {"DOCKER_HOST": f"unix://{tmp_path}/none", "HTTPS_PROXY": "http://127.0.0.1:9"}
-    reader = {"role": "roles/artifactregistry.reader", "members": [f"serviceAccount:{NODES_ACCOUNT}"]}
-    google.policies[repository] = [reader]
-    assert examine(named).checks["node rights"]["status"] == "ok"
-
-    google.policies.clear()
-    found = examine(named).checks["node rights"]
-    assert found["status"] == "warning"
-    assert found["message"] == (
-        f"no role lets {NODES_ACCOUNT}, which nodes run as, pull from us-central1-docker.pkg.dev/test-project/hvdcloud"
-    )
-    assert found["hint"] == (
-        "gcloud artifacts repositories add-iam-policy-binding hvdcloud --location=us-central1 --project=test-project "
-        f"--member=serviceAccount:{NODES_ACCOUNT} --role=roles/artifactregistry.reader"
-    )
-    with bucket_policy(storage, []):
-        assert " or use the bucket gs://bucket" in examine(named).checks["node rights"]["message"]
-    nodes = {"members": [f"serviceAccount:{NODES_ACCOUNT}"]}
-    google.policies[repository] = [reader]
-    adds, reads, everything = (
-        {"role": f"roles/storage.{role}", **nodes} for role in ("objectCreator", "objectViewer", "objectUser")
-    )
-    with bucket_policy(storage, [adds, reads]):
-        hint = examine(named).checks["node rights"]["hint"]
-        assert hint.count("roles/storage.") == 1
-        assert f"--role=roles/storage.objectUser --condition='title=hvdcloud-run-records,expression={RECORDS}'" in hint
-    with bucket_policy(storage, [everything]):
-        found = examine(named).checks["node rights"]
-        assert found["status"] == "warning"
-        assert "may delete and replace every checkpoint in gs://bucket; so may each job" in found["message"]
-    google.policies.clear()
-    with bucket_policy(storage, None):
-        report = examine(project)
-        assert (report.exit_code, report.names("unknown")) == (0, ["node rights"])
-
-
-@contextlib.contextmanager
-def bucket_policy(storage: Any, bindings: Any) -> Iterator[None]:
-    """The buckets' IAM policy."""
-    before, storage.bindings = storage.bindings, bindings
-    yield
-    storage.bindings = before
-
-
-def test_up_warns_of_nodes_that_could_not_write_before_it_makes_them(cloud: RecordsCloud, project: Project) -> None:
     cloud.cloud.emulator.access.deny(cloud.cloud.emulator.keys.email, "compute.instances.create")
-    with bucket_policy(cloud.cloud.storage, []):
-        said = project.hvdcloud("up", "--yes", expect=3).err
-    assert f"warning: no role lets {NODES_ACCOUNT}, which nodes run as, use the bucket gs://bucket; gcloud" in said
+    said = project.hvdcloud("up", "--yes", expect=3).err
+    assert "compute.instances.create; the project's owner can: gcloud projects add-iam-policy-binding" in said
+    assert "error: cannot create" in said
+    assert cloud.left() == []
+
+
+def test_what_blocks_is_found_before_anything_is_built(cloud: RecordsCloud, project: Project) -> None:
+    cloud.cloud.emulator.set_quota("NVIDIA_L4_GPUS", 1, region="us-central1")
+    ended = project.hvdcloud("launch", "--yes", expect=4)
+    assert "NVIDIA_L4_GPUS 2 needed, 1 of 1 free" in ended.err
+    assert "image" not in ended.err.partition("error: ")[0]
+    assert cloud.left() == []
 
 
 def test_a_project_that_is_not_there_is_reported_once(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
@@ -323,8 +281,7 @@ def test_data_sets_are_looked_at_before_anything_is_made(cloud: RecordsCloud, tm
     named = well(cloud, tmp_path / "more", data={"train": "gs://bucket/train"})
     report = examine(named)
     assert (report.exit_code, report.checks["data"]["status"]) == (0, "ok")
-    assert report.checks["data"]["message"].startswith("train: 3 B in 1 object of gs://bucket/train in us; ")
-    assert report.checks["node rights"]["status"] == "ok"
+    assert report.checks["data"]["message"] == "train: 3 B in 1 object of gs://bucket/train in us"
     empty = well(cloud, tmp_path / "empty", data={"train": "gs://bucket/trian"})
     examine(empty).failed(
         "data", "gs://bucket/trian holds no objects", "gcloud storage rsync --recursive DIR", exit_code=2
@@ -376,7 +333,7 @@ def test_a_machine_that_cannot_be_is_reported(cloud: RecordsCloud, tmp_path: Pat
     k80 = {"machine_type": "n1-standard-2", "gpu": {"type": "nvidia-tesla-k80", "count": 1}}
     report = examine(well(cloud, tmp_path / "more", gce=k80))
     report.failed("machine", "switched nvidia-tesla-k80 off", exit_code=2)
-    assert report.checks["zones"]["message"] == "not checked: no machine"
+    assert report.checks["zones"]["message"] == "not checked: see machine"
 
 
 def test_a_gpu_that_the_image_has_no_code_for_is_reported(
@@ -420,7 +377,7 @@ def test_without_an_engine_the_rest_is_shown_all_the_same(cloud: RecordsCloud, p
     project.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
     report = examine(project)
     report.failed("engine", "no Docker engine answers", "unset DOCKER_HOST", exit_code=5)
-    assert report.names("unknown") == ["registry", "image", "disk"]
+    assert report.names("unknown") == ["registry", "disk", "image"]
     assert report.checks["quota"]["status"] == "ok"
 
 
@@ -506,7 +463,7 @@ def test_on_this_machine_without_an_engine_it_says_how_to_start_one(local: Proje
     local.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
     report = examine(local)
     report.failed("engine", "unset DOCKER_HOST", exit_code=5)
-    assert report.names("unknown") == ["name", "machine", "image", "disk"]
+    assert report.names("unknown") == ["name", "machine", "disk", "image"]
     assert {"bucket", "files", "state"} <= set(report.names("ok"))
 
 

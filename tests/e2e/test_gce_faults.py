@@ -442,6 +442,20 @@ def test_a_node_that_fails_is_named_with_its_step_and_boot_log(cloud: RecordsClo
     nothing_is_left(cloud, project)
 
 
+def test_nodes_that_may_not_use_their_bucket_go_and_up_says_who_grants_what(
+    cloud: RecordsCloud, project: Project
+) -> None:
+    refused = {"step": "bucket", "error": "uploading in gs://bucket/runs was refused: 403", "refused": "create"}
+    cloud.fail({"fail_ready": refused}, instance="t-gce-1")
+    says(
+        project.hvdcloud("up", expect=3),
+        f"{NODES_ACCOUNT}, which node t-gce-1 runs as, may not write objects to gs://bucket",
+        f"gcloud storage buckets add-iam-policy-binding gs://bucket --member=serviceAccount:{NODES_ACCOUNT} "
+        "--role=roles/storage.objectCreator",
+    )
+    nothing_is_left(cloud, project)
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [

@@ -26,23 +26,23 @@ UP = {
     # Is there a cluster of this name?
     "compute.disks.aggregatedList": 1,
     "compute.globalOperations.aggregatedList": 1,
-    # What does the project have?
-    "compute.projects.get": 1,
-    "compute.regions.list": 1,
-    "compute.zones.list": 1,
-    "compute.images.getFromFamily": 1,
-    "compute.machineTypes.aggregatedList": 1,
-    "compute.acceleratorTypes.aggregatedList": 1,
-    # What may the nodes do?
-    "cloudresourcemanager.projects.getIamPolicy": 1,
-    # What may we do, and does anyone pay?
+    # The checks: what may we do, does anyone pay, is there a network?
     "cloudbilling.projects.getBillingInfo": 1,
-    "cloudresourcemanager.projects.testIamPermissions": 1,
+    "cloudresourcemanager.projects.get": 1,
+    "cloudresourcemanager.projects.testIamPermissions": 2,
+    "compute.networks.get": 1,
     "iam.projects.serviceAccounts.testIamPermissions": 1,
     "serviceusage.services.batchGet": 1,
-    # Both before and after; these also when VMs were made and when they are ready.
-    "compute.firewalls.list": 2,
-    "compute.instances.aggregatedList": 4,
+    # What does the project have? The checks ask, then the plan.
+    "compute.projects.get": 2,
+    "compute.regions.list": 2,
+    "compute.zones.list": 2,
+    "compute.images.getFromFamily": 2,
+    "compute.machineTypes.aggregatedList": 2,
+    "compute.acceleratorTypes.aggregatedList": 2,
+    # These also when a cluster of the name is looked for, VMs were made, and when they are ready.
+    "compute.firewalls.list": 3,
+    "compute.instances.aggregatedList": 5,
     # Making it.
     BULK_INSERT: 1,
     "compute.firewalls.insert": 2,

@@ -102,6 +102,8 @@ def test_who_watches_hears_which_checks_run() -> None:
     [
         (CredentialsError, failed("no", hint="", error=CredentialsError), True),
         (CredentialsError, unknown("who?", error=CredentialsError), True),
+        (CredentialsError, failed("not found", hint="", error=UsageError), True),
+        (UsageError, failed("no", hint="", error=CredentialsError), False),
         (CredentialsError, failed("no", hint="", error=CapacityError), False),
         (CredentialsError, unknown("nobody knows"), False),
         (CredentialsError, fine("there"), False),
@@ -115,7 +117,7 @@ def test_the_same_trouble_is_reported_once(of_apis: type[HvdcloudError], finding
     found = by_name(run_checks(checks))["zones"]
     assert (found.message == "not checked: see APIs") is refers
     assert found.status is (Status.UNKNOWN if refers else finding.status)
-    assert found.exit_code is (ExitCode.OK if refers or finding.error is not CapacityError else ExitCode.CAPACITY)
+    assert (found.exit_code is ExitCode.OK) is (refers or finding.status is not Status.FAILED)
 
 
 def test_a_warning_of_a_check_explains_nothing() -> None:

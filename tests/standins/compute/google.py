@@ -1,6 +1,6 @@
 """Google's other APIs, as far as `hvdcloud doctor` asks them about the same project.
 
-Service Usage, Resource Manager, IAM, Artifact Registry's IAM policies, and Cloud Billing's billingInfo.
+Service Usage, Resource Manager, IAM, and Cloud Billing's billingInfo.
 
 Requests and answers are checked against each API's own discovery document. Their paths don't collide with each other,
 nor with Compute Engine's, so one host serves all of them.
@@ -26,7 +26,7 @@ from tests.standins.discovery import Discovery, Method, load
 if TYPE_CHECKING:
     from tests.standins.compute.state import Workers
 
-_DOCUMENTS = ("serviceusage.v1", "cloudresourcemanager.v1", "iam.v1", "cloudbilling.v1", "artifactregistry.v1")
+_DOCUMENTS = ("serviceusage.v1", "cloudresourcemanager.v1", "iam.v1", "cloudbilling.v1")
 _INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 
 
@@ -47,8 +47,6 @@ class Google:
         billing: the project has a billing account that is open.
         lifecycle: the project's state: `ACTIVE`, `DELETE_REQUESTED`.
         gone: e-mail addresses of service accounts that are not there; every other one is.
-        policies: resource (`projects/P`, `projects/P/locations/L/repositories/R`) → the bindings of its IAM policy, for
-            those who ask; what accounts may do is said by `Access` alone.
     """
 
     def __init__(self, world: Workers, keys: Keys, access: Access, *, faults: Faults, log: Log) -> None:
@@ -67,7 +65,6 @@ class Google:
             self.billing = True
             self.lifecycle = "ACTIVE"
             self.gone: set[str] = set()
-            self.policies: dict[str, list[dict[str, Any]]] = {}
 
     def answer(self, request: Request) -> Answer | None:
         """None: the path is none of these APIs'.
@@ -160,18 +157,6 @@ class Google:
     def _test_project(self, user: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         return self._test(user, self._own(user, asked["resource"], None), asked)
 
-    def _policy_of_project(self, user: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        return self._policy(self._own(user, asked["resource"], "resourcemanager.projects.getIamPolicy"))
-
-    def _policy_of_repository(self, user: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        permission = "artifactregistry.repositories.getIamPolicy"
-        if not self._access.may(user, permission, resource=asked["resource"]):
-            raise denied(permission, asked["resource"], service="artifactregistry")
-        return self._policy(asked["resource"])
-
-    def _policy(self, resource: str) -> dict[str, Any]:
-        return {"version": 1, "etag": "BwYAAAAAAAA=", "bindings": self.policies.get(resource, [])}
-
     def _test_account(self, user: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         email = asked["resource"].rpartition("/")[2]
         if email in self.gone:
@@ -215,8 +200,6 @@ _HANDLERS: Mapping[str, Callable[[Google, str, Mapping[str, Any]], dict[str, Any
     "serviceusage.services.batchGet": Google._services,
     "cloudresourcemanager.projects.get": Google._get_project,
     "cloudresourcemanager.projects.testIamPermissions": Google._test_project,
-    "cloudresourcemanager.projects.getIamPolicy": Google._policy_of_project,
-    "artifactregistry.projects.locations.repositories.getIamPolicy": Google._policy_of_repository,
     "iam.projects.serviceAccounts.testIamPermissions": Google._test_account,
     "cloudbilling.projects.getBillingInfo": Google._billing,
 }

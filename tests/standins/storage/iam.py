@@ -38,7 +38,7 @@ class Iam:
         conditions_first: bool = False,
     ) -> None:
         self._member = member
-        self._bindings = bindings
+        self.bindings = bindings
         self.conditions_first = conditions_first
 
     def allows(self, token: str, permission: str, *, bucket: str, name: str | None) -> bool:
@@ -49,7 +49,7 @@ class Iam:
             self._member(token) in binding["members"]
             and permission in ROLES[binding["role"]]
             and ("condition" not in binding or holds(binding["condition"]["expression"], name=resource, kind=kind))
-            for binding in self._bindings
+            for binding in self.bindings
         )
 
     def require(self, token: str, permission: str, *, bucket: str, name: str | None) -> None:

@@ -17,7 +17,6 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.providers.gce.ops.bucket_rights import RECORDS
 from tests.standins.http_server import Server
 from tests.standins.storage.errors import ApiError, invalid, not_found, not_implemented
 from tests.standins.storage.faults import Faults
@@ -42,7 +41,6 @@ class StorageServer:
         iam: what those that pass may do with objects; None: everything.
 
     Attributes:
-        bindings: of every bucket's IAM policy; None: nobody may read it.
         denied: permissions that no account has, as `testPermissions` tells.
         boundary: the status for a token, an action (get, list, create, delete), a bucket and an object's name or the
             prefix of a list: 200, 401 or 403; None: every one may. A session of a resumable upload needs no token.
@@ -64,12 +62,6 @@ class StorageServer:
     ) -> None:
         self.authorize = authorize
         self.iam = iam
-        every = {"members": ["allUsers"]}
-        self.bindings: list[dict[str, Any]] | None = [
-            {"role": "roles/storage.objectCreator", **every},
-            {"role": "roles/storage.objectViewer", **every},
-            {"role": "roles/storage.objectUser", **every, "condition": {"title": "records", "expression": RECORDS}},
-        ]
         self.denied: set[str] = set()
         self.boundary: Callable[[str, str, str, str], int] | None = None
         self.settings: dict[str, Any] = {}
@@ -259,14 +251,6 @@ def _route(owner: StorageServer, request: Request) -> None:
             held = [each for each in request.permissions if each not in owner.denied]
             kind = {"kind": "storage#testIamPermissionsResponse"}
             request.answer({**kind, "permissions": held} if held else kind)
-        case ("GET", ["storage", "v1", "b", bucket, "iam"]):
-            request.allow("optionsRequestedPolicyVersion")
-            owner.store.bucket(bucket)
-            if owner.bindings is None:
-                message = "caller does not have storage.buckets.getIamPolicy access to the Google Cloud Storage bucket."
-                raise ApiError(403, "forbidden", message)
-            policy = {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket}", "version": 1}
-            request.answer({**policy, "etag": "CAE=", "bindings": owner.bindings})
         case ("DELETE", ["storage", "v1", "b", bucket]):
             request.allow()
             owner.store.delete_bucket(bucket)
