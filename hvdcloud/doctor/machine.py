@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,35 +19,15 @@ from hvdcloud.units import counted, size
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
-    from hvdcloud.image.plan.steps import ImagePlan, Step
+    from hvdcloud.image.plan.steps import ImagePlan
     from hvdcloud.providers.base import Platform
     from hvdcloud.remote.code import CodeFile
 
 _ENGINE_SECONDS = 10
-# From nothing, on two cores: minutes, and GB while it is built (tests/bench/results/images.md; README).
-_EFFORT = {"cpu": (5, 5), "cuda": (13, 20)}
-_LAYER = (1, 2)
+_BUILD_GB = {"cpu": 5, "cuda": 20}
+"""What building an image from nothing takes."""
 _SPARE_GB = 2
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Image:
-    """What there is of the image that the nodes are to run."""
-
-    plan: ImagePlan
-    missing: tuple[Step, ...]  # What would have to be built, in order.
-    base: str | None  # `image.base`.
-
-    @property
-    def effort(self) -> tuple[int, int]:
-        """Minutes and GB that building it takes, about."""
-        if not self.missing:
-            return 0, 0
-        if all("builder" not in step.reference for step in self.missing):
-            return _LAYER
-        row = self.plan.row
-        return _EFFORT["cuda" if row is not None and row.cuda else "cpu"]
 
 
 def machine_checks(config: Config, platform: Platform, *, state_folder: Path) -> Iterator[Check]:
@@ -56,8 +35,7 @@ def machine_checks(config: Config, platform: Platform, *, state_folder: Path) ->
     yield from gpu_checks(config, platform)
     yield Check(name="engine", run=_engine)
     yield from build_checks(config, platform)
-    image = partial(_find_image, config, platform.processor)
-    yield Check(name="image", run=lambda: _image(image(), config, platform), see=("engine", "credentials", "registry"))
+    yield Check(name="image", run=lambda: _image(config, platform), see=("engine", "credentials", "registry"))
     yield from project_checks(config)
     yield Check(name="ssh", run=_ssh)
     yield Check(name="state", run=lambda: _state(state_folder))
@@ -71,11 +49,15 @@ def gpu_checks(config: Config, platform: Platform) -> Iterator[Check]:
 
 def build_checks(config: Config, platform: Platform) -> Iterator[Check]:
     """What building and pushing the image needs."""
-    warns = Severity.WARNS
     if platform.needs_registry:
-        registry = partial(_registry, config.provider, config.image.repository)
-        yield Check(name="registry", run=registry, severity=warns, see=("credentials", "engine"))
-    yield Check(name="disk", run=lambda: _disk(config, platform), severity=warns, see=("engine",))
+        repository = config.image.repository
+        yield Check(
+            name="registry",
+            run=lambda: _registry(config.provider, repository),
+            severity=Severity.WARNS if repository else Severity.BLOCKS,
+            see=("credentials", "engine"),
+        )
+    yield Check(name="disk", run=lambda: _disk(config, platform), severity=Severity.WARNS, see=("engine",))
 
 
 def project_checks(config: Config, command: Sequence[str] = (), *, begins: bool = True) -> Iterator[Check]:
@@ -150,10 +132,8 @@ def _engine() -> Finding:
     )
 
 
-# --- the image ------------------------------------------------------------------------------------------------------
-
-
-def _find_image(config: Config, processor: str | None) -> _Image:
+def _find_image(config: Config, platform: Platform) -> tuple[str, bool]:
+    """The image that the nodes are to run, and whether the engine has it."""
     from hvdcloud.image.engine_stream import inspected
     from hvdcloud.image.plan import custom_base
     from hvdcloud.image.plan.steps import plan_image
@@ -165,83 +145,37 @@ def _find_image(config: Config, processor: str | None) -> _Image:
             base = custom_base.find(api, named) or custom_base.Base(reference=named, identity="")
 
         def planned(own_image: str = "") -> ImagePlan:
-            folder, needs = config.project_dir, needs_of(config)
+            folder, needs, machine = config.project_dir, needs_of(config), platform.processor
             return plan_image(
-                config.image, project_dir=folder, machine=processor, base=base, needs=needs, own_image=own_image
+                config.image, project_dir=folder, machine=machine, base=base, needs=needs, own_image=own_image
             )
 
         plan = planned()
         own = plan.own_dockerfile and inspected(api, plan.own_dockerfile.reference)
         plan = planned(str(own["Id"])) if own else plan
-        missing = () if inspected(api, plan.reference) else tuple(_missing(api, plan, plan.last))
-        return _Image(plan=plan, missing=missing, base=named)
+        return plan.reference, inspected(api, plan.reference) is not None
 
 
-def _missing(api: Any, plan: ImagePlan, step: Step) -> Iterator[Step]:
-    from hvdcloud.image.engine_stream import inspected
-
-    if inspected(api, step.reference):
-        return
-    for earlier in plan.steps:
-        if earlier.reference in step.needs:
-            yield from _missing(api, plan, earlier)
-    yield step
-
-
-def _unreachable(api: Any, found: _Image) -> str:
-    """Says which image that is not ours is neither in the engine nor at its registry."""
-    from docker.errors import APIError, DockerException
-
-    from hvdcloud.image.engine_stream import inspected
-    from hvdcloud.image.plan import base_images
-    from hvdcloud.image.publish import registry
-
-    donors = [step.arguments["CUDA_DONOR"] for step in found.missing if "CUDA_DONOR" in step.arguments]
-    for reference in dict.fromkeys([found.base or base_images.pinned(base_images.DEBIAN), *donors]):
-        if inspected(api, base_images.here(api, reference)):
-            continue
-        try:
-            api.inspect_distribution(reference, auth_config=registry.auth_config(registry.host_of(reference)))
-        except (APIError, DockerException) as error:
-            said = getattr(error, "explanation", None) or error
-            return f"it is built on {reference}, which is neither in the engine nor at its registry: {said}"
-    return ""
-
-
-def _image(found: _Image, config: Config, platform: Platform) -> Finding:
+def _image(config: Config, platform: Platform) -> Finding:
     """Whether nodes can run it now, or what that needs."""
-    reference = found.plan.reference
-    if not platform.needs_registry:
-        if not found.missing:
-            return fine(f"{reference} exists")
-        return _to_build(found, hint="hvdcloud build; up and launch do it by themselves")
     from hvdcloud.image.publish import registry
 
-    repository = config.image.repository
+    (reference, built), repository = _find_image(config, platform), config.image.repository
+    if not platform.needs_registry:
+        if built:
+            return fine(f"{reference} exists")
+        return warning(f"{reference} is not built yet", hint="hvdcloud build; up and launch do it by themselves")
     if repository is None:
         return unknown("not checked: image.repository is not set")
     target = registry.target_of(reference, repository)
     digest = registry.published(reference, repository) or registry.digest_at_registry(target)
     if digest is not None:
         return fine(f"{target} is at the registry: {digest[:19]}")
-    if found.missing:
-        return _to_build(found, hint="hvdcloud build --push (or --remote); up and launch do it by themselves")
-    return warning(
-        f"{reference} is built, but not at the registry yet", hint="hvdcloud push; up and launch do it by themselves"
-    )
-
-
-def _to_build(found: _Image, *, hint: str) -> Finding:
-    with _connected() as client:
-        unreachable = _unreachable(client.api, found)
-    if unreachable:
-        return failed(
-            f"{found.plan.reference} is not built yet, and cannot be: {unreachable}",
-            hint="check the network and the engine's proxy; `docker pull` shows more",
-            error=ImageError,
-        )
-    minutes, gigabytes = found.effort
-    return warning(f"{found.plan.reference} is not built yet: about {minutes} min and {gigabytes} GB", hint=hint)
+    if built:
+        message = f"{reference} is built, but not at the registry yet"
+        return warning(message, hint="hvdcloud push; up and launch do it by themselves")
+    hint = "hvdcloud build --push (or --remote); up and launch do it by themselves"
+    return warning(f"{reference} is not built yet", hint=hint)
 
 
 def _disk(config: Config, platform: Platform) -> Finding:
@@ -255,7 +189,7 @@ def _disk(config: Config, platform: Platform) -> Finding:
     needed = _SPARE_GB
     # What is wrong with the image, its own check tells.
     with contextlib.suppress(HvdcloudError):
-        needed += _find_image(config, platform.processor).effort[1]
+        needed += 0 if _find_image(config, platform)[1] else _BUILD_GB[config.image.device]
     if free < needed:
         return warning(
             f"{free:.1f} GB free in {root}; the image may need {needed} GB",

@@ -10,15 +10,17 @@ import yaml
 
 from hvdcloud import providers
 from hvdcloud.checks import require
+from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
 from hvdcloud.console import Console
 from hvdcloud.doctor.machine import build_checks
 from hvdcloud.errors import CapacityError, CredentialsError
 from hvdcloud.lifecycle.context import Context
-from hvdcloud.lifecycle.up import make_spec
+from hvdcloud.lifecycle.up import make_spec, up
 from tests.standins.compute import Emulator
 from tests.standins.registry import free_port
+from tests.standins.storage import running_server
 from tests.support.gce_bench import A
 
 NODES = "nodes@test-project.iam.gserviceaccount.com"
@@ -105,3 +107,51 @@ def test_a_registry_that_is_down_is_said_before_a_build_and_stops_nothing(config
     require([*build_checks(config, providers.platform(config))], warn=said.append, seconds=60)
     (refused,) = [text for text in said if "connection refused" in text]
     assert "check this machine's network and image.repository" in refused
+
+
+# --- a node's own proof -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def context(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+    """A project whose image is at the registry, with a bucket."""
+    image = "us-central1-docker.pkg.dev/test-project/hvdcloud/digits@sha256:" + "0" * 64
+    for name in ("image_to_be", "image_of_nodes"):
+        monkeypatch.setattr(f"hvdcloud.lifecycle.build.{name}", lambda context: image)
+    monkeypatch.setattr("hvdcloud.lifecycle.build.image_is_missing", lambda context: False)
+    monkeypatch.setattr("hvdcloud.doctor.machine.build_checks", lambda config, platform: [])
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
+    checkpoints = config.checkpoints.model_copy(update={"bucket": "gs://bucket/runs"})
+    with running_server(tmp_path / "storage") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        with Context(config.model_copy(update={"checkpoints": checkpoints}), Console(quiet=True)) as context:
+            yield context
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ("create", "may not write objects to gs://bucket"),
+        ("read", "may not read the objects of gs://bucket"),
+        ("replace", "may not replace the records of runs in gs://bucket"),
+    ],
+)
+def test_nodes_that_may_not_use_their_bucket_end_up_and_nothing_is_left(
+    emulator: Emulator, context: Context, step: str, words: str
+) -> None:
+    refused = {"step": "bucket", "error": "403", "refused": step}
+    emulator.faults.add({"fail_ready": refused}, instance="digits-1")
+    with pytest.raises(CredentialsError) as ended:
+        up(context, consent=Consent(given=True))
+    assert ended.value.message == f"{NODES}, which node digits-1 runs as, {words}"
+    assert f"gcloud storage buckets add-iam-policy-binding gs://bucket --member=serviceAccount:{NODES} " in (
+        ended.value.hint
+    )
+    assert emulator.state.left() == []
+
+
+def test_what_blocks_makes_nothing(emulator: Emulator, context: Context) -> None:
+    emulator.set_quota("NVIDIA_T4_GPUS", 1, region="us-central1")
+    with pytest.raises(CapacityError, match="NVIDIA_T4_GPUS 2 needed, 1 of 1 free"):
+        up(context, consent=Consent(given=True))
+    assert {entry.http for entry in emulator.log.entries() if "testIamPermissions" not in entry.method} == {"GET"}

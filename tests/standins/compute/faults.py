@@ -213,7 +213,7 @@ def _check(action: Mapping[str, Any]) -> None:
             and "code" in value
             and not set(value) - {"code", "message", "details", "http", "report"}
         ),
-        "fail_ready": lambda: isinstance(value, dict) and set(value) == {"step", "error"},
+        "fail_ready": lambda: isinstance(value, dict) and set(value) - {"refused"} == {"step", "error"},
         "hang_ready": lambda: value is True,
     }.get(name, lambda: isinstance(value, (int, float)) and value >= 0)
     if not right():
