@@ -18,7 +18,7 @@ from hvdcloud.google import http
 from hvdcloud.google.error_rules import Action
 from hvdcloud.google.errors import ApiError, operation_errors
 from hvdcloud.providers.gce.api.client import ComputeClient, connect_client
-from hvdcloud.providers.gce.capacity.preflight import preflight
+from hvdcloud.providers.gce.capacity.outlook import look_ahead
 from hvdcloud.providers.gce.names import belongs_to, request_id
 from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
 from tests.standins.compute import Emulator
@@ -172,13 +172,13 @@ def test_credentials_that_the_api_refuses_are_reported_as_such(client: ComputeCl
     assert shown.hint.endswith("gcloud auth application-default login")
 
 
-def test_preflight_of_hundreds_of_nodes_costs_as_much_as_of_one(client: ComputeClient, emulator: Emulator) -> None:
+def test_what_is_asked_for_hundreds_of_nodes_costs_as_much_as_of_one(client: ComputeClient, emulator: Emulator) -> None:
     calls = []
     for nodes in (1, 256):
         emulator.log.clear()
         spec = replace(SPEC, nodes=nodes)
-        found = preflight(client, spec, SETTINGS, zones=[ZONE], today=date(2026, 11, 20))
-        assert (found.problems, found.zones) == ([], [ZONE])
+        found = look_ahead(client, spec, SETTINGS, zones=[ZONE], today=date(2026, 11, 20))
+        assert (found.problems, found.roomy) == ([], [ZONE])
         assert found.vm_image.startswith("projects/cos-cloud/global/images/")
         calls.append(sorted(entry.target.partition("?")[0] for entry in emulator.log.entries()))
     assert calls[0] == calls[1]

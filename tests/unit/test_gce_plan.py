@@ -21,7 +21,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.node.data.sets import DataRequest, DataSet
 from hvdcloud.providers.gce import names
 from hvdcloud.providers.gce.capacity import candidates
-from hvdcloud.providers.gce.capacity.preflight import no_account
+from hvdcloud.providers.gce.capacity.outlook import check_account
 from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.plan.firewall import firewall_bodies
 from hvdcloud.providers.gce.settings import Settings, settings_of
@@ -187,11 +187,12 @@ def test_a_job_gets_no_token_for_more_than_its_node_needs() -> None:
 
 
 def test_no_node_gets_the_default_account_unasked() -> None:
-    [problem] = no_account(settings(service_account=None))
-    assert problem.error is UsageError
-    assert "hvdcloud setup" in problem.hint
-    assert "gce.service_account: default" in problem.hint
-    assert no_account(settings(service_account="default")) == no_account(SETTINGS) == []
+    with pytest.raises(UsageError) as refused:
+        check_account(settings(service_account=None))
+    assert "hvdcloud setup" in refused.value.hint
+    assert "gce.service_account: default" in refused.value.hint
+    for allowed in (settings(service_account="default"), SETTINGS):
+        check_account(allowed)
 
 
 def test_gpus_are_asked_for_only_where_the_machine_type_has_none_of_its_own() -> None:

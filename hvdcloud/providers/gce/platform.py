@@ -11,7 +11,7 @@ from hvdcloud.checks import Finding, warning
 from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Gpu
-from hvdcloud.providers.gce.capacity import candidates, preflight
+from hvdcloud.providers.gce.capacity import candidates, outlook
 from hvdcloud.providers.gce.capacity import offers as market
 from hvdcloud.providers.gce.money import catalog, prices, transfer
 from hvdcloud.providers.gce.provider import GceProvider
@@ -126,7 +126,7 @@ class GcePlatform:
             prices_as_of=prices.as_of(),
             offers=tuple(found),
             notices=(
-                *(f"hvdcloud.yaml: {each.summary}" for each in preflight.wrong_kinds(settings, today=today)),
+                *(f"hvdcloud.yaml: {each.summary}" for each in outlook.wrong_kinds(settings, today=today)),
                 *unknown,
                 *([mismatch.summary] if mismatch else []),
                 *prices.notices(),

@@ -18,7 +18,7 @@ from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, UnseenError, ignore_progress
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.capacity.preflight import VM_IMAGE_FAMILY, Preflight, image_path, preflight
+from hvdcloud.providers.gce.capacity.outlook import VM_IMAGE_FAMILY, Outlook, check_account, image_path, look_ahead
 from hvdcloud.providers.gce.inventory import VMS, Inventory, Resource, take_inventory
 from hvdcloud.providers.gce.money import transfer
 from hvdcloud.providers.gce.names import region_of
@@ -56,17 +56,19 @@ class GceProvider:
         self._config = config
         self._limits = limits
         self._connect = client
-        self._found: dict[tuple[str, int], Preflight] = {}
+        self._found: dict[tuple[str, int], Outlook] = {}
         """By name and number of nodes; nothing else of a spec counts, so `launch` asks once for both of its own."""
 
     # --- planning -------------------------------------------------------------------------------------------------
 
-    def _preflight(self, spec: ClusterSpec) -> Preflight:
+    def _look_ahead(self, spec: ClusterSpec) -> Outlook:
         """What the API says of a cluster like this one: asked again only after a problem, or after `create`."""
         key = (spec.name, spec.nodes)
         if key not in self._found or self._found[key].problems:
             today = datetime.now(timezone.utc).date()
-            self._found[key] = preflight(self._client, spec, self._limited(spec), zones=self._config.zones, today=today)
+            self._found[key] = look_ahead(
+                self._client, spec, self._limited(spec), zones=self._config.zones, today=today
+            )
         return self._found[key]
 
     def plan(self, spec: ClusterSpec) -> GcePlan:
@@ -78,10 +80,11 @@ class GceProvider:
             NodeError: it does not answer.
         """
         settings = self._limited(spec)
-        problems, zones, notices, vm_image = self._preflight(spec)
-        if problems:
-            raise first_of(problems).as_error()
-        offers, unpaid = budget.paid_zones(settings, zones, nodes=spec.nodes)
+        check_account(settings)
+        found = self._look_ahead(spec)
+        if found.problems:
+            raise first_of(found.problems).as_error()
+        offers, unpaid = budget.paid_zones(settings, found.roomy, nodes=spec.nodes)
         zones = [offer.zone for offer in offers]
         collection = f"/compute/v1/projects/{settings.project}"
         bodies = firewall.firewall_bodies(spec, settings, existing=self._firewall_rules)
@@ -92,7 +95,7 @@ class GceProvider:
         method = f"POST {collection}/zones/{zones[0]}/instances/bulkInsert"
         requests += [
             Request(object=f"{_vms(list(body['perInstanceProperties']))} in {zones[0]}", method=method, body=body)
-            for body in request.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=vm_image)
+            for body in request.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=found.vm_image)
         ]
         return GcePlan(
             spec=spec,
@@ -101,13 +104,13 @@ class GceProvider:
             worst_case_dollars=max(offer.worst_case_dollars for offer in offers),
             seconds=float(offers[0].seconds),
             notices=(
-                *notices,
+                *found.notices,
                 *budget.notices(settings, offers, unpaid, nodes=spec.nodes),
                 *transfer.notices(registry_region(spec.image), dict.fromkeys(map(region_of, zones))),
             ),
             settings=settings,
             zones=tuple(zones),
-            vm_image=vm_image,
+            vm_image=found.vm_image,
         )
 
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:

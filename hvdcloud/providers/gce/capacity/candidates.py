@@ -1,4 +1,4 @@
-"""Which zones have what nodes need, and which regions have quota for it: for `preflight`, `offers` and `doctor`.
+"""Which zones have what nodes need, and which regions have quota for it: for checks, plans and `offers`.
 
 A zone that does not answer is taken to have everything, and a quota that is left out to be large: `up` finds out.
 """

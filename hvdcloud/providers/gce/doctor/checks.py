@@ -25,13 +25,13 @@ from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.capacity import candidates, networks, quota
-from hvdcloud.providers.gce.capacity.preflight import (
+from hvdcloud.providers.gce.capacity.outlook import (
     Outlook,
+    check_account,
+    check_settings,
     kinds,
     look_ahead,
     needed_of_zone,
-    no_account,
-    wrong_settings,
 )
 from hvdcloud.providers.gce.doctor import permissions
 from hvdcloud.providers.gce.doctor.bucket import check_bucket
@@ -80,8 +80,13 @@ class _Checks:
         self._repository = config.image.repository
         self._data = {name: each for name, each in config.data.items() if each.source.startswith("gs://")}
         self._spec = spec
+        self._today = datetime.now(timezone.utc).date()
         self._login = Once(lambda: log_in(config.gce))
-        self._outlook = Once(self._look_ahead)
+        self._outlook = Once(
+            lambda: look_ahead(
+                self._login().client(), spec, self._settings(), zones=config.gce.zones, today=self._today
+            )
+        )
         self._source = Once(lambda: ssh_access.caller_source(config.gce.ssh.source))
 
     def all(self) -> Iterator[Check]:
@@ -123,19 +128,15 @@ class _Checks:
         return permissions.check_permissions(self._login(), external_address=self._settings().needs_external_ip)
 
     def _service_account(self) -> Finding:
-        account = self._config.service_account
-        if account is None:
-            return no_account(self._settings(project="none"))[0]
+        check_account(self._settings(project="none"))
+        account = self._config.service_account or ""
         return permissions.check_service_account(self._login(), account=account, setup=setup_hint())
 
     # --- machines -------------------------------------------------------------------------------------------------
 
     def _machine(self) -> Finding:
-        today = datetime.now(timezone.utc).date()
         settings = self._settings(project="none")
-        problems = wrong_settings(self._spec, settings, today=today)
-        if problems:
-            return first_of(problems)
+        check_settings(self._spec, settings, today=self._today)
         nodes = kinds(settings, self._spec)
         message = _described(nodes[0])
         if len(nodes) > 1:
@@ -143,7 +144,7 @@ class _Checks:
             alike = (workers.machine_type, workers.gpu_count) == (head.machine_type, head.gpu_count)
             message += f"; the head {'' if alike else f'{_described(head)}, '}{'Spot' if head.spot else 'on demand'}"
         for kind in nodes:
-            for notice in catalog.notices(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today):
+            for notice in catalog.notices(kind.machine_type, kind.gpu_type, kind.gpu_count, today=self._today):
                 return warning(f"{message}; {notice.message}", hint=notice.hint)
         return fine(message)
 
@@ -250,12 +251,6 @@ class _Checks:
         return check_data(self._login(), self._data, settings, nodes=nodes, region=self._first_region())
 
     # --- what all of them need ------------------------------------------------------------------------------------
-
-    def _look_ahead(self) -> Outlook:
-        today = datetime.now(timezone.utc).date()
-        if problems := wrong_settings(self._spec, self._settings(), today=today):
-            raise problems[0].as_error()
-        return look_ahead(self._login().client(), self._spec, self._settings(), zones=self._config.zones)
 
     def _told(self, *questions: str) -> Outlook:
         """What the API says. Raises HvdcloudError: it refused one of these questions, or answered none."""

@@ -1,4 +1,4 @@
-"""What `hvdcloud doctor` asks about the account: its name, its permissions, and the project with its billing."""
+"""What is checked of the account: its name, its permissions, and the project with its billing."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def check_service_account(login: Login, *, account: str, setup: str) -> Finding:
         account: e-mail address, or DEFAULT_ACCOUNT.
         setup: how to get one.
     """
-    email = account_of_nodes(login, account)
+    email = account if account != DEFAULT_ACCOUNT else default_account(login)
     if not email:
         return failed(
             f"project {login.project} has no default service account (gce.service_account: {DEFAULT_ACCOUNT})",
@@ -252,11 +252,6 @@ def check_service_account(login: Login, *, account: str, setup: str) -> Finding:
         said = "which the organization may allow more than nodes need, or nothing at all"
         return warning(f"nodes run as {email}, the project's default, {said}", hint=setup)
     return fine(f"nodes run as {email}")
-
-
-def account_of_nodes(login: Login, account: str) -> str:
-    """The e-mail address of gce.service_account; "": the project has no default account."""
-    return default_account(login) if account == DEFAULT_ACCOUNT else account
 
 
 def default_account(login: Login) -> str:

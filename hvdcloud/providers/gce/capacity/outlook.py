@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, NamedTuple
+from typing import Any
 
-from hvdcloud.checks import Finding, failed, failure, warning
+from hvdcloud.checks import Finding, failed, failure, first_of, warning
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY, ClusterSpec
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, UsageError
 from hvdcloud.google.error_rules import QUOTAS_PAGE
@@ -31,18 +31,6 @@ VM_IMAGE_FAMILY = ("cos-cloud", "cos-125-lts")
 NAMES_CHECKED = 32
 """Names fit into one request's filter; that a later one is taken, `up` finds out by itself."""
 PLACES_NAMED = 8
-
-
-class Preflight(NamedTuple):
-    """What was found."""
-
-    problems: list[Finding]
-    """None of them: go."""
-    zones: list[str]
-    """Where to try, in order."""
-    notices: list[str]
-    vm_image: str
-    """`projects/P/global/images/NAME`; empty if it could not be found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,28 +57,38 @@ class Outlook:
     """VMs that have our nodes' names; a warning: those of a cluster of this name."""
     image: list[Finding]
 
+    @property
+    def problems(self) -> list[Finding]:
+        """Why it cannot be planned; none of them: go. Names are taken when nodes are made."""
+        final = [error for what, error in self.failures.items() if _is_final(what, error)]
+        # No permission is said once.
+        refused = {error.hint: failure(error) for error in final}
+        return [*refused.values(), *self.missing, *self.short, *self.image]
 
-def preflight(
+    @property
+    def notices(self) -> list[str]:
+        """What was not answered, which is left for `create` to find out."""
+        said = {problem.hint for problem in self.problems}
+        return [error.message for error in self.failures.values() if error.hint not in said]
+
+    @property
+    def vm_image(self) -> str:
+        """`projects/P/global/images/NAME`; empty: it could not be found."""
+        return image_path(self.answers["image"]) if self.answers["image"] else ""
+
+
+def look_ahead(
     client: ComputeClient, spec: ClusterSpec, settings: Settings, *, zones: Sequence[str], today: date
-) -> Preflight:
+) -> Outlook:
     """What prevents `spec`, and if nothing does, where and from which image to make it.
 
     Args:
         zones: `gce.zones`; empty: wherever the machine type and the GPU are.
         today: decides which GPUs are still available.
+
+    Raises UsageError: as `check_settings`; nothing is asked.
     """
-    problems = wrong_settings(spec, settings, today=today) or no_account(settings)
-    if problems:
-        return Preflight(problems, [], [], "")
-    found = look_ahead(client, spec, settings, zones=zones)
-    problems, notices = _failures(found.failures)
-    problems += [*found.missing, *found.short, *found.image]
-    image = image_path(found.answers["image"]) if found.answers["image"] else ""
-    return Preflight(problems, found.roomy, notices, image)
-
-
-def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, zones: Sequence[str]) -> Outlook:
-    """What the API says of settings that are not wrong in themselves; arguments as for `preflight`."""
+    check_settings(spec, settings, today=today)
     machines, gpus = _asked_for(settings, spec)
     names = [spec.node_name(index) for index in range(min(spec.nodes, NAMES_CHECKED))]
     asked: dict[str, Callable[[], Any]] = {
@@ -123,34 +121,24 @@ def look_ahead(client: ComputeClient, spec: ClusterSpec, settings: Settings, *, 
     )
 
 
-def wrong_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> list[Finding]:
-    """Problems of the settings themselves; nothing is asked."""
+def check_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> None:
+    """Raises UsageError: the settings themselves are wrong. Nothing is asked."""
     if problems := wrong_kinds(settings, today=today):
-        return problems
-    try:
-        quota.needs(settings, nodes=spec.nodes)
-    except UsageError as error:
-        return [failure(error)]
-    return _not_on_demand(settings, spec)
+        raise first_of(problems).as_error()
+    quota.needs(settings, nodes=spec.nodes)
+    for kind in kinds(settings, spec):
+        if catalog.machine(kind.machine_type).spot_only and not kind.spot:
+            raise UsageError(f"{kind.machine_type} is available as a Spot VM only", hint="write gce.spot: all")
 
 
-def no_account(settings: Settings) -> list[Finding]:
-    """Nodes get the project's default account only where that is written: in many projects it is an editor of
-    everything, and so would be the job, with all that it imports."""
+def check_account(settings: Settings) -> None:
+    """Raises UsageError: no account is named. Nodes get the project's default account only where that is written: in
+    many projects it is an editor of everything, and so would be the job, with all that it imports."""
     if settings.service_account:
-        return []
+        return
     message = "gce.service_account is not set: a job could do all that the project's default account may"
     hint = f"hvdcloud setup makes an account that may do little; or write gce.service_account: {DEFAULT_ACCOUNT}"
-    return [failed(message, hint=hint)]
-
-
-def _not_on_demand(settings: Settings, spec: ClusterSpec) -> list[Finding]:
-    """Nodes that are to be on demand and are available as Spot VMs alone."""
-    return [
-        failed(f"{kind.machine_type} is available as a Spot VM only", hint="write gce.spot: all")
-        for kind in kinds(settings, spec)
-        if catalog.machine(kind.machine_type).spot_only and not kind.spot
-    ]
+    raise UsageError(message, hint=hint)
 
 
 def wrong_kinds(settings: Settings, *, today: date) -> list[Finding]:
@@ -177,12 +165,9 @@ def _asked_for(settings: Settings, spec: ClusterSpec) -> tuple[list[str], list[s
     return list(dict.fromkeys(machines)), list(dict.fromkeys(gpus))
 
 
-def _failures(failures: Mapping[str, HvdcloudError]) -> tuple[list[Finding], list[str]]:
-    """No permission is a problem, once; so is an image that cannot be found. The rest is left for `up` to find out."""
-    final = [error for what, error in failures.items() if isinstance(error, CredentialsError) or what == "image"]
-    serious = {error.hint: failure(error) for error in final}
-    passing = [error.message for error in failures.values() if error.hint not in serious]
-    return list(serious.values()), passing
+def _is_final(question: str, error: HvdcloudError) -> bool:
+    """Whether a question that was not answered stops a plan: no permission, or an image that cannot be found."""
+    return isinstance(error, CredentialsError) or question == "image"
 
 
 def _zones(

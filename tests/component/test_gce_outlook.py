@@ -14,7 +14,7 @@ from google.auth.credentials import AnonymousCredentials
 from hvdcloud.checks import Status
 from hvdcloud.errors import CapacityError, CredentialsError, UsageError
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.capacity.preflight import Outlook, Preflight, look_ahead, preflight
+from hvdcloud.providers.gce.capacity.outlook import Outlook, look_ahead
 from tests.support import gce_samples
 from tests.support.gce_samples import SETTINGS
 from tests.support.scripted_api import Call, Reply, Script, refusal
@@ -107,20 +107,16 @@ def client(api: Api) -> Iterator[ComputeClient]:
     script.close()
 
 
-def check(client: ComputeClient, *, zones: tuple[str, ...] = (), nodes: int = 4, **changes: Any) -> Preflight:
+def check(client: ComputeClient, *, zones: tuple[str, ...] = (), nodes: int = 4, **changes: Any) -> Outlook:
     spec, settings = replace(SPEC, nodes=nodes), replace(SETTINGS, **changes)
-    return preflight(client, spec, settings, zones=zones, today=TODAY)
-
-
-def look(client: ComputeClient, *, zones: tuple[str, ...] = ()) -> Outlook:
-    return look_ahead(client, SPEC, SETTINGS, zones=zones)
+    return look_ahead(client, spec, settings, zones=zones, today=TODAY)
 
 
 def test_all_is_well(client: ComputeClient) -> None:
     found = check(client)
     assert found.problems == []
-    assert set(found.zones) == {"us-central1-a", "us-central1-b", "us-east1-c"}
-    assert found.zones[:2] == ["us-central1-a", "us-central1-b"]
+    assert set(found.roomy) == {"us-central1-a", "us-central1-b", "us-east1-c"}
+    assert found.roomy[:2] == ["us-central1-a", "us-central1-b"]
     assert found.vm_image == "projects/cos-cloud/global/images/cos-125-19216-0-1"
 
 
@@ -134,10 +130,10 @@ def test_more_nodes_are_no_more_calls(client: ComputeClient, api: Api) -> None:
 
 
 def test_settings_that_cannot_be_are_found_without_asking(client: ComputeClient, api: Api) -> None:
-    (problem,) = check(client, gpu_type="nvidia-tesla-p100").problems
-    assert "switched nvidia-tesla-p100 off" in problem.message
-    (problem,) = check(client, max_run_seconds=10).problems
-    assert "30 s to 120 days" in problem.message
+    with pytest.raises(UsageError, match="switched nvidia-tesla-p100 off"):
+        check(client, gpu_type="nvidia-tesla-p100")
+    with pytest.raises(UsageError, match="30 s to 120 days"):
+        check(client, max_run_seconds=10)
     assert api.calls == []
 
 
@@ -148,9 +144,9 @@ H100 = {"machine_type": "a3-highgpu-1g", "gpu_type": None, "gpu_count": 0}
 def test_a_machine_type_that_is_spot_only_is_not_asked_for_on_demand(
     client: ComputeClient, api: Api, changes: dict[str, Any]
 ) -> None:
-    (problem,) = check(client, **H100, **changes).problems
-    assert problem.message == "a3-highgpu-1g is available as a Spot VM only"
-    assert problem.hint == "write gce.spot: all"
+    with pytest.raises(UsageError, match="a3-highgpu-1g is available as a Spot VM only") as refused:
+        check(client, **H100, **changes)
+    assert refused.value.hint == "write gce.spot: all"
     assert api.calls == []
 
 
@@ -160,7 +156,7 @@ def test_a_machine_type_that_is_spot_only_may_be_a_spot_vm(client: ComputeClient
 
 
 def test_chosen_zones_are_tried_in_their_order(client: ComputeClient) -> None:
-    assert check(client, zones=("us-east1-c", "us-central1-a")).zones == ["us-east1-c", "us-central1-a"]
+    assert check(client, zones=("us-east1-c", "us-central1-a")).roomy == ["us-east1-c", "us-central1-a"]
 
 
 def test_a_chosen_zone_without_the_gpu_is_a_problem_that_names_those_that_have_it(client: ComputeClient) -> None:
@@ -183,15 +179,15 @@ def test_zones_outside_of_the_subnetworks_region_are_a_problem(client: ComputeCl
 def test_a_zone_that_does_not_answer_is_not_ruled_out(client: ComputeClient, api: Api) -> None:
     api.unreachable = ["europe-west4-a"]
     found = check(client, zones=("europe-west4-a",))
-    assert (found.problems, found.zones) == ([], ["europe-west4-a"])
+    assert (found.problems, found.roomy) == ([], ["europe-west4-a"])
 
 
 def test_a_zone_that_is_down_is_left_out(client: ComputeClient, api: Api) -> None:
     api.zones["us-central1-a"] = "DOWN"
-    assert "us-central1-a" not in check(client).zones
+    assert "us-central1-a" not in check(client).roomy
     found = check(client, zones=("us-central1-a", "us-east1-c"))
-    assert (found.problems, found.zones) == ([], ["us-east1-c"])
-    assert look(client, zones=("us-central1-a", "us-east1-c")).closed == ["left out: us-central1-a is down"]
+    assert (found.problems, found.roomy) == ([], ["us-east1-c"])
+    assert check(client, zones=("us-central1-a", "us-east1-c")).closed == ["left out: us-central1-a is down"]
     (problem,) = check(client, zones=("us-central1-a",)).problems
     assert problem.error is CapacityError
     assert problem.message == "gce.zones: us-central1-a is down"
@@ -201,8 +197,8 @@ def test_a_region_without_quota_for_all_nodes_is_left_out_and_says_why(client: C
     api.t4_quota["us-central1"] = 3.0
     found = check(client)
     assert found.problems == []
-    assert found.zones == ["us-east1-c"]
-    assert look(client).scarce == ["left out for lack of quota: us-central1: NVIDIA_T4_GPUS 4 needed, 3 of 3 free"]
+    assert found.roomy == ["us-east1-c"]
+    assert check(client).scarce == ["left out for lack of quota: us-central1: NVIDIA_T4_GPUS 4 needed, 3 of 3 free"]
 
 
 def test_no_region_with_quota_is_one_problem_with_all_reasons(client: ComputeClient, api: Api) -> None:
@@ -212,7 +208,7 @@ def test_no_region_with_quota_is_one_problem_with_all_reasons(client: ComputeCli
     assert problem.error is CapacityError
     assert "us-central1: NVIDIA_T4_GPUS 4 needed, 0 of 0 free; us-east1:" in problem.message
     assert "quotas?project=p" in problem.hint
-    assert found.zones == []
+    assert found.roomy == []
 
 
 def test_the_projects_own_quota_counts_everywhere(client: ComputeClient, api: Api) -> None:
@@ -227,7 +223,7 @@ def test_what_the_api_does_not_answer_stops_nothing(client: ComputeClient, api: 
     api.trouble[what] = refusal(503, "backendError", "later")
     found = check(client)
     assert found.problems == []
-    assert "us-central1-a" in found.zones
+    assert "us-central1-a" in found.roomy
     assert any("later" in notice for notice in found.notices)
 
 
@@ -252,7 +248,7 @@ def test_an_image_that_cannot_be_found_is_a_problem(client: ComputeClient, api: 
 def test_a_cluster_of_this_name_is_seen(client: ComputeClient, api: Api) -> None:
     labels = {"managed-by": "hvdcloud", "hvdcloud-cluster": "digits"}
     api.vms = {"europe-west4-a": [{"name": "digits-0", "zone": "x/zones/europe-west4-a", "labels": labels}]}
-    (found,) = look(client).namesakes
+    (found,) = check(client).namesakes
     assert found.status is Status.WARNING
     assert "exists already" in found.message
     assert "hvdcloud down --name digits" in found.hint
@@ -260,10 +256,10 @@ def test_a_cluster_of_this_name_is_seen(client: ComputeClient, api: Api) -> None
 
 def test_another_users_vm_is_in_the_way_only_where_we_would_go(client: ComputeClient, api: Api) -> None:
     api.vms = {"us-central1-a": [{"name": "digits-1", "zone": "x/zones/us-central1-a"}]}
-    (found,) = look(client).namesakes
+    (found,) = check(client).namesakes
     assert (found.status, found.error) == (Status.FAILED, UsageError)
     assert found.message == "a VM digits-1 that is not hvdcloud's exists in us-central1-a"
-    assert look(client, zones=("us-east1-c",)).namesakes == []
+    assert check(client, zones=("us-east1-c",)).namesakes == []
 
 
 def test_a_disk_smaller_than_the_image_is_a_problem(client: ComputeClient, api: Api) -> None:
@@ -276,8 +272,8 @@ def test_a_disk_smaller_than_the_image_is_a_problem(client: ComputeClient, api: 
 
 def test_a_subnetworks_name_allows_the_regions_that_have_one(client: ComputeClient, api: Api) -> None:
     api.subnetworks = {"us-east1": "mine", "europe-west4": "mine", "us-central1": "another"}
-    assert check(client, network="mine", subnetwork="nodes").zones == ["us-east1-c"]
-    assert check(client, network="mine", subnetwork="nodes", zones=("us-central1-a", "us-east1-c")).zones == [
+    assert check(client, network="mine", subnetwork="nodes").roomy == ["us-east1-c"]
+    assert check(client, network="mine", subnetwork="nodes", zones=("us-central1-a", "us-east1-c")).roomy == [
         "us-east1-c"
     ]
     (problem,) = check(client, network="mine", subnetwork="nodes", zones=("us-central1-a",)).problems
@@ -286,8 +282,8 @@ def test_a_subnetworks_name_allows_the_regions_that_have_one(client: ComputeClie
 
 def test_a_subnetworks_name_keeps_the_cheapest_zone_first(client: ComputeClient, api: Api) -> None:
     api.subnetworks = dict.fromkeys(("us-east1", "us-central1"), "mine")
-    named = check(client, network="mine", subnetwork="nodes").zones
-    assert named == check(client).zones
+    named = check(client, network="mine", subnetwork="nodes").roomy
+    assert named == check(client).roomy
     assert len(named) == 3
 
 
@@ -306,7 +302,7 @@ def test_no_zone_of_the_subnetworks_regions_has_the_gpu(client: ComputeClient, a
 
 def test_a_region_that_does_not_answer_is_taken_to_have_the_subnetwork(client: ComputeClient, api: Api) -> None:
     api.subnetworks, api.silent_regions = {"us-east1": "mine"}, ["us-central1"]
-    assert set(check(client, network="mine", subnetwork="nodes").zones) == {
+    assert set(check(client, network="mine", subnetwork="nodes").roomy) == {
         "us-central1-a",
         "us-central1-b",
         "us-east1-c",
