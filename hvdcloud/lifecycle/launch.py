@@ -63,12 +63,13 @@ def launch(
     meter, consent = Meter(), Consent(given=confirmed)
     retries = Retries(context, command="launch", meter=meter)
     try:
-        if context.find() is None:
-            check_and_confirm(context, consent)
+        new = context.find() is None
+        if new:
+            check_and_confirm(context, consent, image=True)
         step = "its image was prepared"
         built = ensure_image(context)
         step = "its cluster was prepared"
-        cluster = retries.up(consent=consent, checked=True, wait=wait)
+        cluster = retries.up(consent=consent, checked=new, wait=wait)
         step = "its run was prepared"
         result = retries.run(options)
     except InterruptedByUserError:

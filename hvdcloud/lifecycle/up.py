@@ -110,8 +110,11 @@ def check_project(context: Context, command: Sequence[str] = (), *, begins: bool
         context.console.warn(text)
 
 
-def check_and_confirm(context: Context, consent: Consent) -> None:
+def check_and_confirm(context: Context, consent: Consent, *, image: bool = False) -> None:
     """Ask whether a new cluster can be made, and confirm its machines and what it costs; nothing is built or made.
+
+    Args:
+        image: its image may be built or pushed afterwards.
 
     Raises:
         HvdcloudError: it cannot be made.
@@ -120,7 +123,7 @@ def check_and_confirm(context: Context, consent: Consent) -> None:
     from hvdcloud.lifecycle.build import image_to_be
 
     confirm_hosts(context.config, console=context.console, given=consent.given)
-    _check(context, consent)
+    _check(context, consent, image=image)
     if context.platform.costs_money:
         _confirmed_plan(context, make_spec(context, image=image_to_be(context)), consent)
 
@@ -137,9 +140,9 @@ def up(
     """Create the cluster; if anything fails, or on Ctrl-C, leave nothing. Its image is built if it does not exist.
 
     Args:
-        checked: the caller has called `check_and_confirm`, and has made sure that a run can begin.
+        checked: the caller has called `check_and_confirm`.
         wait: seconds for which it is tried again where no place has room.
-        command: what the user has typed, and types again after Ctrl-C.
+        command: what the user has typed, and types again after Ctrl-C; others than `up` check the project themselves.
         within: what earlier attempts of the run have left of its limits.
 
     Raises:
@@ -150,7 +153,7 @@ def up(
     """
     started = time.monotonic()
     consent = consent or Consent()
-    if not checked:
+    if command == "up":
         check_project(context, begins=False)
     with context.state.lock("up"):
         late_arrival = LateArrival(context)
@@ -166,6 +169,8 @@ def up(
         if not checked:
             check_and_confirm(context, consent)
         if image_is_missing(context):
+            if not checked:
+                _check(context, consent, nodes=False, image=True)
             ensure_image(context)
         login = new_key_pair(f"hvdcloud-{context.name}")
         spec = make_spec(context, image=image_of_nodes(context), public_key=login.public, within=within)
@@ -198,15 +203,21 @@ def _result(
     )
 
 
-def _check(context: Context, consent: Consent) -> None:
-    """Raises HvdcloudError: the cluster cannot be made."""
+def _check(context: Context, consent: Consent, *, nodes: bool = True, image: bool = False) -> None:
+    """Raises HvdcloudError: the cluster cannot be made.
+
+    Args:
+        nodes: ask for what nodes need.
+        image: ask for what building and pushing the image needs.
+    """
     import docker  # noqa: F401 - its modules import each other, which fails where two threads import different ones first
 
     from hvdcloud.doctor.machine import build_checks, gpu_checks
 
-    config, platform = context.config, context.platform
-    checks = [*platform.checks(make_spec(context)), *gpu_checks(config, platform), *build_checks(config, platform)]
-    warnings: list[str] = []
+    config, platform, warnings = context.config, context.platform, list[str]()
+    checks = [*platform.checks(make_spec(context)), *gpu_checks(config, platform)] if nodes else []
+    if image:
+        checks += build_checks(config, platform)
     with context.console.waiting(context.name, "checking that it can be created"):
         require(checks, warn=warnings.append)
     for text in warnings:

@@ -98,9 +98,7 @@ def read(ended: Ended) -> list[dict[str, Any]]:
 
 
 def test_data_sets_come_with_the_vms(cloud: Cloud, came_up: tuple[Project, Ended]) -> None:
-    project, up = came_up
-    assert "data: train: 800.0 kB in 8 objects of gs://bucket/data/train in us; shards: " in up.err
-
+    project, _ = came_up
     # Nobody has asked for a run.
     for node in (0, 1):
         ready = partial(is_ready, project, node)
@@ -137,7 +135,7 @@ def test_what_no_vm_can_have_ends_the_run_and_a_run_that_waits_is_left_shown_and
     try:
         configure("gs://bucket/data/nothing")
         refused = project.hvdcloud("run", expect=2)
-        assert "gs://bucket/data/nothing holds no objects" in refused.err
+        assert "gs://bucket/data/nothing has no objects" in refused.err
         open_bucket("gs://bucket", endpoint=cloud.storage.url).write("data/late/one", b"late")
         configure("gs://bucket/data/late")
 
