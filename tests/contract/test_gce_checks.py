@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,8 @@ def context(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(f"hvdcloud.lifecycle.build.{name}", lambda context: image)
     monkeypatch.setattr("hvdcloud.lifecycle.build.image_is_missing", lambda context: False)
     monkeypatch.setattr("hvdcloud.doctor.machine.build_checks", lambda config, platform: [])
+    # A check that is late blocks nothing, and this machine may have other work for seconds.
+    monkeypatch.setattr("hvdcloud.lifecycle.up.require", partial(require, seconds=600))
     monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
     checkpoints = config.checkpoints.model_copy(update={"bucket": "gs://bucket/runs"})
     with running_server(tmp_path / "storage") as server:
