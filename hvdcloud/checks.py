@@ -115,8 +115,8 @@ def failure(error: HvdcloudError) -> Finding:
 
 
 def first_of(findings: Sequence[Finding]) -> Finding:
-    """The first of several findings; its details name the others."""
-    first, *others = findings
+    """The first of several findings that failed, else the first; its details name the others."""
+    first, *others = sorted(findings, key=lambda finding: finding.status is not Status.FAILED)
     details = "\n".join(filter(None, [first.details, *(other.summary for other in others)]))
     return replace(first, details=details)
 

@@ -89,7 +89,7 @@ class EngineNodes:
         )
 
     def names_taken(self, spec: ClusterSpec, indices: Sequence[int]) -> list[Finding]:
-        """A problem for each of these nodes' names that a container has already."""
+        """A finding for each of these nodes' names that a container has already."""
         names = {spec.node_name(index) for index in indices}
         return [
             view.name_taken(name, container["Labels"], spec)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hvdcloud.checks import Finding, failed
+from hvdcloud.checks import Finding, failed, warning
 from hvdcloud.cluster.model import (
     LABEL_CLUSTER,
     LABEL_ID,
@@ -114,11 +114,12 @@ def node_of(container: dict[str, Any]) -> Node:
 
 
 def name_taken(name: str, labels: Mapping[str, str] | None, spec: ClusterSpec) -> Finding:
+    """What a container says that has a node's name: a warning where it is of a cluster of this name."""
     labels = labels or {}
     if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
         message = f"cluster {spec.name} exists already (container {name}, made by {labels.get(LABEL_OWNER, '?')})"
         hint = f"hvdcloud status --name {spec.name} shows it; hvdcloud down --name {spec.name} deletes it"
-        return failed(message, hint=hint)
+        return warning(message, hint=hint)
     message = f"the name {name} is taken by a container that is not hvdcloud's"
     return failed(message, hint=f"take another --name, or delete it: docker rm -f {name}")
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from hvdcloud.checks import Check, Finding, Severity, existing, failed, fine, first_of, unwritable, warning
-from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
-from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.gpu_lock import list_holders
 from hvdcloud.providers.engine.gpus import Wish, access, choose, users
+from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.local import data
 from hvdcloud.providers.local.gpus import ask_this_machine, hook_is_here
 from hvdcloud.units import counted, size
@@ -44,16 +43,8 @@ def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
 
 def _name(spec: ClusterSpec) -> Finding:
     """Whether containers have our nodes' names already."""
-    names = {spec.node_name(index) for index in range(spec.nodes)}
-    for container in _asked(lambda api: api.containers(all=True)):
-        labels = container["Labels"] or {}
-        for name in sorted(names & {name.removeprefix("/") for name in container["Names"]}):
-            problem = view.name_taken(name, labels, spec)
-            if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
-                message = f"the cluster {spec.name} exists already, made by {labels.get(LABEL_OWNER, 'another user')}"
-                return warning(message, hint=problem.hint)
-            return problem
-    return fine(f"no container is called {spec.node_name(0)}")
+    taken = _asked(lambda api: EngineNodes(api).names_taken(spec, range(spec.nodes)))
+    return first_of(taken) if taken else fine(f"no container is called {spec.node_name(0)}")
 
 
 def _machine(spec: ClusterSpec, *, ranks: int) -> Finding:

@@ -61,12 +61,11 @@ class Login:
             return "user:YOUR-ADDRESS"
         return f"serviceAccount:{self.email}" if hasattr(self.credentials, "signer_email") else f"user:{self.email}"
 
-    def api(self, service: str, base_path: str = "/v1/", *, endpoint: str | None = None) -> Transport:
-        """One of Google's APIs. `endpoint`: as for `Transport`."""
+    def api(self, service: str, base_path: str = "/v1/") -> Transport:
+        """One of Google's APIs."""
         return Transport(
             project=self.project,
             credentials=self.credentials,
-            endpoint=endpoint,
             retry_seconds=RETRY_SECONDS,
             service=service,
             base_path=base_path,
