@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.node.boot import bucket_proof, entrypoint
-from hvdcloud.providers.gce.ops.bucket_rights import RECORDS
+from hvdcloud.providers.gce.ops.node_rights import RECORDS
 from hvdcloud.storage.open import open_bucket
 from tests.standins.metadata.guest_attributes import metadata_server
 from tests.standins.storage import StorageServer, running_server

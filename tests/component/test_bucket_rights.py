@@ -30,7 +30,7 @@ from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 from hvdcloud.errors import CredentialsError
 from hvdcloud.node.uploads.restore import gather, restore
 from hvdcloud.node.uploads.uploader import SMALL, Uploader
-from hvdcloud.providers.gce.ops.bucket_rights import RECORDS
+from hvdcloud.providers.gce.ops.node_rights import RECORDS
 from hvdcloud.storage.base import Bucket
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.open import open_bucket

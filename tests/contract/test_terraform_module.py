@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.providers.gce.ops.bucket_rights import RECORDS
+from hvdcloud.providers.gce.ops.node_rights import RECORDS
 from tests.standins.compute import Emulator
 from tests.standins.conditions import holds
 from tests.standins.storage.server import running_server

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.providers.gce.ops.bucket_rights import RECORDS
+from hvdcloud.providers.gce.ops.node_rights import RECORDS
 from tests.standins.compute import Emulator
 from tests.standins.compute.errors import ApiError
 from tests.standins.compute.machines import Machines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -98,12 +98,22 @@ NODES = "hvdcloud@p.iam.gserviceaccount.com"
 class Refused(Client):
     """VMs that may not use their bucket, and say something else of it."""
 
+    said: Mapping[str, str] = {
+        "status": "failed",
+        "step": "bucket",
+        "error": "403 in gs://evil; rm -rf ~",
+        "refused": "create",
+    }
+    metadata = BUCKET
+
     def guest_attributes(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str] | None]:
-        said = {"status": "failed", "step": "bucket", "error": "403 in gs://evil; rm -rf ~", "refused": "create"}
-        return {name: {"status": json.dumps(said)} for name in names}
+        return {name: {"status": json.dumps(self.said)} for name in names}
+
+    def serial_output(self, zone: str, name: str, *, start: int = 0) -> str:
+        return ""
 
     def instances_by_name(self, zone: str, names: Iterable[str]) -> list[dict[str, Any]]:
-        return [{**self.made[0], "serviceAccounts": [{"email": NODES}], "metadata": {"items": BUCKET}}]
+        return [{**self.made[0], "serviceAccounts": [{"email": NODES}], "metadata": {"items": self.metadata}}]
 
 
 def test_a_node_that_may_not_use_its_bucket_is_a_matter_of_rights(pauses: list[float]) -> None:
@@ -114,3 +124,23 @@ def test_a_node_that_may_not_use_its_bucket_is_a_matter_of_rights(pauses: list[f
     assert refused.value.hint.count(command) == 3
     assert "403 in gs://evil" in refused.value.details
     assert "evil" not in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("image", "hint"),
+    [
+        (
+            "us-east1-docker.pkg.dev/lab/images/digits@sha256:00",
+            "gcloud artifacts repositories add-iam-policy-binding images --location=us-east1 --project=lab "
+            f"--member=serviceAccount:{NODES} --role=roles/artifactregistry.reader; then hvdcloud up again",
+        ),
+        ("127.0.0.1:5000/digits@sha256:00", "fix the cause, then hvdcloud up again"),
+    ],
+)
+def test_a_node_that_may_not_pull_its_image_names_what_lets_it(pauses: list[float], image: str, hint: str) -> None:
+    client = Refused(2, questions=0)
+    client.said = {"status": "failed", "step": "pull", "error": "denied: Permission denied"}
+    client.metadata = [{"key": "hvdcloud-image", "value": image}]
+    with pytest.raises(NodeError, match="failed at step pull; it says: denied: Permission denied") as refused:
+        wait(client)
+    assert refused.value.hint == hint

@@ -17,7 +17,7 @@ from hvdcloud.storage.gcs_client import make_client
 from hvdcloud.storage.gcs_errors import explain
 
 _PERMISSIONS = tuple(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list"))
-"""What pulling and builds take, and what the role roles/storage.objectUser has; nodes have less (ops/bucket_rights)."""
+"""What pulling and builds take, and what the role roles/storage.objectUser has; nodes have less (ops/node_rights)."""
 # Where multi-regions and predefined dual-regions are: https://cloud.google.com/storage/docs/locations
 _WIDE = {"US": ("us-",), "EU": ("europe-",), "ASIA": ("asia-",), "NAM4": ("us-",), "EUR4": ("europe-",)}
 

@@ -16,8 +16,8 @@ from hvdcloud.node.mesh.host_key import is_host_key
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.names import zone_of
-from hvdcloud.providers.gce.ops import bucket_rights
-from hvdcloud.providers.gce.plan.request import METADATA_BUCKET
+from hvdcloud.providers.gce.ops import node_rights
+from hvdcloud.providers.gce.plan.request import METADATA_BUCKET, METADATA_IMAGE
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper, metadata_of
 from hvdcloud.visible import log_of, words
 
@@ -139,22 +139,32 @@ class Boots:
         step, cause = str(status.get("step", "?")), str(status.get("error", "")).strip()
         first = cause.splitlines()[-1] if cause else "no reason was given"
         node = f"node {boot.node.name}"
-        if status.get("refused") in bucket_rights.STEPS:
+        if status.get("refused") in node_rights.STEPS:
             return self._refused(boot, str(status["refused"]), details=log_of(node, cause))
         details = "\n".join(filter(None, [log_of(node, cause), self._tail(boot)]))
         message = f"{node} failed at step {words(step, most=_LONGEST_STEP)}; it says: {words(first)}"
-        return NodeError(message, hint=_AGAIN, details=details)
+        hint = _AGAIN
+        if step == "pull" and "denied" in cause.lower():
+            account, metadata = self._account(boot)
+            grant = node_rights.pull_grant(account, metadata.get(METADATA_IMAGE, ""))
+            hint = f"{grant}; then hvdcloud up again" if grant else _AGAIN
+        return NodeError(message, hint=hint, details=details)
 
     def _refused(self, boot: _Boot, step: str, *, details: str) -> CredentialsError:
-        """The node may not use its bucket; account and bucket as Compute Engine knows them, not as the node says."""
-        vm = next(iter(self.client.instances_by_name(boot.zone, [boot.node.name])), {})
-        account = next((str(each.get("email", "")) for each in vm.get("serviceAccounts", ())), "") or "ACCOUNT"
-        bucket = metadata_of(vm).get(METADATA_BUCKET, "").removeprefix("gs://").partition("/")[0]
+        """The node may not use its bucket."""
+        account, metadata = self._account(boot)
+        bucket = metadata.get(METADATA_BUCKET, "").removeprefix("gs://").partition("/")[0]
         return CredentialsError(
-            f"{account}, which node {boot.node.name} runs as, may not {bucket_rights.STEPS[step]} gs://{bucket}",
-            hint=f"the bucket's owner can: {bucket_rights.grants(account, bucket)}; then hvdcloud up again",
+            f"{account}, which node {boot.node.name} runs as, may not {node_rights.STEPS[step]} gs://{bucket}",
+            hint=f"the bucket's owner can: {node_rights.bucket_grants(account, bucket)}; then hvdcloud up again",
             details=details,
         )
+
+    def _account(self, boot: _Boot) -> tuple[str, Mapping[str, str]]:
+        """Who a node is, and its metadata: as Compute Engine knows them, not as the node says."""
+        vm = next(iter(self.client.instances_by_name(boot.zone, [boot.node.name])), {})
+        account = next((str(each.get("email", "")) for each in vm.get("serviceAccounts", ())), "")
+        return account or "ACCOUNT", metadata_of(vm)
 
     def _stopped(self, boot: _Boot) -> NodeError:
         message = f"node {boot.node.name} stopped while coming up (at step {boot.step})"
