@@ -28,6 +28,7 @@ from hvdcloud.image.publish.push import push
 from hvdcloud.lifecycle.up import MAKING_SECONDS
 from tests.standins.compute import Emulator
 from tests.standins.registry import free_port
+from tests.support.cloud import NODES_ACCOUNT
 from tests.support.compute_clients import Plain
 from tests.support.gce_records import (
     ZONES,
