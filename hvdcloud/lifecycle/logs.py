@@ -17,7 +17,7 @@ from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
 from hvdcloud.lifecycle.mirror import bring_from_head, mirroring
 from hvdcloud.lifecycle.notify import tell_lost
 from hvdcloud.lifecycle.replace import replacing
-from hvdcloud.remote.ssh import CHUNK, MOST_ERRORS, NODE_PROGRAM, Answer, exit_code, has_ended
+from hvdcloud.remote.ssh import NODE_PROGRAM, Answer
 from hvdcloud.runs import archive
 from hvdcloud.runs.log_lines import JobLines, RankLines
 from hvdcloud.runs.progress import LogReader
@@ -102,7 +102,10 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
             raise detached(cluster, run_id, down_when_done=state.down_when_done) from None
     reader, take = _reading(context, rank, elastic=elastic)
     head = context.fleet(cluster).head
-    answer = head.run(f"{NODE_PROGRAM} logs {run_id}", timeout=600.0, take=take)
+    with head.stream(f"{NODE_PROGRAM} logs {run_id}", quiet=QUIET_SECONDS, within=ANSWER_SECONDS) as stream:
+        for data in stream:
+            take(data)
+        answer = stream.answer()
     return Followed(state=_state_line(head, answer), log=reader)
 
 
@@ -255,40 +258,31 @@ def _follow_once(
     context: Context, cluster: Cluster, run_id: str, offset: int, take: Callable[[bytes], None]
 ) -> RunState:
     head = context.fleet(cluster).head
-    stderr = bytearray()
+    command = f"{NODE_PROGRAM} logs {run_id} --follow --offset {offset}"
     try:
-        command = f"{NODE_PROGRAM} logs {run_id} --follow --offset {offset}"
-        with contextlib.ExitStack() as progress, head.channel(command) as channel:
-            channel.shutdown_write()
+        with (
+            contextlib.ExitStack() as progress,
+            head.stream(command, quiet=QUIET_SECONDS, within=ANSWER_SECONDS) as stream,
+        ):
             if not offset:
                 progress.enter_context(context.console.waiting("run", "starting the ranks"))
-            heard = said = time.monotonic()
+            said = time.monotonic()
             # Whether a line of progress may be drawn below the output.
             below = False
-            while True:
-                while channel.recv_ready():
-                    data = channel.recv(CHUNK)
+            for data in stream:
+                if data:
                     progress.close()
                     take(data)
                     offset += len(data)
-                    heard = said = time.monotonic()
+                    said = time.monotonic()
                     below = context.console.live and data.endswith(b"\n")
-                while channel.recv_stderr_ready():
-                    stderr += channel.recv_stderr(CHUNK)
-                    del stderr[:-MOST_ERRORS]
-                if has_ended(channel):
-                    break
-                if below and time.monotonic() - said > SILENT_SECONDS:
+                elif below and time.monotonic() - said > SILENT_SECONDS:
                     progress.enter_context(context.console.waiting("run", "waiting for output"))
                     below = False
-                if time.monotonic() - heard > QUIET_SECONDS:
-                    head.check(within=ANSWER_SECONDS)
-                    heard = time.monotonic()
-                head.wait_readable(channel, deadline=heard + QUIET_SECONDS + ANSWER_SECONDS, what="logs")
-            code = exit_code(channel)
+            answer = stream.answer()
     except NodeError as error:
         raise _CutError(error, offset) from error
-    return _state_line(head, Answer(exit_code=code, stdout=b"", stderr=bytes(stderr)))
+    return _state_line(head, answer)
 
 
 def _head_is_gone(
@@ -325,6 +319,6 @@ def _state_line(head: Session, answer: Answer) -> RunState:
         raise NodeError(
             f"node {head.node.name}: `logs` ended without the state of the run",
             hint=f"hvdcloud ssh {head.node.index} opens a shell there",
-            details=log_of(f"node {head.node.name}", answer.stderr.decode(errors="replace").strip()),
+            details=log_of(f"node {head.node.name}", answer.stderr.strip()),
         )
     return state

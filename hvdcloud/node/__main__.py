@@ -15,7 +15,7 @@ from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.json_values import parse_object
 
 _USAGE = (
-    "entrypoint | join | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
+    "entrypoint | join | code | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
     "logs RUN [--follow] [--offset N] | "
     "state [RUN] | look [--offset N] | stacks RUN | stop RUN | flush | bucket | data | data-state | "
     "data-fetcher | bucket-proof | notify RUN | "
@@ -25,7 +25,7 @@ _USAGE = (
 
 # What only the laptop asks for: activity from outside.
 _FROM_OUTSIDE = {
-    *("join", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stacks", "stop", "flush"),
+    *("join", "code", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stacks", "stop", "flush"),
     *("bucket", "data"),
 }
 
@@ -70,10 +70,11 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
         from hvdcloud.node.mesh import join
 
         return join.main(_request(verb))
-    if verb == "prepare":
+    if verb in ("code", "prepare"):
         from hvdcloud.node.run import prepare
 
-        return prepare.main(sys.stdin.buffer, sys.stdout.buffer)
+        request = _request(verb)
+        return prepare.code(request) if verb == "code" else prepare.main(request, sys.stdin.buffer)
     if verb == "launch":
         from hvdcloud.node import launch
 
@@ -106,7 +107,7 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
     if verb == "bucket":
         from hvdcloud.node.uploads import serve
 
-        return serve.main(sys.stdin.buffer, sys.stdout.buffer)
+        return serve.main(_request(verb))
     if verb == "bucket-proof":
         from hvdcloud.node.boot import bucket_proof
 

@@ -1,37 +1,33 @@
 """The project's folder, sent to a node: only what changed.
 
-The node program's `prepare` verb gets the list of files with their hashes, answers which it lacks, and receives those
-as a tar stream. What `.gitignore` and `.dockerignore` exclude stays on the laptop.
+The node program's `code` verb gets the list of files with their hashes, deletes what is no longer listed, and answers
+which it lacks. Those come as one tar archive, from which `prepare` takes them. What `.gitignore` and `.dockerignore`
+exclude stays on the laptop.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
-import json
 import os
 import stat
 import tarfile
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import UsageError
-from hvdcloud.json_values import parse_object
+from hvdcloud.node import paths
 from hvdcloud.node.run.sync import check_wanted, stays_inside
 from hvdcloud.private_files import left_out
 from hvdcloud.project_files import code_files
-from hvdcloud.remote.ssh import CHUNK, NODE_PROGRAM, SEND_SECONDS, Session
+from hvdcloud.remote.files import files_of
+from hvdcloud.remote.ssh import CHUNK, Session
 from hvdcloud.units import counted, size
 
 PREPARE_SECONDS = 600.0
-"""How long a node may take before the first file is sent to it, and after the last one."""
-_ANSWER_BYTES = 1 << 16
-_INDEX_BYTES = 16
-"""What the first line of a node's answer may have, and for each file; a longer one is no list of files."""
+"""How long a node may take to compare its files, and to make itself ready once the others are there."""
 _LARGE = 100_000_000
 """Bytes above which the user is warned."""
 _WORTH_NAMING = 0.2
@@ -204,70 +200,29 @@ def prepare(
         NodeError: the node failed or was lost, or asks for files that the project does not have.
         UsageError: a file changed or vanished while it was sent.
     """
-    deadline = time.monotonic() + PREPARE_SECONDS
-    session.open(within=PREPARE_SECONDS)
-    with session.channel(f"{NODE_PROGRAM} prepare") as channel:
-        channel.settimeout(SEND_SECONDS)
-        channel.sendall(json.dumps({**header, "files": [file.entry() for file in code]}).encode() + b"\n")
-        received = bytearray()
-        while b"\n" not in received and len(received) <= _ANSWER_BYTES + _INDEX_BYTES * len(code):
-            session.wait_readable(channel, deadline=deadline, what="prepare")
-            if channel.recv_ready():
-                received += channel.recv(CHUNK)
-            elif channel.exit_status_ready() or channel.closed:
-                break
-        first, _, rest = bytes(received).partition(b"\n")
-        wanted: list[CodeFile] = []
-        if first and b'"want"' in first:
-            indices = check_wanted(
-                parse_object(first.decode(errors="replace")), node=session.node.name, files=len(code)
-            )
-            wanted = [code[index] for index in indices]
-            sending.wanted(wanted)
-
-            def send(block: bytes) -> None:
-                channel.sendall(block)
-                sending.add(len(block))
-
-            _send_tar(send, folder, wanted)
-            deadline = time.monotonic() + PREPARE_SECONDS
-        else:
-            rest = first
-        channel.shutdown_write()
-        answer = session.read_to_end(channel, deadline=deadline, what="prepare", stdout=rest)
-        result = session.parse("prepare", answer)
-    sent = [file for file in wanted if file.link is None]
-    return Sent(files=len(sent), bytes=sum(file.size for file in sent), restored=int(result.get("restored", 0)))
+    files = [file.entry() for file in code]
+    answer = session.call("code", payload={"run": header["run"], "files": files}, timeout=PREPARE_SECONDS)
+    wanted = [code[index] for index in check_wanted(answer, node=session.node.name, files=len(code))]
+    if wanted:
+        sending.wanted(wanted)
+        with (
+            files_of(session) as there,
+            there.writing(paths.code_archive(), on_bytes=sending.add) as file,
+            tarfile.open(fileobj=file, mode="w|", bufsize=CHUNK, format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for each in wanted:
+                _add(archive, folder, each)
+    result = session.call("prepare", payload={**header, "files": files}, timeout=PREPARE_SECONDS)
+    return Sent(files=len(wanted), bytes=sum(file.size for file in wanted), restored=int(result.get("restored", 0)))
 
 
-class _Pipe(io.RawIOBase):
-    """A file object that hands what is written to a function."""
-
-    def __init__(self, send: Any) -> None:
-        self._send = send
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        block = bytes(data)
-        self._send(block)
-        return len(block)
-
-
-def _send_tar(send: Any, folder: Path, files: list[CodeFile]) -> None:
-    pipe = io.BufferedWriter(_Pipe(send), buffer_size=CHUNK)
-    with tarfile.open(fileobj=pipe, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-        for file in files:
-            if file.link is not None:
-                continue
-            info = tarfile.TarInfo(file.path)
-            info.size, info.mode = file.size, file.mode
-            try:
-                with (folder / file.path).open("rb") as content:
-                    archive.addfile(info, content)
-            except OSError as error:
-                raise UsageError(
-                    f"{folder / file.path} changed while it was sent: {error}", hint="hvdcloud run again"
-                ) from error
-    pipe.flush()
+def _add(archive: tarfile.TarFile, folder: Path, file: CodeFile) -> None:
+    info = tarfile.TarInfo(file.path)
+    info.size, info.mode = file.size, file.mode
+    try:
+        with (folder / file.path).open("rb") as content:
+            archive.addfile(info, content)
+    except OSError as error:
+        raise UsageError(
+            f"{folder / file.path} changed while it was sent: {error}", hint="hvdcloud run again"
+        ) from error

@@ -7,6 +7,7 @@ is not the pinned one ends the connection before anything is sent.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import paramiko
 from fabric import Config, Connection
+from fabric.runners import Remote
 
 from hvdcloud.attempts import login_attempts
 from hvdcloud.cluster.model import NodeState
@@ -23,8 +25,6 @@ from hvdcloud.remote.keys import no_key, where
 from hvdcloud.visible import words
 
 if TYPE_CHECKING:
-    from paramiko import Transport
-
     from hvdcloud.cluster.model import Node
     from hvdcloud.cluster.state import ClusterState
     from hvdcloud.remote.proxy import Proxy
@@ -32,23 +32,26 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 15.0
 MOST_SECONDS = 60.0
 """For how long a node is tried at most, whatever its caller has: a slow or full sshd needs no longer."""
-PROXY_SECONDS = 45.0  # How long a proxy program may take to start and to get through.
+PROXY_SECONDS = 45.0
+"""How long a proxy program may take to start and to get through."""
 KEEPALIVE_SECONDS = 15
+LOSSES = (paramiko.SSHException, OSError, EOFError)
+"""What paramiko raises where a connection cannot be made, or is lost."""
 
 # Without a handler, Python shows the tracebacks that paramiko logs for errors which are raised here as well.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
-@contextlib.contextmanager
-def hanging_up_after(seconds: float, transport: Transport) -> Iterator[None]:
-    """Close the connection if the block takes longer: paramiko itself would wait for an hour, or without limit."""
-    overdue = threading.Timer(seconds, transport.close)
-    overdue.daemon = True
-    overdue.start()
-    try:
-        yield
-    finally:
-        overdue.cancel()
+class _Command(Remote):  # type: ignore[misc]  # Fabric has no types
+    """A command whose input is sent at once: Invoke's own way takes 10 ms for each character."""
+
+    def read_our_stdin(self, input_: io.StringIO) -> str:
+        return input_.read()
+
+    def write_proc_stdin(self, data: str) -> None:
+        # A command may end without having read its input; how it ended tells why.
+        with contextlib.suppress(OSError):
+            super().write_proc_stdin(data)
 
 
 class NodeConnection:
@@ -62,8 +65,8 @@ class NodeConnection:
         self._opening = threading.Lock()
         self._closing = threading.Event()
 
-    def open(self, *, within: float = CONNECT_SECONDS) -> Transport:
-        """Connect now, unless that is done.
+    def open(self, *, within: float = CONNECT_SECONDS) -> Connection:
+        """Connect now, unless that is done; returns Fabric's connection.
 
         Args:
             within: seconds, at most MOST_SECONDS, in which a node that does not answer is tried again.
@@ -80,10 +83,9 @@ class NodeConnection:
                 attempts = login_attempts(may_pass, seconds=seconds, closing=self._closing)
                 try:
                     self._connection = attempts(self._connect, time.monotonic() + seconds)
-                except (paramiko.SSHException, OSError, EOFError) as error:
+                except LOSSES as error:
                     raise self._explain(error) from error
-            transport: Transport = self._connection.transport
-            return transport
+            return self._connection
 
     def _may_pass(self, error: BaseException) -> bool:
         """Whether another try may succeed after this error."""
@@ -92,7 +94,7 @@ class NodeConnection:
             if self._proxy.was_refused:
                 return False
         refused = (paramiko.BadHostKeyException, paramiko.AuthenticationException)
-        return isinstance(error, (paramiko.SSHException, OSError, EOFError)) and not isinstance(error, refused)
+        return isinstance(error, LOSSES) and not isinstance(error, refused)
 
     def _connect(self, deadline: float) -> Connection:
         """A connection, in one try that ends soon after the deadline of time.monotonic(). Raises what paramiko does."""
@@ -108,7 +110,7 @@ class NodeConnection:
             host,
             user="root",
             port=self._node.port,
-            config=Config(lazy=True, overrides={"load_ssh_configs": False}),
+            config=Config(lazy=True, overrides={"load_ssh_configs": False, "runners": {"remote": _Command}}),
             connect_timeout=seconds,
             connect_kwargs={
                 "pkey": paramiko.Ed25519Key.from_private_key_file(str(self._state.key_file)),
@@ -117,6 +119,7 @@ class NodeConnection:
                 "allow_agent": False,
                 "banner_timeout": seconds,
                 "auth_timeout": seconds,
+                "channel_timeout": CONNECT_SECONDS,
             },
         )
         # Fabric has set a policy that trusts any host key; only the pinned keys count here.
@@ -176,12 +179,11 @@ class NodeConnection:
         would wait until its deadline. Here the connection is closed if there is no answer within this many seconds.
         """
         connection = self._connection
-        transport: Transport | None = connection.transport if connection is not None else None
+        transport: paramiko.Transport | None = connection.transport if connection is not None else None
         if transport is None:
             return False
         # What goes wrong in it ends the connection, and that is the answer.
-        failures = (paramiko.SSHException, OSError, EOFError)
-        with hanging_up_after(within, transport), contextlib.suppress(*failures):
+        with _hanging_up_after(within, transport), contextlib.suppress(*LOSSES):
             # sshd knows no such request, and says so.
             transport.global_request("keepalive@openssh.com", wait=True)
         return bool(transport.is_active())
@@ -198,3 +200,15 @@ class NodeConnection:
         if self._proxy is not None:
             self._proxy.close()
             self._proxy = None
+
+
+@contextlib.contextmanager
+def _hanging_up_after(seconds: float, transport: paramiko.Transport) -> Iterator[None]:
+    """Close the connection if the block takes longer: paramiko itself would wait without limit."""
+    overdue = threading.Timer(seconds, transport.close)
+    overdue.daemon = True
+    overdue.start()
+    try:
+        yield
+    finally:
+        overdue.cancel()

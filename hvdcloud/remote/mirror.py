@@ -1,16 +1,19 @@
 """Checkpoints of nodes that have a bucket each, into the laptop's folder bucket; and what a run needs, to its nodes.
 
 Objects come first, each verified by what its manifest promises, and the manifest that lists them last. What has arrived
-of an object when the connection breaks is kept, and the next attempt continues there.
+of an object when the connection breaks is kept, and the next attempt continues there. The node is not trusted: names
+are made here, never taken from it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hvdcloud.checkpoints.manifest import (
     FOLDER,
@@ -32,11 +35,13 @@ from hvdcloud.checkpoints.mirror import (
     read_own_manifest,
     short_name,
 )
-from hvdcloud.errors import CheckpointError
+from hvdcloud.errors import CheckpointError, NodeError
+from hvdcloud.node import paths
 from hvdcloud.node.uploads.restore import choices_of
-from hvdcloud.remote.node_bucket import NodeBucket, open_bucket_of
-from hvdcloud.remote.ssh import Session
-from hvdcloud.storage.base import CorruptObjectError, locked
+from hvdcloud.node.uploads.serve import RECEIVED
+from hvdcloud.remote.files import NodeFiles, files_of
+from hvdcloud.remote.ssh import CHUNK, Session
+from hvdcloud.storage.base import CorruptObjectError, ObjectMissingError, disk_error, locked
 from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.replica import Original, Replicas
 
@@ -44,10 +49,15 @@ LOOKS = 5
 """How often a node is looked at again because it has replaced what was to be fetched."""
 PUBLISH_SECONDS = 5.0
 """How often the laptop's bucket says what has arrived."""
+CALL_SECONDS = 600.0
+"""How long a node may take to say what it has, or to verify what it was given."""
 _POLL_SECONDS = 0.2
+_GENERATIONS = 1 << 63
 
 OnBytes = Callable[[int], object]
 """Called with the number of bytes whenever some have come or gone, from any thread."""
+Described = Mapping[str, tuple[int, int]]
+"""Generation and size of what describes a run, by its name in `.hvdcloud/`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,26 +110,29 @@ class Mirror:
             CheckpointError: what it has cannot be used; everything else of it is here.
             CapacityError: this disk is full.
         """
-        node, files = session.node.index, 0
-        errors: list[CheckpointError] = []
-        with open_bucket_of(session) as there:
+        before: dict[str, CheckpointError] = {}
+        with contextlib.ExitStack() as stack:
+            # Most looks find nothing that is new.
+            there = functools.cache(lambda: stack.enter_context(files_of(session)))
+            node = _Node(self, there, index=session.node.index, on_bytes=on_bytes)
             for _ in range(LOOKS):
-                errors = []
-                whole = True
-                for run, found in sorted(there.look(self.cluster, self._id).items()):
-                    if not RUN_ID.fullmatch(run) or not run.endswith(f"-{self._id}"):
-                        continue
-                    try:
-                        part = _Part(self, there, run=run, node=node, found=found, on_bytes=on_bytes)
-                        whole &= part.bring()
-                        files += part.files
-                    except (BadManifestError, CorruptObjectError) as error:
-                        errors.append(error)
-                if whole or errors:
+                whole = node.bring(self._look(session))
+                # What was replaced by as many bytes in the same second looks damaged until it is looked at again.
+                if whole and node.damaged.keys() <= before.keys():
                     break
-        if errors:
-            raise errors[0]
-        return Brought(files=files, whole=whole)
+                before = node.damaged
+        for error in node.damaged.values():
+            raise error
+        return Brought(files=node.files, whole=whole)
+
+    def _look(self, session: Session) -> Mapping[str, Described]:
+        """What a node has of each run. What is not in the form that is expected is left out."""
+        runs = _ask(session, "look", cluster=self.cluster, id=self._id).get("runs")
+        return {
+            run: {name: (pair[0], pair[1]) for name, pair in found.items() if _is_generation_and_size(pair)}
+            for run, found in sorted(runs.items() if isinstance(runs, dict) else ())
+            if RUN_ID.fullmatch(run) and run.endswith(f"-{self._id}") and isinstance(found, dict)
+        }
 
     def manifest(self, run: str, node: int) -> Manifest | None:
         """A node's manifest as it is here; one that cannot be used counts as none."""
@@ -136,12 +149,28 @@ class Mirror:
             CheckpointError: the run has no checkpoints here, or one of them cannot be read.
         """
         checkpoints, manifests = self._needed(run)
-        with open_bucket_of(session) as there:
-            lacking = there.lacking(checkpoints)
-            # The manifests last: they say that the rest has arrived.
-            for original in (*lacking, *there.lacking(manifests)):
-                there.put(original, Path(self.bucket.root, original.name), on_bytes=on_bytes)
+        lacking = _lacking(session, checkpoints)
+        # The manifests last: they say that the rest has arrived.
+        if wanted := [*lacking, *_lacking(session, manifests)]:
+            with files_of(session) as there:
+                for original in wanted:
+                    self._put(there, original, on_bytes=on_bytes)
+                    _ask(session, "keep", objects=[original.to_json()])
         return len(lacking)
+
+    def _put(self, there: NodeFiles, original: Original, *, on_bytes: OnBytes) -> None:
+        file, left = Path(self.bucket.root, original.name), original.size
+        target = Replicas(FolderBucket(paths.bucket_dir()), key=RECEIVED).partial(original)
+        with there.writing(target, on_bytes=on_bytes) as new:
+            try:
+                with file.open("rb") as source:
+                    while left and (data := source.read(min(CHUNK, left))):
+                        new.write(data)
+                        left -= len(data)
+            except OSError as error:
+                raise disk_error(error, path=file, doing="reading") from error
+        if left:
+            raise CheckpointError(f"{file} became shorter while it was sent", hint="hvdcloud run again")
 
     def _needed(self, run: str) -> tuple[list[Original], list[Original]]:
         """Checkpoints, and the manifests that list them, of a run and of those that it continued from."""
@@ -171,109 +200,115 @@ class Mirror:
         return found
 
 
-class _Part:
-    """A node's part of one run."""
+class _Node:
+    """What one node has."""
 
-    def __init__(
-        self,
-        mirror: Mirror,
-        there: NodeBucket,
-        *,
-        run: str,
-        node: int,
-        found: Mapping[str, tuple[int, int]],
-        on_bytes: OnBytes,
-    ) -> None:
+    def __init__(self, mirror: Mirror, there: Callable[[], NodeFiles], *, index: int, on_bytes: OnBytes) -> None:
         self.files = 0
-        self._mirror = mirror
-        self._bucket, self._replicas = mirror.bucket, mirror.replicas
-        self._there = there
-        self._run, self._node = run, node
-        self._cluster = mirror.cluster
-        self._found = found
-        self._on_bytes = on_bytes
-        self._name = manifest_name(self._cluster, run, node)
+        """Checkpoints that have come."""
+        self.damaged: dict[str, CheckpointError] = {}
+        """What could not be used of the last look, and why."""
+        self._mirror, self._bucket, self._replicas = mirror, mirror.bucket, mirror.replicas
+        self._there, self._index, self._on_bytes = there, index, on_bytes
 
-    def bring(self) -> bool:
-        """Returns whether everything that was looked at is here; else it was replaced meanwhile."""
-        whole = self._bring_checkpoints()
-        wanted = []
-        for name in descriptions(self._cluster, self._run, self._node):
-            described = self._found.get(short_name(name))
-            if described is not None and described[1] <= LARGEST_DESCRIPTION:
-                wanted.append(Original(name=name, generation=described[0], size=described[1]))
-        return self._receive(wanted) and whole
+    def bring(self, runs: Mapping[str, Described]) -> bool:
+        """Returns whether all that was looked at is here, or damaged; else it was replaced meanwhile."""
+        self.damaged = {}
+        whole = True
+        for run, found in runs.items():
+            name = manifest_name(self._mirror.cluster, run, self._index)
+            if manifest := _described(name, found):
+                whole &= self._bring_run(run, manifest)
+            for name in descriptions(self._mirror.cluster, run, self._index):
+                if (each := _described(name, found)) and each.size <= LARGEST_DESCRIPTION:
+                    whole &= self._receive(each)
+        return whole
 
-    def _bring_checkpoints(self) -> bool:
-        described = self._found.get(short_name(self._name))
-        if described is None:
-            return True
-        original = Original(name=self._name, generation=described[0], size=described[1])
+    def _bring_run(self, run: str, original: Original) -> bool:
+        """The checkpoints that a manifest lists, and then the manifest."""
         if not self._replicas.lacks(original):
             return True
-        if original.size > LARGEST:
-            raise BadManifestError(
-                f"the manifest of node {self._node} for run {self._run} has {original.size} bytes",
-                hint="hvdcloud down --force gives up what this node wrote",
-            )
-        data = self._read(original)
-        if data is None:
+        try:
+            data, manifest = self._read(run, original)
+        except BadManifestError as error:
+            self.damaged[str(original)] = error
+            return True
+        except ObjectMissingError:
             return False
-        manifest = read_own_manifest(data, cluster=self._cluster, run=self._run, node=self._node)
-        checkpoints = [each for each in originals(manifest) if self._replicas.lacks(each)]
-        whole = not checkpoints or self._bring_files(manifest, checkpoints)
-        if whole:
+        wanted = {each.name: each for each in originals(manifest)}
+        lacking = [each for each in wanted.values() if self._replicas.lacks(each)]
+        published, damaged, whole = 0.0, len(self.damaged), True
+        for each in lacking:
+            if time.monotonic() - published >= PUBLISH_SECONDS:
+                before = self._mirror.manifest(run, self._index)
+                now = in_between(manifest, before, lacks=lambda name: self._replicas.lacks(wanted[name]))
+                self._bucket.write(original.name, to_json(now))
+                published = time.monotonic()
+            whole &= self._receive(each, is_checkpoint=True)
+        if whole and len(self.damaged) == damaged:
             self._replicas.receive(original, [data])
         return whole
 
-    def _bring_files(self, manifest: Manifest, checkpoints: Sequence[Original]) -> bool:
-        published = 0.0
+    def _read(self, run: str, original: Original) -> tuple[bytes, Manifest]:
+        """A manifest. Raises BadManifestError: it cannot be used; ObjectMissingError: there is another one now."""
+        if original.size > LARGEST:
+            raise BadManifestError(
+                f"the manifest of node {self._index} for run {run} has {original.size} bytes",
+                hint="hvdcloud down --force gives up what this node wrote",
+            )
+        data = b"".join(self._pieces(original))
+        return data, read_own_manifest(data, cluster=self._mirror.cluster, run=run, node=self._index)
 
-        def publish() -> None:
-            nonlocal published
-            if time.monotonic() - published < PUBLISH_SECONDS:
-                return
-            before = self._mirror.manifest(self._run, self._node)
-            by_name = {each.name: each for each in originals(manifest)}
-            now = in_between(manifest, before, lacks=lambda name: self._replicas.lacks(by_name[name]))
-            self._bucket.write(self._name, to_json(now))
-            published = time.monotonic()
+    def _receive(self, original: Original, *, is_checkpoint: bool = False) -> bool:
+        """Returns whether the object is here, or damaged; else it was replaced meanwhile."""
+        if not self._replicas.lacks(original):
+            return True
+        try:
+            start = self._replicas.arrived(original)
+            self._replicas.receive(original, map(self._counted, self._pieces(original, start=start)), start=start)
+        except CorruptObjectError as error:
+            # The others are not damaged.
+            self.damaged[str(original)] = error
+        except ObjectMissingError:
+            return False
+        else:
+            self.files += is_checkpoint
+        return True
 
-        publish()
-        return self._receive(checkpoints, after_each=publish, are_checkpoints=True)
-
-    def _receive(
-        self,
-        wanted: Sequence[Original],
-        *,
-        after_each: Callable[[], object] = lambda: None,
-        are_checkpoints: bool = False,
-    ) -> bool:
-        lacking = [(each, self._replicas.arrived(each)) for each in wanted if self._replicas.lacks(each)]
-        starts = {each.name: start for each, start in lacking}
-        whole = True
-        damaged: CorruptObjectError | None = None
-        for original, pieces in self._there.get(lacking):
-            if pieces is None:
-                whole = False
-                continue
-            try:
-                self._replicas.receive(original, map(self._counted, pieces), start=starts[original.name])
-            except CorruptObjectError as error:
-                # The others are not damaged.
-                damaged = damaged or error
-                continue
-            self.files += are_checkpoints
-            after_each()
-        if damaged is not None:
-            raise damaged
-        return whole
-
-    def _read(self, original: Original) -> bytes | None:
-        for _, pieces in self._there.get([(original, 0)]):
-            return None if pieces is None else b"".join(pieces)
-        return None
+    def _pieces(self, original: Original, *, start: int = 0) -> Iterator[bytes]:
+        path = paths.bucket_dir() / original.name
+        seconds = original.generation // 1_000_000_000
+        return self._there().read(path, size=original.size, seconds=seconds, start=start)
 
     def _counted(self, piece: bytes) -> bytes:
         self._on_bytes(len(piece))
         return piece
+
+
+def _described(name: str, found: Described) -> Original | None:
+    """What describes a run, by its name, if the node has it."""
+    pair = found.get(short_name(name))
+    return Original(name=name, generation=pair[0], size=pair[1]) if pair is not None else None
+
+
+def _lacking(session: Session, wanted: Sequence[Original]) -> list[Original]:
+    """The objects that a node does not have, or has only as they were earlier."""
+    lacks = _ask(session, "lacks", objects=[each.to_json() for each in wanted]).get("lacks")
+    if not isinstance(lacks, list) or not all(type(each) is int and 0 <= each < len(wanted) for each in lacks):
+        raise NodeError(
+            f"node {session.node.name} does not say which objects it lacks",
+            hint=f"hvdcloud ssh {session.node.index} opens a shell there",
+        )
+    return [wanted[index] for index in sorted(set(lacks))]
+
+
+def _ask(session: Session, what: str, **request: Any) -> dict[str, Any]:
+    return session.call("bucket", payload={"op": what, **request}, timeout=CALL_SECONDS)
+
+
+def _is_generation_and_size(pair: object) -> bool:
+    return (
+        isinstance(pair, list)
+        and len(pair) == 2
+        and all(type(each) is int and 0 <= each < _GENERATIONS for each in pair)
+    )

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
-import select
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import paramiko
+from invoke.exceptions import CommandTimedOut, ThreadException
 
 from hvdcloud.errors import HvdcloudError, NodeError, first_of
 from hvdcloud.json_values import parse_object
 from hvdcloud.parallel import side_by_side
-from hvdcloud.remote.connection import CONNECT_SECONDS, NodeConnection, hanging_up_after
+from hvdcloud.remote.connection import CONNECT_SECONDS, LOSSES, NodeConnection
 from hvdcloud.units import size
 from hvdcloud.visible import log_of, says, words
 
 if TYPE_CHECKING:
-    from paramiko import Channel, Transport
+    from fabric import Connection
+    from paramiko import Channel
 
     from hvdcloud.cluster.model import Node
     from hvdcloud.cluster.state import ClusterState
@@ -28,13 +30,16 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 NODE_PROGRAM = "hvdcloud-node"
-START_SECONDS = 60.0  # How long the node program may take to start, beside whatever else starts then.
-CHECK_SECONDS = 10.0  # How often a node that is waited for is asked whether it is still there.
-ANSWER_SECONDS = 30.0  # How long its sshd may take to say so, also behind a few MB that a slow line is still sending.
-SEND_SECONDS = 60.0  # After which a node that takes nothing of what is sent to it counts as lost.
+CHECK_SECONDS = 10.0
+"""How long a node may say nothing, while something waits for it, until it is asked whether it is still there."""
+ANSWER_SECONDS = 30.0
+"""How long its sshd may take to say so, also behind a few MB that a slow line is still sending."""
+MOST_ANSWER = 64 << 20
+"""Bytes that a command may answer; a node that sends more is not believed."""
+MOST_ERRORS = 4 << 20
+"""Bytes that are kept of the end of what a streamed command says beside its output."""
 CHUNK = 1 << 16
-MOST_ANSWER = 64 << 20  # Bytes that a command may answer; a node that sends more is not believed.
-MOST_ERRORS = 4 << 20  # Bytes that are kept of the end of what a command says beside its answer.
+_PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,25 +47,8 @@ class Answer:
     """How a command on a node ended."""
 
     exit_code: int
-    stdout: bytes
-    stderr: bytes
-
-
-def exit_code(channel: Channel) -> int:
-    """The exit code of a command that has ended. Raises EOFError: it ended because the connection did."""
-    code = channel.recv_exit_status()
-    if code == -1:
-        raise EOFError("it was cut off")
-    return code
-
-
-def has_ended(channel: Channel) -> bool:
-    """Whether a command has ended and everything that it said was read.
-
-    The exit code alone does not tell: sshd reports it as soon as the process is gone, and sends on what it said last.
-    """
-    over = channel.closed or (channel.exit_status_ready() and channel.eof_received)
-    return bool(over) and not channel.recv_ready() and not channel.recv_stderr_ready()
+    stdout: str
+    stderr: str
 
 
 class Session:
@@ -70,9 +58,9 @@ class Session:
         self.node = node
         self._state = state
         self._connection = NodeConnection(node, state)
-        self._heard = 0.0  # When sshd last answered, by `time.monotonic()`.
+        self._heard = 0.0  # When the node last said something, by `time.monotonic()`.
 
-    def open(self, *, within: float = CONNECT_SECONDS) -> Transport:
+    def open(self, *, within: float = CONNECT_SECONDS) -> Connection:
         """Connect now, unless that is done; `within`: seconds that a slow sshd has for it.
 
         Raises NodeError: the node does not answer, or it is not the one whose host key was pinned.
@@ -83,113 +71,94 @@ class Session:
         """Close the connection; a program started on the node continues only if it has detached itself."""
         self._connection.close()
 
-    @contextlib.contextmanager
-    def channel(self, command: str, *, within: float = CONNECT_SECONDS) -> Iterator[Channel]:
-        """A running command of the node's shell, with its streams.
-
-        Args:
-            within: seconds after which a node that does not start it counts as lost.
-
-        Raises:
-            NodeError: the connection is lost, also later, in the block.
-        """
-        with self._losses(), contextlib.closing(self._start(command, within=within)) as channel:
-            yield channel
-
-    def _start(self, command: str, *, within: float) -> Channel:
-        transport = self.open()
-        with hanging_up_after(within, transport):
-            channel = transport.open_session()
-            channel.exec_command(command)
-        self._heard = time.monotonic()
-        return channel
-
-    @contextlib.contextmanager
-    def _losses(self) -> Iterator[None]:
-        """Raises NodeError where the connection is lost in the block."""
-        try:
-            yield
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self._lost(words(error) or type(error).__name__) from error
-
-    def run(
-        self,
-        command: str,
-        *,
-        stdin: bytes = b"",
-        timeout: float = 60.0,
-        what: str = "",
-        take: Callable[[bytes], object] | None = None,
-    ) -> Answer:
+    def run(self, command: str, *, stdin: str = "", timeout: float = 60.0, what: str = "") -> Answer:
         """Run a command for the node's shell to its end.
 
         Args:
             what: names it in errors; default: its first word.
-            take: is given what the command writes as it comes, of any length; the answer is then without it.
 
         Raises:
             NodeError: no answer in `timeout` seconds, one above MOST_ANSWER, or the connection broke.
         """
-        deadline = time.monotonic() + timeout
-        self.open(within=timeout)
-        with self.channel(command, within=min(timeout, CONNECT_SECONDS)) as channel:
-            channel.settimeout(min(timeout, SEND_SECONDS))
-            if stdin:
-                channel.sendall(stdin)
-            channel.shutdown_write()
-            return self.read_to_end(channel, deadline=deadline, what=what or command.split()[0], take=take)
+        what, deadline = what or command.split()[0], time.monotonic() + timeout
+        connection = self.open(within=timeout)
+        streams = {"out_stream": _Heard(self, what), "err_stream": _Heard(self, what)}
+        with self.losses(), self.watched():
+            try:
+                result = connection.run(
+                    command,
+                    hide=True,
+                    warn=True,
+                    encoding="utf-8",
+                    in_stream=io.StringIO(stdin),
+                    timeout=max(0.1, deadline - time.monotonic()),
+                    **streams,
+                )
+            except CommandTimedOut:
+                raise NodeError(
+                    f"node {self.node.name} did not answer `{what}` in time",
+                    hint=f"hvdcloud status --name {self._state.name} shows whether it is frozen",
+                ) from None
+            except ThreadException as error:
+                raise error.exceptions[0].value from error
+            return Answer(exit_code=_exit_code(result.exited), stdout=result.stdout, stderr=result.stderr)
 
-    def read_to_end(
-        self,
-        channel: Channel,
-        *,
-        deadline: float,
-        what: str,
-        stdout: bytes = b"",
-        take: Callable[[bytes], object] | None = None,
-    ) -> Answer:
-        """What the command says until it ends, after `stdout`, which was read already; raises as `run`."""
-        output, errors = bytearray(stdout), bytearray()
-        while not has_ended(channel):
-            self.wait_readable(channel, deadline=deadline, what=what)
-            while channel.recv_ready():
-                data = channel.recv(CHUNK)
-                if take is not None:
-                    take(data)
-                    continue
-                output += data
-                if len(output) > MOST_ANSWER:
-                    raise NodeError(
-                        f"node {self.node.name} answered `{what}` with more than {size(MOST_ANSWER)}",
-                        hint=f"hvdcloud ssh {self.node.index} opens a shell there",
-                    )
-            while channel.recv_stderr_ready():
-                errors += channel.recv_stderr(CHUNK)
-                del errors[:-MOST_ERRORS]
-        return Answer(exit_code=exit_code(channel), stdout=bytes(output), stderr=bytes(errors))
+    @contextlib.contextmanager
+    def stream(self, command: str, *, quiet: float, within: float) -> Iterator[Stream]:
+        """A command whose output has no limit, while it runs.
 
-    def wait_readable(self, channel: Channel, *, deadline: float, what: str) -> None:
-        """Block until the channel has output or reports its end.
+        Args:
+            quiet: seconds without output after which the node is asked whether it still answers.
+            within: seconds that it has for that.
 
-        Raises NodeError: it had none until `deadline` (`time.monotonic()`), or the node does not answer any more.
+        Raises NodeError: the connection is lost, also later, in the block.
         """
-        left = deadline - time.monotonic()
-        if left > ANSWER_SECONDS and time.monotonic() - self._heard > CHECK_SECONDS:
-            self.check(within=ANSWER_SECONDS)
-        if left <= 0:
-            raise NodeError(
-                f"node {self.node.name} did not answer `{what}` in time",
-                hint=f"hvdcloud status --name {self._state.name} shows whether it is frozen",
-            )
-        # The exit status alone does not make paramiko's pipe readable, so the wait is cut into short pieces.
-        select.select([channel], [], [], min(left, 0.02))
+        connection = self.open()
+        with (
+            self.losses(),
+            self.watched(quiet=quiet, within=within),
+            contextlib.closing(connection.create_session()) as channel,
+        ):
+            channel.exec_command(command)
+            channel.shutdown_write()
+            yield Stream(self, channel)
 
-    def check(self, *, within: float) -> None:
-        """See whether the node still answers. Raises NodeError: it does not, for `within` seconds."""
-        if self._connection.answers(within=within):
-            self._heard = time.monotonic()
-            return
-        raise self._lost("it does not answer any more")
+    def hear(self) -> None:
+        """Note that the node says something."""
+        self._heard = time.monotonic()
+
+    @contextlib.contextmanager
+    def losses(self) -> Iterator[None]:
+        """Raises NodeError where the connection is lost in the block."""
+        try:
+            yield
+        except LOSSES as error:
+            raise self._lost(words(error) or type(error).__name__) from error
+
+    @contextlib.contextmanager
+    def watched(self, *, quiet: float | None = None, within: float | None = None) -> Iterator[None]:
+        """Close the connection during the block if the node does not answer any more, which ends what waits for it.
+
+        Args:
+            quiet: seconds without a word of it after which it is asked; None: CHECK_SECONDS.
+            within: seconds that it has to answer; None: ANSWER_SECONDS.
+        """
+        quiet, within = quiet or CHECK_SECONDS, within or ANSWER_SECONDS
+        over = threading.Event()
+        self.hear()
+
+        def watch() -> None:
+            while not over.wait(max(0.01, self._heard + quiet - time.monotonic())):
+                if time.monotonic() - self._heard >= quiet and self._connection.answers(within=within):
+                    self.hear()
+
+        # It is not waited for: the answer may take a while, and is of no interest any more.
+
+        threading.Thread(target=watch, name=f"watch {self.node.name}", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
     def _lost(self, why: str) -> NodeError:
         hint = f"hvdcloud status --name {self._state.name} shows whether the node still runs"
@@ -197,12 +166,12 @@ class Session:
 
     def call(self, verb: str, *, payload: Mapping[str, Any] | None = None, timeout: float = 60.0) -> dict[str, Any]:
         """One verb of the node program: JSON in, JSON out. Raises NodeError: it failed, or did not answer in time."""
-        stdin = json.dumps(payload).encode() + b"\n" if payload is not None else b""
+        stdin = json.dumps(payload) + "\n" if payload is not None else ""
         return self.parse(verb, self.run(f"{NODE_PROGRAM} {verb}", stdin=stdin, timeout=timeout, what=verb.split()[0]))
 
     def parse(self, verb: str, answer: Answer) -> dict[str, Any]:
         """The JSON that a verb answered. Raises NodeError: it reported an error or answered something else."""
-        said = answer.stdout.decode(errors="replace").strip().rpartition("\n")[2]
+        said = answer.stdout.strip().rpartition("\n")[2]
         found = parse_object(said)
         node = f"node {self.node.name}"
         if found is not None and "error" in found:
@@ -217,9 +186,66 @@ class Session:
             raise NodeError(
                 f"{node}: `{verb.split()[0]}` ended with exit code {answer.exit_code}",
                 hint=f"hvdcloud ssh {self.node.index} opens a shell there",
-                details=log_of(node, answer.stderr.decode(errors="replace").strip() or said),
+                details=log_of(node, answer.stderr.strip() or said),
             )
         return found
+
+
+class Stream:
+    """What a running command writes."""
+
+    def __init__(self, session: Session, channel: Channel) -> None:
+        self._session, self._channel = session, channel
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Pieces as they come, b"" after half a second without one, until the command ends."""
+        self._channel.settimeout(_PAUSE_SECONDS)
+        while True:
+            try:
+                data = self._channel.recv(CHUNK)
+            except TimeoutError:
+                yield b""
+                continue
+            if not data:
+                return
+            self._session.hear()
+            yield data
+
+    def answer(self) -> Answer:
+        """How it ended, with the end of what it wrote to its standard error; once all pieces were read."""
+        self._channel.settimeout(None)
+        errors = bytearray()
+        while data := self._channel.recv_stderr(CHUNK):
+            errors += data
+            del errors[:-MOST_ERRORS]
+        code = _exit_code(self._channel.recv_exit_status())
+        return Answer(exit_code=code, stdout="", stderr=errors.decode(errors="replace"))
+
+
+class _Heard(io.TextIOBase):
+    """Where Fabric writes what a command says: a sign of life, with a limit."""
+
+    def __init__(self, session: Session, what: str) -> None:
+        self._session, self._what = session, what
+        self._left = MOST_ANSWER
+
+    def write(self, text: str) -> int:
+        self._session.hear()
+        self._left -= len(text)
+        if self._left < 0:
+            node = self._session.node
+            raise NodeError(
+                f"node {node.name} answered `{self._what}` with more than {size(MOST_ANSWER)}",
+                hint=f"hvdcloud ssh {node.index} opens a shell there",
+            )
+        return len(text)
+
+
+def _exit_code(code: int) -> int:
+    """The exit code of a command that has ended. Raises EOFError: it ended because the connection did."""
+    if code == -1:
+        raise EOFError("it was cut off")
+    return code
 
 
 class NodeRefusedError(NodeError):

@@ -73,18 +73,17 @@ class Replicas:
     def arrived(self, original: Original) -> int:
         """How many of its bytes are here from an earlier attempt."""
         try:
-            there = self._partial(original).stat().st_size
+            there = self.partial(original).stat().st_size
         except OSError:
             return 0
         return there if there <= original.size else 0
 
     def receive(self, original: Original, pieces: Iterable[bytes], *, start: int = 0) -> None:
-        """Write the object from `start` on, verify all of it, and make it visible.
+        """Write the object from `start` on, and keep it.
 
         Raises:
-            CorruptObjectError: other bytes than those that were promised came; none of them is kept.
             CapacityError: the disk is full.
-            CheckpointError: the bucket can't hold it.
+            whatever `keep` raises.
             whatever `pieces` raises: what has arrived is kept for the next attempt.
         """
         check_name(original.name)
@@ -94,19 +93,33 @@ class Replicas:
                 f"no space left for {original.name} ({original.size} bytes) in {self._bucket.url}",
                 hint="free some space and type the command again",
             )
-        partial = self._partial(original)
+        partial = self.partial(original)
         try:
             with partial.open("r+b" if start else "wb") as file:
                 file.seek(start)
                 file.truncate()
                 _write(file, pieces, most=original.size - start)
+        except OSError as error:
+            raise disk_error(error, path=partial, doing="writing") from error
+        self.keep(original)
+
+    def keep(self, original: Original) -> None:
+        """Verify all that has arrived of an object, and make it visible.
+
+        Raises:
+            CorruptObjectError: other bytes than those that were promised came; none of them is kept.
+            CheckpointError: the bucket can't hold it.
+        """
+        check_name(original.name)
+        partial = self.partial(original)
+        try:
             self._verify(partial, original)
             self._bucket.adopt(partial, original.name, generation=original.generation)
         except CorruptObjectError:
             partial.unlink(missing_ok=True)
             raise
         except OSError as error:
-            raise disk_error(error, path=partial, doing="writing") from error
+            raise disk_error(error, path=partial, doing="reading") from error
 
     def forget(self) -> None:
         """Remove what has not arrived whole, where nothing of it is wanted any more."""
@@ -115,7 +128,8 @@ class Replicas:
                 file.unlink()
             self.folder.rmdir()
 
-    def _partial(self, original: Original) -> Path:
+    def partial(self, original: Original) -> Path:
+        """Where an object is until it has arrived whole."""
         # Of the same bytes only: an object that was replaced meanwhile is not continued.
         text = "\0".join(map(str, (original.name, original.generation, original.size, original.crc32c)))
         return self.folder / hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]

@@ -108,7 +108,7 @@ def test_a_node_that_asks_for_what_the_project_has_not_gets_nothing(
     laptop: Laptop, new_vm: NewVm, tmp_path: Path, want: str
 ) -> None:
     answer = f'{{"want": {want}}}' if "[[" not in want else f'{{"want": {want}'
-    context, cluster, machines = laptop.context([new_vm({"hvdcloud-node prepare": hears(answer)})])
+    context, cluster, machines = laptop.context([new_vm({"hvdcloud-node code": hears(answer)})])
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "train.py").touch()
     context.config = Config.model_validate({"name": "digits", "nodes": 1})
@@ -116,5 +116,5 @@ def test_a_node_that_asks_for_what_the_project_has_not_gets_nothing(
     node = MemberRecord(name="digits-0", cores=4, gpus=0, interface="eth0")
     context.state.save(ClusterRecord(id=cluster.id, nodes=(node,), size=1, version=program.version()))
     machines.__dict__["bucket_as_seen_by_nodes"] = lambda _: NodeBucket(bucket="gs://bucket")
-    with pytest.raises(NodeError, match="digits-0 asks for files that the project does not have"):
+    with pytest.raises(NodeError, match=r"digits-0(: `code` ended| asks for files that the project does not have)"):
         start(context, cluster, RunOptions())

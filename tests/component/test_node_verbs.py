@@ -21,7 +21,7 @@ from hvdcloud.node.run.launcher import launcher_environment
 from hvdcloud.node.run.probe import worker_problem
 from hvdcloud.node.run.rank import environment_of_rank
 from hvdcloud.node.run.supervisor import silence_limit
-from tests.support.nodes import RUN, NodeCluster, entry, node_cluster, send_code
+from tests.support.nodes import RUN, NodeCluster, entry, node_cluster
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_prepare_refuses_a_file_that_was_not_asked_for(cluster: NodeCluster) -> 
         "files": [entry("a.py", b"right")],
     }  # fmt: skip
 
-    answer = send_code(cluster.start("n0", "prepare"), header, {"a.py": b"wrong"})
+    answer = cluster.send_code("n0", header, {"a.py": b"wrong"})
 
     assert "changed while it was sent" in answer["error"]
     assert not (cluster.root("n0") / "workspace/a.py").exists()

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import subprocess
 import sys
-import tarfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -26,6 +23,7 @@ from hvdcloud.node.uploads.loop import UploadLoop
 from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.base import Bucket
 from hvdcloud.storage.open import open_bucket
+from tests.support.nodes import code_archive
 
 CLUSTER = "digits"
 FIRST, SECOND, THIRD = (f"20261120-10150{number}-abc123" for number in range(3))
@@ -67,8 +65,10 @@ class Project:
             "workspace_bytes": 1000,
             **more,
         }
-        source = Laptop(json.dumps(header).encode() + b"\n", code, list(code))
-        prepare.main(source, source.answer)
+        wanted = prepare.code(header)["want"]
+        code_archive(paths.root(), code, [files[index]["path"] for index in wanted])
+        with paths.code_archive().open("rb") as archive:
+            prepare.main(header, archive)
 
     def write(self, *names: str, text: str = "") -> None:
         for name in names:
@@ -83,30 +83,6 @@ class Project:
     def kept(self, run: str) -> list[str]:
         manifests = load_manifests(self.bucket, cluster=CLUSTER, run=run)
         return sorted(entry.name for manifest in manifests for entry in manifest.files)
-
-
-class Laptop(io.RawIOBase):
-    """Sends the header, then the files that are asked for."""
-
-    def __init__(self, header: bytes, code: Mapping[str, bytes], names: Sequence[str]) -> None:
-        self._code, self._names = code, names
-        self._source = io.BytesIO(header)
-        self._archive: io.BytesIO | None = None
-        self.answer = io.BytesIO()
-
-    def readline(self, size: int | None = -1) -> bytes:
-        return self._source.readline()
-
-    def read(self, size: int | None = -1) -> bytes:
-        if self._archive is None:
-            self._archive = io.BytesIO()
-            with tarfile.open(fileobj=self._archive, mode="w") as archive:
-                for index in json.loads(self.answer.getvalue())["want"]:
-                    info = tarfile.TarInfo(self._names[index])
-                    info.size = len(self._code[info.name])
-                    archive.addfile(info, io.BytesIO(self._code[info.name]))
-            self._archive.seek(0)
-        return self._archive.read(size)
 
 
 @pytest.fixture

@@ -246,7 +246,7 @@ _ANSWERS: Sequence[Any] = (
 def answer(data: bytes) -> None:
     """What a node answers over SSH, and the screen of `top` that it leads to."""
     session = Session(_NODE, ClusterState("digits"))
-    code, said = (data[0] % 3 if data else 0), document(data[1:], _ANSWERS)
+    code, said = (data[0] % 3 if data else 0), document(data[1:], _ANSWERS).decode(errors="replace")
     try:
         found = session.parse("look", Answer(stdout=said, stderr=said[:100], exit_code=code))
     except HvdcloudError as error:
@@ -290,7 +290,7 @@ def reply(data: bytes) -> None:
     """A head's answer, as `status`, `logs`, `stacks` and `up` use it."""
     try:
         found = Session(_NODE, ClusterState("digits")).parse(
-            "state", Answer(stdout=document(data, _REPLIES), stderr=b"", exit_code=0)
+            "state", Answer(stdout=document(data, _REPLIES).decode(errors="replace"), stderr="", exit_code=0)
         )
     except HvdcloudError as error:
         _error(error)

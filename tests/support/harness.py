@@ -285,8 +285,8 @@ def remove_leftovers(engine: Any) -> list[str]:
 
 
 def receives_files(engine: Any, container: str) -> bool:
-    """Whether the project's files are on their way to a node, into a folder of their own (node/run/sync.py)."""
-    found = engine.containers.get(container).exec_run(["test", "-e", "/workspace/.hvdcloud-staging"])
+    """Whether the project's files are on their way to a node, in an archive."""
+    found = engine.containers.get(container).exec_run(["test", "-e", "/var/lib/hvdcloud/code.tar"])
     return bool(found.exit_code == 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shlex
 import subprocess
@@ -17,6 +18,7 @@ import paramiko
 from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.folder import FolderBucket
+from tests.support.disk import Disk
 from tests.support.nodes import start_verb
 from tests.support.vanishing import RUN, Program, Vm, says
 
@@ -35,11 +37,12 @@ class BucketNode:
     vm: Vm = field(init=False)
 
     def __post_init__(self) -> None:
-        verbs = ("bucket", "flush", "state", "join", "prepare")
+        verbs = ("bucket", "flush", "state", "join", "code", "prepare")
         programs: dict[str, Program] = {f"hvdcloud-node {verb}": self._program(verb) for verb in verbs}
         for more in (("--follow", "--offset", "0"), ()):
             programs[shlex.join(["hvdcloud-node", "logs", RUN, *more])] = self._program("logs", RUN, *more)
-        self.vm = Vm({**programs, "hvdcloud-node poweroff": self._power_off})
+        disk = functools.partial(Disk, root=self.root, send=self._sends)
+        self.vm = Vm({**programs, "hvdcloud-node poweroff": self._power_off}, disk=disk)
 
     @property
     def bucket(self) -> FolderBucket:
@@ -66,6 +69,15 @@ class BucketNode:
         self.verbs.append("poweroff")
         says('{"ok": true}\n')(channel)
 
+    def _sends(self, count: int) -> bool:
+        """Whether this many bytes may go; else the connection is to be cut, once."""
+        if self.cut_after is not None:
+            self.cut_after -= count
+            if self.cut_after < 0:
+                self.cut_after = None
+                return False
+        return True
+
     def _program(self, *verb: str) -> Program:
         return lambda channel: self._serve(verb, channel)
 
@@ -76,11 +88,8 @@ class BucketNode:
         assert process.stderr is not None
         self.verbs.append(verb[0])
         threading.Thread(target=_feed, args=(channel, process), daemon=True).start()
-        sent = 0
         while data := os.read(process.stdout.fileno(), CHUNK):
-            if self.cut_after is not None and sent + len(data) > self.cut_after:
-                channel.sendall(data[: self.cut_after - sent])
-                self.cut_after = None
+            if not self._sends(len(data)):
                 process.kill()
                 process.wait()
                 channel.get_transport().close()
@@ -90,7 +99,6 @@ class BucketNode:
             except OSError:
                 # The laptop has heard enough.
                 process.kill()
-            sent += len(data)
         errors = process.stderr.read()
         process.wait()
         if channel.closed:

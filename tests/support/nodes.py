@@ -242,13 +242,11 @@ class NodeCluster:
         data: DataRequest | None = None,
         notify: str | None = None,
     ) -> list[dict[str, Any]]:
-        """`prepare` on every node; the closing lines."""
+        """`code` and `prepare` on every node; the closing lines."""
         self.data = data
         answers = []
         contents = {path: text.encode() for path, text in (code or {"train.py": "print('trains')\n"}).items()}
-        # All at once, and then one after the other is told what to do.
-        processes = [self.start(name, "prepare") for name in self.names]
-        for index, process in enumerate(processes):
+        for index, name in enumerate(self.names):
             header = {
                 "run": run,
                 "cluster": "digits",
@@ -267,8 +265,17 @@ class NodeCluster:
                 **({"data": replace(data, index=index, count=len(self.names)).to_json()} if data else {}),
                 "files": [entry(path, data) for path, data in contents.items()],
             }
-            answers.append(send_code(process, header, contents))
+            answers.append(self.send_code(name, header, contents))
         return answers
+
+    def send_code(self, name: str, header: Mapping[str, Any], contents: Mapping[str, bytes]) -> dict[str, Any]:
+        """The laptop's side of `code` and `prepare`; the closing line, with `want` in it."""
+        lacks = self.verb(name, "code", payload={"run": header["run"], "files": header["files"]})
+        if "error" in lacks:
+            return lacks
+        wanted = [header["files"][index]["path"] for index in lacks["want"]]
+        code_archive(self.root(name), contents, wanted)
+        return {**lacks, **self.verb(name, "prepare", payload=header)}
 
     def launch(
         self, *, run: str = RUN, slots: int = 1, gloo_timeout: float = 6.0, about: Mapping[str, Any] | None = None
@@ -398,30 +405,15 @@ def entry(path: str, data: bytes, *, mode: int = 0o644) -> dict[str, Any]:
     return {"path": path, "size": len(data), "mode": mode, "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def send_code(
-    process: subprocess.Popen[bytes], header: Mapping[str, Any], contents: Mapping[str, bytes]
-) -> dict[str, Any]:
-    """The laptop's side of `prepare`; the closing line, with `want` in it."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with process:
-        process.stdin.write(json.dumps(header).encode() + b"\n")
-        process.stdin.flush()
-        first: dict[str, Any] = json.loads(process.stdout.readline())
-        if "error" in first:
-            process.stdin.close()
-            return first
-        stream = io.BytesIO()
-        with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-            for index in first["want"]:
-                path = header["files"][index]["path"]
-                member = tarfile.TarInfo(path)
-                member.size = len(contents[path])
-                archive.addfile(member, io.BytesIO(contents[path]))
-        process.stdin.write(stream.getvalue())
-        process.stdin.close()
-        answer: dict[str, Any] = json.loads(process.stdout.read().splitlines()[-1])
-    return {**first, **answer}
+def code_archive(root: Path, contents: Mapping[str, bytes], wanted: Sequence[str]) -> None:
+    """Put what a node lacks where the laptop puts it."""
+    file = root / "var/lib/hvdcloud/code.tar"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path in wanted:
+            member = tarfile.TarInfo(path)
+            member.size = len(contents[path])
+            archive.addfile(member, io.BytesIO(contents[path]))
 
 
 def is_gone(pid: int) -> bool:

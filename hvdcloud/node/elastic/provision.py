@@ -23,7 +23,7 @@ from hvdcloud.node.mesh import ssh
 from hvdcloud.node.records.secrets_file import read_environment, write_private
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.request import Request
-from hvdcloud.node.run.sync import check_wanted, is_unchanged, sha256_of
+from hvdcloud.node.run.sync import is_unchanged, sha256_of
 
 _AS_ON_THE_HEAD = (
     *("run", "cluster", "bucket", "bucket_endpoint", "keep_every", "workspace_bytes", "command"),
@@ -108,21 +108,14 @@ def provision(bundle: RunBundle, member: Member) -> None:
         assert process.stdin
         assert process.stdout
         assert process.stderr
-        answer = ""
         # Where the node refuses or goes, the pipe breaks; its answer says why.
         with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
             pipe.write(json.dumps(header).encode() + b"\n")
-            pipe.flush()
-            answer = process.stdout.readline().decode(errors="replace")
-            first = parse_object(answer)
-            if first is not None and first.get("want"):
-                _send(
-                    pipe, bundle.workspace, [files[index] for index in check_wanted(first, node=node, files=len(files))]
-                )
-        answer = process.stdout.read().decode(errors="replace") or answer
+            _send(pipe, bundle.workspace, [file for file in files if "link" not in file])
+        answer = process.stdout.read().decode(errors="replace")
         said = process.stderr.read().decode(errors="replace").strip()
     if process.returncode != 0:
-        error = (parse_object(answer) or {}).get("error")
+        error = (parse_object(answer.strip().rpartition("\n")[2]) or {}).get("error")
         why = str(error or said.rpartition("\n")[2] or f"exit code {process.returncode}")
         kind = UnreachableError if process.returncode == ssh.FAILED else NodeError
         raise kind(f"node {node} could not be made ready: {why}", hint="hvdcloud ssh shows the node")

@@ -1,11 +1,12 @@
-"""`prepare`: make this node ready for a run: code, environment, secrets, the checkpoints to resume from. Its data sets
-are begun to be fetched."""
+"""`code` and `prepare`: make this node ready for a run: code, environment, secrets, the checkpoints to resume from. Its
+data sets are begun to be fetched."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import sys
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,50 +22,54 @@ from hvdcloud.node.uploads.outputs import Outputs, set_aside
 from hvdcloud.node.uploads.restore import gather, restore
 from hvdcloud.node.uploads.run_bucket import open_run_bucket
 
-_END_OF_ARCHIVE = 1024
-"""Bytes: a tar archive ends with two empty blocks."""
 
-
-def main(source: IO[bytes], answer: IO[bytes]) -> dict[str, Any]:
-    """Read the header, say which files are wanted, receive them. Returns the closing line.
+def code(request: Mapping[str, Any]) -> dict[str, Any]:
+    """`code`: delete what the project has no longer, and say which of its files this node lacks.
 
     Args:
-        source: one line of JSON, then a tar stream with the wanted files.
-        answer: where the line with the wanted files goes.
+        request: `run`, that this node is made ready for, and `files`.
+
+    Raises:
+        UsageError: the request cannot be used, a path leads out of the workspace, or another run is active.
+    """
+    sync = _sync(request)
+    wanted = sync.plan()
+    sync.abandon()
+    return {"want": wanted}
+
+
+def main(header: Mapping[str, Any], source: IO[bytes]) -> dict[str, Any]:
+    """`prepare`: the closing line. What `code` said is lacking is in an archive, which is deleted.
+
+    Args:
+        source: has an archive of all files where the head sends them, to a node that joins a run.
 
     Raises:
         UsageError: the header cannot be used, a path leads out of the workspace, or another run is active.
         NodeError: a file changed or is missing.
     """
     try:
-        header = json.loads(source.readline())
-        entries = [Entry.parse(value) for value in header["files"]]
         environment = {str(name): str(value) for name, value in header["env"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, AttributeError) as error:
         raise UsageError(f"prepare: the header cannot be used: {error!r}", hint="hvdcloud run again") from error
     spec = Spec.from_mapping({"cores": machine.cores(), "name": machine.name(), **header})
-    refuse_while_active()
+    sync = _sync(header)
     if spec.data is not None:
         from hvdcloud.node.data import fetcher
         from hvdcloud.node.data.sets import DataRequest
 
         # Beside the code; the agent waits for it.
         fetcher.start(DataRequest.from_json(spec.data))
-    set_aside(before=spec.run, project=(read_json(paths.sync_file()) or {}).get("files", {}))
-    sync = Sync(workspace=paths.workspace(), record=paths.sync_file(), entries=entries)
-    wanted = sync.plan()
-    answer.write(json.dumps({"want": wanted}).encode() + b"\n")
-    answer.flush()
     try:
-        if wanted:
-            _receive(source, sync, {entries[index].path: entries[index] for index in wanted})
-        else:
-            # The archive comes all the same, with nothing in it; its sender must not find this process gone.
-            source.read(_END_OF_ARCHIVE)
+        if wanted := sync.plan():
+            with contextlib.nullcontext(source) if header.get("joins") else paths.code_archive().open("rb") as archive:
+                _unpack(sync, {sync.entries[index].path: sync.entries[index] for index in wanted}, archive)
         sync.commit()
     except BaseException:
         sync.abandon()
         raise
+    finally:
+        paths.code_archive().unlink(missing_ok=True)
     write_private(spec.run, environment=environment, notify=header.get("notify"))
     checkpoints = paths.checkpoints_dir(spec.run)
     checkpoints.mkdir(parents=True, exist_ok=True)
@@ -84,16 +89,28 @@ def refuse_while_active() -> None:
         raise ActiveRunError(active)
 
 
-def _receive(source: IO[bytes], sync: Sync, wanted: dict[str, Entry]) -> None:
+def _sync(request: Mapping[str, Any]) -> Sync:
+    """A sync of these files into the workspace, from which what another run has written was moved."""
+    try:
+        run = paths.check_run_id(request["run"])
+        entries = [Entry.parse(value) for value in request["files"]]
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"the list of files cannot be used: {error!r}", hint="hvdcloud run again") from error
+    refuse_while_active()
+    set_aside(before=run, project=(read_json(paths.sync_file()) or {}).get("files", {}))
+    return Sync(workspace=paths.workspace(), record=paths.sync_file(), entries=entries)
+
+
+def _unpack(sync: Sync, wanted: Mapping[str, Entry], source: IO[bytes]) -> None:
+    """Put those of the archive's files into the workspace that are wanted."""
     try:
         with tarfile.open(fileobj=source, mode="r|") as archive:
             for member in archive:
                 entry = wanted.get(member.name)
                 content = archive.extractfile(member) if member.isreg() else None
-                if entry is None or content is None:
-                    raise UsageError(f"{member.name!r} was sent but not asked for", hint="hvdcloud run again")
-                with content:
-                    sync.put(entry, content)
+                if entry is not None and content is not None:
+                    with content:
+                        sync.put(entry, content)
     except (tarfile.TarError, EOFError) as error:
         raise NodeError(f"the project's files did not arrive whole: {error}", hint="hvdcloud run again") from error
 

@@ -92,7 +92,7 @@ class Sync:
     def __init__(self, *, workspace: Path, record: Path, entries: Sequence[Entry]) -> None:
         self._workspace = workspace
         self._record_file = record
-        self._entries = entries
+        self.entries = entries
         self._staging = workspace / STAGING
         stored = read_json(record) or {}
         self._known: dict[str, dict[str, Any]] = stored.get("files", {})
@@ -115,7 +115,7 @@ class Sync:
         self._workspace.mkdir(parents=True, exist_ok=True)
         self._delete_unlisted()
         wanted = []
-        for index, entry in enumerate(self._entries):
+        for index, entry in enumerate(self.entries):
             if astray := self._led_astray(entry.path):
                 hint = f"hvdcloud ssh 0 rm {self._workspace / astray}"
                 raise UsageError(f"{entry.path} lies below {astray}, which is not a folder on the node", hint=hint)
@@ -146,7 +146,7 @@ class Sync:
 
     def commit(self) -> None:
         """Write the record; everything listed is in place. Raises NodeError: something that was wanted has not come."""
-        missing = [entry.path for entry in self._entries if entry.path not in self._done]
+        missing = [entry.path for entry in self.entries if entry.path not in self._done]
         if missing:
             raise NodeError(f"{missing[0]} was not sent ({len(missing)} files missing)", hint="hvdcloud run again")
         shutil.rmtree(self._staging, ignore_errors=True)
@@ -161,7 +161,7 @@ class Sync:
         write_json(self._record_file, {"version": 1, "files": files, "folders": sorted(self._folders)})
 
     def _delete_unlisted(self) -> None:
-        kinds = {entry.path: entry.link is not None for entry in self._entries}
+        kinds = {entry.path: entry.link is not None for entry in self.entries}
         emptied = set()
         for path, known in list(self._known.items()):
             if kinds.get(path) == ("link" in known):
