@@ -47,8 +47,6 @@ from hvdcloud.storage.replica import Original, Replicas
 
 LOOKS = 5
 """How often a node is looked at again because it has replaced what was to be fetched."""
-PUBLISH_SECONDS = 5.0
-"""How often the laptop's bucket says what has arrived."""
 CALL_SECONDS = 600.0
 """How long a node may take to say what it has, or to verify what it was given."""
 _POLL_SECONDS = 0.2
@@ -236,14 +234,13 @@ class _Node:
         except ObjectMissingError:
             return False
         wanted = {each.name: each for each in originals(manifest)}
-        lacking = [each for each in wanted.values() if self._replicas.lacks(each)]
-        published, damaged, whole = 0.0, len(self.damaged), True
+        if lacking := [each for each in wanted.values() if self._replicas.lacks(each)]:
+            # Until all of it is here: a kill at any moment leaves a bucket that can be verified.
+            before = self._mirror.manifest(run, self._index)
+            now = in_between(manifest, before, lacks=lambda name: self._replicas.lacks(wanted[name]))
+            self._bucket.write(original.name, to_json(now))
+        damaged, whole = len(self.damaged), True
         for each in lacking:
-            if time.monotonic() - published >= PUBLISH_SECONDS:
-                before = self._mirror.manifest(run, self._index)
-                now = in_between(manifest, before, lacks=lambda name: self._replicas.lacks(wanted[name]))
-                self._bucket.write(original.name, to_json(now))
-                published = time.monotonic()
             whole &= self._receive(each, is_checkpoint=True)
         if whole and len(self.damaged) == damaged:
             self._replicas.receive(original, [data])

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import secrets
+import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -76,7 +77,7 @@ def project(tmp_path: Path, hosts: SshHosts) -> Iterator[Project]:
     if left := hosts.left(project.name):
         project.hvdcloud("down", "--force", expect=None)
     # The last command leaves no socket either, also where one before it was killed.
-    runtime.rmdir()
+    shutil.rmtree(runtime)
     assert left == []
 
 

@@ -105,9 +105,9 @@ def tunnels() -> list[psutil.Process]:
 
 
 def test_everything_goes_through_one_tunnel_which_ends_with_the_session(session: Session, relay: Relay) -> None:
-    assert session.run("hostname").stdout == f"{NAME}\n".encode()
+    assert session.run("hostname").stdout == f"{NAME}\n"
     assert len(session.run("head -c 20000000 /dev/zero").stdout) == 20_000_000
-    assert session.run("wc -c", stdin=b"x" * 5_000_000).stdout == b"5000000\n"
+    assert session.run("wc -c", stdin="x" * 5_000_000).stdout == "5000000\n"
     ((asked, token),) = relay.asked
     assert (asked["project"], asked["zone"], asked["instance"]) == ("test-project", "us-central1-a", NAME)
     assert (asked["interface"], asked["port"], token) == ("nic0", str(SSH_PORT), TOKEN)

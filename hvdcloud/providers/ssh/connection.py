@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.attempts import login_attempts
 from hvdcloud.errors import CredentialsError, HvdcloudError, NodeError, UsageError
-from hvdcloud.providers.ssh import openssh, socket_folder
+from hvdcloud.providers.ssh import openssh
 from hvdcloud.visible import words
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ RETRY_SECONDS = 20.0
 ENGINE_SOCKET = "/var/run/docker.sock"
 _POLL_SECONDS = 0.02
 _CONTROL = "control"
+_LONGEST_BASE = 50
+"""Characters: the path of a socket may have 107, and ssh adds 17 to it while it makes one."""
 _SOCKET_STATE = f"""\
 if [ ! -S {ENGINE_SOCKET} ]; then echo missing
 elif [ -r {ENGINE_SOCKET} ] && [ -w {ENGINE_SOCKET} ]; then echo usable
@@ -114,7 +117,7 @@ class Connection:
 
         if shutil.which(openssh.PROGRAM) is None:
             raise UsageError("there is no ssh on this machine", hint="install the OpenSSH client")
-        self._folder = folder = socket_folder.make()
+        self._folder = folder = _socket_folder()
         control = folder / _CONTROL
         deadline = time.monotonic() + OPEN_SECONDS
         busy = retry_if_exception_type(openssh.BusyError)
@@ -219,8 +222,18 @@ class Connection:
                 self._process.wait()
             self._process = None
         if self._folder is not None:
-            socket_folder.delete(self._folder)
+            shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+
+
+def _socket_folder() -> Path:
+    """A new folder for the sockets of one connection, which only this user may look into.
+
+    It is not in the state folder, whose path may be too long for a socket, or on a disk that has none.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    is_usable = 0 < len(runtime) < _LONGEST_BASE and os.access(runtime, os.W_OK)
+    return Path(tempfile.mkdtemp(prefix="hvdcloud-", dir=runtime if is_usable else "/tmp"))
 
 
 def _environment() -> dict[str, str]:
