@@ -17,7 +17,7 @@ from hvdcloud.cluster.model import NodeState, ObjectKind
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.remote.join import pin_known
 from hvdcloud.remote.keys import pinned
-from hvdcloud.remote.mirror import Brought, Mirror
+from hvdcloud.remote.mirror import Mirror
 from hvdcloud.remote.ssh import Fleet, Session
 from hvdcloud.remote.unsaved import FLUSH_SECONDS, Hazard, Unsaved, may_hold_files, unsaved
 from hvdcloud.steps import NOTICEABLE_SECONDS
@@ -219,7 +219,7 @@ def _bring(context: Context, cluster: Cluster, mirror: Mirror) -> list[HvdcloudE
     return failed
 
 
-def _bring_from(session: Session, mirror: Mirror) -> Brought:
+def _bring_from(session: Session, mirror: Mirror) -> int:
     try:
         return mirror.bring(session)
     except HvdcloudError:
@@ -305,7 +305,7 @@ class _Follower:
             outcomes = self._fleet.each_outcome(self._bring)
         return any(isinstance(outcome, HvdcloudError) for outcome in outcomes)
 
-    def _bring(self, session: Session) -> Brought:
+    def _bring(self, session: Session) -> int:
         if self._ending.is_set():
             raise NodeError("the run is no longer followed", hint="hvdcloud pull")
         return _bring_from(session, self._mirror)

@@ -60,7 +60,7 @@ class NodeConnection:
     """The connection to one node, with the cluster's key; opened on first use. Safe to use from several threads."""
 
     def __init__(self, node: Node, state: ClusterState) -> None:
-        self._node = node
+        self.node = node
         self._state = state
         self._connection: Connection | None = None
         self._proxy: Proxy | None = None
@@ -100,18 +100,18 @@ class NodeConnection:
 
     def _connect(self, deadline: float) -> Connection:
         """A connection, in one try that ends soon after the deadline of time.monotonic(). Raises what paramiko does."""
-        name, host = self._node.name, where(self._node)
-        if host is None or self._node.state is not NodeState.RUNNING:
+        name, host = self.node.name, where(self.node)
+        if host is None or self.node.state is not NodeState.RUNNING:
             hint = f"hvdcloud status --name {self._state.name}"
-            raise NodeError(f"node {name} is {self._node.state.value}", hint=hint)
+            raise NodeError(f"node {name} is {self.node.state.value}", hint=hint)
         self._state.check()
         if not self._state.key_file.exists():
             raise no_key(self._state.name)
-        seconds = max(PROXY_SECONDS if self._node.proxy_command else 1.0, deadline - time.monotonic())
+        seconds = max(PROXY_SECONDS if self.node.proxy_command else 1.0, deadline - time.monotonic())
         connection = Connection(
             host,
             user="root",
-            port=self._node.port,
+            port=self.node.port,
             config=Config(lazy=True, overrides={"load_ssh_configs": False, "runners": {"remote": _Command}}),
             connect_timeout=seconds,
             connect_kwargs={
@@ -136,32 +136,32 @@ class NodeConnection:
         from hvdcloud.remote.proxy import Proxy
 
         self._close_proxy()
-        if self._node.proxy_command is None:
+        if self.node.proxy_command is None:
             return None
         try:
-            self._proxy = Proxy(self._node.proxy_command)
+            self._proxy = Proxy(self.node.proxy_command)
         except OSError as error:
-            program = self._node.proxy_command.split()[0]
+            program = self.node.proxy_command.split()[0]
             raise NodeError(
-                f"node {self._node.name} is only reached through {program}, which cannot be run: {error.strerror}",
+                f"node {self.node.name} is only reached through {program}, which cannot be run: {error.strerror}",
                 hint=f"install {program} and put it on the PATH",
             ) from error
         return self._proxy
 
     def _explain(self, error: Exception) -> NodeError:
-        name = self._node.name
-        place = f"at {where(self._node)}:{self._node.port}"
+        name = self.node.name
+        place = f"at {where(self.node)}:{self.node.port}"
         if self._state.load():
             hint = f"hvdcloud status --name {self._state.name} shows the nodes"
         # `up` is not over, and deletes nodes that it cannot reach.
-        elif (self._node.address or "").startswith("127."):
+        elif (self.node.address or "").startswith("127."):
             hint = "look whether Docker publishes ports to this machine (docker run --rm -p …), then hvdcloud up again"
         else:
             hint = "let this machine reach that port (on gce, gce.ssh.source says who may), then hvdcloud up again"
         details = ""
         if self._proxy is not None:
             self._proxy.close()
-            place = f"on {self._node.host}" if self._node.host else f"through `{self._proxy.command}`"
+            place = f"on {self.node.host}" if self.node.host else f"through `{self._proxy.command}`"
             hint = self._proxy.hint() or hint
             details = self._proxy.said
         if isinstance(error, paramiko.BadHostKeyException):

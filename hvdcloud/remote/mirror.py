@@ -11,7 +11,6 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +57,6 @@ Described = Mapping[str, tuple[int, int]]
 """Generation and size of what describes a run, by its name in `.hvdcloud/`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Brought:
-    """What came of one node."""
-
-    files: int = 0
-    """Checkpoints that were not here before."""
-    whole: bool = True
-    """False: the node replaced files faster than they arrived."""
-
-
 class Mirror:
     """The laptop's copies of what the nodes of one cluster incarnation have. Safe to use from several threads, for one
     node each."""
@@ -100,8 +89,8 @@ class Mirror:
                     yield True
                     return
 
-    def bring(self, session: Session, *, on_bytes: OnBytes = lambda count: None) -> Brought:
-        """Fetch what is new on a node.
+    def bring(self, session: Session, *, on_bytes: OnBytes = lambda count: None) -> int:
+        """Fetch what is new on a node; returns how many checkpoints came.
 
         Raises:
             NodeError: it does not answer, or the connection was lost.
@@ -121,7 +110,7 @@ class Mirror:
                 before = node.damaged
         for error in node.damaged.values():
             raise error
-        return Brought(files=node.files, whole=whole)
+        return node.files
 
     def _look(self, session: Session) -> Mapping[str, Described]:
         """What a node has of each run. What is not in the form that is expected is left out."""
@@ -131,13 +120,6 @@ class Mirror:
             for run, found in sorted(runs.items() if isinstance(runs, dict) else ())
             if RUN_ID.fullmatch(run) and run.endswith(f"-{self._id}") and isinstance(found, dict)
         }
-
-    def manifest(self, run: str, node: int) -> Manifest | None:
-        """A node's manifest as it is here; one that cannot be used counts as none."""
-        try:
-            return read_manifest(self.bucket, cluster=self.cluster, run=run, node=node)
-        except BadManifestError:
-            return None
 
     def send(self, session: Session, run: str, *, on_bytes: OnBytes = lambda count: None) -> int:
         """Give a node what it lacks to continue from a run; returns how many checkpoints it lacked.
@@ -236,7 +218,9 @@ class _Node:
         wanted = {each.name: each for each in originals(manifest)}
         if lacking := [each for each in wanted.values() if self._replicas.lacks(each)]:
             # Until all of it is here: a kill at any moment leaves a bucket that can be verified.
-            before = self._mirror.manifest(run, self._index)
+            before = None
+            with contextlib.suppress(BadManifestError):
+                before = read_manifest(self._bucket, cluster=self._mirror.cluster, run=run, node=self._index)
             now = in_between(manifest, before, lacks=lambda name: self._replicas.lacks(wanted[name]))
             self._bucket.write(original.name, to_json(now))
         damaged, whole = len(self.damaged), True

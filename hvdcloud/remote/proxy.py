@@ -21,15 +21,14 @@ READ_BYTES = 1 << 16
 KEPT_CHARACTERS = 2000
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*.*\n?", re.MULTILINE)
 """gcloud adds its own to the error of a tunnel, whose last line repeats the error."""
-_HINTS = (
-    ("4003", "nothing answers there, or no firewall rule lets Identity-Aware Proxy in; hvdcloud status"),
-    ("4033", "the role roles/iap.tunnelResourceAccessor on the project is missing"),
-    ("missing permissions", "the role roles/iap.tunnelResourceAccessor on the project is missing"),
-    ("gcloud auth login", "gcloud auth login"),
-)
+_ROLE = "the role roles/iap.tunnelResourceAccessor on the project is missing"
+_HINTS = {
+    "4003": "nothing answers there, or no firewall rule lets Identity-Aware Proxy in; hvdcloud status",
+    "4033": _ROLE,
+    "missing permissions": _ROLE,
+    "gcloud auth login": "gcloud auth login",
+}
 """What to do about words of gcloud's: the close codes of Identity-Aware Proxy, and a login that is missing or over."""
-
-
 _REFUSALS = ("4033", "missing permissions", "gcloud auth login", "Permission denied", "Host key verification failed")
 """What gcloud and OpenSSH say where another try ends in the same way."""
 
@@ -111,4 +110,4 @@ class Proxy:
 
     def hint(self) -> str | None:
         """What to do about what the program said; None where it said nothing known."""
-        return next((hint for words, hint in _HINTS if words in self.said), None)
+        return next((hint for words, hint in _HINTS.items() if words in self.said), None)

@@ -16,12 +16,11 @@ from invoke.exceptions import CommandTimedOut, ThreadException
 from hvdcloud.errors import HvdcloudError, NodeError, first_of
 from hvdcloud.json_values import parse_object
 from hvdcloud.parallel import side_by_side
-from hvdcloud.remote.connection import CONNECT_SECONDS, LOSSES, NodeConnection
+from hvdcloud.remote.connection import LOSSES, NodeConnection
 from hvdcloud.units import size
 from hvdcloud.visible import log_of, says, words
 
 if TYPE_CHECKING:
-    from fabric import Connection
     from paramiko import Channel
 
     from hvdcloud.cluster.model import Node
@@ -51,25 +50,12 @@ class Answer:
     stderr: str
 
 
-class Session:
-    """Runs commands on one node, over a connection that is opened on first use. Safe to use from several threads."""
+class Session(NodeConnection):
+    """Runs commands on one node. Safe to use from several threads."""
 
     def __init__(self, node: Node, state: ClusterState) -> None:
-        self.node = node
-        self._state = state
-        self._connection = NodeConnection(node, state)
+        super().__init__(node, state)
         self._heard = 0.0  # When the node last said something, by `time.monotonic()`.
-
-    def open(self, *, within: float = CONNECT_SECONDS) -> Connection:
-        """Connect now, unless that is done; `within`: seconds that a slow sshd has for it.
-
-        Raises NodeError: the node does not answer, or it is not the one whose host key was pinned.
-        """
-        return self._connection.open(within=within)
-
-    def close(self) -> None:
-        """Close the connection; a program started on the node continues only if it has detached itself."""
-        self._connection.close()
 
     def run(self, command: str, *, stdin: str = "", timeout: float = 60.0, what: str = "") -> Answer:
         """Run a command for the node's shell to its end.
@@ -149,7 +135,7 @@ class Session:
 
         def watch() -> None:
             while not over.wait(max(0.01, self._heard + quiet - time.monotonic())):
-                if time.monotonic() - self._heard >= quiet and self._connection.answers(within=within):
+                if time.monotonic() - self._heard >= quiet and self.answers(within=within):
                     self.hear()
 
         # It is not waited for: the answer may take a while, and is of no interest any more.
