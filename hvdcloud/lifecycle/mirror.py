@@ -69,7 +69,7 @@ def bring_from_head(context: Context, cluster: Cluster) -> None:
     if mirror is not None and head is not None and head.state is NodeState.RUNNING:
         with mirror.alone() as alone:
             if alone:
-                _bring_from(context.fleet(cluster).head, mirror)
+                mirror.bring(context.fleet(cluster).head)
 
 
 @contextlib.contextmanager
@@ -219,15 +219,6 @@ def _bring(context: Context, cluster: Cluster, mirror: Mirror) -> list[HvdcloudE
     return failed
 
 
-def _bring_from(session: Session, mirror: Mirror) -> int:
-    try:
-        return mirror.bring(session)
-    except HvdcloudError:
-        # It may have ended in the middle of an answer.
-        session.close()
-        raise
-
-
 def _revive(context: Context, nodes: Sequence[Node]) -> dict[str, Node]:
     """Start the nodes again; returns those that run, by name. A warning says what prevents it."""
     deadline = time.monotonic() + context.provider.ready_seconds
@@ -308,7 +299,7 @@ class _Follower:
     def _bring(self, session: Session) -> int:
         if self._ending.is_set():
             raise NodeError("the run is no longer followed", hint="hvdcloud pull")
-        return _bring_from(session, self._mirror)
+        return self._mirror.bring(session)
 
     def _renew(self) -> None:
         """Nodes of an elastic run come and go."""

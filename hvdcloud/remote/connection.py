@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import paramiko
 from fabric import Config, Connection
@@ -54,6 +54,11 @@ class _Command(Remote):  # type: ignore[misc]  # Fabric has no types
         # A command may end without having read its input; how it ended tells why.
         with contextlib.suppress(OSError):
             super().write_proc_stdin(data)
+
+    def send_interrupt(self, interrupt: KeyboardInterrupt) -> NoReturn:
+        # What reads its output would wait for its end.
+        self.kill()
+        raise interrupt
 
 
 class NodeConnection:

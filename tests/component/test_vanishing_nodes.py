@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import json
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -69,6 +71,21 @@ def test_a_call_to_a_vm_that_vanishes_does_not_last_until_its_deadline(
     with pytest.raises(NodeError, match="connection to node digits-0 was lost"):
         session.call(verb, timeout=600)
     session.close()
+    assert time.monotonic() - began < SOON
+
+
+def test_ctrl_c_ends_a_call_at_once(laptop: Laptop, new_vm: NewVm) -> None:
+    vm = new_vm({"hvdcloud-node": goes_on()})
+    session = Session(vm.node(0), laptop.context([vm])[0].state)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        when_asked(vm, _thread.interrupt_main)
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            session.call("stop", timeout=600)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        session.close()
     assert time.monotonic() - began < SOON
 
 
