@@ -191,8 +191,7 @@ def from_json(data: bytes, *, source: str) -> Manifest:
         names: set[str] = set()
         for number, raw in enumerate(field(value, key, list, "it")):
             where = f"{key}[{number}]"
-            # A manifest in an older bucket has a SHA-256 of each file too.
-            if not isinstance(raw, dict) or set(raw).difference(_ENTRY_KEYS, ["sha256"]):
+            if not isinstance(raw, dict) or set(raw).difference(_ENTRY_KEYS):
                 refuse(f"{where} is not a file")
             entry = Entry(
                 name=field(raw, "name", str, where),

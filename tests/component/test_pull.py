@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -17,7 +16,7 @@ import pytest
 from hvdcloud.checkpoints.fetch import local_paths
 from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, object_name, run_prefix, to_json
 from hvdcloud.checkpoints.pull import PullError, PullResult, pull
-from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
+from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.errors import CapacityError, CheckpointError, ExitCode
 from hvdcloud.storage.base import Bucket, CorruptObjectError, ObjectMissingError
 from hvdcloud.storage.checksum import crc32c_of_bytes
@@ -97,20 +96,6 @@ def test_all_files_of_all_nodes_arrive_with_their_times(world: Workers) -> None:
     assert world.path("deep/er/b.pt").read_bytes() == b"bb"
     assert world.path("@node-1/a.pt").read_bytes() == b"other"
     assert world.path("a.pt").stat().st_mtime == 1.5e9
-
-
-def test_a_bucket_whose_manifest_also_holds_sha256_is_pulled(world: Workers) -> None:
-    """As a bucket that an older hvdcloud filled: there is nobody to write its manifest again."""
-    world.put("a.pt", b"a")
-    world.publish()
-    name = manifest_name(CLUSTER, RUN, 0)
-    manifest = json.loads(world.bucket.read(name))
-    manifest["files"][0]["sha256"] = "0" * 64
-    world.bucket.write(name, json.dumps(manifest).encode())
-    assert world.pull().fetched == 1
-    assert world.path("a.pt").read_bytes() == b"a"
-    known = VerifiedFiles(world.ledger_path)
-    assert unverified(world.bucket, cluster=CLUSTER, run=RUN, verified_files=known) == []
 
 
 def test_a_second_pull_fetches_nothing_and_a_third_only_what_is_new(world: Workers) -> None:

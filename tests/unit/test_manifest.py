@@ -222,10 +222,6 @@ def test_a_manifest_that_can_not_be_used_leaves_the_others(bucket: Bucket, tmp_p
     assert all(f"manifest-{each.node}.json" in each.error.message for each in bad)
 
 
-def test_a_manifest_with_sha256_is_of_an_earlier_version_and_read_without_it() -> None:
-    assert from_json(plain_entry(sha256="0" * 64), source="x") == from_json(plain(), source="x")
-
-
 @pytest.mark.parametrize(
     ("on_disk", "listed"), [(-5.0, 0.0), (1.5, 1.5), (1e18, LAST_SECOND)], ids=["before 1970", "usual", "far away"]
 )
