@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 AHEAD = 16 << 20
 """Bytes of a file that are asked for at once, and kept in memory at most twice."""
+SLOW_SECONDS = 120.0
+"""How long a node may take to say that it is there, also behind 2 MB that a slow line is still sending."""
 SILENT_SECONDS = 600.0
 """How long a node that still answers may take for one request, such as a write to a slow disk."""
 _OVERHEAD = 1 << 20
@@ -32,7 +34,7 @@ _OVERHEAD = 1 << 20
 def files_of(session: Session) -> Iterator[NodeFiles]:
     """The files of a node for the block. Raises NodeError: it does not answer, or is lost; also later, in the block."""
     connection = session.open(within=MOST_SECONDS)
-    with session.watched(), contextlib.ExitStack() as stack:
+    with session.watched(within=SLOW_SECONDS), contextlib.ExitStack() as stack:
         with session.losses():
             channel = connection.create_session()
             stack.callback(_close, channel)

@@ -55,7 +55,7 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def gives_up_soon(laptop: Laptop, monkeypatch: pytest.MonkeyPatch) -> None:
     """No node is left that a busy machine could keep from answering in time."""
-    monkeypatch.setattr(ssh, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(ssh, "ANSWER_SECONDS", 1.5)
 
 
 @pytest.mark.usefixtures("gives_up_soon")
