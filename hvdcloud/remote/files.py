@@ -52,7 +52,7 @@ def _close(channel: Channel) -> None:
 
 
 class NodeFiles:
-    """After a NodeError the connection is of no more use."""
+    """Reads and writes files. After a NodeError it is of no more use."""
 
     def __init__(self, session: Session, client: SFTPClient, measured: _Measured) -> None:
         self._session, self._client, self._measured = session, client, measured
@@ -107,7 +107,7 @@ class NodeFiles:
             yield
         except LOSSES as error:
             raise NodeError(
-                f"node {self._session.node.name} failed while {doing}: {words(error) or type(error).__name__}",
+                f"node {self._session.node.name} failed while {words(doing)}: {words(error) or type(error).__name__}",
                 hint="the same command again continues where this ended",
             ) from error
 

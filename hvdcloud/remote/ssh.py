@@ -139,7 +139,6 @@ class Session(NodeConnection):
                     self.hear()
 
         # It is not waited for: the answer may take a while, and is of no interest any more.
-
         threading.Thread(target=watch, name=f"watch {self.node.name}", daemon=True).start()
         try:
             yield
@@ -199,11 +198,13 @@ class Stream:
 
     def answer(self) -> Answer:
         """How it ended, with the end of what it wrote to its standard error; once all pieces were read."""
-        self._channel.settimeout(None)
+        self._channel.settimeout(ANSWER_SECONDS)
         errors = bytearray()
         while data := self._channel.recv_stderr(CHUNK):
             errors += data
             del errors[:-MOST_ERRORS]
+        if not self._channel.status_event.wait(ANSWER_SECONDS):
+            raise EOFError("it does not say how it ended")
         code = _exit_code(self._channel.recv_exit_status())
         return Answer(exit_code=code, stdout="", stderr=errors.decode(errors="replace"))
 
