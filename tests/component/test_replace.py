@@ -149,8 +149,7 @@ class Scene:
 @pytest.fixture
 def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     # Everything here answers; a busy machine takes its time.
-    for module in (connection, ssh):
-        monkeypatch.setattr(module, "CONNECT_SECONDS", 30.0)
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 30.0)
     monkeypatch.setattr(ssh, "ANSWER_SECONDS", 30.0)
     state: dict[str, Any] = {
         "run": RUN,
