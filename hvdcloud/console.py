@@ -25,8 +25,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+from rich.table import Column, Table
+from rich.text import Text
+
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError
-from hvdcloud.steps import NOTICEABLE_SECONDS, LiveSteps, Steps, rich_console
+from hvdcloud.live_steps import LiveSteps, lasting, rich_console, rows_on
+from hvdcloud.steps import NOTICEABLE_SECONDS, Steps
 from hvdcloud.visible import JobText, visible
 
 JSON_VERSION = 1
@@ -35,9 +39,10 @@ _PREFIX = re.compile(rb"^\[(\d{1,6}|launcher|hvdcloud)\](?= )", re.MULTILINE)
 _RANK_COLOURS = (36, 35, 33, 34, 32, 96)
 """Of ranks, as in SGR codes. Red is for errors."""
 _DIM = 2
+_UNLIMITED = 100_000
+"""Columns of what is no terminal."""
 _ARROW = "→"
 """In front of what to type next, which only we say."""
-"""Draws lines in place of those drawn before."""
 
 
 def is_dumb() -> bool:
@@ -63,7 +68,7 @@ class Console:
         keyboard: TextIO | None = None,  # Where keys and answers to questions come from.
     ) -> None:
         self.as_json, self.quiet, self.verbose = as_json, quiet, verbose
-        self._out, self._err, self.keyboard = out or sys.stdout, err or sys.stderr, keyboard or sys.stdin
+        self._out, self._err, self.keyboard = out or sys.stdout, lasting(err or sys.stderr), keyboard or sys.stdin
         self.named_here = ""
         """The cluster that commands mean without `--name`; no hint says it."""
         self.live = _can_draw(self._err) and not quiet and not as_json
@@ -92,9 +97,7 @@ class Console:
         text = self._job_text.leave() + visible(self._short(text))
         if self._drawing is not None:
             self._drawing.above(text, style=style)
-            return
-        # A terminal that was closed meanwhile must not end a command that is deleting machines.
-        with contextlib.suppress(OSError, ValueError):
+        else:
             _write(self._err, text, style=style)
 
     def _short(self, text: str) -> str:
@@ -128,7 +131,7 @@ class Console:
             with Steps(self.say) as plain_steps:
                 yield plain_steps
             return
-        with LiveSteps(self._err) as steps:
+        with LiveSteps(rows_on(self._err)) as steps:
             self._drawing = steps
             try:
                 yield steps
@@ -189,8 +192,6 @@ class Console:
     ) -> None:
         """How a command ended well, in its last line: `✓ digits trained: accuracy 0.99 · $0 → /home/me/digits`.
 
-        On a terminal that is too narrow, the path or command is in a line of its own.
-
         Args:
             parts: what there is to say, the most important first.
             path: where the files are; a terminal that can opens it at a click.
@@ -201,19 +202,14 @@ class Console:
             return
         stream = self._err if progress else self._out
         mark, between, arrow = ("✓", " · ", " → ") if _has(stream, "✓·→") else ("OK", ", ", " -> ")
-        text = f"{self._job_text.leave()}{mark} {between.join(parts)}"
+        text, then = f"{self._job_text.leave()}{mark} {between.join(parts)}", str(path or command)
         with contextlib.nullcontext() if progress else _closed_output_ends_the_command():
-            if not _can_draw(stream):
-                _write(stream, text + (f"{arrow}{path or command}" if path or command else ""))
+            if path is None or not _can_draw(stream):
+                _write(stream, text + (f"{arrow}{then}" if then else ""), style="green")
                 return
-            from rich.text import Text
-
-            console, line = rich_console(stream), Text(visible(text), style="green")
-            if shown := visible(str(path or command), lines=False):
-                fits = line.cell_len + len(arrow) + Text(shown).cell_len <= console.width
-                style = f"link {path.as_uri()}" if path is not None else ""
-                line.append(arrow if fits else f"\n{arrow.lstrip()}").append(shown, style=style)
-            console.print(line, soft_wrap=True)
+            line = Text(visible(text + arrow), style="green")
+            line.append(visible(then, lines=False), style=f"link {path.as_uri()}")
+            rich_console(stream).print(line, soft_wrap=True)
 
     @property
     def is_screen(self) -> bool:
@@ -236,26 +232,17 @@ class Console:
         """Columns of the terminal that the answer goes to; None: it goes elsewhere, and lines may be of any length."""
         return shutil.get_terminal_size().columns if self._out.isatty() else None
 
-    def table(
-        self, headers: Sequence[str], rows: Sequence[Sequence[object]], *, spared_first: Sequence[str] = ()
-    ) -> None:
-        """A table of the answer, for people; columns are as wide as their widest cell.
-
-        Args:
-            spared_first: the columns that a terminal that is too narrow does not show, the first one first.
-        """
-        # Not Rich's: `hvdcloud list` would take 44 ms longer to load it, of 0.78 s.
-        cells = [[visible(str(cell), lines=False) for cell in row] for row in (headers, *rows)]
-        widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
-        for header in spared_first:
-            if self.width is None or sum(widths) + 2 * (len(widths) - 1) <= self.width:
-                break
-            column = cells[0].index(header)
-            del widths[column]
-            for row in cells:
-                del row[column]
-        for row in cells:
-            self.answer("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """A table of the answer, for people; where the terminal is too narrow, its cells take several lines."""
+        columns = [Column(header, no_wrap=not number, overflow="fold") for number, header in enumerate(headers)]
+        table = Table(*columns, box=None, pad_edge=False, header_style="none")
+        for row in rows:
+            table.add_row(*(Text(visible(str(cell), lines=False)) for cell in row))
+        console = rich_console(self._out, width=self.width or _UNLIMITED)
+        with console.capture() as drawn:
+            console.print(table)
+        for line in drawn.get().splitlines():
+            self.answer(line.rstrip())
 
     def document(
         self,
@@ -334,8 +321,6 @@ def _write(stream: TextIO, text: str, *, style: str = "") -> None:
     """A line; in a style on a terminal."""
     text = visible(text)
     if style and _can_draw(stream):
-        from rich.text import Text
-
         rich_console(stream).print(Text(text, style=style), soft_wrap=True)
         return
     stream.write(text + "\n")

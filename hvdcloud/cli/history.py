@@ -40,7 +40,7 @@ def history(
         cost = "-" if run.dollars is None else dollars(run.dollars)
         rows.append([run.run, run.cluster, ended, said, took, cost, str(run.nodes or "-")])
     if rows:
-        console.table(["RUN", "CLUSTER", "RESULT", "METRIC", "TIME", "COST", "NODES"], rows, spared_first=["NODES"])
+        console.table(["RUN", "CLUSTER", "RESULT", "METRIC", "TIME", "COST", "NODES"], rows)
     else:
         console.answer(f"{result.bucket} knows of no run")
     if result.more:

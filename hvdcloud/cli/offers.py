@@ -69,7 +69,7 @@ def show_offers(console: Console, result: OffersResult) -> None:
             width = max(len(row[column]) for row in (headers, *cells))
             for row in (headers, *cells):
                 row[column] = row[column].rjust(width)
-        console.table(headers, cells, spared_first=[headers[4]] if result.hours != 1 else [])
+        console.table(headers, cells)
         asked = "" if not any(row.offer.configured for row in shown) else "; * is what hvdcloud.yaml asks for"
         console.answer(
             f"{counted(result.nodes, 'node')} with disks and external addresses, as of {result.prices_as_of}{asked}"

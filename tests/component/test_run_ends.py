@@ -294,12 +294,8 @@ def piped(program: list[str]) -> Scenes:
 
 
 def wrapped(lines: list[str], columns: int) -> list[str]:
-    """On a terminal; what ended well has its folder in a line of its own where it does not fit."""
-    fitting = []
-    for line in lines:
-        narrow = line.startswith("✓") and len(line) > columns
-        fitting += line.replace(" → ", "\n→ ").split("\n") if narrow else [line]
-    return [line[at : at + columns].rstrip() for line in fitting for at in range(0, len(line), columns)]
+    """On a terminal."""
+    return [line[at : at + columns].rstrip() for line in lines for at in range(0, len(line), columns)]
 
 
 @pytest.mark.parametrize("scene", SCREENS)

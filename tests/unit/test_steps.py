@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from hvdcloud import steps as steps_module
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.console import Console
 from hvdcloud.errors import ImageError
@@ -23,8 +21,9 @@ from hvdcloud.image.plan.steps import Step, plan_image
 from hvdcloud.image.stages import with_stages
 from hvdcloud.lifecycle.build import shown_on
 from hvdcloud.lifecycle.pull import _unfinished_bytes
+from hvdcloud.live_steps import LiveSteps, rows_on
 from hvdcloud.remote.code import CodeFile, Sending
-from hvdcloud.steps import LiveSteps, Steps
+from hvdcloud.steps import Steps
 from hvdcloud.storage.base import PARTIAL_SUFFIX
 from tests.golden import assert_golden
 from tests.support.screens import Clock, Screen
@@ -33,9 +32,11 @@ from tests.support.terminal import COLOUR
 SIZES = [(80, 24), (140, 45)]
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_drawn_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps_module, "_REDRAW_SECONDS", 3600.0)
+@contextlib.contextmanager
+def drawn_on(screen: Screen, clock: Clock) -> Iterator[LiveSteps]:
+    """Steps that are drawn when `rows.refresh` is called."""
+    with LiveSteps(rows_on(screen, clock=clock, by_itself=False)) as steps:
+        yield steps
 
 
 def builder(folder: Path) -> Step:
@@ -92,7 +93,7 @@ def syncing(steps: Steps, clock: Clock, _: Path) -> None:
     for _ in range(2):
         steps.update("run", sending.text, done=sending.sent, total=sending.total, in_bytes=True)
         if isinstance(steps, LiveSteps):
-            steps.draw()
+            steps.rows.refresh()
         clock.now += 4.0
         sending.add(104_000_000)
     steps.update("run", sending.text, done=sending.sent, total=sending.total, in_bytes=True)
@@ -134,15 +135,15 @@ def test_the_screens_are_the_golden_ones(
     shown = []
     for scene in SCENES:
         clock, screen = Clock(), Screen(monkeypatch, columns=columns, rows=rows, colour=colour)
-        with LiveSteps(screen, clock=clock) as steps:
+        with drawn_on(screen, clock) as steps:
             scene(steps, clock, tmp_path)
-            steps.draw()
+            steps.rows.refresh()
             shown += [f"# {scene.__name__}", screen.coloured, ""]
             assert "red" not in screen.coloured
             assert colour == bool(COLOUR.search(screen.getvalue().encode()))
             # The last line is empty: what the terminal echoes there moves nothing.
             assert len(screen.text.splitlines()) < rows
-            assert max(map(len, screen.text.splitlines())) < columns
+            assert max(map(len, screen.text.splitlines())) <= columns
     assert_golden(f"progress-{columns}x{rows}{'' if colour else '-no-color'}.txt", "\n".join(shown))
 
 
@@ -178,36 +179,36 @@ class Immediately:
 
 def test_the_start_of_the_last_step_is_not_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, screen = Clock(), Screen(monkeypatch)
-    with LiveSteps(screen, clock=clock) as steps:
+    with drawn_on(screen, clock) as steps:
         last = [(1.0, "Step 1/1 : RUN set -eu;     site=x\n"), (200.0, "[100%] Built target pytorch\n")]
         show_build(steps, clock, builder(tmp_path), said=last)
-        steps.draw()
+        steps.rows.refresh()
         assert "✓" not in screen.text
         assert "100 %" not in screen.text
         assert "compiling Horovod, once, about 4 min" in screen.text
         assert "3 min 20 s" in screen.text
         clock.now += 1.0
         before = screen.text
-        steps.draw()
+        steps.rows.refresh()
         assert screen.text != before
 
 
 def test_what_counts_to_its_total_is_done_when_it_has_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen(monkeypatch)
-    with LiveSteps(screen, clock=Clock()) as steps:
+    with drawn_on(screen, Clock()) as steps:
         steps.update("doctor", "disk", done=20.0, total=20.0)
-        steps.draw()
+        steps.rows.refresh()
         assert "99 %" in screen.text
         steps.finish("doctor")
-        steps.draw()
-    assert screen.text == "✓ doctor  done"
+        steps.rows.refresh()
+    assert screen.text.split() == ["✓", "doctor", "done"]
 
 
 def test_stages_that_run_side_by_side_have_a_line_each_with_its_own_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, screen = Clock(), Screen(monkeypatch)
-    with LiveSteps(screen, clock=clock) as steps:
+    with drawn_on(screen, clock) as steps:
         log = PlainLog(
             image="digits",
             pip_hint="",
@@ -218,7 +219,7 @@ def test_stages_that_run_side_by_side_have_a_line_each_with_its_own_output(
         clock.now += 5
         for line in ("#5 4.2 Setting up g++", "#6 4.5 copied 3 GB", "#5 4.3 Setting up make"):
             log.read(line)
-        steps.draw()
+        steps.rows.refresh()
         shown = [line.split() for line in screen.text.splitlines()]
         assert [" ".join(words[1:] if words[1] == "image" else words) for words in shown] == [
             "image installing compilers 5 s",
@@ -227,9 +228,9 @@ def test_stages_that_run_side_by_side_have_a_line_each_with_its_own_output(
             "copied 3 GB",
         ]
         log.read("#5 DONE 5.0s")
-        steps.draw()
+        steps.rows.refresh()
         assert screen.text.splitlines()[0].startswith("✓ image  installing compilers")
-        assert screen.text.splitlines()[1].startswith("⠋ image  copying the CUDA toolkit")
+        assert screen.text.splitlines()[1][1:].startswith(" image  copying the CUDA toolkit")
 
 
 # --- Ctrl-C ----------------------------------------------------------------------------------------------------------
@@ -239,14 +240,14 @@ def test_ctrl_c_leaves_no_row_and_no_second_one(monkeypatch: pytest.MonkeyPatch)
     clock, screen = Clock(), Screen(monkeypatch)
     console = Console(err=screen)
     console.say("before")
-    with contextlib.suppress(KeyboardInterrupt), LiveSteps(screen, clock=clock) as steps:
+    with contextlib.suppress(KeyboardInterrupt), drawn_on(screen, clock) as steps:
         steps.update("digits-0", "booting " * 20)
         steps.finish("digits-1", "ready")
-        steps.draw()
+        steps.rows.refresh()
         for _ in range(5):
             screen.echo("^C")
             clock.now += 1.0
-            steps.draw()
+            steps.rows.refresh()
             assert screen.text.count("digits-0") == 1
         screen.echo("^C")
         raise KeyboardInterrupt
@@ -259,25 +260,32 @@ def test_ctrl_c_leaves_no_row_and_no_second_one(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_takes_less_than_a_second_has_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, screen = Clock(), Screen(monkeypatch)
-    with LiveSteps(screen, clock=clock) as steps:
+    with drawn_on(screen, clock) as steps:
         steps.update("digits", "looking for the cluster", after=1.0)
         clock.now += 0.9
-        steps.draw()
-        assert screen.getvalue() == ""
+        steps.rows.refresh()
+        assert screen.text == ""
         clock.now += 0.2
-        steps.draw()
+        steps.rows.refresh()
         assert "looking for the cluster" in screen.text
     assert screen.text == ""
 
 
-def test_a_pipe_hears_of_a_wait_only_while_it_lasts() -> None:
+def test_a_pipe_hears_of_a_wait_only_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers: list[Immediately] = []
+
+    class Later(Immediately):
+        def start(self) -> None:
+            timers.append(self)
+
+    monkeypatch.setattr(threading, "Timer", Later)
     lines: list[str] = []
     with Steps(lines.append) as steps:
-        for key, seconds in (("long", 0.2), ("short", 0.0)):
-            steps.update(key, "waiting", after=0.1)
-            time.sleep(seconds)
-            steps.drop(key)
-    time.sleep(0.2)
+        steps.update("long", "waiting", after=1.0)
+        steps.update("short", "waiting", after=1.0)
+        steps.drop("short")
+        for timer in timers:
+            timer.act(*timer.args)
     assert lines == ["long: waiting"]
 
 

@@ -1,0 +1,210 @@
+"""The progress of what runs at the same time, as rows at the end of a terminal, which Rich draws again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO, cast
+
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TaskID, TransferSpeedColumn
+from rich.spinner import Spinner
+from rich.table import Column
+from rich.text import Text
+from rich.theme import Theme
+
+from hvdcloud.steps import NOTICEABLE_SECONDS, Steps
+from hvdcloud.units import seconds
+from hvdcloud.visible import visible, words
+
+_WIDE = 100
+"""Columns from which there is room for a bar."""
+_SPINNER, _BAR = Spinner("dots", style="cyan"), BarColumn(bar_width=20)
+_COLOURS = Theme({"bar.complete": "green", "progress.download": "none", "progress.data.speed": "none"})
+_BYTES, _SPEED = DownloadColumn(), TransferSpeedColumn()
+
+
+class LiveSteps(Steps):
+    """Rows that stay once they are complete, unless the block ends with an exception.
+
+    Args:
+        rows: what draws them, of `rows_on`.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__(lambda _: None)
+        self.rows = rows
+        self._ids: dict[tuple[str, int], TaskID] = {}
+
+    def __enter__(self) -> LiveSteps:
+        self.rows.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.rows.stop()
+        # What was complete when something failed or was interrupted is about to be undone, or is in the error.
+        if kind is None and (finished := [task for task in self.rows.tasks if _has_ended(task)]):
+            self.rows.console.print(self.rows.make_tasks_table(finished))
+
+    def update(
+        self,
+        key: str,
+        step: str,
+        *,
+        part: int = 0,
+        done: float | Callable[[], float] | None = None,
+        total: float | None = None,
+        in_bytes: bool = False,
+        after: float = 0.0,
+    ) -> None:
+        fields: dict[str, Any] = {"done": done, "counts": bool(total), "in_bytes": in_bytes}
+        with self._lock:
+            if self._steps.get((key, part)) != step:
+                self._steps[key, part], fields["output"] = step, ""
+            step = visible(step, lines=False)
+            if (key, part) in self._ids:
+                self.rows.update(self._ids[key, part], description=step, total=total, **fields)
+            else:
+                fields |= {"name": visible(key, lines=False), "after": after}
+                self._ids[key, part] = self.rows.add_task(step, total=total, **fields)
+
+    def output(self, key: str, line: str, *, part: int = 0) -> None:
+        with self._lock:
+            found = self._ids.get((key, part), self._ids.get((key, 0)))
+            if found is not None:
+                self.rows.update(found, output="".join(filter(str.isprintable, words(line))))
+
+    def leave(self, key: str, *, part: int = 0) -> None:
+        task = self._forget(key, part)
+        if task is not None:
+            self.rows.stop_task(task.id)
+            if (task.elapsed or 0.0) < NOTICEABLE_SECONDS:
+                self.rows.remove_task(task.id)
+
+    def drop(self, key: str, *, part: int = 0) -> None:
+        task = self._forget(key, part)
+        if task is not None:
+            self.rows.remove_task(task.id)
+
+    def _forget(self, key: str, part: int) -> Task | None:
+        with self._lock:
+            self._steps.pop((key, part), None)
+            found = self._ids.pop((key, part), None)
+        return next((task for task in self.rows.tasks if task.id == found), None)
+
+    def finish(self, key: str, step: str = "done") -> None:
+        self.update(key, step)
+        with self._lock:
+            self.rows.stop_task(self._ids[key, 0])
+
+    def above(self, text: str, *, style: str = "") -> None:
+        """A line above what is redrawn."""
+        self.rows.console.print(Text(visible(text), style=style), soft_wrap=True)
+
+
+class Rows(Progress):
+    """The rows that have been there for as long as they say; where there are more than lines, how many more."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        tasks = self.tasks
+        for task in tasks:
+            done = task.fields["done"]
+            self.update(task.id, completed=done() if callable(done) else done or 0.0)
+        tasks = [task for task in tasks if (task.elapsed or 0.0) >= task.fields["after"]]
+        if not tasks:
+            return
+        count, most = len(tasks), max(2, self.console.height - 2)
+        if count > most:
+            # What is complete is the first to be left out: it is shown at the end.
+            tasks = sorted(tasks, key=_has_ended)[: most - 1]
+        yield self.make_tasks_table(tasks)
+        if count > most:
+            yield Text(f"  and {count - len(tasks)} more", style="dim")
+        # The cursor rests on an empty line: what the terminal echoes there, such as ^C, moves no other line.
+        yield Text("")
+
+
+class _Cell(ProgressColumn):
+    """What a function draws of a row."""
+
+    def __init__(self, drawn: Callable[[Task], RenderableType], *, no_wrap: bool = True, **looks: Any) -> None:
+        super().__init__(table_column=Column(no_wrap=no_wrap, **looks))
+        self._drawn = drawn
+
+    def render(self, task: Task) -> RenderableType:
+        return self._drawn(task)
+
+
+def rows_on(err: TextIO, *, clock: Callable[[], float] = time.monotonic, by_itself: bool = True) -> Rows:
+    """What draws rows on this terminal; without `by_itself`, whenever `refresh` is called."""
+    console = rich_console(err)
+    cells = [
+        _Cell(lambda task: Text("✓", style="green") if _has_ended(task) else _SPINNER.render(task.get_time())),
+        _Cell(lambda task: Text(f"{task.fields['name']} ", style="bold")),
+        _Cell(_step, ratio=1, min_width=16, no_wrap=False),
+        *([_Cell(_bar)] if console.width >= _WIDE else []),
+        _Cell(_amount, justify="right"),
+        _Cell(_took, justify="right"),
+    ]
+    return Rows(
+        *cells, console=console, get_time=clock, speed_estimate_period=5.0, refresh_per_second=10,
+        auto_refresh=by_itself, transient=True, expand=True,
+    )  # fmt: skip
+
+
+def _has_ended(task: Task) -> bool:
+    return task.stop_time is not None
+
+
+def _step(task: Task) -> RenderableType:
+    """The step, and below it what it printed last."""
+    output = "" if _has_ended(task) else task.fields["output"]
+    below = [Text(output, style="dim", no_wrap=True, overflow="ellipsis")] if output else []
+    return Group(Text(task.description), *below)
+
+
+def _bar(task: Task) -> RenderableType:
+    return _BAR.render(task) if task.fields["counts"] and not _has_ended(task) else ""
+
+
+def _amount(task: Task) -> RenderableType:
+    if not task.fields["counts"] or _has_ended(task):
+        return ""
+    if task.fields["in_bytes"]:
+        return Text("  ").join([_BYTES.render(task), _SPEED.render(task)])
+    # Complete is what has finished.
+    return Text(f"{min(99, int(task.percentage))} %")
+
+
+def _took(task: Task) -> RenderableType:
+    if (took := task.elapsed or 0.0) < NOTICEABLE_SECONDS:
+        return ""
+    return Text(f" {seconds(took)}" if took >= 60 else f" {int(took)} s", style="dim")
+
+
+def rich_console(file: TextIO, *, width: int | None = None) -> Console:
+    """What draws, by default as wide as the terminal; text is never taken for Rich's markup, and red is for errors."""
+    return Console(file=file, width=width, markup=False, emoji=False, highlight=False, theme=_COLOURS)
+
+
+def lasting(terminal: TextIO) -> TextIO:
+    """The terminal, but when it was closed meanwhile, that does not end a command which is deleting machines."""
+    return cast("TextIO", _Lasting(terminal))
+
+
+class _Lasting:
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
