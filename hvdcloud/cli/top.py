@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def top(context: typer.Context) -> None:
     """Show nodes, GPUs, the run and its log on a live screen.
 
-    Keys: `q` quits, `l` shows or hides the log, `g` shows each GPU or those of a node together, `s` stops the run after
-    a question. Arrows, page keys, Home, End and the mouse wheel scroll. Quitting changes nothing.
+    Keys: `q` quits, `l` shows or hides the log, `s` stops the run after a question. Arrows, page keys, Home, End and
+    the mouse wheel scroll the nodes or, after `tab`, the log. Quitting changes nothing.
 
     \b
     Example:
@@ -31,8 +31,8 @@ def top(context: typer.Context) -> None:
     instead = "hvdcloud status --watch, or hvdcloud status --json for programs"
     if not console.is_screen:
         raise UsageError("top needs a terminal", hint=instead)
-    if is_dumb():
-        raise UsageError(f"top draws with escape codes, which TERM={os.environ['TERM']} has none of", hint=instead)
+    if is_dumb() or not console.can_print("█"):
+        raise UsageError(f"top cannot draw on this terminal (TERM={os.environ.get('TERM')})", hint=instead)
     from hvdcloud.cli.top_app import TopApp, run_until_quit
     from hvdcloud.lifecycle.top import Observer
 
@@ -43,7 +43,7 @@ def top(context: typer.Context) -> None:
         try:
             with Observer(experiment, cluster) as observer:
                 stop = functools.partial(_stop, experiment)
-                run_until_quit(TopApp(observe=observer.view, stop=stop, blocks=console.can_print("█░▏…°")))
+                run_until_quit(TopApp(observe=observer.view, stop=stop))
         finally:
             console.quiet = quiet
     console.answer(f"cluster {cluster.name} stays as it is; hvdcloud down deletes it")

@@ -1,4 +1,4 @@
-"""The terminal of `top`, drawn with Textual: what scrolls, its keys, and the mouse.
+"""The terminal of `top`: a head, a table of nodes, events and the log, as widgets of Textual.
 
 Loading Textual takes longer than most commands do; `top` imports this file when it has something to draw on.
 """
@@ -9,62 +9,41 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Key
-from textual.geometry import Size
 from textual.screen import ModalScreen
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
-from textual.widgets import Footer
+from textual.widgets import DataTable, Footer, RichLog, Static
 
-from hvdcloud.cli.screen import SCROLLBAR, Drawing, Looks, draw
+from hvdcloud.cli.screen import COLUMNS, events, harmless, head, rows
 from hvdcloud.interrupts import SIGNALS
-from hvdcloud.visible import visible
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.top import View
 
 REDRAW_SECONDS = 0.5
+_WIDE = 100
+"""Columns from which there is room for bars in the table."""
+_MOST_EVENTS, _MOST_LINES = 4, 1000
 
 
-class Lines(ScrollView, can_focus=False):
-    """Lines of text, of which it shows those in its height; the wheel scrolls to the others.
+class Nodes(DataTable[Text]):
+    """The table, which scrolls as the log does: Home and End lead to its first and last row, and no row is skipped."""
 
-    Args:
-        follow: the last lines are shown, until the user scrolls back.
-    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("home", "scroll_top", show=False),
+        Binding("end", "scroll_bottom", show=False),
+        Binding("pageup", "page(-1)", show=False),
+        Binding("pagedown", "page(1)", show=False),
+        Binding("tab", "app.focus_next", "scrolls the log", key_display="tab"),
+    ]
 
-    def __init__(self, *, follow: bool = False) -> None:
-        super().__init__(classes="-ansi-scrollbar")
-        self._follow = follow
-        self._lines: Sequence[Text] = ()
-
-    def show(self, lines: Sequence[Text], *, height: int) -> None:
-        """Show these lines from now on, on this many rows, scrolled as far as before."""
-        at_end = self._follow and (not self.display or self.scroll_y >= self.max_scroll_y)
-        self.styles.height = height
-        self.display = height > 0
-        if lines != self._lines:
-            self._lines = lines
-            self.virtual_size = Size(1, len(lines))
-            self.refresh()
-        if at_end:
-            self.call_after_refresh(self.scroll_end, animate=False)
-
-    def render_line(self, y: int) -> Strip:
-        number = self.scroll_offset.y + y
-        width = self.scrollable_content_region.width
-        if number >= len(self._lines):
-            return Strip.blank(width, self.rich_style)
-        # Names, reasons and events are a node's words.
-        drawn = self._lines[number].render(self.app.console)
-        segments = [segment._replace(text=visible(segment.text, lines=False)) for segment in drawn]
-        return Strip(segments).adjust_cell_length(width, self.rich_style).apply_style(self.rich_style)
+    def action_page(self, pages: int) -> None:
+        self.scroll_relative(y=pages * (self.size.height - self.header_height - 1), animate=False)
 
 
 class Question(ModalScreen[bool]):
@@ -73,13 +52,9 @@ class Question(ModalScreen[bool]):
     def __init__(self, text: Text) -> None:
         super().__init__()
         self._text = text
-        self._line = Lines()
 
     def compose(self) -> ComposeResult:
-        yield self._line
-
-    def on_mount(self) -> None:
-        self._line.show([self._text], height=1)
+        yield Static(self._text)
 
     def on_key(self, event: Key) -> None:
         event.stop()
@@ -92,56 +67,53 @@ class TopApp(App[Exception]):
     Args:
         observe: returns what is known now; never waits.
         stop: ends the run of this id, in a thread of its own, and returns what has become of it.
-        blocks: whether the terminal has block characters.
     """
 
     ENABLE_COMMAND_PALETTE = False
     ALLOW_SELECT = False
-    CSS = f"""
-    Lines {{ overflow-x: hidden; scrollbar-size-vertical: {SCROLLBAR}; }}
-    Question {{ background: transparent; align: left bottom; }}
+    CSS = """
+    Screen { overflow: hidden; }
+    Static { width: 100%; text-wrap: nowrap; text-overflow: ellipsis; }
+    Nodes { max-height: 50%; margin: 1 0; }
+    #events { margin-bottom: 1; }
+    RichLog { height: 1fr; min-height: 3; overflow-x: hidden; }
+    .-low #events { display: none; }
+    .without-log RichLog { display: none; }
+    .without-log Nodes { max-height: 1fr; }
+    Nodes, RichLog, Toast, Nodes > .datatable--header, Nodes > .datatable--hover {
+        background: ansi_default; background-tint: transparent; color: ansi_default;
+    }
+    Question { background: transparent; align: left bottom; }
     """
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-low"), (20, "-high")]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quits"),
         Binding("Q,ctrl+d", "quit", show=False),
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", show=False),
-        Binding("l,L", "log(True)", "shows the log"),
-        Binding("l,L", "log(False)", "hides the log"),
-        Binding("g,G", "gpus(True)", "each GPU"),
-        Binding("g,G", "gpus(False)", "GPUs together"),
-        Binding("s,S", "stop_run", "stops the run"),
-        Binding("s,S", "stop_nothing", show=False),
-        Binding("up", "scroll('up')", "scroll", key_display="up/down/pgup/pgdn"),
-        Binding("down", "scroll('down')", show=False),
-        Binding("pageup", "scroll('page_up')", show=False),
-        Binding("pagedown", "scroll('page_down')", show=False),
-        Binding("home", "scroll('home')", show=False),
-        Binding("end", "scroll('end')", show=False),
+        Binding("l,L", "log", "shows or hides the log", key_display="l"),
+        Binding("s,S", "stop_run", "stops the run", key_display="s"),
     ]
 
-    def __init__(self, *, observe: Callable[[], View], stop: Callable[[str], str], blocks: bool = True) -> None:
+    def __init__(self, *, observe: Callable[[], View], stop: Callable[[str], str]) -> None:
         # The terminal's own colours; without the argument, NO_COLOR would make all of them black.
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"
-        self._observe, self._stop, self._blocks = observe, stop, blocks
-        self._head_lines, self._node_lines, self._middle_lines = Lines(), Lines(), Lines()
-        self._log_lines, self._foot_lines = Lines(follow=True), Lines()
+        self._observe, self._stop = observe, stop
+        self._top, self._happened = Static(), Static(id="events")
+        self._table = Nodes(cursor_type="none", classes="-ansi-scrollbar")
+        self._output = RichLog(max_lines=_MOST_LINES, min_width=1, auto_scroll=False, classes="-ansi-scrollbar")
         self._view = observe()
-        self._drawing: Drawing | None = None
-        self._keys: object = None
-        self._with_log = True
-        self._each_gpu: bool | None = None
-        self._message = ""
+        self._logged = ("", 0)
+        """The run whose log is shown, and up to which line."""
 
     def compose(self) -> ComposeResult:
-        yield from (self._head_lines, self._node_lines, self._middle_lines, self._log_lines, self._foot_lines)
+        for label in COLUMNS:
+            self._table.add_column(Text(label), key=label)
+        yield from (self._top, self._table, self._happened, self._output)
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
-        if not self._blocks:
-            # A scrollbar's ends are block characters.
-            self._node_lines.styles.scrollbar_size_vertical = self._log_lines.styles.scrollbar_size_vertical = 0
         self.set_interval(REDRAW_SECONDS, self._redraw)
 
     def on_resize(self) -> None:
@@ -154,72 +126,59 @@ class TopApp(App[Exception]):
             return
         try:
             self._view = self._observe()
-            looks = Looks(
-                width=self.size.width,
-                height=self.size.height - 1,
-                blocks=self._blocks,
-                log=self._with_log,
-                each_gpu=self._each_gpu,
-                message=self._message,
-            )
-            self._drawing = drawing = draw(self._view, looks)
+            self._draw()
         except Exception as error:  # noqa: BLE001 - Textual would print a traceback of its own; this is a bug like others
             self.exit(error)
-            return
-        self._head_lines.show(drawing.head, height=len(drawing.head))
-        self._node_lines.show(drawing.nodes, height=drawing.nodes_height)
-        self._middle_lines.show(drawing.middle, height=len(drawing.middle))
-        self._log_lines.show(drawing.log, height=drawing.log_height)
-        self._foot_lines.show(drawing.foot, height=len(drawing.foot))
-        keys = [self.check_action(name, (True,)) for name in ("log", "gpus", "stop_run")]
-        if keys != self._keys:
-            self._keys = keys
-            self.refresh_bindings()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "log":
-            return parameters[0] is not self._with_log
-        if action == "gpus":
-            has_gpus = any(node.sample.get("gpus") for node in self._view.nodes)
-            return has_gpus and self._drawing is not None and parameters[0] is not self._drawing.each_gpu
-        if action == "stop_run":
-            return self._view.run is not None and self._view.run.goes_on
-        return True
+    def _draw(self) -> None:
+        wide = self.size.width >= _WIDE
+        self._top.update(head(self._view, bar_width=24 if wide else 12))
+        self._happened.update(events(self._view, most=_MOST_EVENTS))
+        found, table = rows(self._view, bar_width=8 if wide else 0), self._table
+        if [key.value for key in table.rows] != list(found):
+            table.clear()
+            for name, cells in found.items():
+                table.add_row(*cells, key=name)
+        for name, cells in found.items():
+            for column, old, new in zip(COLUMNS, table.get_row(name), cells, strict=True):
+                if old != new:
+                    table.update_cell(name, column, new, update_width=True)
+        self._follow_log()
 
-    def on_key(self) -> None:
-        if self._message:
-            self._message = ""
-            self._redraw()
+    def _follow_log(self) -> None:
+        """Add what is new to the log, whose end stays in sight unless the user has scrolled back."""
+        if self._output.is_vertical_scroll_end:
+            self._output.anchor()
+        view, (run, shown) = self._view, self._logged
+        now = view.run.state.run if view.run is not None else ""
+        if now != run or view.log_lines < shown:
+            self._output.clear()
+            shown = 0
+        fresh = view.log_lines - shown
+        for line in view.log[-fresh:] if fresh else []:
+            self._output.write(harmless(line))
+        self._logged = (now, view.log_lines)
 
-    def action_log(self, shown: bool) -> None:
-        self._with_log = shown
-        self._redraw()
-
-    def action_gpus(self, each: bool) -> None:
-        self._each_gpu = each
-        self._redraw()
-
-    def action_scroll(self, how: str) -> None:
-        getattr(self._node_lines, f"scroll_{how}")(animate=False)
-
-    def action_stop_nothing(self) -> None:
-        self._message = "there is no run to stop"
-        self._redraw()
+    def action_log(self) -> None:
+        self.screen.toggle_class("without-log")
+        self._table.focus()
 
     def action_stop_run(self) -> None:
-        assert self._view.run is not None
-        run = self._view.run.run
+        if self._view.run is None or self._view.run.state.done:
+            self._say("there is no run to stop")
+            return
+        run = self._view.run.state.run
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self._message = f"stopping run {run} …"
-                self._redraw()
-                threading.Thread(target=self._stop_run, args=(run,), daemon=True).start()
+                self._say(f"stopping run {run} …")
+                threading.Thread(target=lambda: self.call_from_thread(self._say, self._stop(run)), daemon=True).start()
 
-        self.push_screen(Question(Text(f"stop run {run}? Its checkpoints are kept. y/n", style="reverse")), answered)
+        question = harmless(f"stop run {run}? Its checkpoints are kept. y/n", "reverse")
+        self.push_screen(Question(question), answered)
 
-    def _stop_run(self, run: str) -> None:
-        self._message = self._stop(run)
+    def _say(self, text: str) -> None:
+        self.notify(harmless(text).plain, markup=False)
 
 
 def run_until_quit(app: TopApp) -> None:

@@ -19,9 +19,8 @@ from hvdcloud.json_values import mapping, text
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.progress import LogReader, Position
-from hvdcloud.runs.reports import NodeData, number
-from hvdcloud.runs.slow_ranks import SlowRanks, slow_ranks_of
-from hvdcloud.runs.state import Event, Member, RunState, read_sample
+from hvdcloud.runs.reports import number
+from hvdcloud.runs.state import Event, RunState, read_sample
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, Node
@@ -51,62 +50,37 @@ class NodeView:
     trouble: str
     """Why there is none, if that is known; or why there are no figures of its GPUs."""
     sample: Mapping[str, Any]
-    member: Member | None = None
-    """The node in an active elastic run."""
-    data: NodeData | None = None
-    """How far its data sets are, while the run waits for some node's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
     """The newest run."""
 
-    run: str
-    state: str
-    """starting | running | finishing, or how it ended"""
+    state: RunState
     reason: str
-    ranks: int
+    """Why it ended, or in an active run what it says."""
     seconds: float
     position: Position | None
     numbers: Mapping[str, float]
-    checkpoint_files: int | None
-    """In the bucket; None: the run is active, and they are not counted before its end."""
-    world: int | None = None
-    """How many ranks train now; None: the run is not elastic, or has ended."""
-    restarts: int = 0
-    """How often horovodrun was started again."""
-    members: Sequence[Member] = ()
-    """The nodes of an active elastic run."""
-    data: Sequence[NodeData] = ()
-    """How far the nodes' data sets are, while it waits for them."""
-    slow_ranks: SlowRanks | None = None
-    """The ranks that the others wait for."""
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether there is something to stop."""
-        return self.state in ("starting", "running", "finishing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """Everything at one moment."""
 
-    name: str
-    provider: str
-    whole: bool
+    cluster: Cluster
     gone: bool
     """The provider no longer has it."""
     age_seconds: float
     dollars_so_far: float
-    dollars_per_hour: float
-    worst_case_dollars: float | None
-    """None: nothing ends it."""
     nodes: Sequence[NodeView]
     run: RunView | None
     events: Sequence[tuple[float, str]]
     """Seconds since the epoch, and what happened."""
     log: Sequence[str]
+    """Its last lines."""
+    log_lines: int
+    """How many it has had so far."""
     notice: str
     """What the provider has to say; empty if it answers."""
 
@@ -145,25 +119,17 @@ class Observer:
         since = 0.0 if gone else max(0.0, now - paid_until)
         ordered = sorted(watches.values(), key=lambda watch: watch.node.index)
         head = ordered[0] if ordered and ordered[0].node.index == 0 else None
-        run, events, log = head.run_view() if head is not None else (None, [], [])
-        taking_part = {member.name: member for member in run.members} if run is not None else {}
-        data = {each.node: each for each in run.data} if run is not None else {}
+        run, events, log, log_lines = head.run_view() if head is not None else (None, [], [], 0)
         return View(
-            name=cluster.name,
-            provider=cluster.provider,
-            whole=cluster.whole and not gone,
+            cluster=cluster,
             gone=gone,
             age_seconds=now - cluster.created.timestamp(),
             dollars_so_far=cluster.dollars_so_far + cluster.dollars_per_hour * since / 3600,
-            dollars_per_hour=cluster.dollars_per_hour,
-            worst_case_dollars=cluster.worst_case_dollars,
-            nodes=[
-                each.view(there.get(each.node.name, "gone"), taking_part.get(each.node.name), data.get(each.node.name))
-                for each in ordered
-            ],
+            nodes=[each.view(there.get(each.node.name, "gone")) for each in ordered],
             run=run,
             events=events,
             log=log,
+            log_lines=log_lines,
             notice=notice,
         )
 
@@ -212,6 +178,7 @@ class _Watch:
         self._run: str | None = None
         self._offset = 0
         self._lines: deque[str] = deque(maxlen=MOST_LINES)
+        self._count = 0
         self._reader = LogReader(elastic=False)
 
     def start(self) -> None:
@@ -242,7 +209,7 @@ class _Watch:
         self._answer, self._heard, self._trouble = answer, time.monotonic(), ""
         if answer.get("run") != self._run:
             another = self._run is not None
-            self._run, self._offset = answer.get("run"), 0
+            self._run, self._offset, self._count = answer.get("run"), 0, 0
             self._lines.clear()
             self._reader = LogReader(elastic=False)
             if another:
@@ -254,7 +221,9 @@ class _Watch:
             # With the log comes the state, which an answer of a moment earlier may have lacked.
             self._reader = LogReader(elastic=RunState.from_json(answer.get("state")).elastic is not None)
         self._offset = int(number(log.get("offset")) or 0)
-        self._lines += self.shortened(text(log.get("text")))
+        fresh = self.shortened(text(log.get("text")))
+        self._lines += fresh
+        self._count += len(fresh)
         self._reader.feed(text(log.get("text")).encode(errors="replace"))
 
     @staticmethod
@@ -263,7 +232,7 @@ class _Watch:
         lines = text.split("\n")[:-1][-MOST_LINES:]
         return [line[:_LONGEST_LINE] + line[_LONGEST_LINE:][-_LONGEST_LINE:] for line in lines]
 
-    def view(self, state: str, member: Member | None, data: NodeData | None = None) -> NodeView:
+    def view(self, state: str) -> NodeView:
         with self._lock:
             silent = time.monotonic() - self._heard
             sample = read_sample(self._answer.get("sample"))
@@ -273,39 +242,30 @@ class _Watch:
                 silent=silent if silent > SILENT_SECONDS else None,
                 trouble=self._trouble or str(sample.get("trouble") or ""),
                 sample=sample,
-                member=member,
-                data=data,
             )
 
-    def run_view(self) -> tuple[RunView | None, list[tuple[float, str]], list[str]]:
+    def run_view(self) -> tuple[RunView | None, list[tuple[float, str]], list[str], int]:
+        """The newest run, its events, and the last lines of its log, of how many."""
         with self._lock:
-            answer, lines = self._answer, list(self._lines)
+            answer, lines, count = self._answer, list(self._lines), self._count
             position, numbers = self._reader.position, dict(self._reader.numbers)
             silent = time.monotonic() - self._heard
             state = RunState.from_json(answer.get("state"))
             failure = self._reader.failure(state)
         if not state.run:
-            return None, [], lines
+            return None, [], lines, count
         now = (number(answer.get("now")) or time.time()) + silent
         began = state.started or now
         view = RunView(
-            run=state.run,
-            state=state.result if state.done else state.state,
+            state=state,
             reason=failure.reason if failure is not None else told(state),
-            ranks=state.np,
             seconds=max(0.0, (state.ended or now) - began),
             position=position,
             numbers=numbers,
-            checkpoint_files=state.checkpoints.files if state.done else None,
-            world=None if state.done else state.world,
-            restarts=state.restarts,
-            members=() if state.done else state.members,
-            data=state.data if state.waits_for_data else (),
-            slow_ranks=slow_ranks_of(state),
         )
         events = [(began, "started")]
         events += [(event.at, event.text) for event in Event.all_from_json(answer.get("events"))]
         if state.done and state.ended:
-            said = view.reason.startswith(view.state) or not view.reason
-            events.append((state.ended, view.state if said else f"{view.state}: {view.reason}"))
-        return view, events, lines
+            said = view.reason.startswith(state.result) or not view.reason
+            events.append((state.ended, state.result if said else f"{state.result}: {view.reason}"))
+        return view, events, lines, count

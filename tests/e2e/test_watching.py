@@ -152,10 +152,10 @@ def test_a_run_is_watched_sampled_and_reported(project: Project, engine: Any) ->
         run = project.hvdcloud("run", "--detach", "--json", "--", "python", "train.py").json["result"]["run"]
         with terminal(project, "top") as top:
             # All of it in one screen: one that is just drawn again has not every part of it.
-            shown = ("t-watching-1", "images/s", run, "costs nothing", "LOG")
+            shown = ("t-watching-1", "images/s", run, "costs nothing", "[0] epoch")
             top.wait_for(lambda text: all(each in text for each in shown) and text.count(" GB ") >= 2)
             top.press("l")
-            top.wait_for(lambda text: "LOG" not in text and "l shows the log" in text)
+            top.wait_for(lambda text: "[0] epoch" not in text)
             top.press("s")
             top.wait_for(lambda text: f"stop run {run}?" in text)
             top.press("n")

@@ -18,7 +18,7 @@ from typing import Any
 import pyte
 
 from hvdcloud.checkpoints import manifest as manifests
-from hvdcloud.cli.screen import Looks, draw
+from hvdcloud.cli.screen import events, harmless, head, rows
 from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.cluster.state import ClusterState
 from hvdcloud.config.file import load
@@ -256,21 +256,18 @@ def answer(data: bytes) -> None:
     try:
         watch.take(found)
         watch.take(found)
-        run, events, log_lines = watch.run_view()
+        run, happened, lines, count = watch.run_view()
     except HvdcloudError as error:
         _error(error)
         return
-    seen = view(nodes=[watch.view("running", None)], run=run, events=events, log=log_lines)
-    for width in (20, 100):
-        _draw(seen, width=width)
+    _draw(view(nodes=[watch.view("running")], run=run, events=happened, log=lines, log_lines=count))
 
 
-def _draw(seen: View, *, width: int) -> None:
-    drawn = draw(seen, Looks(width=width, height=24))
-    for line in (*drawn.head, *drawn.nodes, *drawn.middle, *drawn.log, *drawn.foot):
-        assert line.cell_len <= width
-        # As top's lines are written (cli/top_app.py).
-        assert not {"\x1b", "\n"}.intersection(visible(line.plain, lines=False))
+def _draw(seen: View) -> None:
+    for width in (0, 24):
+        cells = [cell for row in rows(seen, bar_width=width).values() for cell in row]
+        for drawn in (head(seen, bar_width=width), events(seen, most=9), *cells, *map(harmless, seen.log)):
+            assert "\x1b" not in drawn.plain
 
 
 _STACKS: Mapping[str, Any] = {

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Any
 
+from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.lifecycle.top import NodeView, RunView, View
 from hvdcloud.runs.progress import Position
+from hvdcloud.runs.state import RunState
 
 GB = 1_000_000_000
 
@@ -38,23 +42,35 @@ def node(index: int, *, gpus: int = 2, **changes: Any) -> NodeView:
 
 
 RUN = RunView(
-    run="20261121-101112-abcdef",
-    state="running",
+    state=RunState(run="20261121-101112-abcdef", state="running", np=4),
     reason="",
-    ranks=4,
     seconds=192.0,
     position=Position(unit="epoch", number=37, total=60),
     numbers={"loss": 0.0123, "images/s": 4267.0},
-    checkpoint_files=None,
 )
 
 
-def view(**changes: Any) -> View:
+def run(**changes: Any) -> RunView:
+    """The run, with changes of its state."""
+    return replace(RUN, state=replace(RUN.state, **changes))
+
+
+def cluster(**changes: Any) -> Cluster:
     values: dict[str, Any] = {
-        "name": "digits", "provider": "gce", "whole": True, "gone": False, "age_seconds": 723.0,
-        "dollars_so_far": 0.31, "dollars_per_hour": 2.18, "worst_case_dollars": 26.2,
-        "nodes": [node(0), node(1)], "run": RUN, "events": [(1.0, "started"), (2.0, "every node is ready")],
-        "log": [f"[0] epoch {number}/60: loss 0.5" for number in range(200)], "notice": "",
+        "name": "digits", "id": "a1b2c3", "owner": "ann", "provider": "gce", "image": "image", "bucket": "gs://b",
+        "created": datetime(2026, 11, 21, tzinfo=timezone.utc), "expected_nodes": 2,
+        "nodes": tuple(Node(name=f"digits-{n}", index=n, id=str(n), state=NodeState.RUNNING) for n in range(2)),
+        "dollars_per_hour": 2.18, "worst_case_dollars": 26.2,
+    }  # fmt: skip
+    return Cluster(**{**values, **changes})
+
+
+def view(**changes: Any) -> View:
+    log = [f"[0] epoch {number}/60: loss 0.5" for number in range(200)]
+    values: dict[str, Any] = {
+        "cluster": cluster(), "gone": False, "age_seconds": 723.0, "dollars_so_far": 0.31,
+        "nodes": [node(0), node(1)], "run": RUN,
+        "events": [(1.0, "started"), (2.0, "every node is ready")], "log": log, "log_lines": len(log), "notice": "",
     }  # fmt: skip
     return View(**{**values, **changes})
 

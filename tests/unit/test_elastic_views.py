@@ -168,17 +168,17 @@ def test_top_follows_rank_zero_of_an_elastic_run_to_another_worker() -> None:
     log = "[0] epoch 1/9: loss 0.9\n[2] epoch 2/9: loss 0.8\n[2] epoch 3/9: loss 0.7\n"
     events = [{"t": 1_795_000_050.0, "event": "lost a node", "node": "digits-2", "detail": "silent"}]
     # The first answer may come before the run has a state.
-    run, told_events, lines = watched(look(None), look(elastic(), log, events=events)).run_view()
+    run, told_events, lines, count = watched(look(None), look(elastic(), log, events=events)).run_view()
     assert run is not None
     assert run.position is not None
-    assert (run.position.number, run.numbers, len(lines)) == (3, {"loss": 0.7}, 3)
-    assert (run.world, run.ranks, run.restarts) == (4, 8, 0)
-    assert [each.name for each in run.members] == list(NAMES)
+    assert (run.position.number, run.numbers, len(lines), count) == (3, {"loss": 0.7}, 3, 3)
+    assert (run.state.world, run.state.np, run.state.restarts) == (4, 8, 0)
+    assert [each.name for each in run.state.members] == list(NAMES)
     assert [what for _, what in told_events] == ["started", "lost a node: digits-2: silent"]
-    fixed, _, _ = watched(look(static(), log)).run_view()
+    fixed, *_ = watched(look(static(), log)).run_view()
     assert fixed is not None
     assert fixed.position is not None
-    assert (fixed.position.number, fixed.world, list(fixed.members)) == (1, None, [])
+    assert (fixed.position.number, fixed.state.world, list(fixed.state.members)) == (1, None, [])
 
 
 def test_top_of_a_run_that_was_lost_with_all_its_members() -> None:
@@ -186,7 +186,7 @@ def test_top_of_a_run_that_was_lost_with_all_its_members() -> None:
         state="done", result="lost", reason="no node is left", ended=1_795_000_090.0, world=0, restarts=1,
         members=[member(name, "lost") for name in NAMES],
     )  # fmt: skip
-    run, events, _ = watched(look(lost, "[0] epoch 1/9\n")).run_view()
+    run, events, *_ = watched(look(lost, "[0] epoch 1/9\n")).run_view()
     assert run is not None
-    assert (run.state, run.goes_on, run.world, run.restarts, list(run.members)) == ("lost", False, None, 1, [])
+    assert (run.state.result, run.state.done, run.state.restarts) == ("lost", True, 1)
     assert events[-1][1] == "lost: the head says: no node is left"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hvdcloud.cli.screen import _plain
+from hvdcloud.cli.screen import harmless
 from hvdcloud.lifecycle.top import _Watch
 from hvdcloud.node.run.log import Normaliser
 from hvdcloud.report.metrics import MetricsReader
@@ -93,9 +93,8 @@ def measure(line: str) -> None:
 
 
 def drawn(line: str) -> None:
-    _plain.cache_clear()
     for text in _Watch.shortened(f"[0] {line}\n"):
-        _plain(text)
+        harmless(text)
 
 
 def explain(line: str) -> Raised | None:

@@ -1,4 +1,4 @@
-"""The screen of `hvdcloud top` fits every terminal and says what matters first."""
+"""What the screen of `hvdcloud top` says."""
 
 from __future__ import annotations
 
@@ -7,170 +7,86 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.cli.screen import SCROLLBAR, Looks, bar, draw
-from hvdcloud.lifecycle.top import RunView, View
+from hvdcloud.cli.screen import bar, events, head, rows
+from hvdcloud.lifecycle.top import View
 from hvdcloud.runs.progress import LogReader, Position
-from hvdcloud.runs.reports import NodeData
-from hvdcloud.runs.slow_ranks import SlowRanks
-from hvdcloud.runs.state import Member
-from tests.support.views import RUN, gpu, many_nodes, node, view
+from hvdcloud.runs.reports import NodeData, RankWaits
+from hvdcloud.runs.state import Member, UploadReport
+from tests.support.views import cluster, gpu, node, run, view
 
 
-def shown(what: View, **looks: Any) -> list[str]:
-    """The lines that are seen before anything is scrolled, above that of the keys."""
-    looks = {"width": 80, "height": 23, **looks}
-    drawn = draw(what, Looks(**looks))
-    nodes, log = drawn.nodes[: drawn.nodes_height], drawn.log[len(drawn.log) - drawn.log_height :]
-    assert len(log) == min(drawn.log_height, len(drawn.log))
-    assert max((line.cell_len for line in (*drawn.nodes, *drawn.log)), default=0) <= looks["width"] - SCROLLBAR
-    lines = [*drawn.head, *nodes, *drawn.middle, *log, *drawn.foot]
-    assert (
-        len(drawn.head) + drawn.nodes_height + len(drawn.middle) + drawn.log_height + len(drawn.foot) <= looks["height"]
-    )
-    assert max(line.cell_len for line in lines) <= looks["width"]
-    return [line.plain for line in lines]
+def said(what: View) -> list[str]:
+    """The lines above the table."""
+    return head(what, bar_width=12).plain.splitlines()
 
 
-def test_it_has_nodes_gpus_run_money_events_and_log_on_eighty_columns() -> None:
-    text = "\n".join(shown(view()))
-    for said in (
-        "digits  gce, 2 nodes, 12 min 03 s",
-        "$2.18/h, $0.31 so far, at worst $26.20",
-        "epoch 37/60",
-        "62%",
-        "loss 0.0123",
-        "4,267 images/s",
-        "digits-1",
-        "25.0/63.0 GB",
-        "12.0/13.0 MB/s",
-        "GPU 1",
-        "88 %",
-        "11.0/16.0 GB",
-        "66 °C",
-        "63 W",
-        "every node is ready",
-        "[0] epoch 199/60",
-    ):
-        assert said in text, said
+def cells(what: View, name: str) -> list[str]:
+    return [cell.plain for cell in rows(what, bar_width=8)[name]]
 
 
-@pytest.mark.parametrize("width", [20, 40, 79, 80, 91, 92, 200])
-@pytest.mark.parametrize("height", [4, 9, 23, 59])
-@pytest.mark.parametrize("nodes", [0, 1, 2, 8, 64])
-def test_it_fits_every_terminal(width: int, height: int, nodes: int) -> None:
-    what = many_nodes(nodes, gpus=8)
-    assert shown(what, width=width, height=height)[0].startswith("digits")
-    lines = shown(replace(what, notice="no answer"), width=width, height=height)
-    assert lines[-1] == "no answer"
+def test_it_has_money_run_nodes_gpus_and_events() -> None:
+    first, second, third = said(view())
+    assert first == "digits  $2.18/h, $0.31 so far, at worst $26.20  gce, 2 nodes, 12 min 03 s"
+    assert second == "run 20261121-101112-abcdef  running  3 min 12 s, 4 ranks"
+    assert third == "epoch 37/60  ███████░░░░░ 62%   loss 0.0123   4,267 images/s"
+    assert list(rows(view(), bar_width=8)) == [
+        "digits-0",
+        "digits-0 0",
+        "digits-0 1",
+        *(f"digits-1{x}" for x in ("", " 0", " 1")),
+    ]
+    assert cells(view(), "digits-1") == ["digits-1", "running", "█████░░░  62 %", "25.0/63.0 GB", "12.0/13.0 MB/s", "1"]
+    assert cells(view(), "digits-1 1") == ["  GPU 1", "66 °C 63 W", "███████░  88 %", "11.0/16.0 GB", "", ""]
+    assert [line[10:] for line in events(view(), most=4).plain.splitlines()] == ["started", "every node is ready"]
+    assert events(view(), most=1).plain.endswith("every node is ready")
 
 
-def test_gpus_share_a_line_where_there_is_no_room_for_each() -> None:
-    four = many_nodes(4, gpus=8)
-    assert "\n".join(shown(four, height=59)).count("GPU ") == 32
-    low = "\n".join(shown(four))
-    assert low.count("8 GPUs") == 4
-    assert "504 W" in low
-    # Unless the user wants it otherwise.
-    assert "\n".join(shown(four, height=59, each_gpu=False)).count("8 GPUs") == 4
-    assert "GPU 1" in "\n".join(shown(four, each_gpu=True))
-
-
-def test_every_node_and_every_gpu_has_its_line_however_low_the_terminal_is() -> None:
-    drawn = draw(many_nodes(64, gpus=8), Looks(width=80, height=23, each_gpu=True))
-    assert len(drawn.nodes) == 64 * 9
-    assert drawn.nodes[-9].plain.startswith("digits-63")
-    assert drawn.nodes_height >= 10
-
-
-def test_a_long_name_keeps_its_end_and_is_whole_where_there_is_room() -> None:
-    name = "the-whole-name-of-a-cluster-that-is-long-63"
-    long = view(nodes=[node(0), node(1, name=name)])
-    assert any(line.startswith("…-that-is-long-63") or "is-long-63 " in line for line in shown(long))
-    wide = shown(long, width=140, height=44)
-    assert any(line.startswith(f"{name} running") for line in wide)
-    # Its columns are below their names.
-    header, row = (next(line for line in wide if line.startswith(each)) for each in ("NODE", "digits-0"))
-    assert header.index("STATE") == row.index("running")
-    assert header.index("MEMORY") == row.index("25.0/63.0 GB")
-
-
-@pytest.mark.parametrize(
-    ("width", "header", "row"),
-    [
-        (
-            60,
-            "NODE             STATE    CPU    MEMORY         IN / OUT   …",
-            "digits-1         running    62 % 25.0/63.0 GB   12.0/13.0 …",
-        ),
-        (
-            80,
-            "NODE             STATE    CPU         MEMORY         IN / OUT         TO UPLOAD",
-            "digits-1         running  ###..  62 % 25.0/63.0 GB   12.0/13.0 MB/s   1",
-        ),
-        (
-            140,
-            "NODE             STATE    CPU                MEMORY         IN / OUT         TO UPLOAD",
-            "digits-1         running  #######.....  62 % 25.0/63.0 GB   12.0/13.0 MB/s   1",
-        ),
-    ],
-)
-def test_a_narrow_terminal_keeps_the_state_and_gives_up_the_bar(width: int, header: str, row: str) -> None:
-    lines = shown(view(), width=width, blocks=False)
-    found = [next(line.rstrip() for line in lines if line.startswith(name)) for name in ("NODE", "digits-1")]
-    assert found == [header, row]
-
-
-def test_what_does_not_answer_or_is_gone_is_said_where_its_figures_were() -> None:
+def test_what_does_not_answer_or_is_gone_is_said_above_the_table_wherever_that_is_scrolled_to() -> None:
     silent = node(1, silent=7.3, trouble="node digits-1 does not answer at 10.0.0.2:2222: timed out")
-    text = "\n".join(shown(view(nodes=[node(0), silent, node(2, state="gone")], whole=False)))
-    assert "digits-1         silent   no answer for 7 s  node digits-1 does not answer" in text
-    assert "digits-2         gone" in text
-    assert "NOT WHOLE" in text
-    assert "GONE" in shown(view(gone=True))[0]
+    what = view(
+        nodes=[node(0), silent, node(2, state="gone")], cluster=cluster(expected_nodes=3), notice="no zone answers"
+    )
+    assert said(what)[0].startswith("digits  NOT WHOLE")
+    assert said(what)[3:] == [
+        "no zone answers",
+        "digits-1: no answer for 7 s: node digits-1 does not answer at 10.0.0.2:2222: timed out",
+    ]
+    assert cells(what, "digits-1") == ["digits-1", "silent", "", "", "", ""]
+    assert cells(what, "digits-2") == ["digits-2", "gone", "", "", "", ""]
+    assert "digits  GONE" in said(view(gone=True))[0]
+    many = said(view(nodes=[node(index, silent=9.0) for index in range(64)]))
+    assert many[3] == "digits-0: no answer for 9 s"
+    assert many[7:] == ["and 60 more"]
 
 
 def test_a_gpu_that_measures_little_and_one_that_hangs() -> None:
     bare = [{"index": 0}, gpu(1, utilization=None, power=None)]
     some = node(0, sample={**node(0).sample, "gpus": bare})
     hanging = node(1, sample={"t": 1.0, "trouble": "x"}, trouble="nvidia-smi did not answer within 4 s")
-    text = "\n".join(shown(view(nodes=[some, hanging])))
-    assert "GPU 0" in text
-    assert "66 °C" in text
-    assert "nvidia-smi did not answer within 4 s" in text
-
-
-def test_the_log_can_be_hidden_and_cannot_steer_the_terminal() -> None:
-    evil = view(log=["[0] \x1b[2Jwiped\x07", "[0] 10%|#\r[0] 99%|##\r100%", "[1] wide 漢字" * 30])
-    lines = shown(evil)
-    text = "\n".join(lines)
-    assert "wiped" in text
-    assert "[0] 100%" in text
-    assert all(char.isprintable() for line in lines for char in line)
-    assert "LOG" not in shown(view(), log=False)
+    what = view(nodes=[some, hanging, node(2, sample={})])
+    assert cells(what, "digits-0 0") == ["  GPU 0", "", "", "", "", ""]
+    assert cells(what, "digits-0 1") == ["  GPU 1", "66 °C ", "", "11.0/16.0 GB", "", ""]
+    assert cells(what, "digits-2")[1] == "asking …"
+    assert "digits-1: nvidia-smi did not answer within 4 s" in said(what)
 
 
 def test_the_rank_that_the_others_wait_for_is_named() -> None:
-    slow = SlowRanks(ranks=[3], nodes=["digits-1"], share=0.38, recent=True)
-    text = "\n".join(shown(view(run=replace(RUN, slow_ranks=slow))))
-    assert "rank 3 (digits-1): the others wait 38 % of the last minute for it" in text
+    waits = [
+        RankWaits(rank=rank, node=f"digits-{rank}", waited=20.0, seconds=60.0, recently=0.0 if rank == 3 else 0.4)
+        for rank in range(4)
+    ]
+    what = view(run=run(waits=waits))
+    assert any(line.startswith("rank 3 (digits-3): the others wait") for line in said(what))
 
 
-def test_an_ended_run_says_how() -> None:
-    ended = RunView(
-        run="r",
-        state="failed",
-        reason="rank 1 on digits-1 exited with 3",
-        ranks=2,
-        seconds=3.0,
-        position=None,
-        numbers={},
-        checkpoint_files=5,
-    )
-    text = "\n".join(shown(view(run=ended)))
-    assert "failed" in text
-    assert "exited with 3" in text
-    assert "5 checkpoint files" in text
-    assert "no run yet" in "\n".join(shown(view(run=None)))
+def test_an_ended_run_says_how_and_its_members_are_no_trouble() -> None:
+    ended = run(state="done", result="failed", world=1, checkpoints=UploadReport(files=5), members=[member(0, "lost")])
+    what = view(run=replace(ended, reason="rank 1 on digits-1 exited with 3", position=None, numbers={}))
+    assert said(what)[1:] == [
+        "run 20261121-101112-abcdef  failed  3 min 12 s, 4 ranks, 5 checkpoint files",
+        "rank 1 on digits-1 exited with 3",
+    ]
+    assert "no run yet" in said(view(run=None))[1]
 
 
 def member(index: int, state: str, **changes: Any) -> Member:
@@ -180,61 +96,38 @@ def member(index: int, state: str, **changes: Any) -> Member:
 
 
 def test_an_elastic_run_says_who_trains_and_where_the_others_stand() -> None:
-    nodes = [
-        node(0, member=member(0, "listed")),
-        node(1, state="gone", member=member(1, "lost", why="no heartbeat for 15 s")),
-        node(2, member=member(2, "joining", alias="digits-2-g2")),
-        node(3, member=member(3, "ready", slots=0)),
+    members = [
+        *(member(0, "listed"), member(1, "lost", why="no heartbeat for 15 s")),
+        *(member(2, "joining", alias="digits-2-g2"), member(3, "ready", slots=0)),
     ]
-    text = "\n".join(shown(view(nodes=nodes, run=replace(RUN, ranks=6, world=2, restarts=1)), height=30))
-    for said in (
-        "2 of 6 ranks, 1 restart",
-        "digits-1         gone",
-        "in the run: lost: no heartbeat for 15 s",
-        "in the run: joining as digits-2-g2",
-    ):
-        assert said in text, said
+    nodes = [node(0), node(1, state="gone"), node(2), node(3)]
+    lines = said(view(nodes=nodes, run=run(np=6, world=2, restarts=1, members=members)))
+    assert "2 of 6 ranks, 1 restart" in lines[1]
     # That it trains, or only drives, needs no words.
-    assert text.count("in the run") == 2
+    assert lines[3:] == [
+        "digits-1 in the run: lost: no heartbeat for 15 s",
+        "digits-2 in the run: joining as digits-2-g2",
+    ]
+    assert "0 of 4 ranks: waits for nodes" in said(view(run=run(world=0)))[1]
+    assert "6 ranks, 3 restarts" in said(view(run=run(world=6, restarts=3)))[1]
 
 
 def test_a_run_that_waits_for_data_says_how_far_each_node_is() -> None:
-    nodes = [
-        node(0, data=NodeData(node="digits-0", phase="ready")),
-        node(1, data=NodeData(node="digits-1", phase="fetching", bytes=5, total_bytes=20)),
+    data = [
+        NodeData(node="digits-0", phase="ready"),
+        NodeData(node="digits-1", phase="fetching", bytes=5, total_bytes=20),
     ]
-    text = "\n".join(shown(view(nodes=nodes), height=30))
-    assert "data: fetching, 25 % of 20 B" in text
-    assert text.count("data: ") == 1
-
-
-@pytest.mark.parametrize("height", [4, 9, 23])
-def test_an_elastic_run_without_any_member_left_fits_and_says_so(height: int) -> None:
-    nodes = [node(0, member=member(0, "lost", why="x" * 200))]
-    nodes += [node(index, state="gone", member=member(index, "lost")) for index in range(1, 4)]
-    for silent in (None, 9.0):
-        nodes[0] = replace(nodes[0], silent=silent, sample={})
-        text = "\n".join(shown(view(nodes=nodes, run=replace(RUN, world=0)), height=height))
-        assert "0 of 4 ranks: waits for nodes" in text
-    more = "\n".join(shown(view(run=replace(RUN, ranks=4, world=6, restarts=3))))
-    assert "6 ranks, 3 restarts" in more
+    assert said(view(run=run(state="starting", data=data)))[3:] == ["digits-1: data: fetching, 25 % of 20 B"]
 
 
 def test_money_that_nothing_ends_is_said_and_none_too() -> None:
-    assert "no end to it" in shown(view(worst_case_dollars=None))[0]
-    assert "costs nothing" in shown(view(dollars_per_hour=0.0, dollars_so_far=0.0))[0]
+    assert "no end to it" in said(view(cluster=cluster(worst_case_dollars=None)))[0]
+    assert "costs nothing" in said(view(cluster=cluster(dollars_per_hour=0.0), dollars_so_far=0.0))[0]
 
 
-def test_a_message_is_shown_above_the_keys_before_what_the_provider_says() -> None:
-    troubled = view(notice="the provider does not answer")
-    assert shown(troubled)[-1] == "the provider does not answer"
-    assert shown(troubled, message="run r has ended")[-1] == "run r has ended"
-
-
-@pytest.mark.parametrize("blocks", [True, False])
 @pytest.mark.parametrize("share", [-1.0, 0.0, 0.001, 0.33, 0.5, 0.999, 1.0, 7.0])
-def test_a_bar_is_always_as_wide_as_it_should_be(share: float, blocks: bool) -> None:
-    assert bar(share, width=10, blocks=blocks).cell_len == 10
+def test_a_bar_is_always_as_wide_as_it_should_be(share: float) -> None:
+    assert bar(share, 10).cell_len == 10
 
 
 def test_the_position_is_the_last_epoch_with_its_total() -> None:
