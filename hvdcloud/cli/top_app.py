@@ -85,7 +85,7 @@ class TopApp(App[Exception]):
     }
     Question { background: transparent; align: left bottom; }
     """
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-low"), (20, "-high")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-high")]  # noqa: RUF012 - declared by App, as of an instance
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quits"),
         Binding("Q,ctrl+d", "quit", show=False),

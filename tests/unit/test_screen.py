@@ -10,8 +10,8 @@ import pytest
 from hvdcloud.cli.screen import bar, events, head, rows
 from hvdcloud.lifecycle.top import View
 from hvdcloud.runs.progress import LogReader, Position
-from hvdcloud.runs.reports import NodeData, RankWaits
-from hvdcloud.runs.state import Member, UploadReport
+from hvdcloud.runs.reports import NodeData, RankWaits, UploadReport
+from hvdcloud.runs.state import Member
 from tests.support.views import cluster, gpu, node, run, view
 
 
