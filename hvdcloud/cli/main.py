@@ -191,32 +191,11 @@ def _usage_hint(error: typer.TyperException, command: str) -> str:
     return f"{hint}; an option of your own script comes after it: hvdcloud {command} python train.py --epochs 2"
 
 
-_AFTER_INTERRUPT = {
-    "build": ("the build is stopped; nothing was created", "hvdcloud build continues with the steps that are done"),
-    "push": ("the push is stopped; the image is still here", "hvdcloud push sends the rest"),
-    "up": ("up is stopped; nothing was created", "hvdcloud up starts again"),
-    "run": ("interrupted while the run was prepared; the cluster stays", "hvdcloud status shows whether it has begun"),
-    "logs": ("logs is stopped; it has changed nothing", "hvdcloud logs -f follows the run again"),
-    "stop": ("stop is interrupted; the run may have been told to end", "hvdcloud status shows whether it has"),
-    "pull": ("the pull is stopped; what was fetched stays", "hvdcloud pull fetches the rest"),
-    "down": ("down is stopped; what it had not deleted yet stays", "hvdcloud down deletes it"),
-}
-"""What Ctrl-C leaves and what comes next, of commands that say no more of it themselves."""
-_ONLY_READ = frozenset(
-    {"config", "doctor", "forward", "history", "list", "offers", "report", "ssh", "stacks", "status", "top"}
-)
-"""Commands that leave everything as it was."""
-
-
 def after_interrupt(command: str) -> InterruptedByUserError:
     """What is said after Ctrl-C in a command that says nothing of it itself."""
-    if command in _ONLY_READ:
-        return InterruptedByUserError(
-            f"{command} is stopped; it has changed nothing", hint=f"hvdcloud {command} starts again"
-        )
-    said = (f"{command or 'hvdcloud'} is stopped", "hvdcloud list shows the clusters that exist")
-    message, hint = _AFTER_INTERRUPT.get(command, said)
-    return InterruptedByUserError(message, hint=hint)
+    return InterruptedByUserError(
+        f"{command or 'hvdcloud'} is stopped", hint="the same command continues; hvdcloud list shows what there is"
+    )
 
 
 def _failed(invocation: Invocation, error: HvdcloudError) -> ExitCode:

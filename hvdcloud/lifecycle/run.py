@@ -298,10 +298,7 @@ def _about(context: Context, cluster: Cluster, command: Sequence[str], record: C
         image=cluster.image,
         command=shlex.join(command),
         dollars_per_hour=cluster.dollars_per_hour,
-        dollars_before=cluster.dollars_so_far,
         boot_seconds=None if record.runs or ready is None else max(0.0, ready - since),
-        worst_case_dollars=cluster.worst_case_dollars,
-        seen=time.time(),
         gpus=sum(node.gpus for node in record.nodes),
     )
     return {key: value for key, value in asdict(about).items() if value or key != "gpus"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from hvdcloud.report.metrics import Series
 from hvdcloud.report.plot import Mark
@@ -29,14 +28,6 @@ _MEANING = {
     "joined": "node joins",
     "again": "horovodrun started again",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Text in columns."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 def changes_world(record: RunRecord) -> bool:
@@ -94,29 +85,6 @@ def _steps(record: RunRecord, *, started: float, until: float) -> list[tuple[flo
     while len(steps) > 1 and steps[-1][1] < steps[-2][1] and not any(at >= steps[-2][0] for at in losses):
         steps.pop()
     return steps
-
-
-def by_world(record: RunRecord, metrics: Sequence[Series], *, started: float, until: float) -> Table | None:
-    """How long the run had how many ranks, and how fast it was with them; None where that never changed."""
-    steps = _steps(record, started=started, until=until)
-    if len({ranks for _, ranks in steps}) < 2:
-        return None
-    rate = next((each for each in metrics if each.name.endswith("/s")), None)
-    lasted: dict[int, float] = {}
-    values: dict[int, list[float]] = {}
-    for number, (at, ranks) in enumerate(steps):
-        end = steps[number + 1][0] if number + 1 < len(steps) else until
-        lasted[ranks] = lasted.get(ranks, 0.0) + end - at
-        if rate is not None:
-            values.setdefault(ranks, []).extend(value for when, value in rate.points if at < when <= end)
-    rows = []
-    for ranks in sorted(lasted, reverse=True):
-        row = [str(ranks), seconds(lasted[ranks])]
-        if rate is not None:
-            seen = values.get(ranks)
-            row.append(f"{sum(seen) / len(seen):,.0f}" if seen else "-")
-        rows.append(row)
-    return Table(head=["Ranks", "For", *([f"{rate.name} on average"] if rate is not None else [])], rows=rows)
 
 
 def summary(record: RunRecord) -> list[tuple[str, object]]:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 LAST_LINES = 100
 MOST_CHECKPOINTS = 50
 _LONGEST_LINE = 500
-_ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 # Neither HTML nor XML has a way to write these.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
@@ -49,8 +48,6 @@ class _OverTime:
     """Kinds of marks, each with its meaning."""
     world: Plot | None
     """Of an elastic run."""
-    speeds: changes.Table | None
-    """Goes below `world`."""
     plots: Sequence[Plot | None]
 
 
@@ -176,22 +173,10 @@ def _costs(record: RunRecord) -> list[tuple[str, object]]:
         return []
     if not rate:
         return [("Cost", "nothing")]
-    rows: list[tuple[str, object]] = []
-    if record.started and record.last_seen:
-        spent = rate * (record.last_seen - record.started) / 3600
-        rows.append(("Cost of this run", f"{dollars(spent)} at {dollars(rate)}/h"))
-        if total := _total_before(record):
-            rows.append(("Cost of the cluster until then", dollars(total + spent)))
-    if worst := record.about.worst_case_dollars:
-        rows.append(("At worst it would have cost", dollars(worst)))
-    return rows
-
-
-def _total_before(record: RunRecord) -> float:
-    """What the cluster had cost when the run began."""
-    about = record.about
-    late = max(0.0, (record.started or 0.0) - about.seen) if about.seen else 0.0
-    return (about.dollars_before or 0.0) + (about.dollars_per_hour or 0.0) * late / 3600
+    if not record.started or not record.last_seen:
+        return []
+    spent = rate * (record.last_seen - record.started) / 3600
+    return [("Cost of this run", f"{dollars(spent)} at {dollars(rate)}/h")]
 
 
 def gpu_count(record: RunRecord) -> int:
@@ -239,16 +224,11 @@ def _over_time(record: RunRecord, metrics: Metrics) -> _OverTime | None:
     ]
     if not with_gpus:
         figures += printed
-    if rate := record.about.dollars_per_hour:
-        before = _total_before(record)
-        line = Series(name="the cluster", points=[(0.0, before), (until, before + rate * until / 3600)])
-        figures.append(draw([line], title="Cost", unit="${:,.2f}".format, course=True))
     trouble = {str(row["trouble"]) for rows in record.samples.values() for row in rows if "trouble" in row}
     return _OverTime(
         notes=sorted(trouble)[:5],
         key=changes.key_of(marks),
         world=draw(world, title="World size", unit="{:.0f}".format, course=True, whole=True),
-        speeds=changes.by_world(record, metrics.series if metrics.timed else (), started=started, until=until),
         plots=figures,
     )
 
@@ -312,5 +292,5 @@ def _events(record: RunRecord) -> list[tuple[float, float, str, str]]:
 
 def _line(line: str) -> str:
     """As a terminal would leave it: without colours, and of what was drawn over itself the last."""
-    line = _ANSI.sub("", as_left(line))
+    line = as_left(line)
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} …"

@@ -139,13 +139,8 @@ class About:
     image: str = ""
     command: str = ""
     dollars_per_hour: float | None = None
-    dollars_before: float | None = None
-    """What the cluster had cost at `seen`."""
     boot_seconds: float | None = None
     """From when its nodes began to cost until they were ready, of its first run; None: of a later one, or not known."""
-    worst_case_dollars: float | None = None
-    seen: float | None = None
-    """Seconds since the epoch."""
     gpus: int = 0
     """Of all nodes together."""
 

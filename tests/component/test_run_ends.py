@@ -136,8 +136,6 @@ SCENES = {
     "Ctrl-C in the pull": lambda: interrupted(_interrupted_after("digits", succeeded)),
     "Ctrl-C in the pull of a run that was lost": lambda: interrupted(_interrupted_after("digits", lost)),
     "Ctrl-C in pull": lambda: interrupted(after_interrupt("pull")),
-    "Ctrl-C in logs": lambda: interrupted(after_interrupt("logs")),
-    "Ctrl-C in status": lambda: interrupted(after_interrupt("status")),
 }
 for scene in sys.argv[1:] or SCENES:
     print(f"=== {scene} ===", flush=True)
@@ -246,9 +244,7 @@ SCREENS = {
         "interrupted after run 20261121-101112-abcdef had ended; its nodes stay, since they hold checkpoints that are "
         "not in the bucket; hvdcloud pull --name digits, then hvdcloud down --name digits"
     ],
-    "Ctrl-C in pull": ["the pull is stopped; what was fetched stays; hvdcloud pull fetches the rest"],
-    "Ctrl-C in logs": ["logs is stopped; it has changed nothing; hvdcloud logs -f follows the run again"],
-    "Ctrl-C in status": ["status is stopped; it has changed nothing; hvdcloud status starts again"],
+    "Ctrl-C in pull": ["pull is stopped; the same command continues; hvdcloud list shows what there is"],
 }
 
 

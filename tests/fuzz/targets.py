@@ -118,7 +118,7 @@ _STATE: Mapping[str, Any] = {
     "checkpoints": {"complete": True, "files": 2, "pending": ["a"], "errors": ["e"], "skipped": ["s"]},
     "about": {
         "provider": "gce", "machine": "n1-standard-8", "command": "python train.py", "dollars_per_hour": 1.5,
-        "dollars_before": 0.1, "boot_seconds": 95.0, "seen": 1795000001.0, "worst_case_dollars": 26.2,
+        "boot_seconds": 95.0,
     },
     "down_when_done": False, "elastic": {"min": 1, "max": 3},
     "members": [{"name": "n0", "alias": "n0", "state": "listed", "since": 1795000000.0, "why": "", "slots": 1}],

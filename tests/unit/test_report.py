@@ -23,7 +23,6 @@ from hvdcloud.checkpoints.manifest import (
     state_name,
     to_json,
 )
-from hvdcloud.report.changes import Table
 from hvdcloud.report.metrics import Metrics, MetricsReader, Series
 from hvdcloud.report.page import LAST_LINES, page, templates
 from hvdcloud.report.phases import phases, phases_text
@@ -81,7 +80,6 @@ def record(**changes: Any) -> RunRecord:
             "started": BEGAN, "ended": BEGAN + 600, "result": "succeeded", "exit_code": 0, "np": 4, "reason": "",
             "nodes": ["digits-0", "digits-1"], "ranks": [],
             "about": {"provider": "gce", "machine": "n1-standard-8 with 2 nvidia-tesla-t4", "dollars_per_hour": 2.18,
-                      "dollars_before": 0.11, "seen": BEGAN - 2, "worst_case_dollars": 26.2,
                       "command": "python train.py --epochs 200", "image": "us-docker.pkg.dev/p/digits@sha256:1"},
         },
         "log": log(), "samples": {0: samples(0), 1: samples(1)},
@@ -233,7 +231,7 @@ def test_the_page_is_whole_and_needs_nothing_from_outside() -> None:
     captions = [each.text for each in root.iter("figcaption")]
     assert captions == [
         "GPU utilisation", "GPU memory", "GPU temperature", "GPU power", "Loss", "Accuracy", "Images/s",
-        "CPU utilisation", "Memory in use", "Network between the nodes", "Cost",
+        "CPU utilisation", "Memory in use", "Network between the nodes",
     ]  # fmt: skip
     assert text.count("epoch-0") == 10
 
@@ -317,8 +315,7 @@ def test_hostile_text_is_shown_letter_by_letter_everywhere() -> None:
 
 def test_a_hostile_metric_stays_the_text_of_its_title_its_axis_and_its_legend() -> None:
     drawn = plot([Series(name=MARKUP, points=[(0, 1), (1, 2)])], title=MARKUP, until=1, unit=lambda _: MARKUP)
-    table = Table(head=[MARKUP], rows=[[MARKUP]])
-    figure = ET.fromstring(templates().get_template("figure.html.jinja").module.figure(drawn, table).strip())
+    figure = ET.fromstring(templates().get_template("figure.html.jinja").module.figure(drawn).strip())
     svg = figure.find("svg")
     assert svg is not None
     assert svg.get("aria-label") == MARKUP
@@ -332,7 +329,7 @@ def test_anything_in_place_of_a_number_does_no_harm(value: Any) -> None:
     rows = [{"t": BEGAN + n, **dict.fromkeys(("cpu", "memory", "sent", "log", "gpus"), value)} for n in range(3)]
     state = dict.fromkeys(("started", "ended", "np", "nodes", "ranks", "about", "exit_code", "result"), value)
     parsed(page(record(state=state, samples={0: rows}, events=[{"t": BEGAN, "event": value}])))
-    about = dict.fromkeys(("dollars_per_hour", "dollars_before", "seen", "worst_case_dollars", "machine"), value)
+    about = dict.fromkeys(("dollars_per_hour", "boot_seconds", "machine"), value)
     parsed(page(record(state={**record().state.to_json(), "about": about})))
 
 
@@ -458,11 +455,6 @@ def test_an_elastic_run_shows_its_world_who_was_lost_and_who_came_back() -> None
     assert marks[1].count("preempted") == 2
     # The same in every plot over time.
     assert {len(list(svg.iter("g"))) for svg in root.iter("svg")} == {5}
-    table = next(each for each in root.iter("table") if each.get("class") == "narrow")
-    rows = [["".join(cell.itertext()) for cell in row] for row in table.iter("tr")]
-    assert [row[0] for row in rows] == ["Ranks", "8", "6", "4"]
-    for ranks, row in zip((8, 6, 4), rows[1:], strict=True):
-        assert float(row[2].replace(",", "")) == pytest.approx(1070 * ranks, rel=0.05)
 
 
 def test_a_node_that_was_away_has_a_gap_in_its_lines() -> None:
