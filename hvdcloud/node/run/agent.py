@@ -21,7 +21,6 @@ import os
 import select
 import selectors
 import signal
-import socket
 import sys
 import threading
 import time
@@ -29,14 +28,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hvdcloud.node import notify, paths, processes
-from hvdcloud.node.channel import BEAT_SECONDS, Caller, Channel, Listener, Mailbox, turn
+from hvdcloud.node import notify, paths
+from hvdcloud.node.channel import BEAT_SECONDS, Channel, Listener, Mailbox, turn
 from hvdcloud.node.mesh import tcp
 from hvdcloud.node.monitor.sampler import Sampler
 from hvdcloud.node.records import active, state
 from hvdcloud.node.records.secrets_file import forget
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.data import wait_for_data
+from hvdcloud.node.run.local_ranks import LocalRanks, Peer
 from hvdcloud.node.run.look import Looker
 from hvdcloud.node.run.probe import worker_problem
 from hvdcloud.node.uploads import drain
@@ -48,19 +48,6 @@ SILENCE_SECONDS = 30.0
 _STALL_SECONDS = 3.0
 """A pause of our own loop that means that we were frozen ourselves."""
 _LAST_WORDS_SECONDS = 2.0
-_LATE_SECONDS = 1.0
-"""How long after its time a rank may still say that its command was killed."""
-
-
-class _Peer(Caller):
-    """One connection on the agent's socket: a rank, `flush` or `leave`."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        super().__init__(connection)
-        self.rank: int | None = None
-        self.pid: int | None = None
-        self.child: int | None = None
-        self.ended = False
 
 
 class Agent:
@@ -73,7 +60,7 @@ class Agent:
         self._sampler = Sampler(spec, self._upload_loop, say_waits=self._say_waits)
         self._looker = Looker(spec)
         self._selector = selectors.DefaultSelector()
-        self._socket = Listener(paths.agent_socket(spec.run), self._selector, kind=_Peer, hear=self._hear_peer)
+        self._socket = Listener(paths.agent_socket(spec.run), self._selector, kind=Peer, hear=self._hear_peer)
         self._records: dict[int, RankRecord] = {}
         self._silence, self._beat = SILENCE_SECONDS, BEAT_SECONDS
         self._heard = time.monotonic()
@@ -82,19 +69,16 @@ class Agent:
         self._resetting = False
         self._ending = False
         self._orphaned = ""
-        self._grace_ends: float | None = None
-        """When ranks that were told to end are killed, in monotonic seconds; None: they were not told."""
         self._saves_until: float | None = None
         """Until when a node that leaves waits for its ranks to save."""
-        self._orderly = False
-        self._quiet = threading.Event()
-        """Whether all ranks have ended that were told to."""
         self._finished: UploadReport | None = None
         self._drain: drain.Drain | None = None
-        self._askers: list[_Peer] = []
+        self._askers: list[Peer] = []
         self._told_to_finish = threading.Event()
         self._told_to_end = threading.Event()
         self._mailbox = Mailbox()
+        quiet = {"type": "quiet"}
+        self._ranks = LocalRanks(spec.run, self._socket, self._mailbox, say_quiet=lambda: lease.send(quiet))
 
     def run(self) -> None:
         """Work until the run has ended on this node and everything is said."""
@@ -120,7 +104,7 @@ class Agent:
                 self._lease.beat()
                 self._say_connected()
                 beaten = now
-            self._check_quiet(now)
+            self._ranks.check_quiet(now)
             if not self._ending and now - self._heard > self._silence:
                 self._end(f"no heartbeat from the head for {self._silence:.0f} s")
         self._say_goodbye(self._finished)
@@ -158,7 +142,9 @@ class Agent:
             elif kind == "mesh":
                 self._connections.addresses = frozenset(str(address) for address in message["addresses"])
             elif kind == "disconnect":
-                broken, error = self._connections.disconnect(self._workers(), older_than=float(message["older_than"]))
+                broken, error = self._connections.disconnect(
+                    self._ranks.workers(), older_than=float(message["older_than"])
+                )
                 self._lease.send({"type": "disconnected", "broken": broken, "error": error})
             elif kind == "reset" and not self._ending:
                 self._resetting = True
@@ -168,10 +154,10 @@ class Agent:
             elif kind == "look":
                 self._look(of=message["of"], fresh=bool(message["fresh"]))
             elif kind == "stacks":
-                self._looker.stacks(self._ranks(), tell=lambda said: self._say(said, "stacks"))
+                self._looker.stacks(self._ranks.children(), tell=lambda said: self._say(said, "stacks"))
             elif kind == "terminate":
-                self._orderly = True
-                self._terminate(float(message["seconds"]))
+                self._ranks.orderly = True
+                self._ranks.terminate(float(message["seconds"]))
             elif kind == "finish":
                 self._told_to_finish.set()
                 self._end("")
@@ -180,26 +166,19 @@ class Agent:
             self._selector.unregister(self._lease.read_fd)
             self._end("the connection to the head is gone")
 
-    def _ranks(self) -> dict[int, int]:
-        """The process that each rank of this node has started and that has not ended."""
-        there = (peer for peer in self._socket.callers if not peer.ended)
-        return {peer.rank: peer.child for peer in there if peer.rank is not None and peer.child is not None}
-
-    def _workers(self) -> dict[int, int]:
-        """The process that each rank of this node has started, by the process that it is itself."""
-        return {peer.pid: peer.child for peer in self._socket.callers if peer.pid and peer.child is not None}
-
     def _look(self, *, of: object, fresh: bool) -> None:
-        self._looker.look(self._ranks(), fresh=fresh, tell=lambda said: self._say({**said, "of": of}, "looked"))
+        self._looker.look(
+            self._ranks.children(), fresh=fresh, tell=lambda said: self._say({**said, "of": of}, "looked")
+        )
 
     def _say(self, said: dict[str, Any], kind: str) -> None:
         """From any thread, to the supervisor."""
         self._mailbox.post(lambda: self._lease.send({"type": kind, **said}))
 
-    def _hear_peer(self, peer: _Peer) -> None:
+    def _hear_peer(self, peer: Peer) -> None:
         for message in peer.channel.receive():
             kind = message.get("type")
-            if kind == "rank" and not (self._ending or self._resetting or self._grace_ends):
+            if kind == "rank" and not (self._ending or self._resetting or self._ranks.told_to_end):
                 peer.rank, peer.pid = int(message["rank"]), int(message["pid"])
                 peer.channel.send({"type": "go"})
                 self._lease.send({"type": "rank", "rank": peer.rank, "pid": peer.pid, "host": message.get("host")})
@@ -211,7 +190,9 @@ class Agent:
             elif kind == "flush":
                 threading.Thread(target=self._flush_for, args=(peer,), daemon=True).start()
             elif kind == "stacks":
-                self._looker.stacks(self._ranks(), tell=lambda said: self._answer(peer, {"type": "stacks", **said}))
+                self._looker.stacks(
+                    self._ranks.children(), tell=lambda said: self._answer(peer, {"type": "stacks", **said})
+                )
             elif kind == "leave" and not self._ending:
                 self._askers.append(peer)
                 self.leave(str(message["why"]), ending=bool(message["ending"]))
@@ -228,7 +209,7 @@ class Agent:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(peer.child, signal.SIGKILL)
 
-    def _record(self, peer: _Peer, record: RankRecord) -> None:
+    def _record(self, peer: Peer, record: RankRecord) -> None:
         record = replace(record, node=self._spec.name)
         self._records[record.rank] = record
         reaped = self._ending or self._resetting
@@ -236,25 +217,25 @@ class Agent:
         ago = max(0.0, now - (record.ended or now))
         self._lease.send({"type": "ended", "record": record.to_json(), "pid": peer.pid, "reaped": reaped, "ago": ago})
 
-    def _flush_for(self, peer: _Peer) -> None:
+    def _flush_for(self, peer: Peer) -> None:
         report = self._upload_loop.flush_now()
         self._answer(peer, {"type": "flushed", "checkpoints": report.to_json()})
 
-    def _answer(self, peer: _Peer, said: dict[str, Any]) -> None:
+    def _answer(self, peer: Peer, said: dict[str, Any]) -> None:
         self._mailbox.post(lambda: peer.channel.send(said))
 
     def _say_connected(self) -> None:
         """To which nodes the workers here are connected: by that the supervisor sees whether a world has formed."""
         if not self._connections.addresses or self._lease.blocked:
             return
-        if workers := self._connections.observe(self._workers()):
+        if workers := self._connections.observe(self._ranks.workers()):
             seen = {str(pid): dict(collections.Counter(found.connections.values())) for pid, found in workers.items()}
             listening = [str(pid) for pid, found in workers.items() if found.listens]
             self._lease.send({"type": "connected", "workers": seen, "listening": listening})
 
     def _reset(self) -> None:
         """End the ranks of this node, and upload: Horovod will be started again (restart.py)."""
-        self._end_ranks()
+        self._ranks.end()
         error = "; ".join(self._upload_loop.flush_now().errors)
         self._say({"error": error}, "reset")
 
@@ -263,8 +244,8 @@ class Agent:
         error = self._upload_loop.gather()
 
         def report() -> None:
-            self._resetting, self._grace_ends = False, None
-            self._quiet.clear()
+            self._resetting = False
+            self._ranks.begin_again()
             self._lease.send({"type": "gather", "error": error})
 
         self._mailbox.post(report)
@@ -299,12 +280,12 @@ class Agent:
             return
         if self._drain.is_news(saved):
             self._lease.send({"type": "saved", **saved.to_json()})
-        if self._saves_until is not None and not self._quiet.is_set() and time.monotonic() < self._saves_until:
+        if self._saves_until is not None and not self._ranks.quiet and time.monotonic() < self._saves_until:
             # What the ranks still save goes to the bucket too.
             return
         if not self._drain.ending:
             self._answer_askers(saved)
-        elif not (saved.patient and self._spec.elastic and self._spec.node and self._has_ranks()):
+        elif not (saved.patient and self._spec.elastic and self._spec.node and self._ranks.running):
             # In an elastic run Horovod takes the ranks away when the supervisor has struck the node off its list, which
             # it does with every node but the head.
             self._end(f"it is being {self._drain.why}")
@@ -314,42 +295,6 @@ class Agent:
             if peer in self._socket.callers:
                 peer.channel.send({"type": "left", **saved.to_json()})
         self._askers.clear()
-
-    def _has_ranks(self) -> bool:
-        return any(peer.rank is not None and not peer.ended for peer in self._socket.callers)
-
-    def _terminate(self, seconds: float) -> None:
-        """Have every rank of this node end, and kill what still runs `seconds` later; once."""
-        if self._grace_ends is None:
-            self._grace_ends = time.monotonic() + seconds
-            for peer in self._socket.callers:
-                if peer.rank is not None:
-                    peer.channel.send({"type": "terminate", "seconds": seconds})
-            self._check_quiet(time.monotonic())
-
-    def _check_quiet(self, now: float) -> None:
-        """Say once that no rank runs any more. Each kills what is late; one that does not is not waited for."""
-        if self._grace_ends is None or self._quiet.is_set():
-            return
-        if not self._has_ranks() or now > self._grace_ends + _LATE_SECONDS:
-            self._quiet.set()
-            self._lease.send({"type": "quiet"})
-
-    def _end_ranks(self) -> list[int]:
-        """End every process of the run on this node. Blocks, in a thread. Returns the ids of those that are left."""
-        self._mailbox.post(lambda: self._terminate(processes.GRACE_SECONDS))
-        self._quiet.wait()
-        self._mailbox.post(self._let_ranks_go)
-        if self._orderly:
-            # The launcher ends with its last rank, and passes on what they have said.
-            processes.wait_gone(processes.find(self._spec.run), seconds=processes.GRACE_SECONDS)
-        return processes.reap(self._spec.run)
-
-    def _let_ranks_go(self) -> None:
-        """Hang up on the ranks that have ended their commands and wait for the others."""
-        for peer in [peer for peer in self._socket.callers if peer.ended]:
-            self._socket.forget(peer)
-            peer.connection.close()
 
     def _end(self, orphaned: str) -> None:
         """End the run on this node; once. `orphaned`: why, if it is not the supervisor that wants it."""
@@ -371,7 +316,7 @@ class Agent:
         if self._drain is not None:
             # The supervisor ends the run as soon as it knows that we will; what other ranks do then is not a failure.
             self._told_to_finish.wait(_LAST_WORDS_SECONDS)
-        left = self._end_ranks()
+        left = self._ranks.end()
         self._say({"left": left}, "reaped")
         # No rank that the launcher still starts gets past this.
         forget(self._spec.run)
