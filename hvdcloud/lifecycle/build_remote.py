@@ -15,12 +15,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.doctor.gpus import check_gpus, needs_of
 from hvdcloud.errors import ImageError, InterruptedByUserError, UsageError
+from hvdcloud.google.registry_hosts import registry_region
+from hvdcloud.image.build.registry_cache import tag_of
+from hvdcloud.image.plan.context import Context as BuildContext
+from hvdcloud.image.plan.provenance import source_labels
+from hvdcloud.image.plan.steps import plan_image
+from hvdcloud.image.publish import registry
+from hvdcloud.image.publish.registry import target_of
 from hvdcloud.interrupts import interrupted_once
+from hvdcloud.lifecycle.build import BuildOutcome, push_repository, warn_of_private_files
+from hvdcloud.storage.base import disk_error
 
 if TYPE_CHECKING:
     from hvdcloud.image.plan.steps import ImagePlan, Step
-    from hvdcloud.lifecycle.build import BuildOutcome
     from hvdcloud.lifecycle.context import Context
 
 MACHINE = "x86_64"
@@ -41,12 +50,6 @@ def build_remote(context: Context, *, cache_from: str | None = None, cache_to: s
         ImageError: gcloud failed, in words that it has shown; or the registry cannot be reached.
         InterruptedByUserError: Ctrl-C, which gcloud gets too.
     """
-    from hvdcloud.doctor.gpus import check_gpus, needs_of
-    from hvdcloud.image.plan.provenance import source_labels
-    from hvdcloud.image.plan.steps import plan_image
-    from hvdcloud.image.publish import registry
-    from hvdcloud.lifecycle.build import BuildOutcome, push_repository, warn_of_private_files
-
     started = time.monotonic()
     config = context.config
     if cache_from is not None or cache_to is not None:
@@ -89,9 +92,6 @@ def build_remote(context: Context, *, cache_from: str | None = None, cache_to: s
 
 def names_of(plan: ImagePlan, repository: str) -> dict[str, str]:
     """Reference of each step → `HOST/PATH:TAG`, with the tag by which `--cache-from` knows its image too."""
-    from hvdcloud.image.build.registry_cache import tag_of
-    from hvdcloud.image.publish.registry import target_of
-
     path = target_of(plan.reference, repository).rpartition(":")[0]
     return {step.reference: f"{path}:{tag_of(step)}" for step in plan.steps}
 
@@ -123,8 +123,6 @@ def build_file(todo: Sequence[Step], *, names: Mapping[str, str], target: str) -
 
 def submit(work: Path, project: str | None, repository: str) -> list[str]:
     """The arguments for gcloud. It builds in the region of Artifact Registry that `repository` names, else anywhere."""
-    from hvdcloud.google.registry_hosts import registry_region
-
     arguments = ["builds", "submit", str(work / "source.tgz"), f"--config={work / 'cloudbuild.json'}"]
     arguments += [f"--project={project}"] if project else []
     return [*arguments, f"--region={registry_region(repository) or 'global'}"]
@@ -132,9 +130,6 @@ def submit(work: Path, project: str | None, repository: str) -> list[str]:
 
 def _pack(todo: Sequence[Step], work: Path, *, keep_ca_bundle: bool) -> None:
     """Write the contexts of the steps, a folder for each, to `source.tgz`."""
-    from hvdcloud.image.plan.context import Context as BuildContext
-    from hvdcloud.storage.base import disk_error
-
     entries = []
     for step in todo:
         for entry in (*step.context.hashed, *step.context.unhashed):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hvdcloud.image.plan.requirements import digest_of
 from hvdcloud.units import seconds
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ class Changes:
 
 def settings_of(context: Context) -> Mapping[str, str]:
     """What a cluster is made with now, by key, as text; without what flags of this command gave."""
-    from hvdcloud.image.plan.requirements import digest_of
-
     config = context.config
     tree = config.model_dump(mode="json")
     for key in ("idle", "max_run_duration"):

@@ -11,9 +11,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hvdcloud import providers
 from hvdcloud.cluster.files import default_bucket
+from hvdcloud.cluster.nodes_gone import not_whole
 from hvdcloud.cluster.state import ClusterState, as_known_here
 from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.providers.base import Stage, UnseenError
+from hvdcloud.runs import archive
+from hvdcloud.runs.state import RunState
+from hvdcloud.storage.base import RETRY_SECONDS
+from hvdcloud.storage.open import open_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -25,7 +32,6 @@ if TYPE_CHECKING:
     from hvdcloud.image.plan.steps import ImagePlan
     from hvdcloud.providers.base import NodeProgress, OnProgress, Platform, Provider
     from hvdcloud.remote.ssh import Fleet, Session
-    from hvdcloud.runs.state import RunState
     from hvdcloud.steps import Steps
     from hvdcloud.storage.base import Bucket
 
@@ -73,8 +79,6 @@ class Context:
     @cached_property
     def platform(self) -> Platform:
         """What the provider says of the configuration before it is connected."""
-        from hvdcloud import providers
-
         return providers.platform(self.config)
 
     @cached_property
@@ -106,9 +110,6 @@ class Context:
 
     def bucket(self, cluster: Cluster | ClusterSpec | None = None, *, retry_seconds: float | None = None) -> Bucket:
         """The cluster's bucket, else the configured one; `retry_seconds` as for `open_bucket`."""
-        from hvdcloud.storage.base import RETRY_SECONDS
-        from hvdcloud.storage.open import open_bucket
-
         return open_bucket(
             (cluster.bucket if cluster else "") or self.bucket_url,
             endpoint=self.storage_endpoint,
@@ -148,8 +149,6 @@ class Context:
 
         Commands that delete nothing continue where a place does not answer, with a warning.
         """
-        from hvdcloud.providers.base import UnseenError
-
         try:
             with self.console.waiting(self.name, "looking for the cluster"):
                 return self.query()
@@ -194,10 +193,6 @@ class Context:
         Raises:
             NodeError: the head does not answer, or is gone and the bucket knows of no run.
         """
-        from hvdcloud.cluster.nodes_gone import not_whole
-        from hvdcloud.runs import archive
-        from hvdcloud.runs.state import RunState
-
         if cluster.is_headless:
             if kept := archive.states(self.bucket(cluster), cluster=self.name, cluster_id=cluster.id):
                 return kept
@@ -258,7 +253,6 @@ def owner_label() -> str:
 
 def node_progress(steps: Steps) -> OnProgress:
     """Shows the progress of nodes that are created and of objects that are deleted."""
-    from hvdcloud.providers.base import Stage
 
     def show(progress: NodeProgress) -> None:
         if progress.stage is Stage.WORKING:

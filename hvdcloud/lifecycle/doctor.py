@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import docker  # noqa: F401 - its modules import each other, which fails where two threads import different ones first
 
 from hvdcloud.checks import DEADLINE_SECONDS, Check, Checked, Finding, Status, fine, run_checks
+from hvdcloud.config.file import CONFIG_FILE
+from hvdcloud.doctor.machine import machine_checks
 from hvdcloud.errors import ExitCode
 from hvdcloud.units import counted, some
 
@@ -32,7 +34,6 @@ class Examination:
 
 def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examination:
     """Run every check side by side, each for `seconds` at most. Nothing is changed, on this machine or elsewhere."""
-    from hvdcloud.doctor.machine import machine_checks
     from hvdcloud.lifecycle.up import make_spec
 
     started = time.monotonic()
@@ -58,8 +59,6 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
 
 def _configuration(context: Context) -> Finding:
     """What is asked for, in a line. That it is well-formed is known: it was read."""
-    from hvdcloud.config.file import CONFIG_FILE
-
     config, platform = context.config, context.platform
     image, nodes = config.image, counted(config.nodes, "node")
     what = f"{image.framework} on {image.device}"

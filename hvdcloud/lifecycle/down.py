@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from hvdcloud.checkpoints.manifest import list_runs
+from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 from hvdcloud.cluster.cost import Meter
 from hvdcloud.cluster.model import Cluster, NodeState, ObjectKind, leftover_table
 from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError, first_of
@@ -162,9 +164,6 @@ def _note(context: Context, event: str, cluster_id: str) -> None:
 
 
 def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]) -> None:
-    from hvdcloud.checkpoints.manifest import list_runs
-    from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
-
     # Another user's list of verified files must not decide that nothing is lost.
     context.state.check()
     record = context.state.record_of(cluster.id)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.cost import Cost, Meter
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError
@@ -99,7 +100,6 @@ def finish(
         InterruptedByUserError: Ctrl-C before the nodes were deleted; they stay.
     """
     try:
-        from hvdcloud.checkpoints.manifest import list_runs
         from hvdcloud.lifecycle.down import down
         from hvdcloud.lifecycle.logs import wait_for_record
         from hvdcloud.lifecycle.mirror import bring_home
@@ -177,7 +177,6 @@ def _after_a_lost_run(
     Args:
         earlier: runs of the attempts before it.
     """
-    from hvdcloud.checkpoints.manifest import list_runs
     from hvdcloud.lifecycle.down import down
     from hvdcloud.lifecycle.mirror import bring_home
 

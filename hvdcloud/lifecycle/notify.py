@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.errors import UsageError
 from hvdcloud.runs.notice import address_problem, message, send
+from hvdcloud.runs.state import RunState
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
@@ -34,8 +35,6 @@ def address(config: Config) -> str | None:
 
 def tell_lost(context: Context, cluster: Cluster, run_id: str, why: str) -> None:
     """Tell that a run was lost with its head, which cannot say so. Whatever fails is a warning."""
-    from hvdcloud.runs.state import RunState
-
     problems = [f"no answer in {SEND_SECONDS:.0f} s"]
 
     def work(target: str) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hvdcloud import providers
 from hvdcloud.errors import UsageError
+from hvdcloud.image.plan import versions
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -24,9 +26,6 @@ def offers(context: Context, *, hours: float, gpu: str | None, refresh: bool = F
         UsageError: the machine type or a GPU is not in the catalogue.
         HvdcloudError: the prices could not be refreshed.
     """
-    from hvdcloud import providers
-    from hvdcloud.image.plan import versions
-
     image = context.config.image
     # What image.base has code for, only the image knows.
     row = None if image.base else versions.find(image.framework, image.device, image.version)

@@ -10,11 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hvdcloud.checkpoints.manifest import RUN_ID, list_runs
+from hvdcloud.checkpoints.names import sentences
+from hvdcloud.checkpoints.pull import PullError
+from hvdcloud.checkpoints.pull import pull as fetch
+from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, UsageError, first_of
 from hvdcloud.steps import NOTICEABLE_SECONDS
+from hvdcloud.storage.base import PARTIAL_SUFFIX
 
 if TYPE_CHECKING:
-    from hvdcloud.checkpoints.verified_files import VerifiedFiles
     from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.steps import Steps
@@ -87,8 +92,6 @@ def pull_runs(
     context: Context, *, bucket: Bucket, runs: Sequence[str], target: Path | None, ended: bool = True
 ) -> PullResult:
     """Fetch these runs, in order; `ended`: none of them writes any more."""
-    from hvdcloud.checkpoints.verified_files import VerifiedFiles
-
     started = time.monotonic()
     context.state.make()
     folder = target_folder(context, target)
@@ -111,10 +114,6 @@ def pull_runs(
 def _pull_run(
     context: Context, steps: Steps, bucket: Bucket, run: str, *, folder: Path, verified_files: VerifiedFiles
 ) -> PulledRun:
-    from hvdcloud.checkpoints.names import sentences
-    from hvdcloud.checkpoints.pull import PullError
-    from hvdcloud.checkpoints.pull import pull as fetch
-
     def on_progress(done: int, total: int) -> None:
         steps.update(
             f"pull {run}",
@@ -151,8 +150,6 @@ def _pull_run(
 
 def _unfinished_bytes(folder: Path) -> int:
     """The size of the files that are being fetched into this folder; their space may be reserved before."""
-    from hvdcloud.storage.base import PARTIAL_SUFFIX
-
     count = 0
     for path in folder.rglob(f".*{PARTIAL_SUFFIX}"):
         # It has its own name by now, or is deleted.
@@ -200,9 +197,6 @@ def check_target(context: Context, target: Path | None) -> Path:
 
 def _holds_checkpoints(context: Context, folder: Path, names: Sequence[str]) -> bool:
     """Whether an earlier pull wrote to this folder, or it is empty."""
-    from hvdcloud.checkpoints.manifest import RUN_ID
-    from hvdcloud.checkpoints.verified_files import VerifiedFiles
-
     # Without a mark there is nothing but folders of runs, or what was verified below it is on record.
     if all(map(RUN_ID.fullmatch, names)):
         return True
@@ -216,8 +210,6 @@ def _holds_checkpoints(context: Context, folder: Path, names: Sequence[str]) -> 
 
 
 def _runs(context: Context, bucket: Bucket, cluster: Cluster | None, run_id: str | None) -> Sequence[str]:
-    from hvdcloud.checkpoints.manifest import list_runs
-
     foreign: list[str] = []
     every = list_runs(bucket, context.name, foreign=foreign)
     if foreign:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.confirm_hosts import confirm_hosts
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState, leftover_table
@@ -260,8 +261,6 @@ def add_nodes(
 def _send_checkpoints(context: Context, spec: ClusterSpec, run: RunState, made: Sequence[Node]) -> None:
     """What the others have written in this run, and what that continued from, to nodes with a bucket of their own: the
     successor of a lost node continues its manifest."""
-    from hvdcloud.checkpoints.manifest import list_runs
-
     cluster = context.provider.cluster(spec.name)
     if cluster is None or mirror_of(context, cluster) is None:
         return

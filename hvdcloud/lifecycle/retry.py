@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from hvdcloud.checkpoints.manifest import file_name, list_runs, load_each
+from hvdcloud.checkpoints.names import is_checkpoint
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.cost import Meter
 from hvdcloud.cluster.model import Within
@@ -334,8 +336,6 @@ class Retries:
 
     def _source(self, pending: Pending) -> str | None:
         """The newest of its runs of which the bucket has something; None: it has nothing."""
-        from hvdcloud.checkpoints.manifest import list_runs
-
         kept = set(list_runs(self._context.bucket(), self._context.name))
         return next((run_id for run_id in pending.sources if run_id in kept), None)
 
@@ -358,9 +358,6 @@ class Retries:
 
     def _newest(self, run_id: str) -> str:
         """`epoch-11.pt of run 20261121-…`, the newest checkpoint that it wrote itself."""
-        from hvdcloud.checkpoints.manifest import file_name, load_each
-        from hvdcloud.checkpoints.names import is_checkpoint
-
         good, _ = load_each(self._context.bucket(), cluster=self._context.name, run=run_id)
         files = [entry for manifest in good for entry in manifest.files]
         if not files:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hvdcloud.checkpoints.manifest import load_each
 from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.lifecycle.logs import read_log
 from hvdcloud.lifecycle.run_model import RunResult, result_of, result_of_followed
@@ -70,8 +71,6 @@ def _so_far(context: Context, cluster: Cluster, run: RunResult) -> RunResult:
 
     The head counts them at the end; to list a bucket elsewhere would take longer than all the rest.
     """
-    from hvdcloud.checkpoints.manifest import load_each
-
     if run.state != "running" or not cluster.bucket.startswith("file://"):
         return run
     # An agent may be writing one; the next look counts it.
