@@ -37,7 +37,7 @@ class Seen:
     def play(self, scene: Scene, *, size: tuple[int, int] = (80, 24)) -> Exception | None:
         async def run() -> None:
             async with self.app.run_test(size=size, notifications=True) as self.pilot:
-                await self.pilot.pause()
+                await self.until(lambda text: "q quits" in text)
                 await scene(self)
 
         asyncio.run(run())
@@ -85,7 +85,6 @@ def test_the_screens_are_the_golden_ones(size: tuple[int, int], monkeypatch: pyt
     shown = []
 
     async def scene(seen: Seen) -> None:
-        await seen.until(lambda text: "q quits" in text.splitlines()[-1])
         assert (max(map(len, seen.lines)) <= size[0], len(seen.lines)) == (True, size[1])
         shown.append(seen.text)
 
