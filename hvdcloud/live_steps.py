@@ -110,7 +110,8 @@ class Rows(Progress):
         tasks = self.tasks
         for task in tasks:
             done = task.fields["done"]
-            self.update(task.id, completed=done() if callable(done) else done or 0.0)
+            with contextlib.suppress(KeyError):  # Another thread may have dropped it.
+                self.update(task.id, completed=done() if callable(done) else done or 0.0)
         tasks = [task for task in tasks if (task.elapsed or 0.0) >= task.fields["after"]]
         if not tasks:
             return
@@ -185,7 +186,9 @@ def _took(task: Task) -> RenderableType:
 
 def rich_console(file: TextIO, *, width: int | None = None) -> Console:
     """What draws, by default as wide as the terminal; text is never taken for Rich's markup, and red is for errors."""
-    return Console(file=file, width=width, markup=False, emoji=False, highlight=False, theme=_COLOURS)
+    # A width counts for Rich where a height is given too; else a dumb terminal has 80 columns.
+    height = None if width is None else 25
+    return Console(file=file, width=width, height=height, markup=False, emoji=False, highlight=False, theme=_COLOURS)
 
 
 def lasting(terminal: TextIO) -> TextIO:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden import assert_golden
 from tests.support.terminal import COLOUR, printed_on_a_terminal
 
 PRINTS = """
@@ -116,14 +117,25 @@ def test_a_pipe_gets_these_lines() -> None:
     assert ended.stderr == ON_ERR
 
 
-@pytest.mark.parametrize("columns", ["80", "140"])
+@pytest.mark.parametrize("columns", [80, 140])
 @pytest.mark.parametrize("colours", [{"TERM": "xterm-256color"}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_a_terminal_of_any_width_gets_the_same_lines_none_of_them_broken(
-    tmp_path: Path, columns: str, colours: dict[str, str]
+def test_a_terminal_of_any_width_gets_the_same_and_tables_that_fit(
+    tmp_path: Path, columns: int, colours: dict[str, str]
 ) -> None:
-    environ = {"TERM": "xterm-256color", **colours, "COLUMNS": columns}
+    environ = {"TERM": "xterm-256color", **colours, "COLUMNS": str(columns)}
     code, printed = printed_on_a_terminal([sys.executable, "-c", PRINTS], cwd=tmp_path, environ=environ)
     assert code == 0, printed.decode()
     assert bool(COLOUR.search(printed)) == (colours == {"TERM": "xterm-256color"})
     lines = ESCAPE.sub("", printed.decode()).replace("\r\n", "\n")
-    assert lines == ON_OUT + ON_ERR
+    if columns == 140:
+        assert lines == ON_OUT + ON_ERR
+    else:
+        assert_golden("clusters-80.txt", lines)
+
+
+def test_a_pipe_gets_these_lines_whatever_terminal_is_asked_for() -> None:
+    terminal = {"TERM": "dumb", "COLUMNS": "40", "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1", "PYTHONIOENCODING": "utf-8"}
+    ended = subprocess.run(
+        [sys.executable, "-c", PRINTS], capture_output=True, text=True, env={**os.environ, **terminal}
+    )
+    assert ended.stdout == ON_OUT
