@@ -291,7 +291,8 @@ def test_a_pipe_hears_of_a_wait_only_while_it_lasts(monkeypatch: pytest.MonkeyPa
 
 def test_threads_beside_the_command_show_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hvdcloud.console.NOTICEABLE_SECONDS", 0.0)
-    console = Console(out=io.StringIO(), err=io.StringIO())
+    err = io.StringIO()
+    console = Console(out=io.StringIO(), err=err)
 
     def wait() -> None:
         with console.waiting("digits", "looking"):
@@ -300,7 +301,7 @@ def test_threads_beside_the_command_show_no_wait(monkeypatch: pytest.MonkeyPatch
     thread = threading.Thread(target=wait)
     thread.start()
     thread.join()
-    assert console._err.getvalue() == ""
+    assert err.getvalue() == ""
 
 
 def test_a_pull_counts_the_bytes_of_files_that_are_not_whole_yet(tmp_path: Path) -> None:
