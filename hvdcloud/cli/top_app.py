@@ -6,6 +6,7 @@ Loading Textual takes longer than most commands do; `top` imports this file when
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -172,10 +173,15 @@ class TopApp(App[Exception]):
         def answered(yes: bool | None) -> None:
             if yes:
                 self._say(f"stopping run {run} …")
-                threading.Thread(target=lambda: self.call_from_thread(self._say, self._stop(run)), daemon=True).start()
+                threading.Thread(target=self._stop_run, args=(run,), daemon=True).start()
 
         question = harmless(f"stop run {run}? Its checkpoints are kept. y/n", "reverse")
         self.push_screen(Question(question), answered)
+
+    def _stop_run(self, run: str) -> None:
+        said = self._stop(run)
+        with contextlib.suppress(RuntimeError):  # The user has quit meanwhile.
+            self.call_from_thread(self._say, said)
 
     def _say(self, text: str) -> None:
         self.notify(harmless(text).plain, markup=False)
