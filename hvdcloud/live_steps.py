@@ -20,7 +20,7 @@ from hvdcloud.visible import visible, words
 
 _WIDE = 100
 """Columns from which there is room for a bar."""
-_SPINNER, _BAR = Spinner("dots", style="cyan"), BarColumn(bar_width=20)
+_BAR = BarColumn(bar_width=20)
 _COLOURS = Theme({"bar.complete": "green", "progress.download": "none", "progress.data.speed": "none"})
 _BYTES, _SPEED = DownloadColumn(), TransferSpeedColumn()
 
@@ -139,9 +139,9 @@ class _Cell(ProgressColumn):
 
 def rows_on(err: TextIO, *, clock: Callable[[], float] = time.monotonic, by_itself: bool = True) -> Rows:
     """What draws rows on this terminal; without `by_itself`, whenever `refresh` is called."""
-    console = rich_console(err)
+    console, spinner = rich_console(err), Spinner("dots", style="cyan")
     cells = [
-        _Cell(lambda task: Text("✓", style="green") if _has_ended(task) else _SPINNER.render(task.get_time())),
+        _Cell(lambda task: Text("✓", style="green") if _has_ended(task) else spinner.render(task.get_time())),
         _Cell(lambda task: Text(f"{task.fields['name']} ", style="bold")),
         _Cell(_step, ratio=1, min_width=16, no_wrap=False),
         *([_Cell(_bar)] if console.width >= _WIDE else []),
