@@ -7,7 +7,19 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hvdcloud import engine
+from hvdcloud.doctor.gpus import check_gpus, needs_of
 from hvdcloud.errors import ImageError, UsageError
+from hvdcloud.google.grants import settled_at
+from hvdcloud.image.build.builder import build as build_image
+from hvdcloud.image.build.builder import find_plan
+from hvdcloud.image.engine_stream import inspected
+from hvdcloud.image.plan.steps import ARCHITECTURES
+from hvdcloud.image.publish import registry
+from hvdcloud.image.publish.push import push as push_image
+from hvdcloud.image.publish.registry import target_of
+from hvdcloud.private_files import left_out
+from hvdcloud.project_files import build_files
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import size
 
@@ -61,9 +73,6 @@ def build(
 
 def warn_of_private_files(context: Context) -> None:
     """Warn of files with credentials that the build of `image.dockerfile` does not get."""
-    from hvdcloud.private_files import left_out
-    from hvdcloud.project_files import build_files
-
     if context.config.image.dockerfile is None:
         return
     private: set[str] = set()
@@ -83,9 +92,6 @@ def _build(
     cache_to: str | None = None,
 ) -> BuildOutcome:
     """The image in the engine; `push`: it will be pushed afterwards."""
-    from hvdcloud.doctor.gpus import check_gpus, needs_of
-    from hvdcloud.image.build.builder import build as build_image
-
     started = time.monotonic()
     config = context.config
     check_gpus(config)
@@ -149,9 +155,6 @@ def shown_on(console: Console, steps: Steps) -> Progress:
 
 def _plan(context: Context) -> ImagePlan:
     """What the configuration asks for, planned once for a command."""
-    from hvdcloud.doctor.gpus import needs_of
-    from hvdcloud.image.build.builder import find_plan
-
     if context.image_plan is None:
         config = context.config
         with context.console.steps() as steps:
@@ -175,7 +178,6 @@ def image_to_be(context: Context) -> str:
     reference = _plan(context).reference
     if not context.platform.needs_registry:
         return reference
-    from hvdcloud.image.publish.registry import target_of
 
     return target_of(reference, _repository(context.config))
 
@@ -187,8 +189,6 @@ def image_is_missing(context: Context) -> bool:
     """
     if context.platform.needs_registry:
         return _at_registry(context)[1] is None
-    from hvdcloud import engine
-    from hvdcloud.image.engine_stream import inspected
 
     with contextlib.closing(engine.connect()) as client:
         return inspected(client.api, _plan(context).reference) is None
@@ -205,7 +205,6 @@ def image_of_nodes(context: Context) -> str:
     reference = _plan(context).reference
     if not context.platform.needs_registry:
         return reference
-    from hvdcloud.image.publish import registry
 
     with context.console.waiting("image", "asking the registry"):
         target, digest = _at_registry(context)
@@ -216,8 +215,6 @@ def image_of_nodes(context: Context) -> str:
 
 def _at_registry(context: Context) -> tuple[str, str | None]:
     """`HOST/PATH:TAG`, and the digest that it has there; None: the registry does not have it."""
-    from hvdcloud.image.publish import registry
-
     reference, repository = _plan(context).reference, _repository(context.config)
     target = registry.target_of(reference, repository)
     # What another machine has pushed, such as a CI job, is as good: the tag is made of the content.
@@ -251,11 +248,6 @@ def ensure_image(context: Context) -> BuildOutcome:
 
 
 def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcome:
-    from hvdcloud.google.grants import settled_at
-    from hvdcloud.image.plan.steps import ARCHITECTURES
-    from hvdcloud.image.publish.push import push as push_image
-    from hvdcloud.image.publish.registry import target_of
-
     with context.console.steps() as steps:
         steps.update("push", "asking the registry", after=NOTICEABLE_SECONDS)
         layers: dict[str, tuple[float, float]] = {}

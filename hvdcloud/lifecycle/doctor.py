@@ -13,6 +13,7 @@ from hvdcloud.checks import DEADLINE_SECONDS, Check, Checked, Finding, Status, f
 from hvdcloud.config.file import CONFIG_FILE
 from hvdcloud.doctor.machine import machine_checks
 from hvdcloud.errors import ExitCode
+from hvdcloud.lifecycle.up import make_spec
 from hvdcloud.units import counted, some
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ class Examination:
 
 def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examination:
     """Run every check side by side, each for `seconds` at most. Nothing is changed, on this machine or elsewhere."""
-    from hvdcloud.lifecycle.up import make_spec
-
     started = time.monotonic()
     checks = [
         Check(name="configuration", run=lambda: _configuration(context)),

@@ -14,13 +14,16 @@ from hvdcloud.checks import require
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.confirm_hosts import confirm_hosts
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, Within, leftover_table
+from hvdcloud.doctor.machine import build_checks, gpu_checks, project_checks
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
+from hvdcloud.lifecycle.build import ensure_image, image_is_missing, image_of_nodes, image_to_be
 from hvdcloud.lifecycle.changes import changes_since_up, settings_of
 from hvdcloud.lifecycle.context import node_progress, owner_label
 from hvdcloud.lifecycle.late_arrival import LateArrival
 from hvdcloud.lifecycle.room import RoomWait
 from hvdcloud.providers.base import NoRoomError
+from hvdcloud.remote.keys import new_key_pair, write_key_pair
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted
 
@@ -79,8 +82,6 @@ def plan_up(context: Context) -> Plan:
     Raises:
         HvdcloudError: the provider could not fulfil them.
     """
-    from hvdcloud.lifecycle.build import image_is_missing, image_of_nodes, image_to_be
-
     _check(context, Consent())
     try:
         image = image_of_nodes(context)
@@ -102,8 +103,6 @@ def check_project(context: Context, command: Sequence[str] = (), *, begins: bool
 
     Raises UsageError: one of them is missing.
     """
-    from hvdcloud.doctor.machine import project_checks
-
     warnings: list[str] = []
     require([*project_checks(context.config, command, begins=begins)], warn=warnings.append)
     for text in [] if quiet else warnings:
@@ -120,8 +119,6 @@ def check_and_confirm(context: Context, consent: Consent, *, image: bool = False
         HvdcloudError: it cannot be made.
         UsageError, InterruptedByUserError: it costs more than was agreed to.
     """
-    from hvdcloud.lifecycle.build import image_to_be
-
     confirm_hosts(context.config, console=context.console, given=consent.given)
     _check(context, consent, image=image)
     if context.platform.costs_money:
@@ -163,8 +160,6 @@ def up(
             if not _clear_unfinished(context, existing):
                 return _reuse(context, existing, started=started)
             existing = late_arrival.wait()
-        from hvdcloud.lifecycle.build import ensure_image, image_is_missing, image_of_nodes
-        from hvdcloud.remote.keys import new_key_pair
 
         if not checked:
             check_and_confirm(context, consent)
@@ -211,8 +206,6 @@ def _check(context: Context, consent: Consent, *, nodes: bool = True, image: boo
         image: ask for what building and pushing the image needs.
     """
     import docker  # noqa: F401 - its modules import each other, which fails where two threads import different ones first
-
-    from hvdcloud.doctor.machine import build_checks, gpu_checks
 
     config, platform, warnings = context.config, context.platform, list[str]()
     checks = [*platform.checks(make_spec(context)), *gpu_checks(config, platform)] if nodes else []
@@ -263,8 +256,6 @@ def _refuse_while_made(context: Context, existing: Cluster) -> None:
 
 def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
     """`up` of a cluster that is up already: nothing to do, if it is the one that the configuration asks for."""
-    from hvdcloud.lifecycle.build import image_of_nodes
-
     nodes, name = context.config.nodes, existing.name
     hint = f"hvdcloud down --name {name} first, or take another --name"
     if not existing.whole:
@@ -298,7 +289,6 @@ def undone(command: str, name: str) -> InterruptedByUserError:
 
 def _create(context: Context, plan: Plan, login: KeyPair, room: RoomWait, *, command: str) -> Sequence[Node]:
     from hvdcloud.remote.join import join
-    from hvdcloud.remote.keys import write_key_pair
 
     spec = plan.spec
     context.state.journal.record("up", cluster_id=spec.id, cluster=spec.name, owner=spec.owner)

@@ -24,7 +24,7 @@ from hvdcloud.lifecycle import logs, stacks
 from hvdcloud.lifecycle.run_model import result_of
 from hvdcloud.lifecycle.status import status
 from hvdcloud.providers.gce.ops.ready import parse_status
-from hvdcloud.remote import ssh
+from hvdcloud.remote import connection, ssh
 from hvdcloud.remote.ssh import NodeRefusedError, Session
 from hvdcloud.report.page import page
 from hvdcloud.report.record import read_record
@@ -266,7 +266,7 @@ def test_an_answer_without_an_end_is_not_kept_in_memory(
     laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ssh, "MOST_ANSWER", MEGABYTE)
-    monkeypatch.setattr(ssh, "CONNECT_SECONDS", 60.0)  # The flood itself keeps the machine busy.
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 60.0)  # The flood itself keeps the machine busy.
 
     def flood(channel: paramiko.Channel) -> None:
         try:
