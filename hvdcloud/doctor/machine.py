@@ -84,6 +84,7 @@ def machine_checks(config: Config, platform: Platform, *, state_folder: Path) ->
         needs=("engine", "credentials") if at_registry else ("engine",),
         explained_by=("registry",) if at_registry else (),
     )
+    yield Check(name="builder", run=lambda: _builder(image), needs=("engine",))
     yield Check(name="disk", run=lambda: _disk(image), needs=("engine",))
     yield from project_checks(config)
     yield Check(name="ssh", run=_ssh)
@@ -153,6 +154,19 @@ def _engine() -> Finding:
         f"Docker {version.get('Version', '?')} (API {version.get('ApiVersion', '?')}), "
         f"{counted(int(info.get('NCPU', 0)), 'core')}, {float(info.get('MemTotal', 0)) / 1e9:.1f} GB memory"
     )
+
+
+def _builder(image: Once[_Image]) -> Finding:
+    """Whether there is what builds images; one that exists needs none."""
+    from hvdcloud.image.build import buildkit
+
+    with _connected() as client:
+        try:
+            return fine(f"BuildKit, by {buildkit.find(client.api).command[0]}")
+        except ImageError as error:
+            if image().missing:
+                raise
+            return warning(error.message, hint=error.hint)
 
 
 # --- the image ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.errors import ImageError, UsageError
 from hvdcloud.steps import NOTICEABLE_SECONDS
-from hvdcloud.units import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +86,7 @@ def _build(
 ) -> BuildOutcome:
     """The image in the engine; `push`: it will be pushed afterwards, `before`: as for `ensure_image`."""
     from hvdcloud.doctor.gpus import check_gpus, needs_of
+    from hvdcloud.image.build.builder import Options
     from hvdcloud.image.build.builder import build as build_image
 
     started = time.monotonic()
@@ -100,14 +100,16 @@ def _build(
         built = build_image(
             config.image,
             project_dir=config.project_dir,
-            progress=shown_on(context.console, steps),
-            cache_from=cache_from,
-            cache_to=cache_to,
+            options=Options(
+                progress=shown_on(context.console, steps),
+                cache_from=cache_from,
+                cache_to=cache_to,
+                zstd=context.platform.unpacks_zstd,
+                before=before,
+            ),
             needs=needs_of(config),
             machine=context.platform.processor,
             plan=context.image_plan,
-            zstd=context.platform.unpacks_zstd,
-            before=before,
         )
         context.image_plan = built.plan
         steps.finish("image", "ready")
@@ -121,7 +123,7 @@ def _build(
 
 
 def shown_on(console: Console, steps: Steps) -> Progress:
-    """What shows a build's progress: the image that is built, the stages of that, and what these printed last."""
+    """What shows a build's progress: the image that is built, the instructions that run, and what they printed last."""
     running: set[int] = set()
 
     def leave(parts: set[int]) -> None:
@@ -133,17 +135,15 @@ def shown_on(console: Console, steps: Steps) -> Progress:
         if event.kind == "image":
             leave(set(running))
             steps.update("image", event.text)
-        elif event.kind == "step" and event.stage:
+        elif event.kind == "step":
             running.add(event.step)
-            steps.update("image", event.stage, part=event.step, after=NOTICEABLE_SECONDS)
+            steps.update("image", event.text, part=event.step, after=NOTICEABLE_SECONDS)
         elif event.kind == "done":
             leave({event.step})
         elif event.kind == "warning":
             console.warn(event.text)
         elif event.kind == "layer":
-            how_far = f" {size(event.step)} of {size(event.steps)}" if event.steps else ""
-            steps.output("image", event.text + how_far, part=max(running, default=0))
-            console.detail(event.text)
+            steps.output("image", event.text, part=event.step)
         elif event.kind == "output":
             steps.output("image", event.text, part=event.step)
             console.detail(event.text)

@@ -13,8 +13,7 @@ from docker import APIClient
 
 from hvdcloud import engine as engines
 from hvdcloud.errors import ImageError
-from hvdcloud.image.build.buildkit import find_builder
-from hvdcloud.image.build.classic import ClassicBuilder
+from hvdcloud.image.build import buildkit
 from hvdcloud.image.engine_stream import ignore, inspected
 from hvdcloud.image.publish.over_ssh import send_image
 from hvdcloud.image.publish.push import push
@@ -57,10 +56,10 @@ def client_of(modern: ModernEngine) -> Any:
 
 def built(api: Any, content: str, *, zstd: bool) -> str:
     """The reference of a new image whose layer no other content has."""
-    builder = find_builder(api, zstd=zstd)
-    assert builder is not None
+    builder = buildkit.find(api)
+    assert builder.packs_zstd(api)
     step = small(dockerfile=DOCKERFILE.format(content), reference=f"{NAME}:{content}")
-    builder.build(step, progress=ignore)
+    builder.build(step, zstd=zstd, progress=ignore)
     return step.reference
 
 
@@ -99,13 +98,3 @@ def test_an_engine_with_the_older_store_unpacks_zstd(api: Any, modern: ModernEng
     ):
         assert send_image(reference, source=api, targets={"gpu1": target})["gpu1"].layers == 1
         assert target.inspect_image(reference)["RootFS"] == api.inspect_image(reference)["RootFS"]
-
-
-def test_the_classic_builder_leaves_no_image_without_a_name(api: Any) -> None:
-    dockerfile = "FROM scratch AS thrown-away\nCOPY files/ /a/\nFROM scratch\nCOPY --from=thrown-away /a /b\n"
-    before = set(api.images(quiet=True))
-    step = small(dockerfile=dockerfile, reference=f"{NAME}:classic", throw_away="thrown-away")
-    made = ClassicBuilder(api).build(step, progress=ignore)
-    assert set(api.images(quiet=True)) - before == {made}
-    api.remove_image(step.reference)
-    assert set(api.images(quiet=True, all=True)) == before
