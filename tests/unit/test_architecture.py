@@ -31,14 +31,11 @@ class Engine:
     Args:
         arch: its own processor.
         makes: the architecture of what it builds; "": the one that it is asked for.
-        error: what a build ends with.
         images: name → architecture.
     """
 
-    def __init__(
-        self, arch: str = "arm64", *, makes: str = "", error: str = "", images: Mapping[str, str] | None = None
-    ) -> None:
-        self.arch, self.makes, self.error = arch, makes, error
+    def __init__(self, arch: str = "arm64", *, makes: str = "", images: Mapping[str, str] | None = None) -> None:
+        self.arch, self.makes = arch, makes
         self.images = dict(images or {})
         self.asked: list[str] = []
         self.pulled: list[str | None] = []
@@ -59,8 +56,6 @@ class Engine:
     def build(self, step: Step, *, architecture: str, zstd: bool, progress: Progress) -> None:
         self.asked.append(architecture)
         progress(BuildEvent(kind="step", text="[1/1] FROM scratch", step=1))
-        if self.error:
-            raise ImageError(self.error, hint="")
         self.images[step.reference] = self.makes or architecture or self.arch
 
     def tag(self, name: str, repository: str, tag: str) -> None:
@@ -109,13 +104,6 @@ def test_where_nothing_is_emulated_nothing_is_said(arch: str, architecture: str)
     carry_out(engine, plan(architecture=architecture), Options(progress=events.append))
     assert engine.asked == [architecture]
     assert not [event for event in events if event.kind == "warning"]
-
-
-def test_an_engine_that_cannot_emulate_leads_to_a_remote_build() -> None:
-    engine = Engine(error="exec /bin/sh: exec format error")
-    with pytest.raises(ImageError, match="this Docker engine cannot run amd64 programs") as refused:
-        carry_out(engine, plan())
-    assert refused.value.hint == "hvdcloud build --remote"
 
 
 def test_a_dockerfile_that_makes_an_image_for_another_processor_is_refused() -> None:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 EMULATED_TIMES = (5, 10)
 """How many times as long compilers take under QEMU: https://github.com/7xuanlu/origin/pull/185 (C++ and Rust)."""
+_EMULATED = (
+    "the nodes are {} and this machine is not: emulation takes {} to {} times as long; "
+    "hvdcloud build --remote builds at Google"
+)
 _LOCK_SECONDS = 3600.0
 """How long a build may wait for another one."""
 
@@ -223,7 +227,6 @@ class _Work:
     project_dir: Path | None
     built: int = 0
     _buildkit: BuildKit | None = None
-    _emulated: bool = False
 
     def do(self) -> str:
         """Returns the id of the image wanted."""
@@ -261,21 +264,14 @@ class _Work:
         from hvdcloud.image.build import buildkit
 
         self._buildkit = buildkit.find(self.api)
-        self._emulated = is_emulated(self.api, self.plan.architecture)
-        if self._emulated:
-            self._tell("warning", emulation_notice(self.plan.architecture))
+        if is_emulated(self.api, self.plan.architecture):
+            self._tell("warning", _EMULATED.format(self.plan.architecture, *EMULATED_TIMES))
 
     def _build(self, step: Step) -> None:
         assert self._buildkit is not None
         wanted = self.plan.architecture
         zstd = self.options.zstd and self._buildkit.packs_zstd(self.api)
-        try:
-            self._buildkit.build(step, architecture=wanted, zstd=zstd, progress=self.options.progress)
-        except ImageError as error:
-            if self._emulated and "exec format error" in f"{error.message} {error.details}":
-                message = f"{step.what} was not built: this Docker engine cannot run {wanted} programs"
-                raise ImageError(message, hint="hvdcloud build --remote", details=error.details) from error
-            raise
+        self._buildkit.build(step, architecture=wanted, zstd=zstd, progress=self.options.progress)
         if other := other_architecture(self.api, step.reference, wanted):
             message = f"{step.what} makes an image for {other}, and the nodes are {wanted}"
             raise ImageError(message, hint=f"take --platform out of {step.dockerfile}")
@@ -315,12 +311,3 @@ def _image_id(api: Any, reference: str, architecture: str) -> str | None:
 def is_emulated(api: Any, architecture: str) -> bool:
     """Whether the engine has to emulate another processor for images of this architecture."""
     return bool(architecture) and api.version().get("Arch", architecture) != architecture
-
-
-def emulation_notice(architecture: str) -> str:
-    """What a build by emulation means, and what to do instead."""
-    least, most = EMULATED_TIMES
-    return (
-        f"the nodes are {architecture} and this machine is not: emulation takes {least} to {most} times as long; "
-        "hvdcloud build --remote builds at Google"
-    )

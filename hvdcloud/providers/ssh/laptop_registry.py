@@ -80,7 +80,11 @@ def laptop_registry(api: Any) -> Iterator[LaptopRegistry]:
         config = _configure(Path(folder), cache, port=port, password=password)
         program = shutil.which(PROGRAM)
         with _process(program, config) if program else _container(api, config, cache):
-            _wait_for(port)
+            try:
+                _wait_for(port)
+            except OSError as error:
+                message = f"the registry on this machine did not answer within {_START_SECONDS:.0f} s: {error}"
+                raise NoRegistryError(message, hint=f"{PROGRAM} serve shows why") from error
             yield LaptopRegistry(port=port, password=password)
 
 
@@ -137,12 +141,9 @@ def _container(api: Any, config: Path, cache: Path) -> Iterator[None]:
 
 
 def _wait_for(port: int) -> None:
-    from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+    from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-    refused = retry_if_exception_type(OSError)
-    try:
-        attempts = Retrying(retry=refused, stop=stop_after_delay(_START_SECONDS), wait=wait_fixed(0.05))
-        attempts(lambda: socket.create_connection(("127.0.0.1", port), timeout=1).close())
-    except RetryError as error:
-        message = f"the registry on this machine did not answer within {_START_SECONDS:.0f} s"
-        raise NoRegistryError(message, hint=f"{PROGRAM} serve shows why") from error
+    refused, end = retry_if_exception_type(OSError), stop_after_delay(_START_SECONDS)
+    for attempt in Retrying(retry=refused, stop=end, wait=wait_fixed(0.05), reraise=True):
+        with attempt, socket.create_connection(("127.0.0.1", port), timeout=1):
+            pass
