@@ -19,10 +19,10 @@ from tests.support.harness import until
 
 WAITS = """
 import sys
-from tests.component.test_laptop_registry import Engine
+from types import SimpleNamespace
 from hvdcloud.providers.ssh.laptop_registry import laptop_registry
 
-with laptop_registry(Engine()) as registry:
+with laptop_registry(SimpleNamespace(base_url="http+docker://localhost")) as registry:
     print(registry.port, flush=True)
     sys.stdin.read()
 """
