@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hvdcloud.errors import ImageError
@@ -9,13 +10,21 @@ from hvdcloud.image.engine_stream import Progress, follow_pull
 from hvdcloud.image.publish import registry
 
 
-def pull(api: Any, reference: str, *, progress: Progress, architecture: str = "") -> None:
-    """Have an engine pull an image, with the credentials of `docker login`, for Google's registries with a new token.
+def pull(
+    api: Any,
+    reference: str,
+    *,
+    progress: Progress,
+    architecture: str = "",
+    credentials: Mapping[str, str] | None = None,
+) -> None:
+    """Have an engine pull an image.
 
     Args:
         api: docker-py's low-level client.
         reference: by tag or by digest.
         architecture: that it has to be for: `amd64`; "": the engine's own.
+        credentials: docker-py's; None: those of `docker login`, for Google's registries a new token.
 
     Raises:
         ImageError: the engine or the registry refuses, or cannot be reached.
@@ -25,7 +34,7 @@ def pull(api: Any, reference: str, *, progress: Progress, architecture: str = ""
     from docker.utils import parse_repository_tag
 
     host = registry.host_of(reference)
-    credentials = registry.auth_config(host)
+    credentials = credentials or registry.auth_config(host)
     path, tag = parse_repository_tag(reference)
     platform = {"platform": f"linux/{architecture}"} if architecture else {}
     try:

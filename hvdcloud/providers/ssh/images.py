@@ -8,7 +8,7 @@ from typing import Any
 
 from hvdcloud import engine
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, ImageError
-from hvdcloud.image.engine_stream import BuildEvent, Progress, follow_pull, inspected, says_refused
+from hvdcloud.image.engine_stream import BuildEvent, inspected, says_refused
 from hvdcloud.image.publish import registry
 from hvdcloud.image.publish.pull import pull
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
@@ -84,10 +84,17 @@ def _engine(host: Host) -> Any:
     return host.connection.engine(silence=SILENCE_SECONDS)
 
 
-def _pull(host: Host, image: str, on_progress: OnProgress) -> None:
-    """From its repository."""
+def _pull(
+    host: Host, image: str, on_progress: OnProgress, *, name: str = "", credentials: Mapping[str, str] | None = None
+) -> None:
+    """From its repository; or under another name, from the registry that has these credentials."""
+
+    def show(event: BuildEvent) -> None:
+        on_progress(NodeProgress(object=host.name, step=f"pulling the image: {event.text}"))
+
+    on_progress(NodeProgress(object=host.name, step="pulling the image"))
     try:
-        pull(_engine(host), image, progress=_shown(host, on_progress))
+        pull(_engine(host), name or image, progress=show, credentials=credentials)
     except ImageError as error:
         raise _not_pulled(host, image, words(error.message)) from error
     on_progress(NodeProgress(object=host.name, step="has the image", stage=Stage.DONE))
@@ -99,18 +106,12 @@ def _pull_from(source: LaptopRegistry, digest: str, here: Any, image: str, host:
 
     try:
         with host.connection.reverse(source.port) as port:
-            api, name = _engine(host), f"127.0.0.1:{port}/hvdcloud"
-            items = api.pull(name, tag=digest, stream=True, decode=True, auth_config=source.credentials)
-            try:
-                follow_pull(items, reference=image, progress=_shown(host, on_progress))
-            except ImageError as error:
-                raise _not_pulled(host, image, words(error.message)) from error
-            api.tag(f"{name}@{digest}", *parse_repository_tag(image))
-            api.remove_image(f"{name}@{digest}")
+            name = f"127.0.0.1:{port}/hvdcloud@{digest}"
+            _pull(host, image, on_progress, name=name, credentials=source.credentials)
+            _engine(host).tag(name, *parse_repository_tag(image))
+            _engine(host).remove_image(name)
     except openssh.NoForwardingError as error:
         _load(here, image, host, on_progress, why=error.message)
-    else:
-        on_progress(NodeProgress(object=host.name, step="has the image", stage=Stage.DONE))
 
 
 def _load(here: Any, image: str, host: Host, on_progress: OnProgress, *, why: str) -> None:
@@ -121,15 +122,6 @@ def _load(here: Any, image: str, host: Host, on_progress: OnProgress, *, why: st
         if "error" in item or said.startswith("Error"):
             raise _not_pulled(host, image, f"{image} was not taken: {words(said)}")
     on_progress(NodeProgress(object=host.name, step="has the image", stage=Stage.DONE))
-
-
-def _shown(host: Host, on_progress: OnProgress) -> Progress:
-    on_progress(NodeProgress(object=host.name, step="pulling the image"))
-
-    def show(event: BuildEvent) -> None:
-        on_progress(NodeProgress(object=host.name, step=f"pulling the image: {event.text}"))
-
-    return show
 
 
 def _not_pulled(host: Host, image: str, said: str) -> HvdcloudError:
