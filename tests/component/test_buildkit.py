@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,10 +182,8 @@ def test_ctrl_c_ends_the_command_and_whatever_it_started(docker: Docker, tmp_pat
         target=lambda: (until(pid.exists, seconds=10, what="the command"), os.kill(os.getpid(), signal.SIGINT)),
         daemon=True,
     ).start()
-    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         builder(command).build(small_step(), progress=ignore)
-    assert time.monotonic() - began < buildkit._CANCEL_SECONDS + 100
     plugin = Path("/proc") / pid.read_text().strip()
     until(lambda: not plugin.exists() or "Z" in (plugin / "stat").read_text(), seconds=20, what="the plugin's end")
 

@@ -28,7 +28,6 @@ KEPT_LINES = 20
 # The first engine whose own BuildKit understands cache mounts: Docker 20.10.
 _API_VERSION = "1.41"
 _PROBE_SECONDS = 10
-_CANCEL_SECONDS = 2.0
 _INSTALL = "install docker-buildx, the package of Debian 13 and Ubuntu (Docker's own: docker-buildx-plugin)"
 # https://github.com/moby/buildkit/blob/v0.13.0/util/progress/progressui/printer.go, the same since Docker 20.10.
 _WORK = re.compile(r"#(\d+) (.+)")
@@ -201,8 +200,12 @@ def _run(command: list[str], environment: dict[str, str], context: Context, log:
             sending.result()
             return exit_code
         finally:
-            # A command that has ended takes no more, which ends the thread as well.
-            _stop(process)
+            # The engine cancels a build whose command is gone, and one that has ended ends the thread as well.
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
 
 
 def _send(process: subprocess.Popen[bytes], context: Context) -> None:
@@ -224,19 +227,3 @@ def _lines(process: subprocess.Popen[bytes], *, what: str) -> Iterator[str]:
         chunk = os.read(process.stdout.fileno(), 1 << 16)
         *lines, unfinished = (unfinished + (chunk or b"\n")).split(b"\n")
         yield from filter(None, (_ANSI.sub("", line.decode(errors="replace")).rstrip() for line in lines))
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ends the command and its plugin. A build whose command is gone is cancelled by the engine.
-
-    One SIGINT asks it to cancel the build, which Docker 20.10's does not always do.
-    """
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=_CANCEL_SECONDS)
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
