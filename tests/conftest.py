@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -116,6 +117,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def no_configuration_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The developer's own HVDCLOUD_… variables and price table stay out of the tests."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state-home"))
+    # Packing the layers of an image takes a minute: what was packed once is kept for the next session.
+    monkeypatch.setenv("XDG_CACHE_HOME", f"{tempfile.gettempdir()}/hvdcloud-tests-cache-{os.getuid()}")
     for name in os.environ:
         if name.startswith("HVDCLOUD_"):
             monkeypatch.delenv(name)

@@ -46,13 +46,16 @@ class LaptopRegistry:
 
     def push(self, api: Any, image: str) -> str:
         """The digest of an image of this machine's engine, once the registry has it. Raises NoRegistryError."""
+        from docker.errors import APIError
+
         name = f"127.0.0.1:{self.port}/hvdcloud"
         api.tag(image, name, "image")
         try:
             items = api.push(name, tag="image", stream=True, decode=True, auth_config=self.credentials)
             return follow_push(items, reference=name, progress=ignore)
-        except ImageError as error:
-            raise NoRegistryError(error.message, hint=error.hint) from error
+        except (ImageError, APIError) as error:
+            message = f"this machine's registry did not get it: {error}"
+            raise NoRegistryError(message, hint="docker info shows whether the engine is healthy") from error
         finally:
             api.remove_image(f"{name}:image")
 
@@ -72,7 +75,7 @@ def laptop_registry(api: Any) -> Iterator[LaptopRegistry]:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "hvdcloud", "registry")
     if sum(file.stat().st_size for file in cache.rglob("data")) > _MOST_BYTES:
         shutil.rmtree(cache, ignore_errors=True)
-    cache.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     password = secrets.token_urlsafe(24)
