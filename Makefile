@@ -14,6 +14,8 @@ PYTEST_PARALLEL ?= -n $(PYTEST_PROCESSES) --dist loadscope
 WITNESS_skypilot := 0.14.1
 WITNESS_dstack := 0.22.5
 BIN := $(CURDIR)/.venv/bin
+# A docker command with BuildKit, where the machine's has none: tools/engine.sh.
+export PATH := $(CURDIR)/.cache/docker:$(PATH)
 # uv, for `lock` and `test-lowest`, knows none of pip's settings.
 ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
@@ -95,7 +97,7 @@ lint: setup ## ruff, mypy --strict, which room imports which, declared dependenc
 	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import_linter
 	@$(BIN)/deptry .
 	@$(BIN)/shellcheck -x tools/*.sh .ci/run hvdcloud/providers/gce/plan/startup/*.sh
-	@$(BIN)/shellcheck dockerfiles/build/* dockerfiles/buildkit/* dockerfiles/requirements/* $$(find dockerfiles/own -name '*.sh')
+	@$(BIN)/shellcheck dockerfiles/build/* dockerfiles/requirements/* $$(find dockerfiles/own -name '*.sh')
 	@$(BIN)/zizmor --offline --quiet --strict-collection .github
 	@if command -v terraform >/dev/null; then TF_CLI_CONFIG_FILE=/dev/null terraform fmt -check -recursive -diff terraform; fi
 	@$(BIN)/shellcheck tests/standins/compute/machine/init tests/standins/compute/machine/runc tests/standins/compute/machine/nvidia-smi tests/standins/compute/machine/bin/* tests/standins/gpus/nvidia-*

@@ -16,12 +16,14 @@ COPY wheels/ /opt/wheels/
 COPY dockerfiles/locks/stacks.txt /opt/locks/
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
-RUN pip --python /opt/hvdcloud/venv/bin/python install --prefix /opt/stacks -r /opt/locks/stacks.txt
+RUN --mount=type=cache,target=/root/.cache/pip/http-v2,id=hvdcloud-pip \
+    pip --python /opt/hvdcloud/venv/bin/python install --prefix /opt/stacks -r /opt/locks/stacks.txt
 
 FROM ${BASE_IMAGE}
 # A host key in an image would be the same one on every node: the entrypoint makes one at a node's first start.
-RUN apt-get update -q -o Acquire::Retries=3 \
-    && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \
+RUN --mount=type=cache,target=/mnt,id=hvdcloud-apt,sharing=private \
+    apt-get update -q -o Acquire::Retries=3 \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y -q -o Dir::Cache::Archives=/mnt --no-install-recommends \
         ca-certificates iproute2 openmpi-bin openssh-client openssh-server python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /etc/ssh/ssh_host_* \
     && mkdir -p /run/sshd /workspace /var/lib/hvdcloud \

@@ -1,6 +1,8 @@
 # The builder of the rows of hvdcloud/image/plan/versions.py: compilers, pip, the framework and Horovod. What nodes run is
 # copied out of it (base.Dockerfile), and a project's requirements.txt is installed with it (project.Dockerfile).
-# Only syntax that the classic builder knows.
+#
+# apt's packages and pip's downloads are in BuildKit's caches. A wheel that pip makes of a source package is in none: it may
+# fit nothing but the framework and the numpy that are here now.
 #
 # hvdcloud/image/plan/context.py makes the build context: dockerfiles/ as it stands in the repository, wheels/ with the local
 # wheels that the locks name, and ca-bundle.crt (empty where none is needed).
@@ -12,8 +14,9 @@ ARG CUDA_DONOR=tools
 
 # --- what the builder stages share --------------------------------------------------------------------------------
 FROM ${BASE_IMAGE} AS tools
-RUN apt-get update -q -o Acquire::Retries=3 \
-    && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \
+RUN --mount=type=cache,target=/mnt,id=hvdcloud-apt,sharing=private \
+    apt-get update -q -o Acquire::Retries=3 \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y -q -o Dir::Cache::Archives=/mnt --no-install-recommends \
         g++ libopenmpi-dev make patch python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/* && mkdir -p /usr/local/cuda
 # Not /etc/ssl/certs: installing a package that pulls in ca-certificates overwrites that file.
@@ -23,7 +26,8 @@ COPY dockerfiles/locks/tools.txt /opt/locks/
 COPY wheels/ /opt/wheels/
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
-RUN python3 -m venv /opt/tools && pip install -r /opt/locks/tools.txt
+# Debian's pip has its cache elsewhere.
+RUN python3 -m venv /opt/tools && pip --no-cache-dir install -r /opt/locks/tools.txt
 
 # --- the framework ------------------------------------------------------------------------------------------------
 FROM tools AS framework
@@ -37,7 +41,8 @@ ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 COPY dockerfiles/build/framework.sh /opt/build/
 COPY dockerfiles/locks/${FRAMEWORK_LOCK} /opt/locks/
-RUN /opt/build/framework.sh "$FRAMEWORK_PACKAGE" "/opt/locks/$FRAMEWORK_LOCK"
+RUN --mount=type=cache,target=/root/.cache/pip/http-v2,id=hvdcloud-pip \
+    /opt/build/framework.sh "$FRAMEWORK_PACKAGE" "/opt/locks/$FRAMEWORK_LOCK"
 
 # --- Horovod ------------------------------------------------------------------------------------------------------
 FROM ${CUDA_DONOR} AS donor
@@ -57,8 +62,11 @@ COPY --from=donor /usr/local/cuda/ /usr/local/cuda/
 COPY dockerfiles/build/ /opt/build/
 COPY dockerfiles/locks/horovod.txt dockerfiles/locks/toolkit-*.txt /opt/locks/
 COPY dockerfiles/patches/ /opt/patches/
-RUN [ -z "$CAPABILITIES" ] || /opt/build/toolkit.sh "$CUDA_DONOR" ${TOOLKIT_LOCK:+"/opt/locks/$TOOLKIT_LOCK"}
-RUN set -eu; \
+RUN --mount=type=cache,target=/mnt,id=hvdcloud-apt,sharing=private \
+    --mount=type=cache,target=/root/.cache/pip/http-v2,id=hvdcloud-pip \
+    [ -z "$CAPABILITIES" ] || /opt/build/toolkit.sh "$CUDA_DONOR" ${TOOLKIT_LOCK:+"/opt/locks/$TOOLKIT_LOCK"}
+RUN --mount=type=cache,target=/root/.cache/pip/http-v2,id=hvdcloud-pip \
+    : compile Horovod, once, about 4 minutes; set -eu; \
     site=$(echo /opt/venv/lib/python3.*/site-packages); \
     cp -rs /opt/framework-dev/. "$site/"; \
     # setup.py runs under the tools' Python, with their CMake, and finds the framework through this.
@@ -77,8 +85,8 @@ COPY --from=horovod /opt/horovod /opt/horovod
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 COPY dockerfiles/locks/node.txt /opt/locks/
-# The builder's Python sees both. The node program's own Python is made here, and not in a stage of its own, because the
-# classic builder would leave that one behind as an image without a name.
-RUN echo /opt/horovod/lib/python3.*/site-packages > "$(echo /opt/venv/lib/python3.*/site-packages)/horovod.pth" \
+# The builder's Python sees both.
+RUN --mount=type=cache,target=/root/.cache/pip/http-v2,id=hvdcloud-pip \
+    echo /opt/horovod/lib/python3.*/site-packages > "$(echo /opt/venv/lib/python3.*/site-packages)/horovod.pth" \
     && python3 -m venv --without-pip /opt/hvdcloud/venv \
     && pip --python /opt/hvdcloud/venv/bin/python install -r /opt/locks/node.txt

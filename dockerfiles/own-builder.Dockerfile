@@ -1,6 +1,5 @@
 # What image.base lacks to be a node, made in a copy of it that has compilers and is no image of any node: the node
 # program's Python, and Horovod where there is none. own/prepare.py says what is done and what is refused.
-# Only syntax that the classic builder knows.
 ARG OWN
 
 FROM ${OWN}
@@ -22,4 +21,6 @@ ARG HOROVOD_SHA256
 ARG HOROVOD_PATCHES
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
-RUN /opt/own/prepare.sh "$FRAMEWORK" "$DEVICE"
+RUN --mount=type=cache,target=/mnt,id=hvdcloud-apt,sharing=private \
+    --mount=type=cache,target=/root/.cache/pip/http-v2,id=hvdcloud-pip \
+    /opt/own/prepare.sh "$FRAMEWORK" "$DEVICE"

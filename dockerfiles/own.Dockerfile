@@ -12,7 +12,8 @@ COPY wheels/ /opt/wheels/
 COPY dockerfiles/locks/stacks.txt /opt/locks/
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
-RUN pip --python /opt/hvdcloud/venv/bin/python install --prefix /opt/stacks -r /opt/locks/stacks.txt
+RUN --mount=type=cache,target=/root/.cache/pip/http-v2,id=hvdcloud-pip \
+    pip --python /opt/hvdcloud/venv/bin/python install --prefix /opt/stacks -r /opt/locks/stacks.txt
 
 FROM ${OWN}
 USER root
@@ -22,7 +23,8 @@ COPY --from=builder /opt/hvdcloud /opt/hvdcloud
 COPY dockerfiles/files/hvdcloud_requirements.* dockerfiles/own/install.py /opt/hvdcloud/
 # First what run.command finds in the image without us.
 ENV PATH=/opt/requirements/bin:${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}:/opt/horovod/bin:/opt/hvdcloud/bin
-RUN /opt/hvdcloud/python -B /opt/hvdcloud/install.py
+RUN --mount=type=cache,target=/mnt,id=hvdcloud-apt,sharing=private \
+    /opt/hvdcloud/python -B /opt/hvdcloud/install.py
 COPY --from=stacks /opt/stacks /opt/hvdcloud/stacks
 COPY dockerfiles/files/sshd_config /etc/hvdcloud/
 COPY dockerfiles/files/hvdcloud-node /usr/local/bin/

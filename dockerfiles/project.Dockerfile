@@ -1,5 +1,5 @@
 # A project's image: the base image and one layer with what its requirements.txt installs. pip, the compilers, the local
-# wheels and the CA bundle stay in the throw-away stage. `builder` and `base` come from builder.Dockerfile and
+# wheels and the CA bundle stay in the stage that is thrown away. `builder` and `base` come from builder.Dockerfile and
 # base.Dockerfile, or from own-builder.Dockerfile and own.Dockerfile.
 ARG BUILDER
 ARG BASE
@@ -21,7 +21,9 @@ WORKDIR /workspace
 # What the image has already counts as installed; the constraints keep a requirement from replacing torch (and with it
 # bringing in CUDA), Horovod, which is compiled against exactly this torch, or numpy's major version. A repository that is
 # installed with -e is kept in the image, without what git knows of it, such as a password in its URL.
-RUN mkdir -p /opt/requirements \
+RUN --mount=type=cache,target=/mnt,id=hvdcloud-apt,sharing=private \
+    --mount=type=cache,target=/root/.cache/pip/http-v2,id=hvdcloud-pip \
+    mkdir -p /opt/requirements \
     && export LC_ALL=C.UTF-8 PIP_SRC=/opt/requirements/src PATH="$PATH:/opt/git" \
     && if [ -s /opt/ca-bundle.crt ]; then export GIT_SSL_CAINFO=/opt/ca-bundle.crt; fi \
     && pip --python "$PYTHON" install ${FRAMEWORK_INDEX_URL:+--extra-index-url "$FRAMEWORK_INDEX_URL"} \

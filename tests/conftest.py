@@ -7,9 +7,11 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -25,6 +27,9 @@ sys.dont_write_bytecode = False
 
 # A shim of setuptools, of which nodes and users know nothing, is asked for each module that a process loads.
 os.environ["SETUPTOOLS_USE_DISTUTILS"] = "stdlib"
+
+# A docker command with BuildKit, where the machine's has none: tools/engine.sh.
+os.environ["PATH"] = f"{Path(__file__).parents[1] / '.cache' / 'docker'}{os.pathsep}{os.environ['PATH']}"
 
 # What the terminal of whoever starts the tests is like; a test says what its own is like.
 for variable in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "COLORTERM"):
@@ -112,6 +117,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def no_configuration_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The developer's own HVDCLOUD_… variables and price table stay out of the tests."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state-home"))
+    # Packing the layers of an image takes a minute: what was packed once is kept for the next session.
+    monkeypatch.setenv("XDG_CACHE_HOME", f"{tempfile.gettempdir()}/hvdcloud-tests-cache-{os.getuid()}")
     for name in os.environ:
         if name.startswith("HVDCLOUD_"):
             monkeypatch.delenv(name)
@@ -172,8 +179,7 @@ _FRAMEWORKS: Mapping[str, Literal["torch", "tensorflow"]] = {"image": "torch", "
 def _built(framework: Literal["torch", "tensorflow"], tmp_path_factory: pytest.TempPathFactory) -> str:
     from hvdcloud.config.model import ImageConfig
     from hvdcloud.image.build.builder import build
-    from hvdcloud.image.engine_stream import ignore
 
     project = tmp_path_factory.mktemp(framework)
     (project / "requirements.txt").write_text("scikit-learn\n")
-    return build(ImageConfig(framework=framework), project_dir=project, progress=ignore).reference
+    return build(ImageConfig(framework=framework), project_dir=project).reference

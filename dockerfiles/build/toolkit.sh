@@ -21,5 +21,5 @@ fi
 newest=$(sed -n 's/^#if __GNUC__ > \([0-9]*\).*/\1/p' $cuda/include/crt/host_config.h)
 if [ "$(g++ -dumpversion)" -gt "${newest:-99}" ]; then
     apt-get update -q -o Acquire::Retries=3
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "g++-$newest"
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q -o Dir::Cache::Archives=/mnt --no-install-recommends "g++-$newest"
 fi

@@ -23,7 +23,8 @@ def install_packages(packages: list[str]) -> None:
     if not packages:
         return
     subprocess.run(["apt-get", "update", "-q", "-o", "Acquire::Retries=3"], check=False)
-    command = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]
+    options = ["-y", "-q", "-o", "Dir::Cache::Archives=/mnt", "--no-install-recommends"]
+    command = ["apt-get", "install", *options, *packages]
     done = subprocess.run(command, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, check=False)
     if done.returncode != 0:
         sys.exit(f"apt-get could not install {' '.join(packages)}")

@@ -177,7 +177,8 @@ def install_packages(packages: Sequence[str]) -> None:
         return
     subprocess.run(["apt-get", "update", "-q", "-o", "Acquire::Retries=3"], check=False)
     run(
-        "apt-get", "install", "-y", "-q", "--no-install-recommends", *packages, DEBIAN_FRONTEND="noninteractive"
+        "apt-get", "install", "-y", "-q", "-o", "Dir::Cache::Archives=/mnt", "--no-install-recommends", *packages,
+        DEBIAN_FRONTEND="noninteractive",
     )  # fmt: skip
 
 

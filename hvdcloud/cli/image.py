@@ -19,9 +19,7 @@ def build(
     push: Annotated[bool, typer.Option("--push", help="Push the image as well.")] = False,
     cache_from: Annotated[
         str | None,
-        typer.Option(
-            help="Pull what this repository of a registry has, instead of building it.", metavar="HOST/PATH[:TAG]"
-        ),
+        typer.Option(help="Pull what this repository of a registry has, instead of building it.", metavar="HOST/PATH"),
     ] = None,
     cache_to: Annotated[
         str | None, typer.Option(help="Send what was built to this repository, for --cache-from.", metavar="HOST/PATH")

@@ -43,8 +43,6 @@ ENV_NOT_CONFIG = {
     "ask; it gets this machine's Google credentials",
     "HVDCLOUD_GOOGLE_REGISTRIES": "more registries, separated by commas, that take a Google access token: mirrors and "
     "proxies",
-    "HVDCLOUD_BUILDER": "what builds images: classic or buildkit; default: BuildKit where the engine and the docker "
-    "command have it",
 }
 """Variables that are read elsewhere and are not configuration keys, and what each is for."""
 _MOST_BYTES = 100_000

@@ -57,6 +57,7 @@ def build_checks(config: Config, platform: Platform) -> Iterator[Check]:
             severity=Severity.WARNS if repository else Severity.BLOCKS,
             see=("credentials", "engine"),
         )
+    yield Check(name="builder", run=lambda: _builder(config, platform), see=("engine",))
     yield Check(name="disk", run=lambda: _disk(config, platform), severity=Severity.WARNS, see=("engine",))
 
 
@@ -130,6 +131,19 @@ def _engine() -> Finding:
         f"Docker {version.get('Version', '?')} (API {version.get('ApiVersion', '?')}), "
         f"{counted(int(info.get('NCPU', 0)), 'core')}, {float(info.get('MemTotal', 0)) / 1e9:.1f} GB memory"
     )
+
+
+def _builder(config: Config, platform: Platform) -> Finding:
+    """Whether there is what builds images; one that exists needs none."""
+    from hvdcloud.image.build import buildkit
+
+    with _connected() as client:
+        try:
+            return fine(f"BuildKit, by {buildkit.find(client.api).command[0]}")
+        except ImageError as error:
+            if not _find_image(config, platform)[1]:
+                raise
+            return warning(error.message, hint=error.hint)
 
 
 def _find_image(config: Config, platform: Platform) -> tuple[str, bool]:

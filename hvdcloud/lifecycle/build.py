@@ -11,8 +11,8 @@ from hvdcloud import engine
 from hvdcloud.doctor.gpus import check_gpus, needs_of
 from hvdcloud.errors import ImageError, UsageError
 from hvdcloud.google.grants import settled_at
+from hvdcloud.image.build.builder import Options, find_plan
 from hvdcloud.image.build.builder import build as build_image
-from hvdcloud.image.build.builder import find_plan
 from hvdcloud.image.engine_stream import inspected
 from hvdcloud.image.plan.steps import ARCHITECTURES
 from hvdcloud.image.publish import registry
@@ -21,7 +21,6 @@ from hvdcloud.image.publish.registry import target_of
 from hvdcloud.private_files import left_out
 from hvdcloud.project_files import build_files
 from hvdcloud.steps import NOTICEABLE_SECONDS
-from hvdcloud.units import size
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
@@ -103,13 +102,15 @@ def _build(
         built = build_image(
             config.image,
             project_dir=config.project_dir,
-            progress=shown_on(context.console, steps),
-            cache_from=cache_from,
-            cache_to=cache_to,
+            options=Options(
+                progress=shown_on(context.console, steps),
+                cache_from=cache_from,
+                cache_to=cache_to,
+                zstd=context.platform.unpacks_zstd,
+            ),
             needs=needs_of(config),
             machine=context.platform.processor,
             plan=context.image_plan,
-            zstd=context.platform.unpacks_zstd,
         )
         context.image_plan = built.plan
         steps.finish("image", "ready")
@@ -123,7 +124,7 @@ def _build(
 
 
 def shown_on(console: Console, steps: Steps) -> Progress:
-    """What shows a build's progress: the image that is built, the stages of that, and what these printed last."""
+    """What shows a build's progress: the image that is built, the instructions that run, and what they printed last."""
     running: set[int] = set()
 
     def leave(parts: set[int]) -> None:
@@ -135,17 +136,15 @@ def shown_on(console: Console, steps: Steps) -> Progress:
         if event.kind == "image":
             leave(set(running))
             steps.update("image", event.text)
-        elif event.kind == "step" and event.stage:
+        elif event.kind == "step":
             running.add(event.step)
-            steps.update("image", event.stage, part=event.step, after=NOTICEABLE_SECONDS)
+            steps.update("image", event.text, part=event.step, after=NOTICEABLE_SECONDS)
         elif event.kind == "done":
             leave({event.step})
         elif event.kind == "warning":
             console.warn(event.text)
         elif event.kind == "layer":
-            how_far = f" {size(event.step)} of {size(event.steps)}" if event.steps else ""
-            steps.output("image", event.text + how_far, part=max(running, default=0))
-            console.detail(event.text)
+            steps.output("image", event.text, part=event.step)
         elif event.kind == "output":
             steps.output("image", event.text, part=event.step)
             console.detail(event.text)

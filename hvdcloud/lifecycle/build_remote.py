@@ -116,7 +116,7 @@ def build_file(todo: Sequence[Step], *, names: Mapping[str, str], target: str) -
         # A dollar sign would be one of Cloud Build's own substitutions.
         arguments = [word.replace("$", "$$") for word in (*arguments, ".")]
         # Pushed at once: a requirement that can't be installed must not cost the compilation that went before.
-        steps += [{"name": _DOCKER, "dir": _folder(step), "args": arguments}]
+        steps += [{"name": _DOCKER, "env": ["DOCKER_BUILDKIT=1"], "dir": _folder(step), "args": arguments}]
         steps += [{"name": _DOCKER, "args": ["push", name]}] if name != target else []
     return {"steps": steps, "images": [target], **_SETTINGS}
 

@@ -1,8 +1,8 @@
 """`python -m tests.bench.own_machines`: machines that are reached by SSH. An image sent to two, and `up` on them.
 
 The machines are containers on this engine, each with an engine and an sshd of its own. An image goes to two empty ones
-at once, against `docker save | ssh docker load`; then `up` on two that have it, against `up` on this machine; then
-with one more requirement.
+at once, and then one with one more requirement, against `docker save | ssh docker load`; then `up` on two that have it,
+against `up` on this machine; then with one more requirement.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ import yaml
 
 from hvdcloud import engine
 from hvdcloud.config.ssh import SshHostConfig
-from hvdcloud.image.publish.over_ssh import SILENCE_SECONDS
 from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.hosts import Hosts
 from hvdcloud.units import counted
@@ -39,11 +38,8 @@ FEWEST_IMAGE_RUNS, FEWEST_UP_RUNS = 3, 5
 NAMES = ("gpu1", "gpu2")
 PLACES = ("local", "ssh")
 REQUIREMENTS, ADDED = "scikit-learn\n", "tqdm\n"
-WAYS = {
-    "floor_one": "`docker save` \\| `ssh docker load`, one machine",
-    "floor_two": "the same to both, side by side",
-    "sent_two": "hvdcloud to both",
-}
+WAYS = {"by_hand": "`docker save` \\| `ssh docker load`", "hvdcloud": "hvdcloud"}
+PARTS = {"first": "to machines that have no image", "changed": "after one more requirement"}
 
 
 class Cluster:
@@ -97,7 +93,8 @@ def main() -> None:
         folder = Path(tempfile.mkdtemp(prefix="hvd-"))
         stack.callback(shutil.rmtree, folder)
         (folder / "user").mkdir()
-        here = stack.enter_context(contextlib.closing(engine.connect(timeout=SILENCE_SECONDS)))
+        here = stack.enter_context(contextlib.closing(engine.connect(timeout=images.SILENCE_SECONDS)))
+        os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         environment = {"HVDCLOUD_STATE_DIR": str(folder / "state")}
         local = Cluster(folder, "local", environment)
         image = local.build()
@@ -105,7 +102,10 @@ def main() -> None:
         # For connections of this process.
         os.environ["PATH"] = hosts.path
         if "image" in parts:
-            document |= sendings(here, hosts, image, runs["image"])
+            local.requires(REQUIREMENTS + ADDED)
+            images_of = {"first": image, "changed": local.build()}
+            local.requires(REQUIREMENTS)
+            document |= sendings(here, hosts, images_of, folder / "cache" / "hvdcloud", runs["image"])
         if "up" in parts:
             ssh = Cluster(folder, "ssh", {**environment, "PATH": hosts.path})
             document |= rounds({"local": local, "ssh": ssh}, runs["up"])
@@ -117,38 +117,40 @@ def main() -> None:
 # --- an image --------------------------------------------------------------------------------------------------------
 
 
-def sendings(here: Any, hosts: SshHosts, image: str, runs: int) -> dict[str, Any]:
-    """Seconds until machines without any image have this one, in each way; the order turns from round to round."""
-    ways: dict[str, Callable[[], object]] = {
-        "floor_one": lambda: saved_and_loaded(image, NAMES[:1]),
-        "floor_two": lambda: saved_and_loaded(image, NAMES),
-        "sent_two": lambda: sent(image, NAMES),
-    }
-    found: dict[str, list[float]] = {f"{way}_seconds": [] for way in ways}
-    names = [*ways]
+def sendings(here: Any, hosts: SshHosts, images_of: Mapping[str, str], cache: Path, runs: int) -> dict[str, Any]:
+    """Seconds until both machines have an image, in each way; the order turns from round to round.
+
+    Args:
+        images_of: what is sent in each part; for the second, the machines have the first one's.
+        cache: where the registry of this machine keeps layers; as empty as the machines are before the first.
+    """
+    ways: dict[str, Callable[[str], object]] = {"by_hand": saved_and_loaded, "hvdcloud": sent}
+    found: dict[str, list[float]] = {f"{part}_{way}_seconds": [] for part in PARTS for way in WAYS}
     for number in range(runs):
-        for way in names[number % len(names) :] + names[: number % len(names)]:
+        for way in WAYS if number % 2 else reversed(WAYS):
             empty(hosts)
-            began = time.monotonic()
-            ways[way]()
-            found[f"{way}_seconds"].append(time.monotonic() - began)
-            say(f"image, round {number + 1}/{runs}: {way}: {found[f'{way}_seconds'][-1]:.1f} s")
-            for host in hosts.hosts[: 1 if way == "floor_one" else 2]:
-                assert image in host.docker("images", "--format", "{{.Repository}}:{{.Tag}}")
-    return {**found, "image_bytes": here.api.inspect_image(image)["Size"]}
+            shutil.rmtree(cache, ignore_errors=True)
+            for part, image in images_of.items():
+                began = time.monotonic()
+                ways[way](image)
+                found[f"{part}_{way}_seconds"].append(time.monotonic() - began)
+                say(f"image, round {number + 1}/{runs}: {part}, {way}: {found[f'{part}_{way}_seconds'][-1]:.1f} s")
+                for host in hosts.hosts:
+                    assert image in host.docker("images", "--format", "{{.Repository}}:{{.Tag}}")
+    return {**found, "image_bytes": here.api.inspect_image(images_of["first"])["Size"]}
 
 
-def saved_and_loaded(image: str, names: Sequence[str]) -> None:
-    """As a user does it by hand, one command for each machine, all at once."""
-    started = [subprocess.Popen(["sh", "-c", f"docker save {image} | ssh {name} docker load"]) for name in names]
+def saved_and_loaded(image: str) -> None:
+    """As a user does it by hand, one command for each machine, both at once."""
+    started = [subprocess.Popen(["sh", "-c", f"docker save {image} | ssh {name} docker load"]) for name in NAMES]
     for process in started:
-        assert process.wait(timeout=SILENCE_SECONDS) == 0
+        assert process.wait(timeout=images.SILENCE_SECONDS) == 0
 
 
-def sent(image: str, names: Sequence[str]) -> None:
+def sent(image: str) -> None:
     """As `up` does it: the logins count."""
-    with contextlib.closing(Hosts([SshHostConfig(host=name) for name in names])) as machines:
-        images.bring(image, machines, machines.all, owner="bench", on_progress=lambda _: None)
+    with contextlib.closing(Hosts([SshHostConfig(host=name) for name in NAMES])) as machines:
+        images.bring(image, machines, machines.all, on_progress=lambda _: None)
 
 
 def empty(hosts: SshHosts) -> None:
@@ -211,7 +213,7 @@ def received(host: SshHost) -> int:
 def tables(document: Mapping[str, Any]) -> str:
     """Markdown; of the parts that were measured."""
     lines = ["# Machines that are reached by SSH", ""]
-    if "sent_two_seconds" in document:
+    if "first_hvdcloud_seconds" in document:
         lines += image_table(document)
     if "ssh_seconds" in document:
         lines += up_table(document)
@@ -220,19 +222,18 @@ def tables(document: Mapping[str, Any]) -> str:
 
 def image_table(document: Mapping[str, Any]) -> list[str]:
     """How long an image takes."""
-    times = {way: document[f"{way}_seconds"] for way in WAYS}
-    median = {way: statistics.median(values) for way, values in times.items()}
+    times = {(part, way): document[f"{part}_{way}_seconds"] for part in PARTS for way in WAYS}
+    median = {key: statistics.median(values) for key, values in times.items()}
     return [
-        f"An image of {document['image_bytes'] / 1e9:.2f} GB to machines that have none; "
-        f"{counted(len(times['sent_two']), 'round')}, medians. They and this machine share the same processors.",
+        f"An image of {document['image_bytes'] / 1e9:.2f} GB to two machines at once; "
+        f"{counted(len(times['first', 'hvdcloud']), 'round')}, medians. All share the same processors.",
         "",
-        "| | seconds | range | of one by hand | of both by hand |",
-        "| --- | ---: | ---: | ---: | ---: |",
+        "| | | seconds | range | of by hand |",
+        "| --- | --- | ---: | ---: | ---: |",
         *(
-            f"| {WAYS[way]} | {median[way]:.1f} | {min(times[way]):.1f} to {max(times[way]):.1f} "
-            f"| {median[way] / median['floor_one']:.2f} "
-            f"| {median[way] / median['floor_two']:.2f} |"
-            for way in WAYS
+            f"| {PARTS[part]} | {WAYS[way]} | {median[part, way]:.1f} | {min(values):.1f} to {max(values):.1f} "
+            f"| {median[part, way] / median[part, 'by_hand']:.2f} |"
+            for (part, way), values in times.items()
         ),
         "",
     ]

@@ -24,7 +24,6 @@ import psutil
 
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.image.build.builder import build
-from hvdcloud.image.engine_stream import ignore
 from tests.bench.images.__main__ import interrupted, stored
 from tests.bench.measure import Sample, output, run
 from tests.bench.publish import ends_in_words, publish, say
@@ -135,7 +134,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="folder for zstd.json and zstd.md")
     parser.add_argument("--image", help="of this machine's engine; default: torch/cpu's base image")
     options = parser.parse_args()
-    image = options.image or build(ImageConfig(requirements=None), project_dir=HERE, progress=ignore).reference
+    image = options.image or build(ImageConfig(requirements=None), project_dir=HERE).reference
     signal.signal(signal.SIGTERM, interrupted)
     load = os.getloadavg()[0]
     with ends_in_words(), ExitStack() as stack:

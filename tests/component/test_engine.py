@@ -229,23 +229,29 @@ def test_a_contexts_tls_files_are_used(tmp_path: Path, monkeypatch: pytest.Monke
         with server.wrap_socket(socket.create_server(("127.0.0.1", 0)), server_side=True) as listening:
             made = f"host=tcp://127.0.0.1:{listening.getsockname()[1]},ca={pem['cert']}{more}"
             make = ["docker", "context", "create", name, "--docker", made]
-            subprocess.run(make, check=True, capture_output=True, env={**os.environ, "DOCKER_CONTEXT": ""})
-            answering = threading.Thread(target=_answer_version, args=(listening,), daemon=True)
+            without = {key: value for key, value in os.environ.items() if key != "DOCKER_CONTEXT"}
+            subprocess.run(make, check=True, capture_output=True, env=without)
+            enough = threading.Event()
+            answering = threading.Thread(target=_answer_version, args=(listening, enough), daemon=True)
             answering.start()
             if name == "lab":
                 assert engine.connect(timeout=10).api.api_version == "1.41"
             else:
                 with pytest.raises(HvdcloudError):
                     engine.connect(timeout=10)
+            enough.set()
             answering.join(10)
 
 
-def _answer_version(listening: ssl.SSLSocket) -> None:
-    with contextlib.suppress(OSError):
-        connection, _ = listening.accept()
-        with connection:
-            connection.recv(65536)
-            connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 21\r\n\r\n{"ApiVersion":"1.41"}')
+def _answer_version(listening: ssl.SSLSocket, enough: threading.Event) -> None:
+    """To the docker command as well, of which some versions ask before they say what a context is."""
+    listening.settimeout(0.1)
+    while not enough.is_set():
+        with contextlib.suppress(OSError):
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 21\r\n\r\n{"ApiVersion":"1.41"}')
 
 
 # --- an engine that is too slow ---------------------------------------------------------------------------------------

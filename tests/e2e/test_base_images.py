@@ -15,7 +15,7 @@ from docker.errors import ImageNotFound
 
 from hvdcloud.engine import keeps_files
 from hvdcloud.errors import ImageError
-from hvdcloud.image.build.builder import carry_out
+from hvdcloud.image.build.builder import Options, carry_out
 from hvdcloud.image.engine_stream import BuildEvent, inspected
 from hvdcloud.image.plan import base_images, custom_base
 from hvdcloud.image.plan.steps import ImagePlan
@@ -92,12 +92,11 @@ def build(engine: Any, base_image: str) -> tuple[str, dict[str, str], list[Build
     )
     events: list[BuildEvent] = []
     plan = ImagePlan(reference=step.reference, digest="x", row=ROWS[0], steps=(step,))
-    carry_out(engine.api, plan, progress=events.append)
+    carry_out(engine.api, plan, Options(progress=events.append))
     seen = engine.containers.run(step.reference, ["-c", "cat /seen"], entrypoint="sh", remove=True)
     return seen.decode().strip(), engine.images.get(step.reference).labels, events
 
 
-@pytest.mark.usefixtures("builder")
 def test_a_tag_that_was_moved_at_the_registry_changes_no_image(engine: Any, published: Published) -> None:
     ours = published.publish("ours")
     theirs = published.publish("theirs")
@@ -110,7 +109,6 @@ def test_a_tag_that_was_moved_at_the_registry_changes_no_image(engine: Any, publ
     assert build(engine, f"{published.name}@{ours}")[0] == "ours"
 
 
-@pytest.mark.usefixtures("builder")
 def test_what_was_made_on_this_machine_takes_its_place_and_the_labels_say_so(engine: Any, published: Published) -> None:
     if keeps_files(engine.info()):
         pytest.skip("an engine with containerd's store has a digest of everything: the label says it, see below")

@@ -39,7 +39,9 @@ try:
         for step in build["steps"] + [{{"args": ["push", name]}} for name in build["images"]]:
             words = [word.replace("$$", "$") for word in step["args"]]
             print("step", *words[:1], flush=True)
-            subprocess.run(["docker", *words], cwd=os.path.join(work, step.get("dir", "")), check=True)
+            environment = {{**os.environ, **dict(each.split("=") for each in step.get("env", []))}}
+            folder = os.path.join(work, step.get("dir", ""))
+            subprocess.run(["docker", *words], cwd=folder, env=environment, check=True)
 except KeyboardInterrupt:
     sys.exit("Cancelled")
 except subprocess.CalledProcessError as error:
@@ -74,11 +76,8 @@ def pushed(registry: str, tmp_path_factory: pytest.TempPathFactory, engine: Any)
 
 
 @pytest.fixture
-def project(
-    registry: str, pushed: None, buildkit: None, tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[str], Project]]:
+def project(registry: str, pushed: None, tmp_path: Path, engine: Any) -> Iterator[Callable[[str], Project]]:
     """Makes a project with these requirements; what the stand-in leaves on the engine is removed."""
-    monkeypatch.setenv("DOCKER_BUILDKIT", "1")
     yield lambda requirements: make(registry, tmp_path, requirements)
     for image in engine.images.list():
         if any(tag.startswith(f"{registry}/hvdcloud/remote:") for tag in image.tags):

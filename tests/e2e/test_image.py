@@ -20,8 +20,8 @@ from docker.errors import ImageNotFound
 
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
-from hvdcloud.image.build.builder import BuildResult, build, find_plan
-from hvdcloud.image.engine_stream import BuildEvent, ignore
+from hvdcloud.image.build.builder import BuildResult, Options, build, find_plan
+from hvdcloud.image.engine_stream import BuildEvent
 from hvdcloud.image.plan.sources import find_sources
 from hvdcloud.image.plan.versions import GLIBC_VERSION, PYTHON_VERSION
 from hvdcloud.image.plan.wheels import tags_of
@@ -41,13 +41,13 @@ def small(tmp_path: Path, engine: Any, image: str) -> Iterator[Build]:
     """Builds an image with the requirements given; it is removed after the test."""
     built: list[str] = []
 
-    def call(requirements: str | bytes, *, config: dict[str, Any] | None = None, **options: Any) -> BuildResult:
+    def call(requirements: str | bytes, *, config: dict[str, Any] | None = None) -> BuildResult:
         content = requirements.encode() if isinstance(requirements, str) else requirements
         (tmp_path / "requirements.txt").write_bytes(content)
         image_config = ImageConfig(**(config or {}))
         # Before the build, so that what a failed one leaves is removed too.
         built.append(find_plan(image_config, project_dir=tmp_path).reference)
-        return build(image_config, project_dir=tmp_path, **{"progress": ignore, **options})
+        return build(image_config, project_dir=tmp_path)
 
     yield call
     for reference in set(built):
@@ -70,8 +70,8 @@ def layers(engine: Any, reference: str) -> list[str]:
 def test_an_image_that_is_there_is_not_built_again(image: str, tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("scikit-learn\n")
     events: list[BuildEvent] = []
-    again = build(ImageConfig(), project_dir=tmp_path, progress=events.append)
-    assert (again.reference, again.cached, again.steps, events) == (image, True, 0, [])
+    again = build(ImageConfig(), project_dir=tmp_path, options=Options(progress=events.append))
+    assert (again.reference, again.cached, events) == (image, True, [])
 
 
 LAUNCHER = 'printf "#!/bin/sh\\n{}\\n" > /usr/local/bin/horovodrun && chmod +x /usr/local/bin/horovodrun'
@@ -120,9 +120,7 @@ def test_the_node_program_has_a_python_of_its_own(image: str, engine: Any) -> No
     assert inside(engine, image, "python", "-c", finder) == "None"
 
 
-def test_changed_requirements_change_one_layer_and_no_other(
-    builder: str, engine: Any, image: str, small: Build
-) -> None:
+def test_changed_requirements_change_one_layer_and_no_other(engine: Any, image: str, small: Build) -> None:
     first, second = small("idna==3.10\n"), small("idna==3.11\n")
     ours, theirs = layers(engine, first.reference), layers(engine, second.reference)
     assert ours[:-1] == theirs[:-1] == layers(engine, image)[:-1]
@@ -178,7 +176,7 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def test_pip_reads_what_a_requirements_file_may_hold_in_the_projects_folder(
-    builder: str, engine: Any, small: Build, repositories: str, tmp_path: Path
+    engine: Any, small: Build, repositories: str, tmp_path: Path
 ) -> None:
     hosts = repositories.partition("@")[2].partition(":")[0]
     write(
@@ -213,7 +211,7 @@ def test_pip_reads_what_a_requirements_file_may_hold_in_the_projects_folder(
     assert found_in(engine, built.reference, "hvdcloud-secret", "two of a repository") == {"two of a repository"}
 
 
-def test_hashes_hold_beside_what_the_image_has(builder: str, engine: Any, small: Build) -> None:
+def test_hashes_hold_beside_what_the_image_has(engine: Any, small: Build) -> None:
     digest = "sha256:946d195a0d259cbba61165e88e65941f16e9b36ea6ddb97f00452bae8b1287d3"
     built = small(f"--require-hashes\nidna==3.10 \\\n  --hash={digest}\n")
     assert inside(engine, built.reference, "python", "-c", "import idna; print(idna.__version__)") == "3.10"
@@ -230,7 +228,7 @@ def test_an_editable_package_that_is_compiled_is_refused_with_what_to_write(smal
         small("-e .\n")
 
 
-def test_a_requirement_that_does_not_exist_fails_with_pips_own_lines(builder: str, small: Build) -> None:
+def test_a_requirement_that_does_not_exist_fails_with_pips_own_lines(small: Build) -> None:
     with pytest.raises(ImageError) as raised:
         small("hvdcloud-no-such-package==9.9\n")
     assert raised.value.code == ExitCode.IMAGE
@@ -253,7 +251,7 @@ def test_local_wheels_are_chosen_by_the_tags_of_the_images_own_python(image: str
 
 
 def test_local_wheels_and_the_ca_bundle_serve_the_build_and_stay_outside(
-    builder: str, engine: Any, image: str, small: Build, tmp_path: Path
+    engine: Any, image: str, small: Build, tmp_path: Path
 ) -> None:
     import certifi
 
@@ -297,7 +295,7 @@ def test_two_builds_of_one_image_at_once_both_get_it(small: Build) -> None:
 
 
 @pytest.mark.engine(alone=True)  # Another build has such images on its way.
-def test_a_build_leaves_no_image_without_a_name(builder: str, engine: Any, small: Build) -> None:
+def test_a_build_leaves_no_image_without_a_name(engine: Any, small: Build) -> None:
     before = {found.id for found in engine.images.list(filters={"dangling": True})}
     small("idna==3.8\n")
     assert {found.id for found in engine.images.list(filters={"dangling": True})} - before == set()

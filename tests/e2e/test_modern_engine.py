@@ -9,14 +9,10 @@ from typing import Any
 
 import pytest
 import requests
-from docker import APIClient
 
 from hvdcloud import engine as engines
-from hvdcloud.errors import ImageError
-from hvdcloud.image.build.buildkit import find_builder
-from hvdcloud.image.build.classic import ClassicBuilder
-from hvdcloud.image.engine_stream import ignore, inspected
-from hvdcloud.image.publish.over_ssh import send_image
+from hvdcloud.image.build import buildkit
+from hvdcloud.image.engine_stream import ignore
 from hvdcloud.image.publish.push import push
 from tests.standins.registry import running_registry
 from tests.support.modern_engine import ModernEngine, modern_engine
@@ -50,17 +46,12 @@ def api(modern: ModernEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield client.api
 
 
-def client_of(modern: ModernEngine) -> Any:
-    """Not all of docker-py's methods have types."""
-    return APIClient(base_url=modern.engine.docker_host, timeout=300)
-
-
 def built(api: Any, content: str, *, zstd: bool) -> str:
     """The reference of a new image whose layer no other content has."""
-    builder = find_builder(api, zstd=zstd)
-    assert builder is not None
+    builder = buildkit.find(api)
+    assert builder.packs_zstd(api)
     step = small(dockerfile=DOCKERFILE.format(content), reference=f"{NAME}:{content}")
-    builder.build(step, progress=ignore)
+    builder.build(step, zstd=zstd, progress=ignore)
     return step.reference
 
 
@@ -77,35 +68,3 @@ def test_layers_are_pushed_as_they_were_packed_for_the_nodes(api: Any, registry:
     assert packings(registry, built(api, "for-new", zstd=True)) == {"zstd"}
     # What the engine has is not packed again.
     assert packings(registry, built(api, "for-all", zstd=True)) == {"gzip"}
-
-
-def test_an_older_engine_is_not_sent_what_it_cannot_unpack(api: Any, engine: Any) -> None:
-    if int(engine.version()["Version"].partition(".")[0]) >= 23:
-        pytest.skip("this machine's engine unpacks zstd")
-    older = built(api, "gzip", zstd=False)
-    assert send_image(older, source=api, targets={"gpu1": engine.api})["gpu1"].layers == 1
-    engine.images.remove(older)
-    reference = built(api, "zstd", zstd=True)
-    with pytest.raises(ImageError, match=rf"{reference}, .* packed with zstd, which Docker .* on gpu1 does not unpack"):
-        send_image(reference, source=api, targets={"gpu1": engine.api})
-    assert inspected(engine.api, reference) is None
-
-
-def test_an_engine_with_the_older_store_unpacks_zstd(api: Any, modern: ModernEngine) -> None:
-    reference = built(api, "zstd-sent", zstd=True)
-    with (
-        modern_engine(which=1, containerd_store=False) as other,
-        contextlib.closing(client_of(other)) as target,
-    ):
-        assert send_image(reference, source=api, targets={"gpu1": target})["gpu1"].layers == 1
-        assert target.inspect_image(reference)["RootFS"] == api.inspect_image(reference)["RootFS"]
-
-
-def test_the_classic_builder_leaves_no_image_without_a_name(api: Any) -> None:
-    dockerfile = "FROM scratch AS thrown-away\nCOPY files/ /a/\nFROM scratch\nCOPY --from=thrown-away /a /b\n"
-    before = set(api.images(quiet=True))
-    step = small(dockerfile=dockerfile, reference=f"{NAME}:classic", throw_away="thrown-away")
-    made = ClassicBuilder(api).build(step, progress=ignore)
-    assert set(api.images(quiet=True)) - before == {made}
-    api.remove_image(step.reference)
-    assert set(api.images(quiet=True, all=True)) == before

@@ -17,7 +17,7 @@ from docker.errors import APIError, ImageNotFound
 
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
-from hvdcloud.image.build.builder import BuildResult, build, find_plan
+from hvdcloud.image.build.builder import BuildResult, Options, build, find_plan
 from hvdcloud.image.engine_stream import BuildEvent, ignore
 from hvdcloud.image.plan import custom_base
 from hvdcloud.image.plan.steps import ImagePlan, plan_image
@@ -114,7 +114,7 @@ def make(engine: Any) -> Iterator[Make]:
 @pytest.fixture(scope="module")
 def theirs(make: Make, engine: Any, image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An image that has Python, torch and Horovod, and knows nothing of nodes."""
-    ours = build(ImageConfig(requirements=None), project_dir=tmp_path_factory.mktemp("ours"), progress=ignore)
+    ours = build(ImageConfig(requirements=None), project_dir=tmp_path_factory.mktemp("ours"))
     return make(ours.reference, THEIRS, tag="theirs", keep=True)
 
 
@@ -151,7 +151,7 @@ def build_in(
     ours = plan_image(ImageConfig(requirements=image_config.requirements), project_dir=folder)
     remover.extend({step.reference for step in plan.steps} - {step.reference for step in ours.steps})
     remover.append(plan.reference)
-    return build(image_config, project_dir=folder, progress=progress)
+    return build(image_config, project_dir=folder, options=Options(progress=progress))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +300,7 @@ def test_what_the_configuration_wants_of_it_has_to_be_there(
 def test_an_image_that_is_nowhere_is_named_with_its_key(tmp_path: Path, engine: Any) -> None:
     name = "127.0.0.1:1/nothing:1"
     with pytest.raises(ImageError) as raised:
-        build(ImageConfig(base=name, requirements=None), project_dir=tmp_path, progress=ignore)
+        build(ImageConfig(base=name, requirements=None), project_dir=tmp_path)
     assert raised.value.message.startswith(f"image.base: {name} is not in the engine and can't be pulled: ")
     assert raised.value.code == ExitCode.IMAGE
     assert "docker login 127.0.0.1:1" in raised.value.hint
@@ -350,10 +350,10 @@ def builds_once(folder: Path, remover: list[str], reference: str, image_id: str)
     """A file that it does not copy is sent, and makes no other image; one that it copies does."""
     config = ImageConfig(dockerfile="Dockerfile")
     events: list[BuildEvent] = []
-    again = build(config, project_dir=folder, progress=events.append)
+    again = build(config, project_dir=folder, options=Options(progress=events.append))
     assert (again.reference, again.image_id, again.cached, events) == (reference, image_id, True, [])
     (folder / "train.py").write_text("print()")
-    edited = build(config, project_dir=folder, progress=ignore)
+    edited = build(config, project_dir=folder)
     assert (edited.reference, edited.image_id) == (reference, image_id)
     (folder / "mine.txt").write_text("other")
     changed = find_plan(config, project_dir=folder)
@@ -395,7 +395,9 @@ def test_a_dockerfile_that_breaks_the_node_says_so(built: Build, tmp_path: Path,
 
 def test_a_dockerfile_whose_own_step_fails_is_named_with_its_last_lines(built: Build, tmp_path: Path) -> None:
     dockerfile(tmp_path, "RUN echo no luck >&2; exit 7")
-    with pytest.raises(ImageError, match=r"image\.dockerfile Dockerfile was not built: at step 3/3") as raised:
+    with pytest.raises(
+        ImageError, match=r"image\.dockerfile Dockerfile was not built: \[.*2/2\] RUN echo no luck"
+    ) as raised:
         built(dockerfile="Dockerfile")
     assert "no luck" in raised.value.details
 

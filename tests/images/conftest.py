@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.config.model import ImageConfig
-from hvdcloud.image.build.builder import build
+from hvdcloud.image.build.builder import Options, build
 from hvdcloud.image.engine_stream import BuildEvent
 from hvdcloud.image.plan.versions import Row
 from tests.images.donors import compiled_with, donor_for
@@ -34,7 +34,7 @@ def built(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Build:
                 if row.donor:
                     donor = donor_for(engine, wanted=row.donor, cuda=row.cuda).reference
                     stack.enter_context(compiled_with(row, donor))
-                references[row.label] = build(config, project_dir=project, progress=_show).reference
+                references[row.label] = build(config, project_dir=project, options=Options(progress=_show)).reference
         return references[row.label]
 
     return call

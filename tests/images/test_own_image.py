@@ -41,7 +41,7 @@ def node(engine: Any, built: Build, tmp_path_factory: pytest.TempPathFactory) ->
     engine.images.build(fileobj=io.BytesIO(dockerfile), tag=NAME, rm=True, forcerm=True)
     config = ImageConfig(base=NAME, requirements=None)
     steps = plan_image(config, project_dir=folder, base=custom_base.find(engine.api, NAME)).steps
-    reference = build(config, project_dir=folder, progress=lambda _: None).reference
+    reference = build(config, project_dir=folder).reference
     yield reference
     for name in dict.fromkeys([reference, *(step.reference for step in reversed(steps)), NAME]):
         engine.images.remove(name, force=True)

@@ -10,9 +10,7 @@ import pytest
 
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ImageError
-from hvdcloud.image.build.builder import build
-from hvdcloud.image.build.classic import ClassicBuilder
-from hvdcloud.image.engine_stream import ignore
+from hvdcloud.image.build.builder import build, carry_out
 from hvdcloud.image.plan import versions
 from hvdcloud.image.plan.context import dockerfiles
 from hvdcloud.image.plan.steps import plan_image
@@ -49,7 +47,7 @@ def project(tmp_path: Path) -> Project:
     def call(row: Row, *requirements: str) -> str:
         (tmp_path / "requirements.txt").write_text("".join(f"{line}\n" for line in requirements))
         config = ImageConfig.model_validate({"framework": row.framework, "version": row.version, "device": row.device})
-        return build(config, project_dir=tmp_path, progress=ignore).reference
+        return build(config, project_dir=tmp_path).reference
 
     return call
 
@@ -63,10 +61,9 @@ def builder(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Build:
         wanted = {"framework": row.framework, "device": row.device, "version": row.version}
         config = ImageConfig.model_validate({**wanted, "requirements": None})
         with compiled_with(row, donor):
-            step = plan_image(config, project_dir=tmp_path_factory.mktemp(row.label)).steps[0]
-        if not engine.images.list(step.reference):
-            ClassicBuilder(engine.api).build(step, progress=ignore)
-        return step.reference
+            plan = plan_image(config, project_dir=tmp_path_factory.mktemp(row.label))
+        carry_out(engine.api, plan.until(plan.steps[0]))
+        return plan.steps[0].reference
 
     return call
 

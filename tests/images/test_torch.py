@@ -11,7 +11,7 @@ import pytest
 
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ImageError
-from hvdcloud.image.build.builder import build
+from hvdcloud.image.build.builder import Options, build
 from hvdcloud.image.engine_stream import BuildEvent
 from hvdcloud.image.plan import versions
 from tests.images import fatbinary
@@ -127,5 +127,5 @@ def test_a_donor_newer_than_torchs_cuda_is_refused(row: versions.Row, engine: An
 
     config = ImageConfig(device="cuda", version=row.version, requirements=None)
     with compiled_with(row, newer[0].reference), pytest.raises(ImageError):
-        build(config, project_dir=tmp_path, progress=keep)
+        build(config, project_dir=tmp_path, options=Options(progress=keep))
     assert any("Horovod would need a newer driver than torch" in line for line in output), output[-20:]

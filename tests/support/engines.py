@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.image.publish.layer_archive import same_image
+from hvdcloud.providers.ssh.images import same_image
 from tests.support.harness import until
 
 

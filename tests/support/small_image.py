@@ -14,8 +14,9 @@ FROM debian:bookworm-slim AS thrown-away
 COPY secret /opt/secret
 RUN mkdir /opt/made && echo made > /opt/made/here && chmod 640 /opt/made/here && chown 7:8 /opt/made/here
 FROM debian:bookworm-slim
-RUN apt-get update -q -o Acquire::Retries=3 \\
-    && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends less \\
+RUN --mount=type=cache,target=/mnt,id=hvdcloud-apt,sharing=private \\
+    apt-get update -q -o Acquire::Retries=3 \\
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y -q -o Dir::Cache::Archives=/mnt --no-install-recommends less \\
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /var/cache/ldconfig/aux-cache
 ARG WORD
 COPY --from=thrown-away /opt/made /opt/made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ import pytest
 
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ImageError
-from hvdcloud.image.build.builder import carry_out
-from hvdcloud.image.engine_stream import BuildEvent, ignore
+from hvdcloud.image.build import buildkit
+from hvdcloud.image.build.builder import Options, carry_out
+from hvdcloud.image.engine_stream import BuildEvent, Progress, ignore
 from hvdcloud.image.plan import custom_base
 from hvdcloud.image.plan.context import Context, Entry
 from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
@@ -28,20 +29,20 @@ class Engine:
     Args:
         arch: its own processor.
         makes: the architecture of what it builds; "": the one that it is asked for.
-        error: what a build ends with.
         images: name → architecture.
     """
 
-    def __init__(
-        self, arch: str = "arm64", *, makes: str = "", error: str = "", images: Mapping[str, str] | None = None
-    ) -> None:
-        self.arch, self.makes, self.error = arch, makes, error
+    def __init__(self, arch: str = "arm64", *, makes: str = "", images: Mapping[str, str] | None = None) -> None:
+        self.arch, self.makes = arch, makes
         self.images = dict(images or {})
-        self.asked: list[str | None] = []
+        self.asked: list[str] = []
         self.pulled: list[str | None] = []
 
     def version(self) -> dict[str, Any]:
         return {"Arch": self.arch, "Version": "28.0"}
+
+    def packs_zstd(self, _api: Any) -> bool:
+        return False
 
     def inspect_image(self, name: str) -> dict[str, Any]:
         from docker.errors import ImageNotFound
@@ -50,13 +51,10 @@ class Engine:
             raise ImageNotFound(name)
         return {"Id": f"sha256:{name}-{self.images[name]}", "Architecture": self.images[name], "Config": {}}
 
-    def build(self, *, tag: str, platform: str | None, **_: Any) -> Iterator[dict[str, Any]]:
-        self.asked.append(platform)
-        if self.error:
-            yield {"error": self.error}
-            return
-        self.images[tag] = self.makes or (platform or f"linux/{self.arch}").removeprefix("linux/")
-        yield {"aux": {"ID": "sha256:1"}}
+    def build(self, step: Step, *, architecture: str, zstd: bool, progress: Progress) -> None:
+        self.asked.append(architecture)
+        progress(BuildEvent(kind="step", text="[1/1] FROM scratch", step=1))
+        self.images[step.reference] = self.makes or architecture or self.arch
 
     def tag(self, name: str, repository: str, tag: str) -> None:
         self.images[f"{repository}:{tag}"] = self.images[name]
@@ -68,8 +66,8 @@ class Engine:
 
 
 @pytest.fixture(autouse=True)
-def classic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HVDCLOUD_BUILDER", "classic")
+def builds_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buildkit, "find", lambda engine: engine)
 
 
 def plan(*, architecture: str = "amd64") -> ImagePlan:
@@ -90,41 +88,34 @@ def test_an_image_for_vms_is_planned_for_amd64_and_another_one_for_this_machine(
 
 def test_an_engine_of_another_processor_is_asked_for_the_nodes_and_says_at_once_what_that_takes() -> None:
     engine, events = Engine(), list[BuildEvent]()
-    carry_out(engine, plan(), progress=events.append)
-    assert engine.asked == ["linux/amd64"]
+    carry_out(engine, plan(), Options(progress=events.append))
+    assert engine.asked == ["amd64"]
     assert engine.images["hvdcloud/project:1"] == "amd64"
     assert [event.text for event in events if event.kind == "warning"] == [NOTICE]
     kinds = [event.kind for event in events]
-    assert kinds.index("warning") < (kinds.index("step") if "step" in kinds else len(kinds))
+    assert kinds.index("warning") < kinds.index("step")
 
 
 @pytest.mark.parametrize(("arch", "architecture"), [("amd64", "amd64"), ("arm64", "")], ids=["laptop", "local"])
 def test_where_nothing_is_emulated_nothing_is_said(arch: str, architecture: str) -> None:
     engine, events = Engine(arch), list[BuildEvent]()
-    carry_out(engine, plan(architecture=architecture), progress=events.append)
-    assert engine.asked == [f"linux/{architecture}" if architecture else None]
+    carry_out(engine, plan(architecture=architecture), Options(progress=events.append))
+    assert engine.asked == [architecture]
     assert not [event for event in events if event.kind == "warning"]
-
-
-def test_an_engine_that_cannot_emulate_leads_to_a_remote_build() -> None:
-    engine = Engine(error="exec /bin/sh: exec format error")
-    with pytest.raises(ImageError, match="this Docker engine cannot run amd64 programs") as refused:
-        carry_out(engine, plan(), progress=ignore)
-    assert refused.value.hint == "hvdcloud build --remote"
 
 
 def test_a_dockerfile_that_makes_an_image_for_another_processor_is_refused() -> None:
     with pytest.raises(ImageError) as refused:
-        carry_out(Engine("amd64", makes="arm64"), plan(), progress=ignore)
+        carry_out(Engine("amd64", makes="arm64"), plan())
     assert refused.value.message == "image.dockerfile Dockerfile makes an image for arm64, and the nodes are amd64"
     assert refused.value.hint == "take --platform out of Dockerfile"
 
 
 def test_what_the_engine_has_for_another_processor_is_built_again() -> None:
     engine = Engine(images={"hvdcloud/user:1": "arm64", "hvdcloud/project:1": "arm64"})
-    assert not carry_out(engine, plan(), progress=ignore).cached
+    assert not carry_out(engine, plan()).cached
     assert engine.images["hvdcloud/project:1"] == "amd64"
-    assert carry_out(engine, plan(), progress=ignore).cached
+    assert carry_out(engine, plan()).cached
 
 
 def test_a_base_image_for_another_processor_is_pulled_for_the_nodes() -> None:

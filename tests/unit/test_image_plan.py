@@ -12,7 +12,6 @@ import pytest
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import UsageError
-from hvdcloud.image import engine_stream
 from hvdcloud.image.plan import custom_base, requirements, versions
 from hvdcloud.image.plan.sources import Sources
 from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
@@ -129,18 +128,6 @@ def test_a_version_beside_a_base_is_refused_with_its_line(tmp_path: Path) -> Non
     with pytest.raises(UsageError) as raised:
         load_config(file)
     assert raised.value.message.startswith(f"{file}:3: image.version: image.base brings the framework")
-
-
-def test_what_a_build_refuses_is_the_error_itself() -> None:
-    tail = engine_stream.Tail(where="at step 9/9: RUN x")
-    tail.lines.extend(["noise", "hvdcloud: refused: it has no apt-get", "hvdcloud: next: set image.base"])
-    error = engine_stream.build_error("returned 3", image="image.base theirs:1", tail=tail, pip_hint="")
-    assert (error.message, error.hint) == ("image.base theirs:1 can't be a node: it has no apt-get", "set image.base")
-    # As BuildKit has it: each line behind its step and time.
-    tail.lines.clear()
-    tail.lines.extend(["#9 0.3 hvdcloud: refused: no Python", "#9 0.3 hvdcloud: next: install it"])
-    error = engine_stream.build_error("returned 3", image="x", tail=tail, pip_hint="")
-    assert (error.message, error.hint) == ("x can't be a node: no Python", "install it")
 
 
 # --- image.dockerfile -----------------------------------------------------------------------------------------------
@@ -271,4 +258,4 @@ def test_a_dockerfile_is_refused_before_a_base_is_looked_for(tmp_path: Path) -> 
     (tmp_path / "Dockerfile").write_text("FROM debian\n")
     config = ImageConfig(base="nowhere.invalid/image:1", dockerfile="Dockerfile", requirements=None)
     with pytest.raises(UsageError, match="does not begin with that image"):
-        build(config, project_dir=tmp_path, progress=engine_stream.ignore)
+        build(config, project_dir=tmp_path)

@@ -76,7 +76,7 @@ def test_every_variable_of_ours_is_described() -> None:
         for name in reading.findall(path.read_text(encoding="utf-8"))
     }
     # HVDCLOUD_NAME is a key's, read where the shell completes.
-    assert {"HVDCLOUD_STATE_DIR", "HVDCLOUD_BUILDER"} <= read <= {*file.ENV_NOT_CONFIG, "HVDCLOUD_NAME"}
+    assert {"HVDCLOUD_STATE_DIR", "HVDCLOUD_ADDRESS_URL"} <= read <= {*file.ENV_NOT_CONFIG, "HVDCLOUD_NAME"}
 
 
 def test_what_markdown_would_take_for_markup_stands_for_itself() -> None:

@@ -6,19 +6,15 @@ import contextlib
 import io
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hvdcloud.config.model import ImageConfig
 from hvdcloud.console import Console
-from hvdcloud.errors import ImageError
-from hvdcloud.image.build.buildkit_output import PlainLog
-from hvdcloud.image.engine_stream import BuildEvent, follow_build
-from hvdcloud.image.plan.steps import Step, plan_image
-from hvdcloud.image.stages import with_stages
+from hvdcloud.image.build.buildkit import _Log
+from hvdcloud.image.engine_stream import BuildEvent
 from hvdcloud.lifecycle.build import shown_on
 from hvdcloud.lifecycle.pull import _unfinished_bytes
 from hvdcloud.live_steps import LiveSteps, rows_on
@@ -26,6 +22,7 @@ from hvdcloud.remote.code import CodeFile, Sending
 from hvdcloud.steps import Steps
 from hvdcloud.storage.base import PARTIAL_SUFFIX
 from tests.golden import assert_golden
+from tests.support.build_steps import build_step
 from tests.support.screens import Clock, Screen
 from tests.support.terminal import COLOUR
 
@@ -39,43 +36,36 @@ def drawn_on(screen: Screen, clock: Clock) -> Iterator[LiveSteps]:
         yield steps
 
 
-def builder(folder: Path) -> Step:
-    """The image that Horovod is compiled for."""
-    step = plan_image(ImageConfig(requirements=None), project_dir=folder).steps[0]
-    return replace(step, arguments={**step.arguments, "FRAMEWORK_PACKAGE": "torch==2.13.0+cpu"})
-
-
-# The builder's stream, as the classic builder sends it: the seconds before an item, and the item's text.
+# What docker prints, each line after so many seconds.
 FIRST_BUILD: Sequence[tuple[float, str]] = [
-    (0.2, "Step 1/9 : FROM debian:bookworm-slim AS tools\n"),
-    (0.1, " ---> 0123456789ab\n"),
-    (0.0, "Step 2/9 : RUN apt-get update -q     && apt-get install -y g++\n"),
-    (21.0, "Setting up g++ (4:12.2.0-3) ...\n"),
-    (0.0, "Step 3/9 : COPY wheels/ /opt/wheels/\n"),
-    (0.3, 'Step 4/9 : RUN /opt/build/framework.sh "$FRAMEWORK_PACKAGE" "/opt/locks/$FRAMEWORK_LOCK"\n'),
-    (4.0, "Collecting torch==2.13.0+cpu\n"),
-    (44.0, "Step 5/9 : ARG FRAMEWORK\n"),
-    (0.1, "Step 6/9 : RUN set -eu;     site=$(echo /opt/venv/lib/python3.*/site-packages);     cp -rs\n"),
-    (133.0, "[ 43%] Building CXX object horovod/torch/CMakeFiles/pytorch.dir/mpi_ops_v2.cc.o with -O3\x1b[0m\n"),
+    (0.2, "#4 [tools 1/7] FROM docker.io/library/debian:bookworm-slim"),
+    (0.1, "#4 CACHED"),
+    (0.0, "#5 [tools 2/7] RUN --mount=type=cache,target=/mnt apt-get update -q     && apt-get install -y g++"),
+    (21.0, "#5 20.9 Setting up g++ (4:12.2.0-3) ..."),
+    (0.0, "#5 DONE 21.0s"),
+    (0.3, '#9 [framework 3/3] RUN /opt/build/framework.sh "$FRAMEWORK_PACKAGE" "/opt/locks/$FRAMEWORK_LOCK"'),
+    (4.0, "#9 4.001 Collecting torch==2.13.0+cpu"),
+    (44.0, "#9 DONE 48.0s"),
+    (
+        0.1,
+        "#14 [horovod 6/6] RUN --mount=type=cache,target=/mnt     : compile Horovod, once, about 4 minutes; set -eu",
+    ),
+    (133.0, "#14 132.9 [ 43%] Building CXX object horovod/torch/CMakeFiles/pytorch.dir/mpi_ops_v2.cc.o with -O3"),
 ]
 
 
-def show_build(steps: Steps, clock: Clock, step: Step, *, said: Sequence[tuple[float, str]] = FIRST_BUILD) -> None:
-    """Follows a build until its stream breaks off."""
-    tell = with_stages(step, shown_on(Console(err=io.StringIO()), steps))
-
-    def items() -> Iterator[dict[str, Any]]:
-        for wait, text in said:
-            clock.now += wait
-            yield {"stream": text}
-
+def show_build(steps: Steps, clock: Clock, said: Sequence[tuple[float, str]]) -> None:
+    tell = shown_on(Console(err=io.StringIO()), steps)
+    step = build_step()
     tell(BuildEvent(kind="image", text=step.what))
-    with pytest.raises(ImageError, match="without an image"):
-        follow_build(items(), image=step.what, pip_hint="", progress=tell)
+    log = _Log(step, tell)
+    for wait, line in said:
+        clock.now += wait
+        log.read(line)
 
 
-def first_build(steps: Steps, clock: Clock, folder: Path) -> None:
-    show_build(steps, clock, builder(folder))
+def first_build(steps: Steps, clock: Clock, _: Path) -> None:
+    show_build(steps, clock, FIRST_BUILD)
 
 
 def up(steps: Steps, clock: Clock, _: Path) -> None:
@@ -177,15 +167,14 @@ class Immediately:
 # --- done means done -------------------------------------------------------------------------------------------------
 
 
-def test_the_start_of_the_last_step_is_not_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_of_the_last_step_is_not_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, screen = Clock(), Screen(monkeypatch)
     with drawn_on(screen, clock) as steps:
-        last = [(1.0, "Step 1/1 : RUN set -eu;     site=x\n"), (200.0, "[100%] Built target pytorch\n")]
-        show_build(steps, clock, builder(tmp_path), said=last)
+        show_build(steps, clock, [(1.0, "#9 [last 1/1] RUN make"), (200.0, "#9 199.9 [100%] Built target pytorch")])
         steps.rows.refresh()
         assert "✓" not in screen.text
         assert "100 %" not in screen.text
-        assert "compiling Horovod, once, about 4 min" in screen.text
+        assert "[last 1/1] RUN make" in screen.text
         assert "3 min 20 s" in screen.text
         clock.now += 1.0
         before = screen.text
@@ -204,33 +193,29 @@ def test_what_counts_to_its_total_is_done_when_it_has_finished(monkeypatch: pyte
     assert screen.text.split() == ["✓", "doctor", "done"]
 
 
-def test_stages_that_run_side_by_side_have_a_line_each_with_its_own_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_instructions_that_run_side_by_side_have_a_line_each_with_their_own_output(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, screen = Clock(), Screen(monkeypatch)
     with drawn_on(screen, clock) as steps:
-        log = PlainLog(
-            image="digits",
-            pip_hint="",
-            progress=with_stages(builder(tmp_path), shown_on(Console(err=io.StringIO()), steps)),
-        )
+        log = _Log(build_step(), shown_on(Console(err=io.StringIO()), steps))
         log.read("#5 [tools 2/6] RUN apt-get update")
-        log.read("#6 [donor 1/1] COPY --from=donor /usr/local/cuda/ /usr/local/cuda/")
+        log.read("#6 [donor 1/1] COPY a b")
         clock.now += 5
         for line in ("#5 4.2 Setting up g++", "#6 4.5 copied 3 GB", "#5 4.3 Setting up make"):
             log.read(line)
         steps.rows.refresh()
         shown = [line.split() for line in screen.text.splitlines()]
         assert [" ".join(words[1:] if words[1] == "image" else words) for words in shown] == [
-            "image installing compilers 5 s",
+            "image [tools 2/6] RUN apt-get update 5 s",
             "Setting up make",
-            "image copying the CUDA toolkit 5 s",
+            "image [donor 1/1] COPY a b 5 s",
             "copied 3 GB",
         ]
         log.read("#5 DONE 5.0s")
         steps.rows.refresh()
-        assert screen.text.splitlines()[0].startswith("✓ image  installing compilers")
-        assert screen.text.splitlines()[1][1:].startswith(" image  copying the CUDA toolkit")
+        assert screen.text.splitlines()[0].startswith("✓ image  [tools 2/6] RUN apt-get update")
+        assert screen.text.splitlines()[1][1:].startswith(" image  [donor 1/1] COPY a b")
 
 
 # --- Ctrl-C ----------------------------------------------------------------------------------------------------------

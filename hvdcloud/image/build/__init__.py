@@ -1,1 +1,1 @@
-"""Building an image in a Docker engine, by BuildKit or by the classic builder."""
+"""Building an image in a Docker engine, by its BuildKit."""

@@ -17,6 +17,7 @@ from hvdcloud.image.plan import context, versions
 from hvdcloud.image.plan.sources import Sources
 from hvdcloud.image.plan.wheels import Wheel, local_wheels
 from hvdcloud.image.publish import registry
+from hvdcloud.image.publish.pull import pull
 
 BUILDER_DOCKERFILE = "own-builder.Dockerfile"
 DOCKERFILE = "own.Dockerfile"
@@ -123,7 +124,10 @@ def have(api: Any, reference: str, *, progress: Progress, architecture: str = ""
     found = find(api, reference)
     if found is None or other_architecture(api, reference, architecture):
         progress(BuildEvent(kind="image", text=f"{reference}, which is pulled"))
-        _pull(api, reference, progress=progress, architecture=architecture)
+        try:
+            pull(api, reference, progress=progress, architecture=architecture)
+        except ImageError as error:
+            raise _not_pulled(reference, error.message) from error
         found = find(api, reference)
     if other := other_architecture(api, reference, architecture):
         raise ImageError(
@@ -135,25 +139,6 @@ def have(api: Any, reference: str, *, progress: Progress, architecture: str = ""
             f"{reference} was pulled, but the engine does not have it", hint=f"docker pull {reference} shows why"
         )
     return found
-
-
-def _pull(api: Any, reference: str, *, progress: Progress, architecture: str) -> None:
-    from docker.errors import DockerException
-    from docker.utils import parse_repository_tag
-    from requests.exceptions import RequestException
-
-    repository, tag = parse_repository_tag(reference)
-    credentials = registry.auth_config(registry.host_of(reference))
-    try:
-        wanted = {"platform": f"linux/{architecture}"} if architecture else {}
-        items = api.pull(repository, tag=tag or "latest", stream=True, decode=True, auth_config=credentials, **wanted)
-        for item in items:
-            if "error" in item:
-                raise _not_pulled(reference, str(item["error"]))
-            if "id" in item:
-                progress(BuildEvent(kind="output", text=f"{item['id']}: {item.get('status', '')}"))
-    except (DockerException, RequestException) as error:
-        raise _not_pulled(reference, str(getattr(error, "explanation", None) or error)) from error
 
 
 def _not_pulled(reference: str, why: str) -> ImageError:

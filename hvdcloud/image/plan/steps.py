@@ -45,7 +45,6 @@ class Step:
         labels: of the image.
         pip_hint: what to do if it is pip that fails.
         needs: references of the images of earlier steps that it is built from.
-        throw_away: a stage whose image the classic builder leaves behind without a name; "": none.
         start_of: reference of the image whose ENTRYPOINT and CMD count, whatever the step's image has; "": its own do.
     """
 
@@ -58,7 +57,6 @@ class Step:
     labels: Mapping[str, str] = field(default_factory=dict)
     pip_hint: str = _FIX_DOWNLOADS
     needs: tuple[str, ...] = ()
-    throw_away: str = ""
     start_of: str = ""
 
 
@@ -196,7 +194,6 @@ def _builder(row: versions.Row, sources: Sources) -> Step:
         dockerfile=f"dockerfiles/{context.BUILDER_DOCKERFILE}",
         target="builder",
         arguments=arguments,
-        throw_away="horovod",
     )
 
 
@@ -219,7 +216,6 @@ def _base(row: versions.Row, sources: Sources, *, builder: Step) -> Step:
         arguments=arguments,
         labels={LABEL: digest, **version_labels(found), **base_images.labels(base_image)},
         needs=(builder.reference,),
-        throw_away="stacks",
     )
 
 
@@ -242,7 +238,6 @@ def _project(
         labels={LABEL: digest},
         pip_hint=_FIX_REQUIREMENTS,
         needs=(builder.reference, below.reference),
-        throw_away="requirements",
     )
 
 
@@ -292,7 +287,6 @@ def _own(
         },
         labels={LABEL: digest, **on},
         needs=(builder.reference,),
-        throw_away="stacks",
     )
 
 

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,28 @@ class Connection:
         with self._lock:
             self._open()
         return self._run(script, seconds)
+
+    @contextlib.contextmanager
+    def reverse(self, port: int) -> Iterator[int]:
+        """The port of the host's loopback interface that leads to one of this machine's during the block.
+
+        Raises as `engine`, and NoForwardingError: the host's sshd allows none.
+        """
+        with self._lock:
+            self._open()
+            assert self._folder is not None
+            control = self._folder / _CONTROL
+        try:
+            there = int(self._call(openssh.reverse(control, "forward", port), seconds=COMMAND_SECONDS))
+        except (NodeError, ValueError) as error:
+            message = f"{self.name} forwards no port to this machine: {words(error)}"
+            raise openssh.NoForwardingError(message, hint="AllowTcpForwarding yes in its sshd_config") from error
+        try:
+            yield there
+        finally:
+            # A connection that was lost has ended it.
+            with contextlib.suppress(HvdcloudError):
+                self._call(openssh.reverse(control, "cancel", port), seconds=COMMAND_SECONDS)
 
     def close(self) -> None:
         """End the connection, also one that is being made; nothing of it is left on either side."""

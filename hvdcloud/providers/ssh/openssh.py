@@ -53,6 +53,10 @@ _BUSY = re.compile(r"kex_exchange_identification|banner exchange|Connection (res
 _UNRESOLVED = "Could not resolve hostname"
 
 
+class NoForwardingError(NodeError):
+    """The host's sshd forwards no port to this machine."""
+
+
 class BusyError(NodeError):
     """The host's sshd took the connection and ended it; it may take the next one."""
 
@@ -90,6 +94,16 @@ def forward(control: Path, *, local: Path, remote: str) -> list[str]:
     """What has a shared connection lead a Unix socket of this machine to one of the host."""
     # Without the user's configuration, whose own forwardings would be asked for as well.
     return [PROGRAM, "-F", "none", "-S", str(control), "-O", "forward", "-L", f"{local}:{remote}", "host"]
+
+
+def reverse(control: Path, action: str, port: int) -> list[str]:
+    """What has a shared connection lead a port of the host's loopback interface to one of this machine's.
+
+    Args:
+        action: `forward`, which prints the host's port, or `cancel`.
+    """
+    ports = f"127.0.0.1:0:127.0.0.1:{port}"
+    return [PROGRAM, "-F", "none", "-S", str(control), "-O", action, "-R", ports, "host"]
 
 
 def proxy_command(host: SshHostConfig, port: int, *, control: Path | None = None) -> str:

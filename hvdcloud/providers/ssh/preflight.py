@@ -138,7 +138,7 @@ def no_room(host: Host, image: Mapping[str, Any], facts: Facts) -> HvdcloudError
 def _has(host: Host, name: str, image: Mapping[str, Any]) -> bool:
     """Whether the host has the image."""
     found = inspected(host.api, name)
-    return found is not None and bool(found["Id"] == image["Id"])
+    return found is not None and images.same_image(image, found)
 
 
 def _no_address(host: Host) -> HvdcloudError:

@@ -139,7 +139,7 @@ class SshProvider(EngineProvider):
         """The image on all hosts, then the containers of all, then all are started."""
         spec, requests = plan.spec, {request.host: request for request in _host_requests(plan)}
         chosen = [self._hosts[name] for name in requests]
-        images.bring(spec.image, self._hosts, chosen, owner=spec.owner, on_progress=on_progress)
+        images.bring(spec.image, self._hosts, chosen, on_progress=on_progress)
         makers = {host.name: Maker(host.api, on_progress=on_progress) for host in chosen}
         made: dict[str, MadeContainer] = {}
 

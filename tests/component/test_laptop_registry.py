@@ -1,0 +1,106 @@
+"""The registry that hosts pull from: for who has its password, and for no longer than it is needed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from hvdcloud.providers.ssh import laptop_registry as module
+from hvdcloud.providers.ssh.laptop_registry import NoRegistryError, laptop_registry
+from tests.support.harness import until
+
+WAITS = """
+import sys
+from types import SimpleNamespace
+from hvdcloud.providers.ssh.laptop_registry import laptop_registry
+
+with laptop_registry(SimpleNamespace(base_url="http+docker://localhost")) as registry:
+    print(registry.port, flush=True)
+    sys.stdin.read()
+"""
+
+
+class Engine:
+    """docker-py's client of an engine that pulls nothing."""
+
+    base_url = "http+docker://localhost"
+
+    def inspect_image(self, name: str) -> Any:
+        from docker.errors import ImageNotFound
+
+        raise ImageNotFound(name)
+
+    def pull(self, *_: Any, **__: Any) -> list[dict[str, Any]]:
+        return [{"error": "no such host"}]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "hvdcloud" / "registry"
+
+
+def answers(port: int, *login: str) -> int:
+    """The status with which it answers; 0: nothing listens there."""
+    try:
+        return requests.get(f"http://127.0.0.1:{port}/v2/", auth=login or None, timeout=10).status_code
+    except requests.ConnectionError:
+        return 0
+
+
+needs_program = pytest.mark.skipif(not shutil.which(module.PROGRAM), reason="docker-registry is missing: make registry")
+
+
+@needs_program
+def test_it_answers_who_has_its_password_and_ends_with_the_block() -> None:
+    with laptop_registry(Engine()) as registry:
+        assert answers(registry.port) == 401
+        assert answers(registry.port, *registry.credentials.values()) == 200
+    assert answers(registry.port) == 0
+
+
+@needs_program
+def test_a_command_that_is_killed_leaves_none() -> None:
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root
+    )
+    assert process.stdout is not None
+    port = int(process.stdout.readline())
+    assert answers(port) == 401
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    until(lambda: answers(port) == 0, seconds=20, what="the registry to end")
+
+
+@needs_program
+def test_what_is_kept_for_the_next_time_has_an_end(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blob = cache / "docker" / "registry" / "v2" / "blobs" / "sha256" / "ab" / "abc" / "data"
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(bytes(1000))
+    with laptop_registry(Engine()):
+        assert blob.exists()
+    monkeypatch.setattr(module, "_MOST_BYTES", 999)
+    with laptop_registry(Engine()):
+        assert not blob.exists()
+
+
+def test_without_debians_and_without_an_image_of_it_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    why = "no docker-registry here, and registry:2 was not pulled: no such host"
+    with pytest.raises(NoRegistryError, match=why), laptop_registry(Engine()):
+        pytest.fail("there is none")
+
+
+def test_an_engine_of_another_machine_does_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "base_url", "http://10.0.0.1:2375")
+    with pytest.raises(NoRegistryError, match="on another machine"), laptop_registry(Engine()):
+        pytest.fail("it is not reached")
