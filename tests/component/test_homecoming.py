@@ -60,6 +60,7 @@ class Scene:
 def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laptop:
     monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr("hvdcloud.lifecycle.down.SWITCH_OFF_SECONDS", 0.0)
+    monkeypatch.setattr("hvdcloud.remote.connection.MOST_SECONDS", 6.0)
     (tmp_path / "laptop").mkdir()
     return Laptop(tmp_path / "laptop")
 

@@ -31,6 +31,7 @@ from tests.standins.compute import BootDelays, Delays, Records
 from tests.standins.compute.backing import Instance
 from tests.support.cloud import Cloud, running_cloud
 from tests.support.harness import Ended, Project, until
+from tests.support.impatient import NO_SSHD
 
 A, B, W = ZONES = ("us-central1-a", "us-central1-b", "us-west1-a")
 MAKING = ("bulkInsert", "insert")
@@ -59,7 +60,7 @@ class RecordsCloud:
         image = {"repository": self.repository, "requirements": None}
         project = self.cloud.project(root, name, image=image, gce={"zones": list(ZONES), **(gce or {})}, **more)
         project.write("train.py", "")
-        return project
+        return replace(project, first=NO_SSHD)
 
     def fail(self, action: dict[str, Any], **where: Any) -> None:
         """Add to the fault plan."""

@@ -6,17 +6,26 @@ from hvdcloud.google import http
 from hvdcloud.lifecycle import late_arrival
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.ops import create, ready
+from hvdcloud.remote import connection
 
+NO_SSHD = f"{__name__}:expect_no_sshd"
+"""For `Project.first`: the VMs are records, at whose addresses nobody answers."""
 QUICK = f"{__name__}:be_quick"
-"""For `Project.first`: pauses before the Compute API is asked again take a tenth of the time."""
+"""For `Project.first`: likewise, and pauses before the Compute API is asked again take a tenth of the time."""
 IMPATIENT = f"{__name__}:be_impatient"
 """For `Project.first`: likewise, and a client gives up after 1.5 s where it would after two minutes."""
 NOTHING_LATE = f"{__name__}:expect_nothing_late"
-"""For `Project.first`: what a killed `up` had asked for is there, or never comes."""
+"""For `Project.first`: as `NO_SSHD`, and what a killed `up` had asked for is there, or never comes."""
+
+
+def expect_no_sshd() -> None:
+    """A node that is ready is tried for a moment only."""
+    connection.MOST_SECONDS = 1.0
 
 
 def be_quick() -> None:
     """See `QUICK`."""
+    expect_no_sshd()
     http.RETRY_BASE_SECONDS /= 10
     create.BACKOFF_SECONDS /= 10
     ready.LIST_SECONDS /= 10
@@ -32,4 +41,5 @@ def be_impatient() -> None:
 
 def expect_nothing_late() -> None:
     """`up` and `down` wait for a moment only."""
+    expect_no_sshd()
     late_arrival.LATE_SECONDS = 0.5
