@@ -44,8 +44,8 @@ def up(
       $ hvdcloud up --wait 6h           # until a zone has room
     """
     from hvdcloud.cluster.confirm_cost import Consent
-    from hvdcloud.lifecycle.retry import Retries
     from hvdcloud.lifecycle.up import plan_up
+    from hvdcloud.lifecycle.up import up as make
 
     invocation: Invocation = context.obj
     flags = {"nodes": nodes, "provider": provider, "checkpoints.bucket": bucket}
@@ -55,8 +55,7 @@ def up(
             for line in plan_lines(plan, experiment.platform):
                 invocation.console.answer(line)
         else:
-            retries = Retries(experiment, command="up")
-            invocation.result = result = retries.up(consent=Consent(given=yes), wait=wait)
+            invocation.result = result = make(experiment, consent=Consent(given=yes), wait=wait)
             how = f"in {seconds(result.seconds)}"
             said = (
                 f"up: {counted(len(result.nodes), 'node')} {how}"

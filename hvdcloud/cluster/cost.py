@@ -74,10 +74,6 @@ class Meter:
         self._seen = None
         return total or None
 
-    def add_earlier(self, dollars: float) -> None:
-        """Add what clusters that are gone have cost."""
-        self._earlier += dollars
-
     def read(self) -> Cost | None:
         """What it has cost until now; None if nothing is known, or it costs nothing."""
         cluster, now = self._seen, self._now()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.checkpoints.manifest import list_runs
@@ -15,10 +16,11 @@ from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError, first
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.lifecycle.late_arrival import LateArrival
-from hvdcloud.lifecycle.mirror import mirror_of, unsaved_on_nodes
+from hvdcloud.lifecycle.logs import wait_for_record
+from hvdcloud.lifecycle.mirror import bring_home, mirror_of, unsaved_on_nodes
+from hvdcloud.lifecycle.pull import PullResult, pull_runs
 from hvdcloud.providers.base import NodeProgress
 from hvdcloud.remote.unsaved import Hazard
-from hvdcloud.runs import retry
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted
 
@@ -50,13 +52,20 @@ class DownResult:
     """Places that did not answer: every node was found on others, but they may have the rest of a replaced one."""
 
 
-def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) -> DownResult:
+def down(
+    context: Context,
+    *,
+    force: bool = False,
+    checked: Sequence[str] = (),
+    on_interrupt: Callable[[], object] = lambda: None,
+) -> DownResult:
     """Delete the cluster.
 
     Args:
         force: also while checkpoints are not verified on this disk.
         checked: runs that the caller itself has just seen end completely on every node, so that nodes need not be
             asked again; the disk is checked all the same.
+        on_interrupt: called, in a thread, where Ctrl-C comes while it is deleted.
 
     Raises:
         CheckpointError: something would be lost; nothing was deleted.
@@ -76,11 +85,9 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) 
             meter.observe(cluster)
         deleted = []
         while found is not None:
-            deleted += delete_cluster(context, found)
+            deleted += _delete(context, found, on_interrupt=on_interrupt)
             found = late_arrival.wait()
         context.state.forget()
-        if retry.pending(context.state.journal.entries(), now=time.time()) is not None:
-            _note(context, retry.ENDED, cluster.id if cluster is not None else "")
     cost = meter.read()
     return DownResult(
         cluster=context.name,
@@ -91,6 +98,44 @@ def down(context: Context, *, force: bool = False, checked: Sequence[str] = ()) 
         nodes_gone=max(0, cluster.expected_nodes - len(cluster.nodes)) if cluster else 0,
         unseen=cluster.unseen if cluster is not None else (),
     )
+
+
+def pull_and_down(
+    context: Context,
+    cluster: Cluster | None,
+    *,
+    target: Path | None,
+    earlier: Collection[str] = (),
+    last: str = "",
+    checked: Sequence[str] = (),
+    on_interrupt: Callable[[], object] = lambda: None,
+) -> tuple[PullResult, DownResult]:
+    """Pull the checkpoints of a cluster's runs, then delete it, unless one would be lost.
+
+    Args:
+        target: as for `pull`.
+        earlier: runs of clusters before it that are pulled too.
+        last: the run that is pulled last.
+        checked, on_interrupt: as for `down`.
+
+    Raises:
+        CheckpointError: something could not be saved; the nodes stay.
+        TeardownError: something could not be deleted.
+    """
+    if cluster is not None:
+        # What prevents it, `down` says after the rest has been pulled.
+        bring_home(context, cluster)
+    bucket = context.bucket(cluster)
+    runs = [
+        run_id
+        for run_id in list_runs(bucket, context.name)
+        if run_id in earlier or (cluster is not None and run_id.endswith(f"-{cluster.id}"))
+    ]
+    runs = [*(run_id for run_id in runs if run_id != last), *([last] if last else [])]
+    pulled = pull_runs(context, bucket=bucket, runs=runs, target=target)
+    if cluster is not None and cluster.head is not None and last:
+        wait_for_record(context, cluster, last)
+    return pulled, down(context, checked=checked, on_interrupt=on_interrupt)
 
 
 def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
@@ -114,17 +159,9 @@ def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
     return results
 
 
-def delete_cluster(
-    context: Context, cluster: Cluster, *, on_interrupt: Callable[[], object] = lambda: None
-) -> list[str]:
-    """Delete everything with the cluster's labels, whatever it holds; returns what was deleted.
-
-    Args:
-        on_interrupt: called, in a thread, where Ctrl-C comes meanwhile.
-
-    Raises:
-        TeardownError: something could not be deleted and may still cost money.
-    """
+def _delete(context: Context, cluster: Cluster, *, on_interrupt: Callable[[], object]) -> list[str]:
+    """Delete everything with the cluster's labels, whatever it holds; returns what was deleted. Raises TeardownError:
+    something could not be deleted and may still cost money."""
     deleted: list[str] = []
 
     def tell() -> None:

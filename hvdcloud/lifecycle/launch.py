@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.cost import Cost, Meter
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
+from hvdcloud.lifecycle.down import DownResult, down, pull_and_down
 from hvdcloud.lifecycle.horovod import check_tools
-from hvdcloud.lifecycle.pull import PullResult, check_target, pull_runs
+from hvdcloud.lifecycle.pull import PullResult, check_target
 from hvdcloud.lifecycle.retry import Retries
-from hvdcloud.lifecycle.up import UpResult, check_and_confirm, check_project, undone
+from hvdcloud.lifecycle.up import UpResult, check_and_confirm, check_project, undone, up
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.lifecycle.down import DownResult
     from hvdcloud.lifecycle.run_model import RunResult
     from hvdcloud.lifecycle.run_options import RunOptions
 
@@ -62,7 +60,7 @@ def launch(
     cluster: UpResult | None = None
     step = "its price was asked for"
     meter, consent = Meter(), Consent(given=confirmed)
-    retries = Retries(context, command="launch", meter=meter)
+    retries = Retries(context, command="launch", meter=meter, target=target)
     try:
         new = context.find() is None
         if new:
@@ -70,7 +68,9 @@ def launch(
         step = "its image was prepared"
         built = ensure_image(context)
         step = "its cluster was prepared"
-        cluster = retries.up(consent=consent, checked=new, wait=wait)
+        if context.config.run.retry:
+            wait = wait or context.config.limits.max_run_duration
+        cluster = up(context, consent=consent, checked=new, wait=wait, command="launch")
         step = "its run was prepared"
         result = retries.run(options)
     except InterruptedByUserError:
@@ -81,7 +81,7 @@ def launch(
         raise _interrupted(context.name, step, kept=cluster is not None) from None
     except HvdcloudError as error:
         if cluster is not None:
-            _after_a_lost_run(context, error, target, meter, earlier=retries.runs)
+            _after_a_lost_run(context, error, target, meter)
         raise
     pulled, deleted, cost = finish(context, result, target=target, meter=meter)
     return LaunchResult(
@@ -100,29 +100,17 @@ def finish(
         InterruptedByUserError: Ctrl-C before the nodes were deleted; they stay.
     """
     try:
-        from hvdcloud.lifecycle.down import down
-        from hvdcloud.lifecycle.logs import wait_for_record
-        from hvdcloud.lifecycle.mirror import bring_home
-
         cluster = context.provider.cluster(context.name)
         if cluster is not None:
             meter.observe(cluster)
-        bucket = context.bucket(cluster)
-        if cluster is not None:
-            # What prevents it, `down` says after the rest has been pulled.
-            bring_home(context, cluster)
-        attempts = {attempt.run for attempt in result.attempts}
-        earlier = [
-            run_id
-            for run_id in list_runs(bucket, context.name)
-            if run_id in attempts or (cluster is not None and run_id.endswith(f"-{cluster.id}"))
-        ]
-        runs = [*(run_id for run_id in earlier if run_id != result.run), result.run]
-        pulled = pull_runs(context, bucket=bucket, runs=runs, target=target)
-        if cluster is not None and cluster.head is not None:
-            wait_for_record(context, cluster, result.run)
-        checked = [result.run] if result.checkpoints_complete else ()
-        deleted = down(context, checked=checked)
+        pulled, deleted = pull_and_down(
+            context,
+            cluster,
+            target=target,
+            earlier={attempt.run for attempt in result.attempts},
+            last=result.run,
+            checked=[result.run] if result.checkpoints_complete else (),
+        )
         cost = meter.read()
     except KeyboardInterrupt:
         raise _interrupted_after(context.name, result) from None
@@ -157,8 +145,6 @@ def _give_up(context: Context) -> None:
     context.console.say(f"interrupted; deleting the nodes of {context.name}")
     try:
         with uninterrupted():
-            from hvdcloud.lifecycle.down import down
-
             down(context)
     except CheckpointError:
         raise InterruptedByUserError(
@@ -169,32 +155,14 @@ def _give_up(context: Context) -> None:
     raise undone("launch", context.name)
 
 
-def _after_a_lost_run(
-    context: Context, error: HvdcloudError, target: Path | None, meter: Meter, *, earlier: Sequence[str]
-) -> None:
-    """Pull the checkpoints and delete the nodes after a run that could not be started or was lost.
-
-    Args:
-        earlier: runs of the attempts before it.
-    """
-    from hvdcloud.lifecycle.down import down
-    from hvdcloud.lifecycle.mirror import bring_home
-
+def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | None, meter: Meter) -> None:
+    """Pull the checkpoints and delete the nodes after a run that could not be started or was lost."""
     try:
         cluster = context.provider.cluster(context.name)
-        if cluster is None and not earlier:
-            return
-        bucket = context.bucket(cluster)
         if cluster is not None:
-            bring_home(context, cluster)
-        kept = {*list_runs(bucket, context.name)}
-        runs = [run_id for run_id in earlier if run_id in kept]
-        if cluster is not None:
-            runs += [run_id for run_id in list_runs(bucket, context.name, suffix=cluster.id) if run_id not in runs]
-        pull_runs(context, bucket=bucket, runs=runs, target=target)
-        down(context)
-        if cost := meter.read():
-            context.console.say(cost.line)
+            pull_and_down(context, cluster, target=target)
+            if cost := meter.read():
+                context.console.say(cost.line)
     except HvdcloudError as second:
         error.add_details(second.message, second.details)
         error.hint = second.hint

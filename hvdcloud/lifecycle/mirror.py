@@ -74,10 +74,10 @@ def bring_from_head(context: Context, cluster: Cluster) -> None:
 
 @contextlib.contextmanager
 def awake(context: Context, cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster for the block, with nodes of it that have stopped and may hold more than this machine has: they are
+    """The cluster for the block, with nodes of it that have stopped and may hold more than the bucket has: they are
     started again, upload what they still can, and are stopped at its end."""
-    record, mirror = context.state.record_of(cluster.id), mirror_of(context, cluster)
-    if record is None or mirror is None:
+    record, bucket = context.state.record_of(cluster.id), context.bucket(cluster)
+    if record is None:
         yield cluster
         return
     asleep = [
@@ -85,7 +85,7 @@ def awake(context: Context, cluster: Cluster) -> Iterator[Cluster]:
         for node in cluster.nodes
         if node.state is NodeState.STOPPED
         and record.has_joined(node.name)
-        and may_hold_files(node.index, cluster, bucket=mirror.bucket, started=record.runs)
+        and may_hold_files(node.index, cluster, bucket=bucket, started=record.runs)
     ]
     if not asleep:
         yield cluster

@@ -16,6 +16,7 @@ from hvdcloud.checkpoints.pull import PullError
 from hvdcloud.checkpoints.pull import pull as fetch
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, UsageError, first_of
+from hvdcloud.lifecycle.mirror import bring_home
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.storage.base import PARTIAL_SUFFIX
 
@@ -71,8 +72,6 @@ def pull(context: Context, *, run_id: str | None, target: Path | None) -> PullRe
         UsageError: there is nothing to pull.
         CheckpointError: something is missing or does not verify; everything else has been fetched.
     """
-    from hvdcloud.lifecycle.mirror import bring_home
-
     cluster = context.find()
     away: Sequence[HvdcloudError] = ()
     if cluster is not None:

@@ -1,58 +1,154 @@
-"""Between two attempts of a run: the old nodes are deleted once the bucket has all that they hold, and not before."""
+"""`run.retry`: between two attempts of a run the old nodes are deleted once everything that they hold is on this disk,
+and not before; the next attempt gets what is left of the limits."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from hvdcloud.cluster.model import Cluster, Node, NodeState
+from hvdcloud.cluster.cost import Meter
+from hvdcloud.cluster.model import Cluster, Leftover, Node, NodeState, Within
 from hvdcloud.config.model import Config
-from hvdcloud.errors import CheckpointError, NodeError, TeardownError
-from hvdcloud.lifecycle import save, silent_hosts
+from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError, NodeError
+from hvdcloud.lifecycle import retry
 from hvdcloud.lifecycle.context import Context
-from hvdcloud.lifecycle.down import down
 from hvdcloud.lifecycle.retry import Retries
-from hvdcloud.lifecycle.save import save_checkpoints
-from hvdcloud.runs.retry import BEGUN, Attempt, Pending, pending
+from hvdcloud.lifecycle.run_model import RunResult
+from hvdcloud.lifecycle.run_options import RunOptions
 from tests.support.vanishing import RUN, Laptop, Machines, NewVm, Program, Vm, says
 
 NOTHING_LEFT = says('{"runs": {}}\n')
+NEXT = "20261121-111213-bbbbbb"
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes get little time to finish."""
-    monkeypatch.setattr(save, "ENDING_SECONDS", 1.0)
-    monkeypatch.setattr(save, "PAUSE_SECONDS", 0.05)
+class Provider(Machines):
+    """Two nodes that a test takes away; stopped ones are started again."""
+
+    revives = True
+
+    def destroy(self, name: str, **_: Any) -> Sequence[Leftover]:
+        self.cluster_now = None
+        return super().destroy(name)
+
+    def change(self, index: int, state: NodeState) -> None:
+        assert self.cluster_now is not None
+        nodes = [replace(node, state=state) if node.index == index else node for node in self.cluster_now.nodes]
+        self.cluster_now = replace(self.cluster_now, nodes=tuple(nodes))
+
+    def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
+        self.revived += [node.name for node in nodes]
+        for node in nodes if self.revives else ():
+            self.change(node.index, NodeState.RUNNING)
+        return [replace(node, state=NodeState.RUNNING) for node in nodes] if self.revives else []
 
 
-def two(laptop: Laptop, new_vm: NewVm, *programs: Program) -> tuple[Context, Cluster, Machines, list[Vm]]:
-    vms = [new_vm({"hvdcloud-node flush": program}) for program in programs]
-    context, cluster, machines = laptop.context(vms)
-    return context, cluster, machines, vms
+@dataclass
+class Scene:
+    """A run that lost its nodes; what the next attempts of it are asked for."""
+
+    context: Context
+    machines: Provider
+    laptop: Laptop
+    vms: list[Vm]
+    ends: list[RunResult | HvdcloudError | Callable[[], RunResult]]
+    """Of each attempt."""
+    within: list[Within] = field(default_factory=list)
+    options: list[RunOptions] = field(default_factory=list)
+
+    def run(self, context: Context, options: RunOptions, *, meter: Meter) -> RunResult:
+        self.options.append(options)
+        if self.machines.cluster_now is not None:
+            meter.observe(self.machines.cluster_now)
+        end = self.ends[len(self.options) - 1]
+        if isinstance(end, HvdcloudError):
+            raise end
+        return end() if callable(end) else end
+
+    def up(self, context: Context, *, within: Within, **_: Any) -> None:
+        self.within.append(within)
+
+    def retried(self, options: RunOptions | None = None) -> RunResult:
+        return Retries(self.context, command="run", meter=Meter()).run(options or RunOptions())
 
 
-def with_state(machines: Machines, index: int, state: NodeState) -> Cluster:
-    """The cluster after one of its nodes has changed, as its provider says from now on."""
-    assert machines.cluster_now is not None
-    nodes = [replace(node, state=state) if node.index == index else node for node in machines.cluster_now.nodes]
-    machines.cluster_now = replace(machines.cluster_now, nodes=tuple(nodes))
-    return machines.cluster_now
+def ended(state: str, run: str = RUN, **more: Any) -> RunResult:
+    return RunResult(run=run, cluster="digits", state=state, ranks=2, seconds=1.0, **more)
 
 
-def test_nodes_that_have_uploaded_everything_may_be_deleted(laptop: Laptop, new_vm: NewVm) -> None:
-    context, cluster, _, vms = two(laptop, new_vm, NOTHING_LEFT, NOTHING_LEFT)
-    for node in (0, 1):
+LOST = ended("lost", reason="node digits-1 was lost", nodes_lost=["digits-1"])
+DONE = ended("succeeded", NEXT, checkpoints_complete=True)
+
+NewScene = Callable[..., Scene]
+
+
+@pytest.fixture
+def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> NewScene:
+    def make(*programs: Program, ends: Sequence[Any] = (LOST, DONE), retries: int = 2, **limits: Any) -> Scene:
+        verbs = [
+            {
+                "hvdcloud-node flush": program,
+                "hvdcloud-node poweroff": says("{}\n"),
+                "hvdcloud-node state": NOTHING_LEFT,
+            }
+            for program in programs
+        ]
+        vms = [new_vm(each) for each in verbs]
+        context, cluster, _ = laptop.context(vms)
+        config = {"name": "digits", "nodes": len(vms), "run": {"retry": retries}, "limits": limits}
+        context.config = Config.model_validate(config)
+        context.config._project_dir = tmp_path
+        machines = context.__dict__["provider"] = Provider(replace(cluster, dollars_per_hour=0.9))
+        found = Scene(context, machines, laptop, vms, [*ends])
+        monkeypatch.setattr(retry, "run", found.run)
+        monkeypatch.setattr(retry, "up", found.up)
+        monkeypatch.setattr(retry, "PAUSE_SECONDS", 0.05)
+        return found
+
+    return make
+
+
+def complete(laptop: Laptop, *nodes: int) -> None:
+    for node in nodes:
         laptop.keep_manifest(node, complete=True)
-    assert save_checkpoints(context, cluster, run=RUN) == cluster
-    assert all(vm.asked.is_set() for vm in vms)
 
 
-def test_a_node_that_still_ends_its_ranks_is_waited_for(laptop: Laptop, new_vm: NewVm) -> None:
+def test_a_lost_run_continues_on_a_new_cluster_within_what_is_left(scene: NewScene, laptop: Laptop) -> None:
+    found = scene(NOTHING_LEFT, NOTHING_LEFT, max_cost=2.0, max_run_duration="1h")
+    complete(laptop, 0, 1)
+    result = found.retried()
+    assert [(each.run, each.cause) for each in result.attempts] == [(RUN, "lost"), (NEXT, None)]
+    assert found.machines.destroyed
+    assert all(vm.asked.is_set() for vm in found.vms)
+    assert [each.resume for each in found.options] == [None, RUN]
+    (within,) = found.within
+    spent = result.attempts[0].dollars
+    assert spent is not None
+    assert within.max_dollars == pytest.approx(2.0 - spent)
+    assert abs(within.ends.timestamp() - time.time() - 3600) < 300
+    assert f"attempt 2 of at most 3 continues run {RUN}; $2.00 and " in laptop.err.getvalue()
+
+
+def test_as_many_attempts_are_made_as_run_retry_says(scene: NewScene, laptop: Laptop) -> None:
+    found = scene(NOTHING_LEFT, NOTHING_LEFT, ends=[LOST, NodeError("gone", hint="-"), LOST], retries=1)
+    complete(laptop, 0, 1)
+    with pytest.raises(NodeError, match="gone") as caught:
+        found.retried()
+    assert len(found.options) == 2
+    assert "it was tried again 1 time, which is run.retry" in laptop.err.getvalue()
+    assert "attempt 2 was lost" in caught.value.details
+
+
+def test_a_failure_of_the_job_is_not_tried_again(scene: NewScene) -> None:
+    found = scene(NOTHING_LEFT, NOTHING_LEFT, ends=[ended("failed", exit_code=3)])
+    assert found.retried().state == "failed"
+    assert not found.machines.destroyed
+
+
+def test_a_node_that_still_ends_its_ranks_is_waited_for(scene: NewScene, laptop: Laptop) -> None:
     flushes = []
 
     def flush(channel: Any) -> None:
@@ -62,10 +158,10 @@ def test_a_node_that_still_ends_its_ranks_is_waited_for(laptop: Laptop, new_vm: 
             laptop.keep_manifest(1, complete=True)
         NOTHING_LEFT(channel)
 
-    context, cluster, _, _ = two(laptop, new_vm, NOTHING_LEFT, flush)
-    laptop.keep_manifest(0, complete=True)
+    found = scene(NOTHING_LEFT, flush)
+    complete(laptop, 0)
     laptop.keep_manifest(1, complete=False)
-    assert save_checkpoints(context, cluster, run=RUN) == cluster
+    assert found.retried().state == "succeeded"
     assert len(flushes) == 2
 
 
@@ -77,189 +173,134 @@ def test_a_node_that_still_ends_its_ranks_is_waited_for(laptop: Laptop, new_vm: 
         ('{"runs": {}}\n', "node 1 has not finished uploading"),
     ],
 )
-def test_a_node_that_does_not_finish_stays(laptop: Laptop, new_vm: NewVm, said: str, why: str) -> None:
-    context, cluster, machines, _ = two(laptop, new_vm, NOTHING_LEFT, says(said))
-    laptop.keep_manifest(0, complete=True)
+def test_a_node_that_does_not_finish_stays(
+    scene: NewScene, laptop: Laptop, monkeypatch: pytest.MonkeyPatch, said: str, why: str
+) -> None:
+    monkeypatch.setattr(retry, "ENDING_SECONDS", 0.0)
+    found = scene(NOTHING_LEFT, says(said))
+    complete(laptop, 0)
     laptop.keep_manifest(1, complete=False)
     with pytest.raises(CheckpointError) as caught:
-        save_checkpoints(context, cluster, run=RUN)
+        found.retried()
     assert caught.value.message.startswith(f"run {RUN} is not tried again: digits is not deleted: ")
     assert why in f"{caught.value.message}\n{caught.value.details}"
-    assert not machines.destroyed
+    assert not found.machines.destroyed
+    assert not found.within
 
 
-def test_a_frozen_node_that_may_hold_more_stays_and_is_not_waited_for(
-    laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(save, "ENDING_SECONDS", 600.0)
-    context, _, machines, _ = two(laptop, new_vm, NOTHING_LEFT, NOTHING_LEFT)
-    laptop.keep_manifest(0, complete=True)
+def test_a_frozen_node_that_may_hold_more_stays_and_is_not_waited_for(scene: NewScene, laptop: Laptop) -> None:
+    found = scene(NOTHING_LEFT, NOTHING_LEFT)
+    complete(laptop, 0)
     laptop.keep_manifest(1, complete=False)
+    found.machines.change(1, NodeState.FROZEN)
     with pytest.raises(CheckpointError, match="node digits-1 is frozen and may hold more"):
-        save_checkpoints(context, with_state(machines, 1, NodeState.FROZEN), run=RUN)
+        found.retried()
+    assert not found.machines.destroyed
 
 
-class Restarting(Machines):
-    """A provider that starts stopped nodes again."""
-
-    def __init__(self, cluster: Cluster, laptop: Laptop) -> None:
-        super().__init__(cluster)
-        self.laptop = laptop
-
-    def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
-        for node in nodes:
-            self.revived.append(node.name)
-            with_state(self, node.index, NodeState.RUNNING)
-        return nodes
-
-
-def test_a_stopped_node_is_started_again_to_upload_what_only_it_has(laptop: Laptop, new_vm: NewVm) -> None:
+def test_a_stopped_node_is_started_again_to_upload_what_only_it_has(scene: NewScene, laptop: Laptop) -> None:
     def flush(channel: Any) -> None:
         laptop.keep_manifest(1, complete=True)
         NOTHING_LEFT(channel)
 
-    context, cluster, _, vms = two(laptop, new_vm, NOTHING_LEFT, flush)
-    laptop.keep_manifest(0, complete=True)
-    machines = context.__dict__["provider"] = Restarting(cluster, laptop)
-    stopped = with_state(machines, 1, NodeState.STOPPED)
-    assert save_checkpoints(context, stopped, run=RUN) == cluster
-    assert machines.revived == ["digits-1"]
-    assert vms[1].asked.is_set()
+    found = scene(NOTHING_LEFT, flush)
+    complete(laptop, 0)
+    found.machines.change(1, NodeState.STOPPED)
+    assert found.retried().state == "succeeded"
+    assert found.machines.revived == ["digits-1"]
+    assert found.vms[1].asked.is_set()
 
 
-def test_a_node_that_is_seen_to_have_stopped_only_later_is_started_again_too(laptop: Laptop, new_vm: NewVm) -> None:
+def test_a_stopped_node_that_holds_nothing_more_is_not_started_again(scene: NewScene, laptop: Laptop) -> None:
+    found = scene(NOTHING_LEFT, NOTHING_LEFT)
+    complete(laptop, 0, 1)
+    found.machines.change(1, NodeState.STOPPED)
+    assert found.retried().state == "succeeded"
+    assert found.machines.revived == []
+
+
+def test_a_stopped_node_that_cannot_be_started_again_stays(
+    scene: NewScene, laptop: Laptop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "ENDING_SECONDS", 0.0)
+    found = scene(NOTHING_LEFT, NOTHING_LEFT)
+    complete(laptop, 0)
+    found.machines.revives = False
+    found.machines.change(1, NodeState.STOPPED)
+    with pytest.raises(CheckpointError, match="node digits-1 is stopped and may hold more"):
+        found.retried()
+
+
+def test_what_a_node_held_that_is_gone_is_not_waited_for(scene: NewScene, laptop: Laptop) -> None:
+    found = scene(NOTHING_LEFT, NOTHING_LEFT)
+    complete(laptop, 0)
+    laptop.keep_manifest(1, complete=False)
+    now = found.machines.cluster_now
+    assert now is not None
+    found.machines.cluster_now = replace(now, nodes=now.nodes[:1])
+    assert found.retried().state == "succeeded"
+
+
+def silent(scene: Scene) -> tuple[Cluster, Cluster]:
+    """The cluster, and what is seen of it while the second machine does not answer."""
+    now = scene.machines.cluster_now
+    assert now is not None
+    return now, replace(now, nodes=now.nodes[:1], unseen=("host gpu2",))
+
+
+def test_a_machine_that_boots_is_waited_for(scene: NewScene, laptop: Laptop, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What waits longer than this waits for a machine.
+    monkeypatch.setattr(retry, "ENDING_SECONDS", 0.0)
+    found = scene(NOTHING_LEFT, NOTHING_LEFT)
+    complete(laptop, 0)
+    laptop.keep_manifest(1, complete=False)
+    whole, partial = silent(found)
+    found.machines.cluster_now = partial
+    found.machines.errors = [NodeError("gpu1 cannot be reached", hint="-")]
     asked = []
 
     def flush(channel: Any) -> None:
         asked.append(time.monotonic())
-        if len(asked) == 1:
-            channel.send_exit_status(1)
-            channel.close()
-            return
-        laptop.keep_manifest(1, complete=True)
+        if len(asked) == 2:
+            found.machines.cluster_now = whole
+            complete(laptop, 1)
         NOTHING_LEFT(channel)
 
-    context, cluster, _, _ = two(laptop, new_vm, NOTHING_LEFT, flush)
-    laptop.keep_manifest(0, complete=True)
-    machines = context.__dict__["provider"] = Restarting(cluster, laptop)
-    with_state(machines, 1, NodeState.STOPPED)
-    # As it was when the run had just ended.
-    assert save_checkpoints(context, cluster, run=RUN) == cluster
-    assert machines.revived == ["digits-1"]
+    found.vms[0]._programs["hvdcloud-node flush"] = flush
+    assert found.retried().state == "succeeded"
+    assert len(asked) >= 2
 
 
-def test_a_stopped_node_that_holds_nothing_more_is_not_started_again(laptop: Laptop, new_vm: NewVm) -> None:
-    context, cluster, _, _ = two(laptop, new_vm, NOTHING_LEFT, NOTHING_LEFT)
-    for node in (0, 1):
-        laptop.keep_manifest(node, complete=True)
-    machines = context.__dict__["provider"] = Restarting(cluster, laptop)
-    stopped = with_state(machines, 1, NodeState.STOPPED)
-    assert save_checkpoints(context, stopped, run=RUN) == stopped
-    assert machines.revived == []
-
-
-def test_a_stopped_node_that_cannot_be_started_again_stays(laptop: Laptop, new_vm: NewVm) -> None:
-    class Off(Restarting):
-        def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
-            """As of a VM."""
-            return []
-
-    context, cluster, _, _ = two(laptop, new_vm, NOTHING_LEFT, NOTHING_LEFT)
-    laptop.keep_manifest(0, complete=True)
-    machines = context.__dict__["provider"] = Off(cluster, laptop)
-    with pytest.raises(CheckpointError, match="node digits-1 is stopped and may hold more"):
-        save_checkpoints(context, with_state(machines, 1, NodeState.STOPPED), run=RUN)
-
-
-def test_what_a_node_held_that_is_gone_is_not_waited_for(laptop: Laptop, new_vm: NewVm) -> None:
-    context, _, machines, _ = two(laptop, new_vm, NOTHING_LEFT, NOTHING_LEFT)
-    laptop.keep_manifest(0, complete=True)
+def test_a_machine_that_stays_away_keeps_the_lost_cluster(
+    scene: NewScene, laptop: Laptop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "RETURN_SECONDS", 0.0)
+    found = scene(NOTHING_LEFT, NOTHING_LEFT)
+    complete(laptop, 0)
     laptop.keep_manifest(1, complete=False)
-    assert machines.cluster_now is not None
-    left = replace(machines.cluster_now, nodes=machines.cluster_now.nodes[:1])
-    machines.cluster_now = left
-    assert save_checkpoints(context, left, run=RUN) == left
+    found.machines.cluster_now = silent(found)[1]
+    with pytest.raises(CheckpointError, match="is not tried again"):
+        found.retried()
+    assert not found.machines.destroyed
 
 
-# --- a host boots again ----------------------------------------------------------------------------------------------
+def test_a_cluster_that_was_deleted_meanwhile_is_not_made_again(scene: NewScene) -> None:
+    def deleted() -> RunResult:
+        found.context.state.journal.record("down", cluster_id="abcdef")
+        return LOST
+
+    found = scene(NOTHING_LEFT, NOTHING_LEFT, ends=[deleted])
+    assert found.retried().state == "lost"
+    assert not found.within
 
 
-class Booting(Machines):
-    """Two hosts of a user's; each answer is the next of the list, and the last one stays."""
+def test_ctrl_c_before_the_next_run_leaves_nothing(scene: NewScene, laptop: Laptop) -> None:
+    def interrupt() -> RunResult:
+        raise KeyboardInterrupt
 
-    def __init__(self, *answers: Cluster | NodeError) -> None:
-        super().__init__(None)
-        self.answers = [*answers]
-
-    def cluster(self, name: str) -> Cluster | None:
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, NodeError):
-            raise answer
-        return answer
-
-
-@pytest.fixture
-def lost(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> tuple[Context, Cluster, Cluster]:
-    """A run that is tried again; its cluster, and what is seen of it while the second host boots."""
-    monkeypatch.setattr(silent_hosts, "PAUSE_SECONDS", 0.05)
-    context, cluster, _, _ = two(laptop, new_vm, NOTHING_LEFT, NOTHING_LEFT)
-    context.config = Config.model_validate({"name": "digits", "run": {"retry": 2}})
-    waiting = Pending(attempts=(Attempt(run=RUN, cluster_id=cluster.id, result="lost"),), ends=time.time() + 3600)
-    context.state.journal.record(BEGUN, cluster_id=cluster.id, **waiting.to_json())
-    return context, cluster, replace(cluster, nodes=cluster.nodes[:1], unseen=("host gpu2",))
-
-
-def test_a_host_that_boots_is_waited_for(lost: tuple[Context, Cluster, Cluster], laptop: Laptop) -> None:
-    context, cluster, partial = lost
-    refused = NodeError("gpu1 cannot be reached", hint="-")
-    machines = context.__dict__["provider"] = Booting(partial, refused, partial, cluster)
-    silent_hosts.wait_for_hosts(context, {cluster.id}, seconds=600)
-    assert machines.answers == [cluster]
-    assert "host gpu2 does not answer and may have a node of digits; waiting for its return" in laptop.err.getvalue()
-
-
-def test_a_host_that_stays_away_keeps_the_lost_cluster_and_the_next_attempt(
-    lost: tuple[Context, Cluster, Cluster], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(silent_hosts, "RETURN_SECONDS", 0.2)
-    context, _, partial = lost
-    machines = context.__dict__["provider"] = Booting(partial)
-    with pytest.raises(TeardownError, match="host gpu2 does not answer and may have a node of digits") as caught:
-        Retries(context, command="run").up()
-    assert "hvdcloud run --name digits continues when it is back" in caught.value.hint
-    assert not machines.destroyed
-    assert pending(context.state.journal.entries(), now=time.time()) is not None
-
-
-def test_a_host_that_is_lost_again_after_it_answered_keeps_the_lost_cluster(
-    lost: tuple[Context, Cluster, Cluster],
-) -> None:
-    context, cluster, partial = lost
-    machines = context.__dict__["provider"] = Booting(cluster, partial)
-    with pytest.raises(TeardownError, match="nothing was deleted"):
-        Retries(context, command="run").up()
-    assert not machines.destroyed
-
-
-def test_a_host_without_a_node_is_not_waited_for_nor_one_where_nodes_cost_money(
-    lost: tuple[Context, Cluster, Cluster],
-) -> None:
-    context, cluster, partial = lost
-    context.__dict__["provider"] = Booting(replace(cluster, unseen=("host spare",)))
-    silent_hosts.wait_for_hosts(context, {cluster.id}, seconds=0)
-    context.config = Config.model_validate({"name": "digits", "provider": "gce"})
-    context.__dict__.pop("platform")
-    context.__dict__["provider"] = Booting(partial)
-    silent_hosts.wait_for_hosts(context, {cluster.id}, seconds=0)
-
-
-def test_down_gives_up_what_a_killed_client_would_have_tried_again(laptop: Laptop) -> None:
-    context, _, machines = laptop.context([])
-    machines.cluster_now = None
-    lost = Attempt(run=RUN, cluster_id="abcdef", result="lost", cause="lost")
-    waiting = Pending(attempts=(lost,), ends=time.time() + 3600)
-    journal = context.state.journal
-    journal.record(BEGUN, cluster_id="abcdef", **waiting.to_json())
-    assert pending(journal.entries(), now=time.time()) == waiting
-    down(context)
-    assert pending(journal.entries(), now=time.time()) is None
+    found = scene(NOTHING_LEFT, NOTHING_LEFT, ends=[LOST, interrupt])
+    complete(laptop, 0, 1)
+    with pytest.raises(InterruptedByUserError, match="between two attempts; no node of it is left") as caught:
+        found.retried()
+    assert f"hvdcloud run --name digits --resume {RUN}" in caught.value.hint
+    assert found.machines.cluster_now is None

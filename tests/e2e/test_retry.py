@@ -20,10 +20,6 @@ from tests.support.project_runs import pulled
 
 pytestmark = pytest.mark.engine
 
-STEPS = ("retry", "down", "down-done", "up", "create", "created", "up-done")
-"""Of the journal, from one attempt to the next."""
-CONTINUES = "an earlier command was interrupted between attempts 1 and 2"
-
 
 @pytest.fixture
 def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
@@ -65,7 +61,7 @@ def test_launch_continues_on_new_nodes_when_one_was_killed(
     assert process.returncode == 0, screen.text
     said = screen.text[screen.text.index("attempt 1 was lost after") :].splitlines()[0]
     assert f"{project.name}-{lost}" in said
-    assert re.search(r"; attempt 2 of at most 3 resumes from (workspace/beside|rank)-", said)
+    assert re.search(r"; attempt 2 of at most 3 continues run [0-9a-f-]+; ", said)
     assert " left" in said
     assert screen.text.count("is in attempt 2") == 2
     assert " · 2 attempts · " in screen.text.splitlines()[-1]
@@ -132,38 +128,22 @@ def test_a_node_that_may_hold_more_is_not_deleted(project: Project, engine: Any)
     assert "is not tried again" in screen.text
     assert f"node {worker.name} is frozen and may hold more" in screen.text
     worker.unpause()
-    ended = project.hvdcloud("run")
-    assert "run continues" in ended.err
-    assert "is in attempt 2" in ended.out
+    assert "is in attempt 2" in project.hvdcloud("run").out
     assert files(1) <= pulled(project) | {path.name for path in project.state.rglob("*.pt")}
 
 
 # --- a client that dies ----------------------------------------------------------------------------------------------
 
 
-def lost_and_killed(project: Project, engine: Any, step: str, by: int = signal.SIGKILL) -> Screen:
-    """A run whose second node is lost, and whose client ends once the journal has this step."""
+def lost_and_ended(project: Project, engine: Any, step: str, by: int = signal.SIGKILL) -> Screen:
+    """A run whose second node is lost, and whose client ends once it has begun this step between two attempts."""
     project.hvdcloud("up")
     before = len(journal(project))
     with project.started("run") as process:
         screen = Screen(process)
         screen.wait_for("is in attempt 1", times=2)
         engine.containers.get(f"{project.name}-1").kill()
-
-        def there() -> bool:
-            events = journal(project)[before:]
-            return step in events[events.index("retry") :] if "retry" in events else False
-
-        end_once(there, process, screen, by)
-    return screen
-
-
-def continued_and_killed(project: Project, step: str) -> Screen:
-    """A run that continues what a killed client had begun, and is killed once it has written this step."""
-    before = len(journal(project))
-    with project.started("run") as process:
-        screen = Screen(process)
-        end_once(lambda: step in journal(project)[before:], process, screen, signal.SIGKILL)
+        end_once(lambda: step in journal(project)[before:], process, screen, by)
     return screen
 
 
@@ -188,57 +168,24 @@ def shown(project: Project) -> list[str]:
     return sorted(node["name"] for each in clusters if each["name"] == project.name for node in each["nodes"])
 
 
-def test_a_run_is_continued_however_often_and_wherever_its_client_is_killed(project: Project, engine: Any) -> None:
-    """Each client goes one step further than the one before it."""
-    first, *others = STEPS
-    lost_and_killed(project, engine, first)
-    for step in others:
-        screen = continued_and_killed(project, step)
-        assert CONTINUES in screen.text, (step, screen.text)
-        # The engine may still create what the killed client had asked it for: `list` is asked first.
-        listed = set(shown(project))
-        names = {each.partition(" ")[2].removeprefix("/") for each in labelled(engine, project.name)}
-        assert listed <= names, step
-    ended = project.hvdcloud("run", "--json")
-    result = ended.json["result"]
-    assert result["state"] == "succeeded"
-    assert [each["cause"] for each in result["attempts"]] == ["lost", None]
-    assert CONTINUES in ended.err
-    assert shown(project) == [f"{project.name}-0", f"{project.name}-1"]
-    runs = [each["run"] for each in result["attempts"]]
-    assert [in_bucket_of(project, run) for run in runs] == [files(1), files(2)]
-
-
-def in_bucket_of(project: Project, run: str) -> set[str]:
-    folder = project.state / project.name / "bucket" / project.name / run
-    return {path.name for path in folder.rglob("*.pt")}
-
-
-@pytest.mark.parametrize("step", ["down", "create"])
-def test_down_leaves_nothing_of_what_a_killed_client_had_begun(project: Project, engine: Any, step: str) -> None:
-    lost_and_killed(project, engine, step)
-    names = {each.partition(" ")[2].removeprefix("/") for each in labelled(engine, project.name)}
-    assert set(shown(project)) <= names
-    project.hvdcloud("down", "--force")
+@pytest.mark.parametrize("step", ["down", "down-done", "up", "created", "up-done"])
+def test_nothing_is_lost_or_left_where_a_client_is_killed_between_two_attempts(
+    project: Project, engine: Any, step: str
+) -> None:
+    lost_and_ended(project, engine, step)
+    # The engine may still create what the killed client had asked it for: `list` is asked first.
+    listed = set(shown(project))
+    assert listed <= {each.partition(" ")[2].removeprefix("/") for each in labelled(engine, project.name)}
+    project.hvdcloud("down")
     assert labelled(engine, project.name) == []
-    # It is given up.
-    assert "up: 2 nodes" in project.hvdcloud("up").out
+    (first,) = {path.parts[-2] for path in (project.folder / "checkpoints").glob("*/*.pt")}
+    project.hvdcloud("up")
+    assert "is in attempt 2" in project.hvdcloud("run", "--resume", first).out
+    assert files(1) <= {path.name for path in (project.folder / "checkpoints").rglob("*.pt")}
 
 
-@pytest.mark.parametrize(("command", "step"), [("up", "down"), ("launch", "create")])
-def test_other_commands_continue_too(project: Project, engine: Any, command: str, step: str) -> None:
-    lost_and_killed(project, engine, step)
-    ended = project.hvdcloud(command)
-    assert f"{command} continues" in ended.err
-    if command == "up":
-        assert "is in attempt 2" in project.hvdcloud("run").out
-    assert files(1, 2) <= pulled(project) | {path.name for path in project.state.rglob("*.pt")}
-
-
-@pytest.mark.parametrize("step", ["retry", "create"])
-def test_ctrl_c_between_two_attempts_leaves_nothing(project: Project, engine: Any, step: str) -> None:
-    screen = lost_and_killed(project, engine, step, by=signal.SIGINT)
+def test_ctrl_c_between_two_attempts_leaves_nothing(project: Project, engine: Any) -> None:
+    screen = lost_and_ended(project, engine, "up", by=signal.SIGINT)
     assert "was interrupted between two attempts; no node of it is left" in screen.text
     assert "Traceback" not in screen.text
     assert labelled(engine, project.name) == []
-    assert "continues" not in project.hvdcloud("up").err

@@ -120,14 +120,6 @@ def test_the_clusters_of_all_attempts_are_counted_together() -> None:
     assert cost.line == "cost: $0.14 for 2 nodes, 1 min 12 s at $0.92/h; $0.12 of it for earlier attempts"
     # It had grown meanwhile, as its provider says.
     assert meter.close(at_least=0.5) == pytest.approx(0.5)
-    # A command that continues knows of them from the journal.
-    other = Meter(clock)
-    other.add_earlier(0.1196)
-    assert other.close(at_least=0.5) == 0.5
-    other.observe(cluster(age=432.0, so_far=0.1104))
-    cost = other.read()
-    assert cost is not None
-    assert cost.earlier_dollars == pytest.approx(0.6196)
 
 
 def test_what_costs_nothing_has_no_line() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from hvdcloud.runs.retry import Attempt, Cause, Left, Pending, cause_of, left, pending, refusal
+from hvdcloud.runs.retry import LOST, PREEMPTED, Attempt, Left, cause_of, left, refusal
 
 NOW = 1_800_000_000.0
 FIRST = Attempt(
@@ -21,10 +20,9 @@ FIRST = Attempt(
     dollars=0.31,
 )
 SECOND = replace(FIRST, run="20261124-090000-bbbbbb", cluster_id="bbbbbb", cause="lost", dollars=0.26)
-PENDING = Pending(attempts=(FIRST, SECOND), ends=NOW + 3600, command=("python", "train.py"), ranks=2, resume="earlier")
 
 
-def cause(result: str, *, elastic: bool = False, lost: str = "", preempted: str = "") -> Cause | None:
+def cause(result: str, *, elastic: bool = False, lost: str = "", preempted: str = "") -> str | None:
     return cause_of(result=result, elastic=elastic, nodes_lost=lost.split(), nodes_preempted=preempted.split())
 
 
@@ -34,17 +32,17 @@ def test_only_a_run_that_was_lost_is_tried_again(result: str) -> None:
 
 
 def test_a_run_is_preempted_where_every_missing_node_had_the_notice() -> None:
-    assert cause("lost", lost="digits-1", preempted="digits-1") is Cause.PREEMPTED
+    assert cause("lost", lost="digits-1", preempted="digits-1") == PREEMPTED
     # It had uploaded everything and ended its part before it was gone.
-    assert cause("lost", preempted="digits-1") is Cause.PREEMPTED
-    assert cause("lost", lost="digits-0 digits-1", preempted="digits-1") is Cause.LOST
-    assert cause("lost", lost="digits-1") is Cause.LOST
-    assert cause("lost") is Cause.LOST
+    assert cause("lost", preempted="digits-1") == PREEMPTED
+    assert cause("lost", lost="digits-0 digits-1", preempted="digits-1") == LOST
+    assert cause("lost", lost="digits-1") == LOST
+    assert cause("lost") == LOST
 
 
 def test_an_elastic_run_is_tried_again_only_if_nodes_are_missing() -> None:
-    assert cause("lost", elastic=True, lost="digits-1 digits-2") is Cause.LOST
-    assert cause("lost", elastic=True, lost="digits-1", preempted="digits-1 digits-2") is Cause.PREEMPTED
+    assert cause("lost", elastic=True, lost="digits-1 digits-2") == LOST
+    assert cause("lost", elastic=True, lost="digits-1", preempted="digits-1 digits-2") == PREEMPTED
     # A full disk of the head, say; a node that was preempted earlier has been replaced.
     assert cause("lost", elastic=True, preempted="digits-1") is None
 
@@ -91,51 +89,3 @@ def test_no_attempt_begins_that_the_time_does_not_last_for() -> None:
     assert why_not(left=Left(seconds=119.0, dollars=None)) == (
         "of limits.max_run_duration, which all attempts share, 1 min 59 s are left"
     )
-
-
-# --- what a killed command leaves ---------------------------------------------------------------------------------
-
-
-def entry(event: str, **fields: Any) -> dict[str, Any]:
-    return {"time": NOW, "event": event, **fields}
-
-
-BEGUN = json.loads(json.dumps(entry("retry", cluster_id="bbbbbb", **PENDING.to_json())))
-
-
-def test_what_the_journal_has_is_enough_to_continue() -> None:
-    assert pending([entry("up"), entry("run", run=FIRST.run), BEGUN, entry("down")], now=NOW) == PENDING
-    assert PENDING.lost == SECOND
-    assert PENDING.sources == [SECOND.run, FIRST.run, "earlier"]
-    assert PENDING.clusters == {"aaaaaa", "bbbbbb"}
-
-
-@pytest.mark.parametrize("event", ["run", "retry-end"])
-def test_nothing_is_continued_once_the_next_run_has_begun_or_it_was_given_up(event: str) -> None:
-    assert pending([BEGUN, entry(event)], now=NOW) is None
-    assert pending([BEGUN, entry(event), BEGUN], now=NOW) == PENDING
-
-
-def test_making_the_next_cluster_and_undoing_that_ends_no_retry() -> None:
-    later = [entry(event, cluster_id="cccccc") for event in ("down-done", "up", "create", "up-undone", "up", "up-done")]
-    assert pending([BEGUN, *later], now=NOW) == PENDING
-
-
-def test_nothing_is_continued_after_its_deadline() -> None:
-    assert pending([BEGUN], now=PENDING.ends - 120) == PENDING
-    assert pending([BEGUN], now=PENDING.ends - 119) is None
-
-
-@pytest.mark.parametrize(
-    "damaged", [{"attempts": []}, {"attempts": "none"}, {"ends": "soon"}, {"ends": None}, {"attempts": [1, None]}]
-)
-def test_an_entry_that_cannot_be_read_is_not_continued(damaged: dict[str, Any]) -> None:
-    assert pending([{**BEGUN, **damaged}], now=NOW) is None
-
-
-def test_an_entry_of_another_version_is_read_as_far_as_it_goes() -> None:
-    attempt = {"run": "../x", "cluster_id": 7, "dollars": "much", "new": 1}
-    found = pending([entry("retry", attempts=[attempt], ends=NOW + 999, command="x", later=True)], now=NOW)
-    assert found is not None
-    assert found.attempts == (Attempt(run="", cluster_id="7", result="lost"),)
-    assert (found.command, found.ranks, found.resume) == ((), None, None)
