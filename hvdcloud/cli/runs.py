@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.down import DownResult
     from hvdcloud.lifecycle.pull import PulledRun, PullResult
-    from hvdcloud.lifecycle.run_model import RunResult
+    from hvdcloud.lifecycle.run_result import RunResult
     from hvdcloud.providers.base import Platform
 
 Ranks = Annotated[
@@ -84,7 +84,7 @@ def run(
     """
     from hvdcloud.cluster.cost import Meter
     from hvdcloud.lifecycle.retry import Retries
-    from hvdcloud.lifecycle.run_options import RunOptions
+    from hvdcloud.lifecycle.run import RunOptions
 
     invocation: Invocation = context.obj
     options = RunOptions(
@@ -143,7 +143,7 @@ def launch(
       $ hvdcloud launch --nodes 4 python train.py --epochs 30
     """
     from hvdcloud.lifecycle.launch import launch as launch_experiment
-    from hvdcloud.lifecycle.run_options import RunOptions
+    from hvdcloud.lifecycle.run import RunOptions
 
     invocation: Invocation = context.obj
     console = invocation.console
@@ -258,7 +258,7 @@ def logs(
       $ hvdcloud logs --follow --rank 3
     """
     from hvdcloud.lifecycle import logs as lifecycle
-    from hvdcloud.lifecycle.run_model import result_of_followed
+    from hvdcloud.lifecycle.run_result import result_of_followed
 
     invocation: Invocation = context.obj
     with invocation.context() as experiment:
@@ -279,7 +279,7 @@ def stop(context: typer.Context, run: Run = None) -> None:
       $ hvdcloud stop
     """
     from hvdcloud.lifecycle import logs as lifecycle
-    from hvdcloud.lifecycle.run_model import result_of
+    from hvdcloud.lifecycle.run_result import result_of
 
     invocation: Invocation = context.obj
     with invocation.context() as experiment:

@@ -14,7 +14,7 @@ from hvdcloud.units import counted, dollars, seconds
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, Node
     from hvdcloud.console import Console
-    from hvdcloud.lifecycle.run_model import RunResult
+    from hvdcloud.lifecycle.run_result import RunResult
     from hvdcloud.lifecycle.status import StatusResult
 
 

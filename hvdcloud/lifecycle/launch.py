@@ -13,15 +13,15 @@ from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserErr
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
 from hvdcloud.lifecycle.down import DownResult, down, pull_and_down
-from hvdcloud.lifecycle.horovod import check_tools
 from hvdcloud.lifecycle.pull import PullResult, check_target
 from hvdcloud.lifecycle.retry import Retries
+from hvdcloud.lifecycle.run_spec import check_tools
 from hvdcloud.lifecycle.up import UpResult, check_and_confirm, check_project, undone, up
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.lifecycle.run_model import RunResult
-    from hvdcloud.lifecycle.run_options import RunOptions
+    from hvdcloud.lifecycle.run import RunOptions
+    from hvdcloud.lifecycle.run_result import RunResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,8 @@ from hvdcloud.runs.retry import LOST, Attempt
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.lifecycle.run_model import RunResult
-    from hvdcloud.lifecycle.run_options import RunOptions
+    from hvdcloud.lifecycle.run import RunOptions
+    from hvdcloud.lifecycle.run_result import RunResult
 
 ENDING_SECONDS, RETURN_SECONDS = 180.0, 600.0
 """How long agents may take to end the ranks of a run whose head is lost, and a machine of the user's to boot again."""

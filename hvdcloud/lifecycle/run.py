@@ -5,54 +5,59 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.cluster.nodes_gone import not_whole
-from hvdcloud.doctor.command import ASSIGNMENT
-from hvdcloud.errors import OutputClosedError, UsageError, first_of
+from hvdcloud.errors import NodeError, OutputClosedError, UsageError, first_of
 from hvdcloud.lifecycle import notify
 from hvdcloud.lifecycle.changes import changes_since_up
-from hvdcloud.lifecycle.data import data_request, remembered, show_data
-from hvdcloud.lifecycle.horovod import (
-    CHECKPOINTS,
-    check_interfaces,
-    check_tools,
-    crowded,
-    elastic_limits,
-    gloo_timeout,
-    hosts_of,
-)
 from hvdcloud.lifecycle.logs import detached, follow, wait_for_record
 from hvdcloud.lifecycle.mirror import bring_home, mirroring, send_for_resume
 from hvdcloud.lifecycle.pull import check_target
 from hvdcloud.lifecycle.replace import replacing
-from hvdcloud.lifecycle.run_model import RunResult, result_of_followed
-from hvdcloud.lifecycle.run_options import RunOptions
+from hvdcloud.lifecycle.run_result import RunResult, result_of_followed
+from hvdcloud.lifecycle.run_spec import remembered, spec_of_run
 from hvdcloud.lifecycle.up import check_project
-from hvdcloud.remote.code import Sending, list_code, prepare
+from hvdcloud.remote.code import Sending, Sent, list_code, prepare
 from hvdcloud.remote.ssh import NodeRefusedError
-from hvdcloud.runs import horovod_args
+from hvdcloud.runs.data import progress, summary
 from hvdcloud.runs.reports import plain_name
-from hvdcloud.runs.state import About
+from hvdcloud.runs.state import RunState
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.cost import Meter
     from hvdcloud.cluster.model import Cluster
-    from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.node.data.sets import DataRequest
+    from hvdcloud.remote.ssh import Session
 
-_SHELL_SYNTAX = re.compile(r"[|&;<>()$`*?\[\]#~\n]|^\w+=")
+_LOOK_SECONDS, _ANSWER_SECONDS = 0.5, 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a command may ask of a run."""
+
+    command: Sequence[str] = ()
+    """What every rank runs; empty: `run.command`."""
+    ranks: int | None = None
+    detach: bool = False
+    down_when_done: bool = False
+    fresh: bool = False
+    """Do not continue from the cluster's previous run."""
+    resume: str | None = None
+    """The run to continue from, of a cluster of this name that may be gone; None: the cluster's previous one."""
+    timeline: bool = False
+    """Let Horovod write down what it does and when."""
+    autotune: bool = False
+    """Let Horovod look for better parameters of its own."""
 
 
 def run(context: Context, options: RunOptions, *, meter: Meter | None = None) -> RunResult:
@@ -88,7 +93,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
     try:
         with mirroring(context, cluster), replacing(context, run_id, elastic=elastic):
             if context.config.data:
-                show_data(context, cluster, run_id)
+                _show_data(context, cluster, run_id)
             final = follow(context, cluster, run_id, elastic=elastic)
         # The head of a run that was lost may be lost too, and the run may be tried again.
         if not options.down_when_done and final.state.result != "lost":
@@ -107,7 +112,6 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
 def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str, int]:
     """Send the code, start horovodrun on the head. Returns the run's id and its number of ranks."""
     config = context.config
-    check_tools(config, options)
     if options.fresh and options.resume:
         raise UsageError(
             "--fresh and --resume contradict each other", hint="hvdcloud run --resume RUN continues from it"
@@ -121,86 +125,22 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     if options.resume:
         _check_resumed(context, cluster, options.resume)
     check_project(context, options.command)
-    environment = {**config.run.env, **_secrets(config)}
-    told_at = notify.address(config)
-    hosts = hosts_of(config, record)
-    elastic = elastic_limits(config)
-    if elastic and options.ranks:
-        raise UsageError(
-            "-np does not go with run.elastic: an elastic run has a rank for every slot of its nodes",
-            hint="hvdcloud resize N gives it more or fewer nodes; run.slots_per_node sets the ranks of each",
-        )
-    ranks = options.ranks or horovod_args.default_ranks(hosts)
-    if few_gpus := crowded(config, record, hosts if elastic else horovod_args.taken(hosts, ranks)):
-        context.console.warn(few_gpus)
-    timeout = gloo_timeout(config)
-    interface = record.nodes[0].interface
-    ssh_port = None if any(node.host for node in cluster.nodes) else horovod_args.SSH_PORT
-    if config.run.controller == "mpi":
-        check_interfaces(record)
-    run_id = new_run_id(cluster.id, record.runs, now=datetime.now(timezone.utc))
-    if elastic:
-        argv = horovod_args.elastic_argv(
-            hosts=hosts,
-            least=elastic["min"],
-            most=elastic["max"],
-            interface=interface,
-            gloo_timeout=timeout,
-            ssh_port=ssh_port,
-        )
-    else:
-        argv = horovod_args.horovodrun_argv(
-            hosts=hosts,
-            ranks=ranks,
-            interface=interface,
-            controller=config.run.controller,
-            mpi_args=config.run.mpi_args,
-            gloo_timeout=timeout,
-            ssh_port=ssh_port,
-            timeline=f"{CHECKPOINTS}/{run_id}/timeline.json" if options.timeline else None,
-            autotune=f"{CHECKPOINTS}/{run_id}/autotune.csv" if options.autotune else None,
-        )
-    text = config.run.command
-    # Words, or one word for the shell if the text uses its syntax.
-    # `FOO=1 python train.py`, of which a shell left words.
-    set_first = ["env"] if len(options.command) > 1 and ASSIGNMENT.match(options.command[0]) else []
-    command = [*set_first, *options.command] or ([text] if _SHELL_SYNTAX.search(text) else shlex.split(text))
+    environment, told_at = {**config.run.env, **_secrets(config)}, notify.address(config)
+    spec = spec_of_run(context, cluster, record, options, resume=resume)
     with context.console.waiting("run", "reading the project's files"):
         code = list_code(config.project_dir, warn=context.console.warn)
-    endpoint = context.storage_endpoint
-    data = data_request(config.data, nodes=sum(1 for host in hosts if host.slots), endpoint=endpoint)
-    header = {
-        "run": run_id,
-        "cluster": cluster.name,
-        "bucket": context.provider.bucket_as_seen_by_nodes(cluster.bucket).bucket,
-        "bucket_endpoint": endpoint,
-        "keep_every": config.checkpoints.keep_every,
-        "workspace_bytes": int(config.checkpoints.workspace_gb * 1e9),
-        "command": command,
-        "env": environment,
-        "resume": resume,
-        "elastic": elastic is not None,
-        "stuck": config.limits.stuck,
-        "grace": config.run.grace,
-    }
-    indices = {node.name: node.index for node in cluster.nodes}
-    slots = {host.name: host.slots for host in hosts}
-    payload = {
-        "run": run_id,
-        "cluster": cluster.name,
-        "hosts": [{"name": host.name, "index": indices[host.name], "slots": host.slots} for host in hosts],
-        "np": ranks,
-        "horovodrun": argv,
-        "controller": config.run.controller,
-        "gloo_timeout": timeout,
-        "stuck": config.limits.stuck,
-        "elastic": elastic,
-        "down_when_done": options.down_when_done,
-        "detached": options.detach,
-        "about": _about(context, cluster, command, record),
-        **({"data": data.to_json()} if data else {}),
-    }
-    shares = {name: share for share, name in enumerate(host.name for host in hosts if host.slots)}
+    shares = {host.name: share for share, host in enumerate(host for host in spec.hosts if host.slots)}
+    hosts = {host.name: host for host in spec.hosts}
+
+    def send(session: Session) -> Sent:
+        host, data = hosts[session.node.name], spec.data
+        if data is not None:
+            data = replace(data, index=shares.get(host.name, 0))
+        own = replace(spec, node=host.index, slots=host.slots, data=data)
+        address = {"notify": told_at} if told_at and not host.index else {}
+        header = {**own.to_json(), "env": environment, **address}
+        return prepare(session, header=header, folder=config.project_dir, code=code, sending=sending)
+
     fleet = context.fleet(cluster)
     try:
         with context.console.steps() as steps:
@@ -214,26 +154,11 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             ready = f"preparing the nodes, with the checkpoints of run {resume}" if resume else "preparing the nodes"
             steps.update("run", ready, after=NOTICEABLE_SECONDS)
             sending = Sending(show, context.console.warn)
-            sent = fleet.each(
-                lambda session: prepare(
-                    session,
-                    header={
-                        **header,
-                        "node": session.node.index,
-                        "slots": slots[session.node.name],
-                        **_data_of(data, shares.get(session.node.name)),
-                        **({"notify": told_at} if told_at and not session.node.index else {}),
-                    },
-                    folder=config.project_dir,
-                    code=code,
-                    sending=sending,
-                )
-            )
+            sent = fleet.each(send)
             # Before it begins: a run that this machine does not know of would be neither resumed nor waited for.
             known = remembered(record, config.data)
-            context.state.save(replace(record, runs=(*record.runs, run_id), data=known))
-            context.state.journal.record("run", cluster_id=cluster.id, run=run_id)
-            fleet.head.call(f"launch {run_id}", payload=payload)
+            context.state.save(replace(record, runs=(*record.runs, spec.run), data=known))
+            fleet.head.call(f"launch {spec.run}")
     except NodeRefusedError as error:
         context.state.save(record)
         if not plain_name(error.answer.get("active")):
@@ -252,22 +177,9 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         context.console.say(
             f"this run continues from run {resume}, {files} restored on every node (--fresh starts empty)"
         )
-    context.console.say(
-        f"run {run_id}: {counted(ranks, 'rank')} on {counted(len(hosts), 'node')}: {shlex.join(command)}"
-    )
-    return run_id, ranks
-
-
-def new_run_id(cluster_id: str, runs: Sequence[str], *, now: datetime) -> str:
-    """A name for a run that begins now; of those that begin in one second, the later ones get the seconds after.
-
-    Args:
-        runs: names that the cluster's runs have.
-        now: in UTC.
-    """
-    while (name := f"{now:%Y%m%d-%H%M%S}-{cluster_id}") in runs:
-        now += timedelta(seconds=1)
-    return name
+    what = f"{counted(spec.np, 'rank')} on {counted(len(hosts), 'node')}: {shlex.join(spec.command)}"
+    context.console.say(f"run {spec.run}: {what}")
+    return spec.run, spec.np
 
 
 def _check_resumed(context: Context, cluster: Cluster, run_id: str) -> None:
@@ -283,30 +195,36 @@ def _check_resumed(context: Context, cluster: Cluster, run_id: str) -> None:
         )
 
 
-def _data_of(data: DataRequest | None, share: int | None) -> Mapping[str, Any]:
-    """The part of a node's header; a head that only drives needs no data."""
-    return {} if data is None or share is None else {"data": replace(data, index=share).to_json()}
-
-
-def _about(context: Context, cluster: Cluster, command: Sequence[str], record: ClusterRecord) -> Mapping[str, Any]:
-    """What the run's state says of its cluster, to be read after the nodes are gone."""
-    since = (cluster.costs_since or cluster.created).timestamp()
-    ready = context.state.journal.times(cluster.id).get("up-done")
-    about = About(
-        provider=cluster.provider,
-        machine=context.platform.machines(),
-        image=cluster.image,
-        command=shlex.join(command),
-        dollars_per_hour=cluster.dollars_per_hour,
-        boot_seconds=None if record.runs or ready is None else max(0.0, ready - since),
-        gpus=sum(node.gpus for node in record.nodes),
-    )
-    return {key: value for key, value in asdict(about).items() if value or key != "gpus"}
-
-
 def _secrets(config: Config) -> dict[str, str]:
     missing = [name for name in config.run.secrets if name not in os.environ]
     if missing:
         message = f"run.secrets names {missing[0]}, which is not set here"
         raise UsageError(message, hint=f"export {missing[0]}=… and run again")
     return {name: os.environ[name] for name in config.run.secrets}
+
+
+def _show_data(context: Context, cluster: Cluster, run_id: str) -> None:
+    """Show how the nodes' data arrive, until the run starts its ranks or ends. The head waits, whether or not anything
+    follows."""
+    head = context.fleet(cluster).head
+    with context.console.steps() as steps:
+        while True:
+            try:
+                answer = head.call(f"state {run_id}", timeout=_ANSWER_SECONDS)
+            except NodeError:
+                # `follow` has patience with a head that does not answer.
+                return
+            state = next(iter(RunState.all_from_json(answer.get("runs"))), RunState())
+            for each in state.data:
+                if each.ready:
+                    steps.leave(each.node)
+                    continue
+                total = each.total_bytes if each.phase == "fetching" and each.total_bytes else None
+                done = each.bytes if total else None
+                text = "fetching data" if total else f"data: {progress(each)}"
+                steps.update(each.node, text, done=done, total=total, in_bytes=True, after=NOTICEABLE_SECONDS)
+            if not state.waits_for_data:
+                break
+            time.sleep(_LOOK_SECONDS)
+    if said := summary(state):
+        context.console.say(f"data: {said}")

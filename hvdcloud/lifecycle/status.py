@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.checkpoints.manifest import load_each
 from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.lifecycle.logs import read_log
-from hvdcloud.lifecycle.run_model import RunResult, result_of, result_of_followed
+from hvdcloud.lifecycle.run_result import RunResult, result_of, result_of_followed
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster

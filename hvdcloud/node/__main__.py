@@ -78,7 +78,7 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
     if verb == "launch":
         from hvdcloud.node import launch
 
-        return launch.main(_one(verb, rest), _request(verb))
+        return launch.main(_one(verb, rest))
     if verb in ("admit", "dismiss"):
         from hvdcloud.node.elastic import control_socket
 

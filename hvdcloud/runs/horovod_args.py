@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from hvdcloud.errors import UsageError
+from hvdcloud.runs.spec import Host
 from hvdcloud.units import counted
 
 SSH_PORT = 2222
@@ -35,14 +36,6 @@ Without such a host they continue much sooner after a loss (node/mesh/tcp.py).""
 ELASTIC_TIMEOUT_SECONDS = 900
 """How long a run waits for nodes when there are fewer than its minimum, before it ends."""
 GLOO_TIMEOUT_VARIABLE = "HOROVOD_GLOO_TIMEOUT_SECONDS"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """A node's name and how many ranks it takes."""
-
-    name: str
-    slots: int
 
 
 def longest_step(gloo_timeout: float) -> float:
@@ -110,7 +103,7 @@ def taken(hosts: Sequence[Host], ranks: int) -> list[Host]:
     found = []
     for host in hosts:
         if ranks > 0 and host.slots:
-            found.append(Host(name=host.name, slots=min(host.slots, ranks)))
+            found.append(replace(host, slots=min(host.slots, ranks)))
         ranks -= host.slots
     return found
 

@@ -125,9 +125,8 @@ def preempted(cluster: NodeCluster, server: Notices, place: Place, megabytes: in
     file.write_text(json.dumps({**json.loads(file.read_text()), "metadata": server.url}))
     assert all(answer.get("ok") for answer in cluster.prepare([sys.executable, "-c", TRAINS]))
     for name in cluster.names:
-        spec = cluster.run_dir(name) / "spec.json"
         # Nothing but the notice makes it upload.
-        spec.write_text(json.dumps({**json.loads(spec.read_text()), **place.spec, "keep_every": 3600.0}))
+        cluster.change_spec(name, **place.spec, keep_every=3600.0)
     assert cluster.launch() == {"ok": True}
     cluster.wait_for_log("at work", times=len(cluster.names))
     until(lambda: len(server.etags) > 1, seconds=30, what="the agent to wait for the notice")

@@ -24,7 +24,8 @@ from typing import Any
 
 import psutil
 
-from hvdcloud.runs.horovod_args import Host, horovodrun_argv
+from hvdcloud.runs.horovod_args import horovodrun_argv
+from hvdcloud.runs.spec import Host
 from tests.bench.elastic import cluster
 from tests.bench.measure import BenchError, output
 from tests.bench.publish import ends_in_words, publish, say

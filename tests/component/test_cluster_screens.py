@@ -23,7 +23,7 @@ from hvdcloud.console import Console
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.changes import Changes
 from hvdcloud.lifecycle.down import Unsafe, refusal
-from hvdcloud.lifecycle.run_model import result_of
+from hvdcloud.lifecycle.run_result import result_of
 from hvdcloud.lifecycle.status import StatusResult
 from hvdcloud.providers.base import Listing
 from hvdcloud.runs.state import RunState

@@ -15,7 +15,8 @@ from urllib.parse import unquote
 import pytest
 
 from hvdcloud.errors import ExitCode
-from hvdcloud.node.data.sets import FAILED, FETCHING, READY, DataSet
+from hvdcloud.node.data.sets import FAILED, FETCHING, READY
+from hvdcloud.runs.spec import DataSet
 from tests.standins.storage.server import StorageServer, running_server
 from tests.support.data_node import PREFIX, DataNode, delete, downloads, plant, put
 

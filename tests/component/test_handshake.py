@@ -17,8 +17,7 @@ from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.down import down
 from hvdcloud.lifecycle.resize import resize
-from hvdcloud.lifecycle.run import start
-from hvdcloud.lifecycle.run_options import RunOptions
+from hvdcloud.lifecycle.run import RunOptions, start
 from hvdcloud.lifecycle.status import status
 from hvdcloud.node import program
 from hvdcloud.providers.base import NodeBucket

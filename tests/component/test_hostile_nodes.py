@@ -21,7 +21,7 @@ from hvdcloud.cli.status import show_status
 from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode, HvdcloudError, NodeError, OutputClosedError
 from hvdcloud.lifecycle import logs, stacks
-from hvdcloud.lifecycle.run_model import result_of
+from hvdcloud.lifecycle.run_result import result_of
 from hvdcloud.lifecycle.status import status
 from hvdcloud.providers.gce.ops.ready import parse_status
 from hvdcloud.remote import connection, ssh

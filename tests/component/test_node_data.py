@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.errors import ExitCode, HvdcloudError
-from hvdcloud.lifecycle.run_model import result_of
-from hvdcloud.node.data.sets import DataRequest, DataSet
+from hvdcloud.lifecycle.run_result import result_of
+from hvdcloud.runs.spec import DataRequest, DataSet
 from hvdcloud.runs.state import RunState
 from tests.standins.storage import StorageServer, running_server
 from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces

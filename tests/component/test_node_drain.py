@@ -134,17 +134,11 @@ def checkpoint_directory(cluster: NodeCluster, node: str) -> Path:
     return cluster.root(node) / "var/lib/hvdcloud/checkpoints" / RUN
 
 
-def change_spec(cluster: NodeCluster, node: str, **values: Any) -> None:
-    """Between `prepare` and `launch`."""
-    file = cluster.run_dir(node) / "spec.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
-
-
 def start(cluster: NodeCluster, command: Sequence[str] = FOREVER) -> None:
     """A run whose uploads do not come by themselves."""
     assert all(answer.get("ok") for answer in cluster.prepare(command))
     for node in cluster.names:
-        change_spec(cluster, node, keep_every=600.0)
+        cluster.change_spec(node, keep_every=600.0)
     assert cluster.launch() == {"ok": True}
     cluster.wait_for_log("at work", times=2)
 
@@ -274,7 +268,7 @@ def test_in_an_elastic_run_horovod_has_time_to_take_the_ranks_away(cluster: Node
     enough = cluster.base / "enough"
     script = TRAINS + f"while not os.path.exists({str(enough)!r}):\n    time.sleep(0.01)\n"
     assert all(answer.get("ok") for answer in cluster.prepare([sys.executable, "-c", script]))
-    change_spec(cluster, "n1", elastic=True)
+    cluster.change_spec("n1", elastic={"min": 1, "max": 2, "longest_step": 30.0})
     assert cluster.launch() == {"ok": True}
     cluster.wait_for_log("at work", times=2)
     ending = end_of_the_container(cluster, "n1")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.node.boot import entrypoint
-from hvdcloud.node.data.sets import DataRequest, DataSet
+from hvdcloud.runs.spec import DataRequest, DataSet
 from hvdcloud.storage.open import open_bucket
 from tests.standins.metadata.guest_attributes import Metadata, metadata_server
 from tests.standins.storage import running_server

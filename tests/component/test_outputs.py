@@ -26,6 +26,7 @@ from hvdcloud.storage.open import open_bucket
 from tests.support.nodes import code_archive
 
 CLUSTER = "digits"
+ELASTIC = {"min": 1, "max": 2, "longest_step": 30.0}
 FIRST, SECOND, THIRD = (f"20261120-10150{number}-abc123" for number in range(3))
 CODE = {"train.py": b"import horovod", "conf/lr.txt": b"0.1"}
 
@@ -198,7 +199,7 @@ def test_what_a_killed_node_program_had_not_uploaded_survives_the_next_run(proje
 def test_a_node_that_is_made_ready_again_for_its_run_keeps_what_is_not_in_the_bucket_yet(project: Project) -> None:
     project.prepare(FIRST)
     project.write("model.pt", text="not sent")
-    project.prepare(FIRST, elastic=True, joins=True)
+    project.prepare(FIRST, elastic=ELASTIC, joins=True)
     assert (paths.workspace() / "model.pt").read_text() == "not sent"
     assert project.finish(FIRST).complete
     assert project.bucket.read(f"{CLUSTER}/{FIRST}/workspace/model.pt") == b"not sent"
@@ -208,7 +209,7 @@ def test_a_node_that_joins_gets_what_the_others_wrote(project: Project) -> None:
     project.prepare(FIRST)
     project.write("vocabulary.json")
     UploadLoop(Spec.load(FIRST)).flush_now()
-    project.on(1).prepare(FIRST, elastic=True, joins=True)
+    project.on(1).prepare(FIRST, elastic=ELASTIC, joins=True)
     assert workspace() == ["conf/lr.txt", "train.py", "vocabulary.json"]
     assert project.finish(FIRST).files == 0, "it does not send back what it got"
 

@@ -17,8 +17,8 @@ from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserErr
 from hvdcloud.lifecycle import retry
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.retry import Retries
-from hvdcloud.lifecycle.run_model import RunResult
-from hvdcloud.lifecycle.run_options import RunOptions
+from hvdcloud.lifecycle.run import RunOptions
+from hvdcloud.lifecycle.run_result import RunResult
 from tests.support.vanishing import RUN, Laptop, Machines, NewVm, Program, Vm, says
 
 NOTHING_LEFT = says('{"runs": {}}\n')
@@ -100,7 +100,7 @@ def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch, tmp_pa
         context, cluster, _ = laptop.context(vms)
         config = {"name": "digits", "nodes": len(vms), "run": {"retry": retries}, "limits": limits}
         context.config = Config.model_validate(config)
-        context.config._project_dir = tmp_path
+        context.config._project_dir, context._bucket = tmp_path, f"file://{laptop.folder}/bucket"
         machines = context.__dict__["provider"] = Provider(replace(cluster, dollars_per_hour=0.9))
         found = Scene(context, machines, laptop, vms, [*ends])
         monkeypatch.setattr(retry, "run", found.run)

@@ -33,7 +33,7 @@ from hvdcloud.lifecycle.down import DownResult
 from hvdcloud.lifecycle.launch import _interrupted, _interrupted_after
 from hvdcloud.lifecycle.logs import Followed, detached
 from hvdcloud.lifecycle.pull import PulledRun, PullResult
-from hvdcloud.lifecycle.run_model import result_of_followed
+from hvdcloud.lifecycle.run_result import result_of_followed
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.reports import RankRecord, UploadReport
 from hvdcloud.runs.state import RunState

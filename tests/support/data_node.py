@@ -12,8 +12,9 @@ from typing import Any
 
 import psutil
 
-from hvdcloud.node.data.sets import FAILED, READY, DataRequest, DataSet, DataState, states_from_json
+from hvdcloud.node.data.sets import FAILED, READY, DataState, states_from_json
 from hvdcloud.node.files import lock_holder, read_json
+from hvdcloud.runs.spec import DataRequest, DataSet
 from hvdcloud.storage.open import open_bucket
 from tests.standins.storage.server import StorageServer
 from tests.standins.storage.store import Conditions

@@ -16,14 +16,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from hvdcloud.node.data.sets import DataRequest
-from hvdcloud.runs.horovod_args import Host, default_ranks, elastic_argv
+from hvdcloud.runs.horovod_args import default_ranks, elastic_argv
+from hvdcloud.runs.spec import DataRequest, Host
 from tests.support.harness import until
 from tests.support.nodes import RUN, NodeCluster, gone_afterwards
 
@@ -227,22 +227,24 @@ class ElasticNodes(NodeCluster):
             data: what nodes fetch before that; then nothing is waited for.
         """
         script = TRAINER.format(base=str(self.base), port=self._port)
-        answers = self.prepare([sys.executable, "-c", script], env=env, elastic=True, data=data)
+        elastic = {"min": least, "max": most, "longest_step": 30.0}
+        answers = self.prepare([sys.executable, "-c", script], env=env, elastic=elastic, data=data)
         assert all(answer.get("ok") for answer in answers), answers
-        hosts = [Host(name=name, slots=int(index > 0 or not drives_only)) for index, name in enumerate(self.names)]
-        request = {
-            "run": RUN,
-            "cluster": "digits",
-            "hosts": [{"name": host.name, "index": index, "slots": host.slots} for index, host in enumerate(hosts)],
-            "np": default_ranks(hosts),
-            "horovodrun": elastic_argv(hosts=hosts, least=least, most=most, interface="lo", gloo_timeout=120),
-            "gloo_timeout": 120,
-            "stuck": self.stuck,
+        hosts = [
+            Host(name=name, index=index, slots=int(index > 0 or not drives_only))
+            for index, name in enumerate(self.names)
+        ]
+        self.change_spec(
+            self.head,
+            hosts=[asdict(host) for host in hosts],
+            slots=hosts[0].slots,
+            np=default_ranks(hosts),
+            horovodrun=elastic_argv(hosts=hosts, least=least, most=most, interface="lo", gloo_timeout=120),
+            gloo_timeout=120,
+            stuck=self.stuck,
             **self.pace,
-            "elastic": {"min": least, "max": most, "longest_step": 30.0},
-            **({"data": replace(data, count=len(self.names)).to_json()} if data else {}),
-        }
-        assert self.verb(self.head, "launch", RUN, payload=request) == {"ok": True}
+        )
+        assert self.verb(self.head, "launch", RUN) == {"ok": True}
         if data:
             return
         self.wait_for_world([host.name for host in hosts if host.slots])

@@ -24,8 +24,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hvdcloud.node.data.sets import DataRequest
 from hvdcloud.node.files import read_json
+from hvdcloud.runs.spec import DataRequest
 from tests.support.harness import PATIENCE, until
 from tests.support.warm import NODE, WarmPopen
 
@@ -163,7 +163,7 @@ class NodeCluster:
         self.grace = 30.0
         """`run.grace` of the runs that are prepared."""
         self.pace: dict[str, float] = {}
-        """Of `Request`: `beat` and `start` of the runs that are launched, where they are not as usual."""
+        """Of `Spec`: `beat` and `start` of the runs that are launched, where they are not as usual."""
         self._tools = base / "bin"
         self._tools.mkdir()
         for name, text in (("ssh", _SSH), ("hvdcloud-node", _NODE_PROGRAM), ("horovodrun", _HOROVODRUN)):
@@ -238,7 +238,7 @@ class NodeCluster:
         env: Mapping[str, str] | None = None,
         code: Mapping[str, str] | None = None,
         resume: str | None = None,
-        elastic: bool = False,
+        elastic: Mapping[str, Any] | None = None,
         data: DataRequest | None = None,
         notify: str | None = None,
     ) -> list[dict[str, Any]]:
@@ -277,27 +277,29 @@ class NodeCluster:
         code_archive(self.root(name), contents, wanted)
         return {**lacks, **self.verb(name, "prepare", payload=header)}
 
+    def change_spec(self, name: str, *, run: str = RUN, **changes: Any) -> None:
+        """Change what a node was told of a run."""
+        file = self.run_dir(name, run=run) / "spec.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
     def launch(
         self, *, run: str = RUN, slots: int = 1, gloo_timeout: float = 6.0, about: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """`launch` on the head."""
         ranks = slots * len(self.names)
         hosts = ",".join(f"{name}:{slots}" for name in self.names)
-        request = {
-            "run": run,
-            "cluster": "digits",
-            "hosts": [{"name": name, "slots": slots} for name in self.names],
-            "np": ranks,
-            "horovodrun": ["horovodrun", "--gloo", "-np", str(ranks), "-H", hosts],
-            "gloo_timeout": gloo_timeout,
-            "stuck": self.stuck,
+        self.change_spec(
+            self.head,
+            run=run,
+            hosts=[{"name": name, "index": index, "slots": slots} for index, name in enumerate(self.names)],
+            np=ranks,
+            horovodrun=["horovodrun", "--gloo", "-np", str(ranks), "-H", hosts],
+            gloo_timeout=gloo_timeout,
+            stuck=self.stuck,
+            about=dict(about or {}),
             **self.pace,
-            "controller": "gloo",
-            "down_when_done": False,
-            "about": dict(about or {}),
-            **({"data": replace(self.data, count=len(self.names)).to_json()} if self.data else {}),
-        }
-        return self.verb(self.head, "launch", run, payload=request)
+        )
+        return self.verb(self.head, "launch", run)
 
     def start_run(self, script: str | Sequence[str], *, about: Mapping[str, Any] | None = None, **options: Any) -> None:
         """Prepare and launch a Python script, or another command, on every rank."""

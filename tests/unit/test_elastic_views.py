@@ -15,7 +15,7 @@ from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.console import Console, plain
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.logs import _check_rank
-from hvdcloud.lifecycle.run_model import result_of
+from hvdcloud.lifecycle.run_result import result_of
 from hvdcloud.lifecycle.status import StatusResult
 from hvdcloud.lifecycle.top import _Watch
 from hvdcloud.remote.ssh import Session

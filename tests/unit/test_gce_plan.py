@@ -18,13 +18,13 @@ from hvdcloud.config.data import DataConfig
 from hvdcloud.config.gce import GceConfig
 from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import UsageError
-from hvdcloud.node.data.sets import DataRequest, DataSet
 from hvdcloud.providers.gce import names
 from hvdcloud.providers.gce.capacity import candidates
 from hvdcloud.providers.gce.capacity.outlook import check_account
 from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.plan.firewall import firewall_bodies
 from hvdcloud.providers.gce.settings import Settings, settings_of
+from hvdcloud.runs.spec import DataRequest, DataSet
 from tests.golden import assert_golden
 from tests.support.gce_requests import SETTINGS, SPEC, settings
 from tests.support.price_table import write_prices

@@ -9,9 +9,10 @@ import pytest
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
-from hvdcloud.lifecycle.horovod import CHECKPOINTS, crowded, elastic_limits, gloo_timeout, hosts_of
+from hvdcloud.lifecycle.run_spec import CHECKPOINTS, crowded, elastic_limits, gloo_timeout, hosts_of
 from hvdcloud.node.paths import checkpoints_dir
-from hvdcloud.runs.horovod_args import Host, default_ranks, elastic_argv, horovodrun_argv, taken
+from hvdcloud.runs.horovod_args import default_ranks, elastic_argv, horovodrun_argv, taken
+from hvdcloud.runs.spec import Elastic, Host
 
 HOSTS = (Host(name="digits-0", slots=2), Host(name="digits-1", slots=2))
 
@@ -142,9 +143,9 @@ RECORD = ClusterRecord(
 def test_an_elastic_run_has_its_limits_in_nodes_and_its_steps_in_seconds() -> None:
     everybody = config({"min": 2, "max": 5})
     assert [host.slots for host in hosts_of(everybody, RECORD)] == [1, 2, 2]
-    assert elastic_limits(everybody) == {"min": 2, "max": 5, "longest_step": 30}
+    assert elastic_limits(everybody) == Elastic(min=2, max=5, longest_step=30)
     patient = config({}, run={"elastic": {}, "env": {"HOROVOD_GLOO_TIMEOUT_SECONDS": "180"}})
-    assert elastic_limits(patient) == {"min": 1, "max": 3, "longest_step": 90}
+    assert elastic_limits(patient) == Elastic(min=1, max=3, longest_step=90)
     assert elastic_limits(config(None)) is None
 
 

@@ -18,8 +18,7 @@ from hvdcloud.errors import ExitCode, UsageError
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.down import down
 from hvdcloud.lifecycle.launch import launch
-from hvdcloud.lifecycle.run import run
-from hvdcloud.lifecycle.run_options import RunOptions
+from hvdcloud.lifecycle.run import RunOptions, run
 from hvdcloud.lifecycle.up import up
 
 CLUSTER = Cluster(

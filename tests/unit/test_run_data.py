@@ -10,8 +10,8 @@ import pytest
 from hvdcloud.cluster.record import ClusterRecord
 from hvdcloud.config.data import DataConfig
 from hvdcloud.errors import CapacityError, CredentialsError, ExitCode, HvdcloudError, NodeError, UsageError
-from hvdcloud.lifecycle.data import data_request, remembered
-from hvdcloud.lifecycle.run_model import result_of
+from hvdcloud.lifecycle.run_result import result_of
+from hvdcloud.lifecycle.run_spec import data_request, remembered
 from hvdcloud.node.data.sets import DataState
 from hvdcloud.node.run.data import summary as summary_of_node
 from hvdcloud.runs.data import RunData, progress, summary

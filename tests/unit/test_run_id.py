@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from hvdcloud.lifecycle.run import new_run_id
+from hvdcloud.lifecycle.run_spec import new_run_id
 
 NOW = datetime(2026, 11, 26, 2, 47, 59, 700_000, tzinfo=timezone.utc)
 

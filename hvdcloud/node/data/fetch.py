@@ -22,8 +22,9 @@ from hvdcloud.node import paths
 from hvdcloud.node.bucket import open_bucket_here
 from hvdcloud.node.data.board import Board
 from hvdcloud.node.data.names import check_names
-from hvdcloud.node.data.sets import FAILED, FETCHING, LISTING, READY, VERIFYING, DataRequest, DataSet, DataState
+from hvdcloud.node.data.sets import FAILED, FETCHING, LISTING, READY, VERIFYING, DataState
 from hvdcloud.node.files import read_json, write_json
+from hvdcloud.runs.spec import DataRequest, DataSet
 from hvdcloud.storage.base import (
     Bucket,
     CorruptObjectError,

@@ -20,8 +20,9 @@ from typing import Any
 
 from hvdcloud.errors import ExitCode, NodeError
 from hvdcloud.node import paths, processes
-from hvdcloud.node.data.sets import FAILED, READY, DataRequest, DataState, states_from_json
+from hvdcloud.node.data.sets import FAILED, READY, DataState, states_from_json
 from hvdcloud.node.files import Lock, lock_holder, read_json, write_json
+from hvdcloud.runs.spec import DataRequest
 
 START_SECONDS = 30.0
 """How long a fetcher may take to start, or to end once it is killed."""

@@ -11,6 +11,7 @@ import os
 import subprocess
 import tarfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -22,13 +23,9 @@ from hvdcloud.node.files import read_json
 from hvdcloud.node.mesh import ssh
 from hvdcloud.node.records.secrets_file import read_environment, write_private
 from hvdcloud.node.records.spec import Spec
-from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.sync import is_unchanged, sha256_of
+from hvdcloud.runs.spec import RunSpec
 
-_AS_ON_THE_HEAD = (
-    *("run", "cluster", "bucket", "bucket_endpoint", "keep_every", "workspace_bytes", "command"),
-    *("stuck", "grace"),
-)
 PREPARE_SECONDS = 120.0
 """For a workspace of some GB; one that takes longer is tried again."""
 
@@ -40,34 +37,26 @@ class UnreachableError(NodeError):
 class RunBundle(NamedTuple):
     """All that a node gets; collected when the run begins, since the files are deleted when it ends on the head."""
 
-    request: Request
-    header: dict[str, Any]
+    spec: Spec
+    environment: dict[str, str]
     workspace: Path
 
     @classmethod
-    def of(cls, request: Request) -> RunBundle:
+    def of(cls, spec: Spec) -> RunBundle:
         """The bundle of a run that was prepared on this node. Raises UsageError: it was not."""
-        words, option = request.horovodrun, "--network-interfaces"
-        run = request.run
-        spec = Spec.load(run)._asdict()
-        header = {
-            **{key: spec[key] for key in _AS_ON_THE_HEAD},
-            "env": read_environment(run),
-            # What the run resumed from is in the memory of the nodes that train.
-            "resume": None,
-            "elastic": True,
-            "interface": words[words.index(option) + 1] if option in words else None,
-            # With as many shares as nodes with ranks began.
-            "data": None if request.data is None else request.data.to_json(),
-            "joins": True,
-        }
-        return cls(request, header, paths.workspace())
+        words, option = spec.horovodrun, "--network-interfaces"
+        interface = words[words.index(option) + 1] if option in words else None
+        # What the run resumed from is in the memory of the nodes that train.
+        return cls(replace(spec, resume=None, interface=interface), read_environment(spec.run), paths.workspace())
 
-    def share_of(self, member: Member) -> int:
-        """Which share of a data set a node gets: that of its predecessor, or a share that another node has too."""
-        assert self.request.elastic is not None
-        began = [host.name for host in self.request.elastic.hosts if host.slots]
-        return began.index(member.name) if member.name in began else member.index % max(1, len(began))
+    def spec_of(self, member: Member) -> RunSpec:
+        """What a node that joins knows of the run. It gets its predecessor's share of a data set, or one that another
+        node has too: there are as many as nodes with ranks began."""
+        began, data = [host.name for host in self.spec.hosts if host.slots], self.spec.data
+        if data is not None:
+            share = began.index(member.name) if member.name in began else member.index % max(1, len(began))
+            data = replace(data, index=share)
+        return replace(self.spec, node=member.index, slots=member.slots, data=data)
 
 
 def _files(workspace: Path) -> list[dict[str, Any]]:
@@ -91,13 +80,11 @@ def provision(bundle: RunBundle, member: Member) -> None:
         OSError: what the head has for its own ranks cannot be written again.
     """
     node = member.name
-    if node == bundle.request.hosts[0]:
-        write_private(bundle.request.run, environment=bundle.header["env"])
+    if node == bundle.spec.names[0]:
+        write_private(bundle.spec.run, environment=bundle.environment)
         return
     files = _files(bundle.workspace)
-    header = {**bundle.header, "node": member.index, "slots": member.slots, "files": files}
-    if header["data"] is not None:
-        header["data"] = {**header["data"], "index": bundle.share_of(member)}
+    header = {**bundle.spec_of(member).to_json(), "env": bundle.environment, "joins": True, "files": files}
     with subprocess.Popen(
         ssh.node_command(node, "prepare", seconds=PREPARE_SECONDS),
         stdin=subprocess.PIPE,

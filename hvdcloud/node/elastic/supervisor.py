@@ -9,6 +9,7 @@ from __future__ import annotations
 import selectors
 import signal
 import time
+from dataclasses import replace
 from typing import Any
 
 from hvdcloud.node.channel import Caller, Listener, Mailbox
@@ -23,9 +24,9 @@ from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
 from hvdcloud.node.elastic.workers import Process, Workers
 from hvdcloud.node.machine import outward_interface
 from hvdcloud.node.records import state
+from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, judge_elastic
-from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, Supervisor
 from hvdcloud.runs.state import ElasticLimits, RunState
 
@@ -40,30 +41,30 @@ _TURN_SECONDS = 0.25
 
 
 class ElasticSupervisor(Supervisor):
-    """One run whose request has `elastic`, from its start to its end."""
+    """One run whose spec has `elastic`, from its start to its end."""
 
-    def __init__(self, request: Request, current: RunState) -> None:
-        assert request.elastic is not None
-        driving = sum(1 for host in request.elastic.hosts if not host.slots)
+    def __init__(self, spec: Spec, current: RunState) -> None:
+        assert spec.elastic is not None
+        driving = sum(1 for host in spec.hosts if not host.slots)
         self._membership = Membership(
-            [Member(name=host.name, index=host.number, slots=host.slots) for host in request.elastic.hosts],
-            least=max(1, request.elastic.least - driving),
-            most=max(1, request.elastic.most - driving),
-            gloo_timeout=request.gloo_timeout,
+            [Member(name=host.name, index=host.index, slots=host.slots) for host in spec.hosts],
+            least=max(1, spec.elastic.min - driving),
+            most=max(1, spec.elastic.max - driving),
+            gloo_timeout=spec.gloo_timeout,
             wall=time.time,
         )
-        self._hosts = HostList(request.run, self._membership)
+        self._hosts = HostList(spec.run, self._membership)
         # A node that begins alone is given the loopback interface, and others may join it.
-        command = [outward_interface() if word == "lo" else word for word in request.horovodrun]
+        command = [outward_interface() if word == "lo" else word for word in spec.horovodrun]
         command += ["--host-discovery-script", str(self._hosts.script)]
-        super().__init__(request._replace(horovodrun=tuple(command)), current)
+        super().__init__(replace(spec, horovodrun=tuple(command)), current)
         self._silence = SILENCE_SECONDS
-        self._workers = Workers(pace=request.beat)
-        self._connections = Connections(self._workers, self._leases, self._log, gloo_timeout=request.gloo_timeout)
-        self._longest_step = request.elastic.longest_step
+        self._workers = Workers(pace=spec.beat)
+        self._connections = Connections(self._workers, self._leases, self._log, gloo_timeout=spec.gloo_timeout)
+        self._longest_step = spec.elastic.longest_step
         self._rendezvous = Rendezvous(self._workers, self._connections.disconnect, longest_step=self._longest_step)
         self._mailbox = Mailbox()
-        bundle = RunBundle.of(self._request)
+        bundle = RunBundle.of(self._spec)
         self._rejoins = Rejoins(
             prepare=lambda node: provision(bundle, self._membership.members[node]),
             post=self._mailbox.post,
@@ -83,7 +84,7 @@ class ElasticSupervisor(Supervisor):
         self._launched_at = 0.0
         self._disturbed_at = float("-inf")
         self._head_leaves = False
-        self._state.elastic = ElasticLimits(min=request.elastic.least, max=request.elastic.most)
+        self._state.elastic = ElasticLimits(min=spec.elastic.min, max=spec.elastic.max)
         self._state.world = 0
         self._state.members = self._membership.shown()
 
@@ -92,7 +93,7 @@ class ElasticSupervisor(Supervisor):
     def _begin(self) -> None:
         self._hosts.create()
         self._selector.register(self._mailbox, selectors.EVENT_READ, self._mailbox.deliver)
-        self._control = Listener(socket_file(self._request.run), self._selector, kind=Caller, hear=self._hear_caller)
+        self._control = Listener(socket_file(self._spec.run), self._selector, kind=Caller, hear=self._hear_caller)
         for name in self._membership.members:
             self._hold(name, self._agent_command(name))
         self._launch()
@@ -131,7 +132,7 @@ class ElasticSupervisor(Supervisor):
 
     def _list(self, now: float) -> None:
         """Change the list that Horovod sees, if that is due."""
-        joining = self._hosts.update(now=now, patient_until=self._launched_at + self._request.start)
+        joining = self._hosts.update(now=now, patient_until=self._launched_at + self._spec.start)
         if joining is None:
             return
         self._workers.disturbed(now=now)
@@ -341,7 +342,7 @@ class ElasticSupervisor(Supervisor):
         self._workers.begin(now=now)
         self._rendezvous.over()
         self._membership.started_again(now=now)
-        state.record_event(self._request.run, "started again", detail="from the newest checkpoint")
+        state.record_event(self._spec.run, "started again", detail="from the newest checkpoint")
         self._start_launcher()
 
     def _finish(self) -> None:

@@ -2,68 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from hvdcloud.errors import UsageError
+from hvdcloud.json_values import mapping
+from hvdcloud.node.channel import BEAT_SECONDS
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.paths import check_run_id, run_dir
+from hvdcloud.runs.spec import DataRequest, Elastic, Host, RunSpec
+
+START_SECONDS = 15.0
+"""How long an agent may take to start, over ssh and beside everything else that starts then."""
 
 
-class Spec(NamedTuple):
-    """One run, as one node sees it. Holds no secret."""
+@dataclass(frozen=True, kw_only=True)
+class Spec(RunSpec):
+    """The spec of a run as it is kept on this node."""
 
-    run: str
-    cluster: str
-    node: int
-    """This node's index; 0 is the head."""
     name: str
     """This node's name."""
-    bucket: str
-    """file:///DIR or gs://BUCKET[/PREFIX], as reachable from this node."""
-    bucket_endpoint: str | None
-    keep_every: float
-    """Seconds between two looks at the checkpoint directory."""
-    slots: int
     cores: int
-    command: tuple[str, ...]
-    resume: str | None
-    """The run whose checkpoints were put into the checkpoint directory."""
-    workspace_bytes: int = 10**9
-    """How much of what ranks write in the project's folder is kept, besides models."""
-    elastic: bool = False
-    """Whether nodes may leave and join while it runs."""
-    interface: str | None = None
-    """The network interface that Horovod uses, where this node joins a run that is on."""
-    stuck: float | None = None
-    """Seconds without any sign of work after which the run is ended; None: never."""
-    grace: float = 30.0
-    """Seconds from SIGTERM to SIGKILL where somebody asks for the run's end."""
-    data: Mapping[str, Any] | None = None
-    """The data sets that this node needs, as `DataRequest` (node/data/sets.py) writes them; None: the run has none."""
+    beat: float = BEAT_SECONDS
+    """Seconds between two heartbeats of the supervisor and its agents."""
+    start: float = START_SECONDS
+    """Seconds after which an agent that has not started is given up."""
+
+    @property
+    def names(self) -> list[str]:
+        """The nodes that it starts with, the head first."""
+        return [host.name for host in self.hosts]
 
     @classmethod
     def from_mapping(cls, value: Mapping[str, Any]) -> Spec:
         """Check a header or a spec.json. Raises UsageError: something is missing or has the wrong type."""
+
+        def optional(key: str, kind: Callable[[Any], Any], otherwise: Any = None) -> Any:
+            return otherwise if value.get(key) is None else kind(value[key])
+
         try:
+            elastic = value.get("elastic")
             spec = cls(
                 run=check_run_id(value["run"]),
                 cluster=str(value["cluster"]),
-                node=int(value["node"]),
-                name=str(value["name"]),
                 bucket=str(value["bucket"]),
-                bucket_endpoint=value.get("bucket_endpoint"),
+                bucket_endpoint=optional("bucket_endpoint", str),
                 keep_every=float(value["keep_every"]),
-                slots=max(1, int(value["slots"])),
-                cores=max(1, int(value["cores"])),
+                workspace_bytes=optional("workspace_bytes", int, 10**9),
                 command=tuple(str(part) for part in value["command"]),
-                resume=value.get("resume"),
-                workspace_bytes=int(value.get("workspace_bytes", 10**9)),
-                elastic=bool(value.get("elastic", False)),
-                interface=value.get("interface"),
-                stuck=None if value.get("stuck") is None else float(value["stuck"]),
-                grace=float(value.get("grace", 30.0)),
-                data=_data(value.get("data")),
+                resume=optional("resume", check_run_id),
+                stuck=optional("stuck", float),
+                grace=optional("grace", float, 30.0),
+                hosts=tuple(
+                    Host(name=str(host["name"]), index=int(host["index"]), slots=int(host["slots"]))
+                    for host in value.get("hosts", ())
+                ),
+                np=optional("np", int, 0),
+                horovodrun=tuple(str(part) for part in value.get("horovodrun", ())),
+                controller=optional("controller", str, "gloo"),
+                gloo_timeout=optional("gloo_timeout", float, 30.0),
+                elastic=elastic
+                and Elastic(
+                    min=int(elastic["min"]), max=int(elastic["max"]), longest_step=float(elastic["longest_step"])
+                ),
+                down_when_done=bool(value.get("down_when_done")),
+                detached=bool(value.get("detached")),
+                about=mapping(value.get("about")),
+                node=int(value["node"]),
+                slots=max(0, int(value["slots"])),
+                data=optional("data", DataRequest.from_json),
+                interface=optional("interface", str),
+                name=str(value["name"]),
+                cores=max(1, int(value["cores"])),
+                beat=optional("beat", float, BEAT_SECONDS),
+                start=optional("start", float, START_SECONDS),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             why = f"the description of the run cannot be used: {type(error).__name__}: {error}"
@@ -83,13 +96,4 @@ class Spec(NamedTuple):
 
     def save(self) -> None:
         """Write spec.json."""
-        write_json(run_dir(self.run) / "spec.json", self._asdict())
-
-
-def _data(value: object) -> Mapping[str, Any] | None:
-    if value is None:
-        return None
-    # Most runs have none, and each of their processes reads a spec.
-    from hvdcloud.node.data.sets import DataRequest
-
-    return DataRequest.from_json(value).to_json()
+        write_json(run_dir(self.run) / "spec.json", self.to_json())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.node.data import fetcher
-from hvdcloud.node.data.sets import DataRequest, DataState
+from hvdcloud.node.data.sets import DataState
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.runs.reports import NodeData
 
@@ -42,7 +42,7 @@ def _wait(spec: Spec, *, say: Callable[[NodeData], None], ending: threading.Even
         # `prepare` has begun; the fetcher may have been killed since.
         if starts < _MOST_STARTS and fetcher.has_died():
             starts += 1
-            fetcher.start(DataRequest.from_json(spec.data))
+            fetcher.start(spec.data)
         data = summary(spec.name, fetcher.states())
         over = data.phase in ("ready", "failed")
         if data != said and (over or time.monotonic() >= say_at):

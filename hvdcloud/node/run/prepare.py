@@ -52,14 +52,13 @@ def main(header: Mapping[str, Any], source: IO[bytes]) -> dict[str, Any]:
         environment = {str(name): str(value) for name, value in header["env"].items()}
     except (KeyError, AttributeError) as error:
         raise UsageError(f"prepare: the header cannot be used: {error!r}", hint="hvdcloud run again") from error
-    spec = Spec.from_mapping({"cores": machine.cores(), "name": machine.name(), **header})
+    spec = Spec.from_mapping({**header, "cores": machine.cores(), "name": machine.name()})
     sync = _sync(header)
-    if spec.data is not None:
+    if spec.data is not None and spec.fetches_data:
         from hvdcloud.node.data import fetcher
-        from hvdcloud.node.data.sets import DataRequest
 
         # Beside the code; the agent waits for it.
-        fetcher.start(DataRequest.from_json(spec.data))
+        fetcher.start(spec.data)
     try:
         if wanted := sync.plan():
             with contextlib.nullcontext(source) if header.get("joins") else paths.code_archive().open("rb") as archive:

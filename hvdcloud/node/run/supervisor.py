@@ -26,7 +26,6 @@ from hvdcloud.node.run.log import QUIET_SECONDS, RunLog
 from hvdcloud.node.run.metrics import newest_numbers
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, Ranks, judge, may_be_a_consequence
 from hvdcloud.node.run.recorder import Recorder
-from hvdcloud.node.run.request import Request
 from hvdcloud.node.run.watch import RankWatch
 from hvdcloud.node.uploads.drain import Saved, saved_note
 from hvdcloud.runs.reports import NodeData, RankWaits, UploadReport, texts_of
@@ -55,35 +54,35 @@ def silence_limit(gloo_timeout: float, *, beat: float) -> float:
 class Supervisor:
     """One run, from its start to its end. `current`: the run's state so far; completed and written at every step."""
 
-    def __init__(self, request: Request, current: RunState) -> None:
-        self._request = request
-        self._head = request.hosts[0]
+    def __init__(self, spec: Spec, current: RunState) -> None:
+        self._spec = spec
+        self._head = spec.names[0]
         self._state = current
-        self._silence = silence_limit(request.gloo_timeout, beat=request.beat)
-        self._log = RunLog(state.log_file(request.run))
+        self._silence = silence_limit(spec.gloo_timeout, beat=spec.beat)
+        self._log = RunLog(state.log_file(spec.run))
         self._recorder = Recorder(current, self._log)
         self._selector = selectors.DefaultSelector()
         self._leases: dict[str, Lease] = {}
         self._broke: dict[str, Loss] = {}
         self._lost: list[Loss] = []
         self._ranks = Ranks()
-        self._launcher = Launcher(request.run, request.horovodrun)
+        self._launcher = Launcher(spec.run, spec.horovodrun)
         self._launcher_end: int | None = None
         """Its exit code, if it had ended by itself when we asked for the end of the run."""
         self._stop = False
         self._stopped = False
         self._save_seconds = 0.0
         """How long ranks may take to end by themselves when the run does; only where somebody asks for the end."""
-        self._grace = Spec.load(request.run).grace
+        self._grace = spec.grace
         self._ending = False
         self._trouble = ""
         self._trouble_is_loss = False
         self._hurry_at = float("inf")
         self._beat_at = 0.0
         self._turned = time.monotonic()
-        self._waits_for_data = request.data is not None
+        self._waits_for_data = spec.data is not None
         self._began = time.monotonic()
-        self._watch = RankWatch(request.run, request.stuck, self._leases)
+        self._watch = RankWatch(spec.run, spec.stuck, self._leases)
 
     def run(self) -> None:
         """Run to the end; never raises for what happens to the run."""
@@ -91,13 +90,13 @@ class Supervisor:
         self._selector.register(wakeup, selectors.EVENT_READ, lambda: os.read(wakeup, 4096))
         self._begin()
         while not self._is_over():
-            self._turn(self._request.beat)
+            self._turn(self._spec.beat)
         self._finish()
 
     def _begin(self) -> None:
         """Start an agent on every node, and horovodrun beside them."""
         # What takes longest first: a connection, then horovodrun, beside which this node's agent has time to start.
-        for node in self._request.hosts[1:]:
+        for node in self._spec.names[1:]:
             self._hold(node, self._agent_command(node))
         self._launch()
         self._hold(self._head, self._agent_command(self._head))
@@ -105,14 +104,14 @@ class Supervisor:
     def _launch(self) -> None:
         """Start horovodrun, unless the nodes' data are waited for."""
         if self._waits_for_data:
-            state.record_event(self._request.run, "waiting for the nodes' data")
+            state.record_event(self._spec.run, "waiting for the nodes' data")
         else:
             self._start_launcher()
 
     def _agent_command(self, node: str, *, again: bool = False, probe: bool = False) -> list[str]:
         if node == self._head:
-            return processes.own_program("agent", self._request.run, *(["--probe"] if probe else []))
-        return remote_agent(self._request.run, node, again=again, probe=probe)
+            return processes.own_program("agent", self._spec.run, *(["--probe"] if probe else []))
+        return remote_agent(self._spec.run, node, again=again, probe=probe)
 
     def _catch_signals(self) -> int:
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -128,7 +127,7 @@ class Supervisor:
 
     def _hold(self, node: str, argv: list[str]) -> None:
         """Start an agent on a node, or a second one after the first was lost."""
-        lease = Lease(node=node, argv=argv, silence=self._silence, beat=self._request.beat)
+        lease = Lease(node=node, argv=argv, silence=self._silence, beat=self._spec.beat)
         self._leases[node] = lease
         self._selector.register(lease.channel.read_fd, selectors.EVENT_READ, lambda: self._hear(lease))
         self._selector.register(lease.error_fd, selectors.EVENT_READ, lambda: self._hear_error(lease))
@@ -137,7 +136,7 @@ class Supervisor:
         try:
             self._launcher.start()
         except OSError as error:
-            self._trouble = f"{self._request.horovodrun[0]} could not be started: {error.strerror}"
+            self._trouble = f"{self._spec.horovodrun[0]} could not be started: {error.strerror}"
             return
         self._state.launched = self._state.launched or time.time()
         self._selector.register(self._launcher.output_fd, selectors.EVENT_READ, self._read_output)
@@ -157,14 +156,14 @@ class Supervisor:
         if not self._ending and (stuck := self._watch.turn(self._watched_nodes())) is not None:
             self._state.stuck, self._trouble = stuck, stuck.text
             self._save_seconds = self._grace
-            state.record_event(self._request.run, "stuck", detail=stuck.text)
+            state.record_event(self._spec.run, "stuck", detail=stuck.text)
         now = time.monotonic()
         self._watch.output(self._log.quiet())
         self._launcher.poll()
-        frozen_ourselves = now - self._turned > self._request.beat + _STALL_SECONDS
+        frozen_ourselves = now - self._turned > self._spec.beat + _STALL_SECONDS
         self._turned = now
         if now >= self._beat_at:
-            self._beat_at = now + self._request.beat
+            self._beat_at = now + self._spec.beat
             self._recorder.write_changed()
             for lease in self._leases.values():
                 if frozen_ourselves:
@@ -172,13 +171,13 @@ class Supervisor:
                 lease.channel.beat()
         for lease in list(self._leases.values()):
             starting = not lease.ready and lease.node not in self._broke
-            limit = max(self._silence, self._request.start) if starting else self._silence
+            limit = max(self._silence, self._spec.start) if starting else self._silence
             if not lease.finished and now - lease.heard > limit:
                 self._lose(lease, f"no heartbeat for {limit:.0f} s")
 
     def _watched_nodes(self) -> set[str]:
         """The nodes with ranks that have not ended; none until all have started."""
-        started = self._launcher.runs and len(self._ranks.started) >= self._request.np
+        started = self._launcher.runs and len(self._ranks.started) >= self._spec.np
         return self._ranks.nodes() if started else set()
 
     def _read_output(self) -> None:
@@ -220,7 +219,7 @@ class Supervisor:
                 self._recorder.ready()
         elif kind == "rank":
             self._ranks.started[int(message["rank"])] = lease.node
-            if len(self._ranks.started) >= self._request.np:
+            if len(self._ranks.started) >= self._spec.np:
                 self._recorder.training()
         elif kind == "ended":
             self._ranks.note_end(message, now=time.monotonic())
@@ -280,7 +279,7 @@ class Supervisor:
             self._leases[node].finish()
             return
         self._lost.append(self._broke.get(node, broke))
-        state.record_event(self._request.run, "lost a node", detail=f"{node}: {self._lost[-1].why}")
+        state.record_event(self._spec.run, "lost a node", detail=f"{node}: {self._lost[-1].why}")
 
     def _release(self, lease: Lease) -> None:
         for descriptor in (lease.channel.read_fd, lease.error_fd):
@@ -301,7 +300,7 @@ class Supervisor:
             self._trouble = f"the log could not be written on node {self._head}: {self._log.failure.strerror}"
             return True
         now = time.monotonic()
-        open_question = may_be_a_consequence(self._ranks.ended, np=self._request.np, now=now)
+        open_question = may_be_a_consequence(self._ranks.ended, np=self._spec.np, now=now)
         if self._launcher.code is not None:
             # A rank may be about to end with a code of its own, which says more than the launcher's.
             unexplained = self._launcher.code > 0 and bool(self._ranks.started) and not self._ranks.failed
@@ -310,7 +309,7 @@ class Supervisor:
             self._hurry_at = min(self._hurry_at, now + max(DRAIN_SECONDS, CONSEQUENCE_SECONDS))
         elif self._ranks.failed:
             self._hurry_at = min(self._hurry_at, now + FAILURE_SECONDS)
-        elif len(self._ranks.ended) >= self._request.np:
+        elif len(self._ranks.ended) >= self._spec.np:
             self._hurry_at = min(self._hurry_at, now + LAUNCHER_SECONDS)
         return now >= self._hurry_at
 
@@ -334,7 +333,7 @@ class Supervisor:
         checkpoints: dict[str, UploadReport] = {}
         left: list[str] = []
         while self._leases or self._launcher.runs:
-            self._turn(self._request.beat)
+            self._turn(self._spec.beat)
             for lease in list(self._leases.values()):
                 if lease.finished:
                     checkpoints[lease.node] = lease.checkpoints or UploadReport()
@@ -355,7 +354,7 @@ class Supervisor:
         for note in dict.fromkeys([*notes, *announcements(self._state)]):
             self._log.note(note)
         self._log.close()
-        end_of_log = state.end_of_log(self._request.run)
+        end_of_log = state.end_of_log(self._spec.run)
         self._state.metrics = newest_numbers(end_of_log, elastic=self._state.elastic is not None)
         self._state.state, self._state.ended = "done", time.time()
         self._state.result, self._state.exit_code, self._state.reason = outcome
@@ -372,7 +371,7 @@ class Supervisor:
             lease.channel.send({"type": "terminate", "seconds": seconds})
         said, limit = False, f"{seconds:.0f} s {'(run.grace)' if seconds == self._grace else 'before their node goes'}"
         while any(lease.ready and not (lease.quiet or lease.finished) for lease in self._leases.values()):
-            self._turn(self._request.beat)
+            self._turn(self._spec.beat)
             waited = time.monotonic() - began
             if not said and waited >= _NOTICEABLE_SECONDS:
                 said = True
@@ -393,7 +392,7 @@ class Supervisor:
 
     def _judge(self) -> Outcome:
         return judge(
-            np=self._request.np,
+            np=self._spec.np,
             ended=self._ranks.ended,
             lost=self._lost,
             stopped=self._stopped,

@@ -12,13 +12,13 @@ from typing import Any
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.google.credentials import SCOPE
 from hvdcloud.google.registry_hosts import google_registry
-from hvdcloud.node.data.sets import DataRequest, DataSet
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import startup
 from hvdcloud.providers.gce.plan.budget import allowed_seconds, check_run_seconds
 from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Group, Settings, groups
+from hvdcloud.runs.spec import DataRequest, DataSet
 
 METADATA_IMAGE = "hvdcloud-image"
 METADATA_BUCKET = "hvdcloud-bucket"

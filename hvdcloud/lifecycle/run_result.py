@@ -7,10 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from hvdcloud.errors import CheckpointError, JobFailedError
-from hvdcloud.lifecycle.data import failure as data_failure
-from hvdcloud.lifecycle.horovod import ONE_RANK_A_GPU
+from hvdcloud.errors import (
+    CapacityError,
+    CheckpointError,
+    CredentialsError,
+    HvdcloudError,
+    JobFailedError,
+    NodeError,
+    UsageError,
+)
 from hvdcloud.lifecycle.logs import Followed
+from hvdcloud.lifecycle.run_spec import ONE_RANK_A_GPU
 from hvdcloud.runs.data import RunData
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.reports import RankWaits
@@ -23,6 +30,10 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.cost import Cost
     from hvdcloud.runs.progress import Progress
     from hvdcloud.runs.stacks import Stuck
+
+_DATA_ERRORS: Mapping[int | None, type[HvdcloudError]] = {
+    int(each.code): each for each in (UsageError, CredentialsError, CapacityError, NodeError)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +126,11 @@ class RunResult:
                 )
             return
         if self.state == "failed" and self.data is not None and self.data.failure is not None:
-            raise data_failure(self.run, self.data.failure)
+            # The error of a run whose data a node cannot have, of the kind that the node says.
+            failed = self.data.failure
+            kind = _DATA_ERRORS.get(failed.exit_code, NodeError)
+            message = f"run {self.run} did not start: node {failed.node}: {failed.error}"
+            raise kind(message, hint=failed.hint or f"hvdcloud logs {self.run} shows its output")
         code = self.exit_code if self.exit_code is not None else 1
         reason = self.reason or f"exit code {code}"
         pull = f"; hvdcloud pull {self.run} fetches its checkpoints" if self.checkpoint_files else ""

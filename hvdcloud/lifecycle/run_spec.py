@@ -1,0 +1,223 @@
+"""The spec of a run, which every node gets: from the configuration, the command line and what is known of the nodes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from hvdcloud.doctor.command import ASSIGNMENT
+from hvdcloud.errors import UsageError
+from hvdcloud.node.data.sets import MOUNTED
+from hvdcloud.runs import horovod_args
+from hvdcloud.runs.spec import DataRequest, DataSet, Elastic, Host, RunSpec
+from hvdcloud.runs.state import About
+from hvdcloud.units import counted
+
+if TYPE_CHECKING:
+    from hvdcloud.cluster.model import Cluster
+    from hvdcloud.cluster.record import ClusterRecord
+    from hvdcloud.config.data import DataConfig
+    from hvdcloud.config.model import Config
+    from hvdcloud.lifecycle.context import Context
+    from hvdcloud.lifecycle.run import RunOptions
+
+CHECKPOINTS = "/var/lib/hvdcloud/checkpoints"
+"""On every node; below it is the checkpoint directory of each run."""
+ONE_RANK_A_GPU = "a node has a rank for each of its GPUs, and NCCL takes no second one"
+_SHELL_SYNTAX = re.compile(r"[|&;<>()$`*?\[\]#~\n]|^\w+=")
+
+
+def spec_of_run(
+    context: Context, cluster: Cluster, record: ClusterRecord, options: RunOptions, *, resume: str | None
+) -> RunSpec:
+    """What a run is that begins now, as its head sees it.
+
+    Raises:
+        UsageError: the nodes, or Horovod, cannot run it.
+    """
+    config, elastic = context.config, elastic_limits(context.config)
+    check_tools(config, options)
+    if elastic and options.ranks:
+        raise UsageError(
+            "-np does not go with run.elastic: an elastic run has a rank for every slot of its nodes",
+            hint="hvdcloud resize N gives it more or fewer nodes; run.slots_per_node sets the ranks of each",
+        )
+    hosts = hosts_of(config, record)
+    ranks = options.ranks or horovod_args.default_ranks(hosts)
+    if few_gpus := crowded(config, record, hosts if elastic else horovod_args.taken(hosts, ranks)):
+        context.console.warn(few_gpus)
+    if config.run.controller == "mpi":
+        _check_interfaces(record)
+    run_id = new_run_id(cluster.id, record.runs, now=datetime.now(timezone.utc))
+    timeout, interface = gloo_timeout(config), record.nodes[0].interface
+    ssh_port = None if any(node.host for node in cluster.nodes) else horovod_args.SSH_PORT
+    if elastic:
+        argv = horovod_args.elastic_argv(
+            hosts=hosts,
+            least=elastic.min,
+            most=elastic.max,
+            interface=interface,
+            gloo_timeout=timeout,
+            ssh_port=ssh_port,
+        )
+    else:
+        argv = horovod_args.horovodrun_argv(
+            hosts=hosts,
+            ranks=ranks,
+            interface=interface,
+            controller=config.run.controller,
+            mpi_args=config.run.mpi_args,
+            gloo_timeout=timeout,
+            ssh_port=ssh_port,
+            timeline=f"{CHECKPOINTS}/{run_id}/timeline.json" if options.timeline else None,
+            autotune=f"{CHECKPOINTS}/{run_id}/autotune.csv" if options.autotune else None,
+        )
+    text = config.run.command
+    # `FOO=1 python train.py`, of which a shell left words.
+    set_first = ["env"] if len(options.command) > 1 and ASSIGNMENT.match(options.command[0]) else []
+    # Words, or one word for the shell if the text uses its syntax.
+    command = [*set_first, *options.command] or ([text] if _SHELL_SYNTAX.search(text) else shlex.split(text))
+    endpoint = context.storage_endpoint
+    return RunSpec(
+        run=run_id,
+        cluster=cluster.name,
+        bucket=context.provider.bucket_as_seen_by_nodes(cluster.bucket).bucket,
+        bucket_endpoint=endpoint,
+        keep_every=config.checkpoints.keep_every,
+        workspace_bytes=int(config.checkpoints.workspace_gb * 1e9),
+        command=tuple(command),
+        resume=resume,
+        stuck=config.limits.stuck,
+        grace=config.run.grace,
+        hosts=tuple(hosts),
+        np=ranks,
+        horovodrun=tuple(argv),
+        controller=config.run.controller,
+        gloo_timeout=timeout,
+        elastic=elastic,
+        down_when_done=options.down_when_done,
+        detached=options.detach,
+        about=_about(context, cluster, command, record),
+        slots=hosts[0].slots,
+        data=data_request(config.data, nodes=sum(1 for host in hosts if host.slots), endpoint=endpoint),
+    )
+
+
+def new_run_id(cluster_id: str, runs: Sequence[str], *, now: datetime) -> str:
+    """A name for a run that begins now; of those that begin in one second, the later ones get the seconds after.
+
+    Args:
+        runs: names that the cluster's runs have.
+        now: in UTC.
+    """
+    while (name := f"{now:%Y%m%d-%H%M%S}-{cluster_id}") in runs:
+        now += timedelta(seconds=1)
+    return name
+
+
+def hosts_of(config: Config, record: ClusterRecord) -> list[Host]:
+    """The nodes with the ranks that each takes, head first."""
+    slots = config.run.slots_per_node
+    return [Host(name=node.name, index=node.index, slots=node.slots(slots)) for node in record.nodes]
+
+
+def crowded(config: Config, record: ClusterRecord, hosts: Sequence[Host]) -> str:
+    """Which nodes have fewer GPUs than ranks, in words; empty: none has."""
+    gpus = {node.name: node.gpus for node in record.nodes}
+    full = [
+        f"{counted(host.slots, 'rank')} on {counted(gpus[host.name], 'GPU')} of {host.name}"
+        for host in hosts
+        if config.image.device == "cuda" and 0 < gpus[host.name] < host.slots
+    ]
+    return f"{', '.join(full)}; without run.slots_per_node, {ONE_RANK_A_GPU}" if full else ""
+
+
+def elastic_limits(config: Config) -> Elastic | None:
+    """The limits of an elastic run; None: the run is not elastic."""
+    elastic = config.run.elastic
+    if elastic is None:
+        return None
+    step = horovod_args.longest_step(gloo_timeout(config))
+    return Elastic(min=elastic.min, max=config.most_nodes, longest_step=step)
+
+
+def gloo_timeout(config: Config) -> int:
+    """Seconds that Gloo waits for other ranks. Raises UsageError: run.env does not give a number of them."""
+    text = config.run.env.get(horovod_args.GLOO_TIMEOUT_VARIABLE)
+    if text is None:
+        return horovod_args.ELASTIC_GLOO_TIMEOUT_SECONDS if config.run.elastic else horovod_args.GLOO_TIMEOUT_SECONDS
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(
+            f"run.env: {horovod_args.GLOO_TIMEOUT_VARIABLE} is {text!r}", hint="give whole seconds, 1 or more"
+        )
+    return int(text)
+
+
+def check_tools(config: Config, options: RunOptions) -> None:
+    """Raise UsageError if Horovod's own tools are wanted of an elastic run.
+
+    Whenever nodes come or go, Horovod 0.28.1 starts again in every worker: the timeline is opened again and emptied
+    (timeline.cc), on the node where rank 0 is then; the autotuner's file is opened while it is open, which fails and
+    ends what it writes (parameter_manager.cc).
+    """
+    wanted = [name for name, asked in (("timeline", options.timeline), ("autotune", options.autotune)) if asked]
+    if wanted and config.run.elastic is not None:
+        raise UsageError(
+            f"--{wanted[0]} needs a run that is not elastic: Horovod empties or loses the file whenever nodes change",
+            hint=f"take run.elastic out of hvdcloud.yaml for a run with --{wanted[0]}",
+        )
+
+
+def _check_interfaces(record: ClusterRecord) -> None:
+    """Raise UsageError where Open MPI, which gets one name for all nodes, would not find the network on one of them."""
+    names = {node.interface: node.name for node in record.nodes if node.interface != "lo"}
+    if len(names) > 1:
+        found = ", ".join(f"{interface} on {name}" for interface, name in names.items())
+        raise UsageError(
+            f"Open MPI needs one name for the interface between the nodes, and it is {found}",
+            hint="run.controller: gloo finds each node's own; or give the interfaces the same name on the hosts",
+        )
+
+
+def data_request(data: Mapping[str, DataConfig], *, nodes: int, endpoint: str | None) -> DataRequest | None:
+    """What the first node with ranks is asked to have; None: there are no data sets.
+
+    Args:
+        nodes: how many have ranks, and so get a share of what is shared out.
+        endpoint: another Cloud Storage endpoint, as the nodes reach it.
+    """
+    if not data:
+        return None
+    sets = (
+        DataSet(name=name, source=f"file://{MOUNTED}/{name}", mounted=True)
+        if each.folder is not None
+        else DataSet(name=name, source=each.source, per_node=each.per_node)
+        for name, each in data.items()
+    )
+    return DataRequest(sets=tuple(sets), index=0, count=max(1, nodes), endpoint=endpoint)
+
+
+def remembered(record: ClusterRecord, data: Mapping[str, DataConfig]) -> Mapping[str, str]:
+    """What a cluster's record says of its data sets from a run with these on."""
+    mounted = {name: text for name, text in record.data.items() if "file://" in text}
+    return {**{name: each.text for name, each in data.items() if each.folder is None}, **mounted}
+
+
+def _about(context: Context, cluster: Cluster, command: Sequence[str], record: ClusterRecord) -> Mapping[str, object]:
+    """What the run's state says of its cluster, to be read after the nodes are gone."""
+    since = (cluster.costs_since or cluster.created).timestamp()
+    ready = context.state.journal.times(cluster.id).get("up-done")
+    about = About(
+        provider=cluster.provider,
+        machine=context.platform.machines(),
+        image=cluster.image,
+        command=shlex.join(command),
+        dollars_per_hour=cluster.dollars_per_hour,
+        boot_seconds=None if record.runs or ready is None else max(0.0, ready - since),
+        gpus=sum(node.gpus for node in record.nodes),
+    )
+    return {key: value for key, value in asdict(about).items() if value or key != "gpus"}
