@@ -84,7 +84,7 @@ def run(
     """
     from hvdcloud.cluster.cost import Meter
     from hvdcloud.lifecycle.retry import Retries
-    from hvdcloud.lifecycle.run import RunOptions
+    from hvdcloud.lifecycle.run_spec import RunOptions
 
     invocation: Invocation = context.obj
     options = RunOptions(
@@ -143,7 +143,7 @@ def launch(
       $ hvdcloud launch --nodes 4 python train.py --epochs 30
     """
     from hvdcloud.lifecycle.launch import launch as launch_experiment
-    from hvdcloud.lifecycle.run import RunOptions
+    from hvdcloud.lifecycle.run_spec import RunOptions
 
     invocation: Invocation = context.obj
     console = invocation.console

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from hvdcloud.runs.data import progress
+from hvdcloud.runs.data_progress import progress
 from hvdcloud.runs.slow_ranks import slow_ranks_of
 from hvdcloud.runs.state import ranks_text
 from hvdcloud.units import counted, dollars, seconds

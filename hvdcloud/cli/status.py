@@ -84,7 +84,7 @@ def _checkpoints(run: RunResult) -> str:
 
 def _data(console: Console, run: RunResult) -> None:
     """What the nodes have of the data of a run that waits for it."""
-    from hvdcloud.runs.data import progress
+    from hvdcloud.runs.data_progress import progress
 
     waiting = [each for each in run.data.nodes if not each.ready] if run.data is not None else []
     if run.state != "running" or run.data is None or run.data.seconds is not None or not waiting:

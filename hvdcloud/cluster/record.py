@@ -58,7 +58,7 @@ class ClusterRecord:
     runs: tuple[str, ...] = ()
     """The runs that were started from this machine, the newest last."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What it was made with, by key, as `lifecycle/changes.py` compares it."""
+    """What it was made with, by key, as `lifecycle/changed_settings.py` compares it."""
     data: Mapping[str, str] = field(default_factory=dict)
     """Its data sets as texts (config/data.py), by name: the folders that are mounted, and the newest run's buckets."""
 

@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_
 from hvdcloud.config.data import DataConfig, DataName, loops, text_allowed
 from hvdcloud.config.gce import L4_MACHINES, GceConfig, GpuConfig
 from hvdcloud.config.section import Section
-from hvdcloud.config.ssh import SshMachinesConfig
+from hvdcloud.config.ssh_hosts import SshMachinesConfig
 from hvdcloud.config.types import BucketUrl, ClusterName, Command, Duration, EnvName, ProjectPath, Text
 
 
@@ -178,20 +178,16 @@ class Config(Section):
     _hosts_are_the_files: bool = PrivateAttr(default=False)
 
     @model_validator(mode="after")
+    def _with_dependent_defaults(self) -> Config:
+        return self.model_copy(update=_dependent_defaults(self))
+
+    @model_validator(mode="after")
     def _each_node_has_a_host(self) -> Config:
-        if self.provider != "ssh":
-            return self
-        hosts = self.ssh.hosts
-        if not hosts:
+        if self.provider == "ssh" and not self.ssh.hosts:
             raise ValueError("provider ssh needs ssh.hosts: the machines, as `ssh` reaches them")
-        if "nodes" not in self.model_fields_set:
-            object.__setattr__(self, "nodes", len(hosts))
-        if self.nodes > len(hosts):
-            raise ValueError(f"nodes is {self.nodes}, and ssh.hosts names {len(hosts)}: each host has one node")
-        if self.image.device == "cuda":
-            given = [host if host.gpus is not None else host.model_copy(update={"gpus": "all"}) for host in hosts]
-            # A provider sees this section only.
-            object.__setattr__(self, "ssh", self.ssh.model_copy(update={"hosts": given}))
+        if self.provider == "ssh" and self.nodes > len(self.ssh.hosts):
+            hosts = len(self.ssh.hosts)
+            raise ValueError(f"nodes is {self.nodes}, and ssh.hosts names {hosts}: each host has one node")
         return self
 
     @model_validator(mode="after")
@@ -221,43 +217,12 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _machines_have_what_the_image_computes_on(self) -> Config:
-        gce = self.gce
-        gpu, default = gce.gpu, GpuConfig()
-        named = "machine_type" in gce.model_fields_set
-        n1 = named and gce.machine_type.startswith("n1-")
-        if "gpu" not in gce.model_fields_set and self.image.device == "cuda" and (n1 or not named):
-            gpu = default
-        if n1 and gpu is not None and "type" not in gpu.model_fields_set:
-            gpu = gpu.model_copy(update={"type": "nvidia-tesla-t4"})
-        chosen: dict[str, Any] = {"gpu": gpu}
-        if not named and gpu is not None and gpu.type == default.type and gpu.count in L4_MACHINES:
-            chosen["machine_type"] = L4_MACHINES[gpu.count]
-        # A provider sees this section only.
-        object.__setattr__(self, "gce", gce.model_copy(update=chosen))
-        return self
-
-    @model_validator(mode="after")
     def _every_node_gets_a_gpu_of_this_machine(self) -> Config:
-        if self.provider != "local":
-            return self
-        if self.image.device == "cuda" and "gpus" not in self.local.model_fields_set:
-            # A provider sees this section only.
-            object.__setattr__(self, "local", self.local.model_copy(update={"gpus": "all"}))
-        if isinstance(self.local.gpus, int) and self.local.gpus < self.nodes:
+        if self.provider == "local" and isinstance(self.local.gpus, int) and self.local.gpus < self.nodes:
             raise ValueError(
                 f"local.gpus is {self.local.gpus}, and nodes is {self.nodes}: each node gets one at least; take "
                 f"nodes: 1, which has a rank on every GPU"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _spot_nodes_follow_from_the_run(self) -> Config:
-        if self.gce.spot is None:
-            # A provider sees this section only.
-            spot = "workers" if self.run.elastic else "all" if self.run.retry else "none"
-            chosen = self.gce.model_copy(update={"spot": spot})
-            object.__setattr__(self, "gce", chosen)
         return self
 
     @property
@@ -275,6 +240,39 @@ class Config(Section):
     def project_dir(self) -> Path:
         """The folder of hvdcloud.yaml, whose files a run sends to the nodes."""
         return self._project_dir
+
+
+def _dependent_defaults(config: Config) -> dict[str, Any]:
+    """What of the configuration is not written, and follows from other sections: `nodes`, or a whole section."""
+    found: dict[str, Any] = {"gce": _gce(config)}
+    if config.provider == "ssh" and "nodes" not in config.model_fields_set:
+        found["nodes"] = max(1, len(config.ssh.hosts))
+    if config.image.device == "cuda" and config.provider == "ssh":
+        hosts = [
+            host if host.gpus is not None else host.model_copy(update={"gpus": "all"}) for host in config.ssh.hosts
+        ]
+        found["ssh"] = config.ssh.model_copy(update={"hosts": hosts})
+    if config.image.device == "cuda" and config.provider == "local" and "gpus" not in config.local.model_fields_set:
+        found["local"] = config.local.model_copy(update={"gpus": "all"})
+    return found
+
+
+def _gce(config: Config) -> GceConfig:
+    """Machines that have what the image computes on, and Spot VMs where a run gets over their loss."""
+    gce = config.gce
+    gpu, default = gce.gpu, GpuConfig()
+    named = "machine_type" in gce.model_fields_set
+    n1 = named and gce.machine_type.startswith("n1-")
+    if "gpu" not in gce.model_fields_set and config.image.device == "cuda" and (n1 or not named):
+        gpu = default
+    if n1 and gpu is not None and "type" not in gpu.model_fields_set:
+        gpu = gpu.model_copy(update={"type": "nvidia-tesla-t4"})
+    chosen: dict[str, Any] = {"gpu": gpu}
+    if not named and gpu is not None and gpu.type == default.type and gpu.count in L4_MACHINES:
+        chosen["machine_type"] = L4_MACHINES[gpu.count]
+    if gce.spot is None:
+        chosen["spot"] = "workers" if config.run.elastic else "all" if config.run.retry else "none"
+    return gce.model_copy(update=chosen)
 
 
 def config_schema() -> dict[str, Any]:

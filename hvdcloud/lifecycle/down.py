@@ -17,8 +17,8 @@ from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.lifecycle.late_arrival import LateArrival
 from hvdcloud.lifecycle.logs import wait_for_record
-from hvdcloud.lifecycle.mirror import bring_home, mirror_of, unsaved_on_nodes
 from hvdcloud.lifecycle.pull import PullResult, pull_runs
+from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirror_of, unsaved_on_nodes
 from hvdcloud.providers.base import NodeProgress
 from hvdcloud.remote.unsaved import Hazard
 from hvdcloud.steps import NOTICEABLE_SECONDS

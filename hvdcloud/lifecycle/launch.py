@@ -20,8 +20,8 @@ from hvdcloud.lifecycle.up import UpResult, check_and_confirm, check_project, un
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.lifecycle.run import RunOptions
     from hvdcloud.lifecycle.run_result import RunResult
+    from hvdcloud.lifecycle.run_spec import RunOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from hvdcloud.checkpoints.pull import PullError
 from hvdcloud.checkpoints.pull import pull as fetch
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, UsageError, first_of
-from hvdcloud.lifecycle.mirror import bring_home
+from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.storage.base import PARTIAL_SUFFIX
 

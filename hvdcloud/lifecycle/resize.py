@@ -21,7 +21,7 @@ from hvdcloud.errors import (
 )
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.context import node_progress
-from hvdcloud.lifecycle.mirror import bring_home, mirror_of, send_for_resume, unsaved_on_nodes
+from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirror_of, send_for_resume, unsaved_on_nodes
 from hvdcloud.providers.base import OnProgress
 from hvdcloud.remote.join import join, spec_of
 from hvdcloud.remote.unsaved import Hazard

@@ -16,9 +16,9 @@ from hvdcloud.cluster.model import NodeState, Within
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError, NodeError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.down import pull_and_down
-from hvdcloud.lifecycle.mirror import awake, mirror_of
 from hvdcloud.lifecycle.pull import check_target
 from hvdcloud.lifecycle.run import run
+from hvdcloud.lifecycle.ssh_nodes.homecoming import awake, mirror_of
 from hvdcloud.lifecycle.up import up
 from hvdcloud.providers.base import UnseenError
 from hvdcloud.runs import retry as policy
@@ -26,8 +26,8 @@ from hvdcloud.runs.retry import LOST, Attempt
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.lifecycle.run import RunOptions
     from hvdcloud.lifecycle.run_result import RunResult
+    from hvdcloud.lifecycle.run_spec import RunOptions
 
 ENDING_SECONDS, RETURN_SECONDS = 180.0, 600.0
 """How long agents may take to end the ranks of a run whose head is lost, and a machine of the user's to boot again."""

@@ -7,25 +7,24 @@ import difflib
 import os
 import shlex
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.cluster.nodes_gone import not_whole
 from hvdcloud.errors import NodeError, OutputClosedError, UsageError, first_of
 from hvdcloud.lifecycle import notify
-from hvdcloud.lifecycle.changes import changes_since_up
+from hvdcloud.lifecycle.changed_settings import changes_since_up
 from hvdcloud.lifecycle.logs import detached, follow, wait_for_record
-from hvdcloud.lifecycle.mirror import bring_home, mirroring, send_for_resume
 from hvdcloud.lifecycle.pull import check_target
 from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.run_result import RunResult, result_of_followed
-from hvdcloud.lifecycle.run_spec import remembered, spec_of_run
+from hvdcloud.lifecycle.run_spec import RunOptions, remembered, spec_of_run
+from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirroring, send_for_resume
 from hvdcloud.lifecycle.up import check_project
 from hvdcloud.remote.code import Sending, Sent, list_code, prepare
 from hvdcloud.remote.ssh import NodeRefusedError
-from hvdcloud.runs.data import progress, summary
+from hvdcloud.runs.data_progress import progress, summary
 from hvdcloud.runs.reports import plain_name
 from hvdcloud.runs.state import RunState
 from hvdcloud.steps import NOTICEABLE_SECONDS
@@ -39,25 +38,6 @@ if TYPE_CHECKING:
     from hvdcloud.remote.ssh import Session
 
 _LOOK_SECONDS, _ANSWER_SECONDS = 0.5, 20.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """What a command may ask of a run."""
-
-    command: Sequence[str] = ()
-    """What every rank runs; empty: `run.command`."""
-    ranks: int | None = None
-    detach: bool = False
-    down_when_done: bool = False
-    fresh: bool = False
-    """Do not continue from the cluster's previous run."""
-    resume: str | None = None
-    """The run to continue from, of a cluster of this name that may be gone; None: the cluster's previous one."""
-    timeline: bool = False
-    """Let Horovod write down what it does and when."""
-    autotune: bool = False
-    """Let Horovod look for better parameters of its own."""
 
 
 def run(context: Context, options: RunOptions, *, meter: Meter | None = None) -> RunResult:

@@ -18,7 +18,7 @@ from hvdcloud.errors import (
 )
 from hvdcloud.lifecycle.logs import Followed
 from hvdcloud.lifecycle.run_spec import ONE_RANK_A_GPU
-from hvdcloud.runs.data import RunData
+from hvdcloud.runs.data_progress import RunData
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.reports import RankWaits
 from hvdcloud.runs.retry import Attempt

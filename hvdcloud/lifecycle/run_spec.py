@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -23,12 +23,30 @@ if TYPE_CHECKING:
     from hvdcloud.config.data import DataConfig
     from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.lifecycle.run import RunOptions
 
 CHECKPOINTS = "/var/lib/hvdcloud/checkpoints"
 """On every node; below it is the checkpoint directory of each run."""
 ONE_RANK_A_GPU = "a node has a rank for each of its GPUs, and NCCL takes no second one"
 _SHELL_SYNTAX = re.compile(r"[|&;<>()$`*?\[\]#~\n]|^\w+=")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a command may ask of a run."""
+
+    command: Sequence[str] = ()
+    """What every rank runs; empty: `run.command`."""
+    ranks: int | None = None
+    detach: bool = False
+    down_when_done: bool = False
+    fresh: bool = False
+    """Do not continue from the cluster's previous run."""
+    resume: str | None = None
+    """The run to continue from, of a cluster of this name that may be gone; None: the cluster's previous one."""
+    timeline: bool = False
+    """Let Horovod write down what it does and when."""
+    autotune: bool = False
+    """Let Horovod look for better parameters of its own."""
 
 
 def spec_of_run(

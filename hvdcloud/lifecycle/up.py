@@ -18,7 +18,7 @@ from hvdcloud.doctor.machine import build_checks, gpu_checks, project_checks
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.build import ensure_image, image_is_missing, image_of_nodes, image_to_be
-from hvdcloud.lifecycle.changes import changes_since_up, settings_of
+from hvdcloud.lifecycle.changed_settings import changes_since_up, settings_of
 from hvdcloud.lifecycle.context import node_progress, owner_label
 from hvdcloud.lifecycle.late_arrival import LateArrival
 from hvdcloud.lifecycle.room import RoomWait

@@ -19,7 +19,7 @@ from hvdcloud.report.metrics import Metrics, MetricsReader, Series
 from hvdcloud.report.phases import Phase, phases_text
 from hvdcloud.report.plot import Plot, plot
 from hvdcloud.report.record import RunRecord
-from hvdcloud.runs import data
+from hvdcloud.runs import data_progress
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.log_lines import Lines
 from hvdcloud.runs.progress import LogReader
@@ -155,7 +155,7 @@ def _summary(record: RunRecord, log: _Log, parts: Sequence[Phase]) -> list[tuple
         rows.append(("Duration" if record.state.ended else "Seen for", seconds(record.last_seen - record.started)))
     if parts:
         rows.append(("Phases", phases_text(parts)))
-    if fetched := data.summary(state):
+    if fetched := data_progress.summary(state):
         rows.append(("Data", fetched))
     if slow := slow_ranks_of(state):
         rows.append(("Slow", slow.text))

@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 
 from hvdcloud import engine
-from hvdcloud.config.ssh import SshHostConfig
+from hvdcloud.config.ssh_hosts import SshHostConfig
 from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.hosts import Hosts
 from hvdcloud.units import counted

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvdcloud.config.ssh import SshHostConfig
+from hvdcloud.config.ssh_hosts import SshHostConfig
 from hvdcloud.errors import NodeError
 from hvdcloud.providers.ssh import connection
 from hvdcloud.providers.ssh.connection import Connection

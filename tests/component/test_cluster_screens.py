@@ -21,7 +21,7 @@ from hvdcloud.cli.status import show_status
 from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.console import Console
 from hvdcloud.errors import UsageError
-from hvdcloud.lifecycle.changes import Changes
+from hvdcloud.lifecycle.changed_settings import Changes
 from hvdcloud.lifecycle.down import Unsafe, refusal
 from hvdcloud.lifecycle.run_result import result_of
 from hvdcloud.lifecycle.status import StatusResult

@@ -12,11 +12,11 @@ import pytest
 from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.cluster.model import ClusterObject, NodeState, ObjectKind
 from hvdcloud.errors import CheckpointError, NodeError
-from hvdcloud.lifecycle import mirror
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.down import down
-from hvdcloud.lifecycle.mirror import mirroring, send_for_resume
 from hvdcloud.lifecycle.pull import pull
+from hvdcloud.lifecycle.ssh_nodes import homecoming
+from hvdcloud.lifecycle.ssh_nodes.homecoming import mirroring, send_for_resume
 from hvdcloud.remote.mirror import Mirror
 from hvdcloud.storage.folder import FolderBucket
 from tests.support.harness import until
@@ -67,7 +67,7 @@ def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laptop:
 
 @pytest.fixture
 def scene(laptop: Laptop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    monkeypatch.setattr(mirror, "PASS_SECONDS", 0.2)
+    monkeypatch.setattr(homecoming, "PASS_SECONDS", 0.2)
     nodes = [BucketNode(tmp_path / f"node-{index}", index) for index in range(2)]
     scene = Scene(laptop, nodes)
     with scene.context:
@@ -183,7 +183,7 @@ def test_ctrl_c_while_the_rest_comes_does_not_lose_how_the_run_ended(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(mirror, "_bring", interrupted)
+    monkeypatch.setattr(homecoming, "_bring", interrupted)
     with mirroring(scene.context, scene.cluster):
         pass
     assert "interrupted; hvdcloud pull --name digits fetches the rest" in scene.printed
@@ -221,7 +221,7 @@ def test_nodes_that_share_a_bucket_are_not_asked(scene: Scene, monkeypatch: pyte
     machines: Machines = scene.machines
     with mirroring(context, scene.cluster):
         pass
-    assert mirror.bring_home(context, scene.cluster) == []
+    assert homecoming.bring_home(context, scene.cluster) == []
     assert machines.revived == []
     assert all(node.verbs == [] for node in scene.nodes)
 

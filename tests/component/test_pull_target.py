@@ -13,7 +13,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.launch import launch
 from hvdcloud.lifecycle.pull import MARKER, PullResult, pull, target_folder
-from hvdcloud.lifecycle.run import RunOptions
+from hvdcloud.lifecycle.run_spec import RunOptions
 from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.storage.open import open_bucket
 from tests.support.vanishing import Laptop

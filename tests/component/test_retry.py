@@ -17,8 +17,8 @@ from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserErr
 from hvdcloud.lifecycle import retry
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.retry import Retries
-from hvdcloud.lifecycle.run import RunOptions
 from hvdcloud.lifecycle.run_result import RunResult
+from hvdcloud.lifecycle.run_spec import RunOptions
 from tests.support.vanishing import RUN, Laptop, Machines, NewVm, Program, Vm, says
 
 NOTHING_LEFT = says('{"runs": {}}\n')
@@ -54,6 +54,7 @@ class Scene:
     machines: Provider
     laptop: Laptop
     vms: list[Vm]
+    first: Cluster
     ends: list[RunResult | HvdcloudError | Callable[[], RunResult]]
     """Of each attempt."""
     within: list[Within] = field(default_factory=list)
@@ -70,6 +71,7 @@ class Scene:
 
     def up(self, context: Context, *, within: Within, **_: Any) -> None:
         self.within.append(within)
+        self.machines.cluster_now = replace(self.first, id="bbbbbb")
 
     def retried(self, options: RunOptions | None = None) -> RunResult:
         return Retries(self.context, command="run", meter=Meter()).run(options or RunOptions())
@@ -102,7 +104,7 @@ def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch, tmp_pa
         context.config = Config.model_validate(config)
         context.config._project_dir, context._bucket = tmp_path, f"file://{laptop.folder}/bucket"
         machines = context.__dict__["provider"] = Provider(replace(cluster, dollars_per_hour=0.9))
-        found = Scene(context, machines, laptop, vms, [*ends])
+        found = Scene(context, machines, laptop, vms, cluster, [*ends])
         monkeypatch.setattr(retry, "run", found.run)
         monkeypatch.setattr(retry, "up", found.up)
         monkeypatch.setattr(retry, "PAUSE_SECONDS", 0.05)
@@ -256,12 +258,14 @@ def test_a_machine_that_boots_is_waited_for(scene: NewScene, laptop: Laptop, mon
     laptop.keep_manifest(1, complete=False)
     whole, partial = silent(found)
     found.machines.cluster_now = partial
-    found.machines.errors = [NodeError("gpu1 cannot be reached", hint="-")]
     asked = []
 
     def flush(channel: Any) -> None:
         asked.append(time.monotonic())
-        if len(asked) == 2:
+        if len(asked) == 1:
+            # While it boots, it also refuses logins.
+            found.machines.errors = [NodeError("gpu1 cannot be reached", hint="-")]
+        elif len(asked) == 2:
             found.machines.cluster_now = whole
             complete(laptop, 1)
         NOTHING_LEFT(channel)

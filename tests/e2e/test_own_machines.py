@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud import engine
-from hvdcloud.config.ssh import SshMachinesConfig
+from hvdcloud.config.ssh_hosts import SshMachinesConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, ImageError
 from hvdcloud.image.engine_stream import ignore
 from hvdcloud.image.publish.push import push

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.gce import GceConfig, SshConfig
 from hvdcloud.config.model import LimitsConfig
-from hvdcloud.config.ssh import SshMachinesConfig
+from hvdcloud.config.ssh_hosts import SshMachinesConfig
 from hvdcloud.google.credentials import SCOPE
 from hvdcloud.providers.base import Provider
 from hvdcloud.providers.gce.api.client import ComputeClient

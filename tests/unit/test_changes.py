@@ -15,7 +15,7 @@ from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.cluster.record import ClusterRecord
 from hvdcloud.config.file import load_config
 from hvdcloud.console import Console
-from hvdcloud.lifecycle.changes import Changes, changes_since_up, settings_of
+from hvdcloud.lifecycle.changed_settings import Changes, changes_since_up, settings_of
 from hvdcloud.lifecycle.context import Context
 
 GCE: dict[str, Any] = {

@@ -50,7 +50,7 @@ class Experiment:
 
     console: Console
     name: str = "digits"
-    config: Config = field(default_factory=lambda: Config(name="digits"))
+    config: Config = field(default_factory=lambda: Config.model_validate({"name": "digits"}))
     answers: Iterator[HvdcloudError | None] = field(default_factory=lambda: iter(()))
     dollars: float = 1.0
 

@@ -14,7 +14,7 @@ from hvdcloud.lifecycle.run_result import result_of
 from hvdcloud.lifecycle.run_spec import data_request, remembered
 from hvdcloud.node.data.sets import DataState
 from hvdcloud.node.run.data import summary as summary_of_node
-from hvdcloud.runs.data import RunData, progress, summary
+from hvdcloud.runs.data_progress import RunData, progress, summary
 from hvdcloud.runs.reports import NodeData
 from hvdcloud.runs.state import RunState
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from hvdcloud.cluster.model import ClusterObject, ObjectKind
 from hvdcloud.config.file import load_config
-from hvdcloud.config.ssh import SshHostConfig, SshMachinesConfig
+from hvdcloud.config.ssh_hosts import SshHostConfig, SshMachinesConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.engine.gpus import LABEL_GPUS, LABEL_PORT
 from hvdcloud.providers.ssh import facts, openssh

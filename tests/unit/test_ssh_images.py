@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config.ssh import SshHostConfig
+from hvdcloud.config.ssh_hosts import SshHostConfig
 from hvdcloud.errors import CapacityError, ImageError
 from hvdcloud.providers.base import NodeProgress
 from hvdcloud.providers.ssh import images, openssh

@@ -21,7 +21,7 @@ from hvdcloud.visible import words
 if TYPE_CHECKING:
     from docker import DockerClient
 
-    from hvdcloud.config.ssh import SshHostConfig
+    from hvdcloud.config.ssh_hosts import SshHostConfig
 
 OPEN_SECONDS = 45.0
 """For a connection, also through another host, until the first command can be run."""

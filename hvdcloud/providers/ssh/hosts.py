@@ -13,7 +13,7 @@ from hvdcloud.providers.ssh.connection import Connection
 from hvdcloud.visible import words
 
 if TYPE_CHECKING:
-    from hvdcloud.config.ssh import SshHostConfig
+    from hvdcloud.config.ssh_hosts import SshHostConfig
     from hvdcloud.providers.ssh.facts import Facts
 
 R = TypeVar("R")

@@ -17,7 +17,7 @@ from hvdcloud.errors import CredentialsError, HvdcloudError, NodeError
 from hvdcloud.visible import log_of, words
 
 if TYPE_CHECKING:
-    from hvdcloud.config.ssh import SshHostConfig
+    from hvdcloud.config.ssh_hosts import SshHostConfig
 
 PROGRAM = "ssh"
 CONNECT_SECONDS = 10

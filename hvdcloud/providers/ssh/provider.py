@@ -40,7 +40,7 @@ from hvdcloud.providers.ssh.requests import LABEL_ADDRESS, HostRequest
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.journal import Journal
-    from hvdcloud.config.ssh import SshMachinesConfig
+    from hvdcloud.config.ssh_hosts import SshMachinesConfig
 
 _UNSEEN_HINT = "hvdcloud doctor shows each host; take one that is gone for good out of ssh.hosts"
 _HOST = "hvdcloud-host"

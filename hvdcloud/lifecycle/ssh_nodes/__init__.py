@@ -1,0 +1,1 @@
+"""What only nodes on machines of the user's need, which have a bucket each."""
