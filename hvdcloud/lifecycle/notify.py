@@ -36,16 +36,12 @@ def address(config: Config) -> str | None:
 def tell_lost(context: Context, cluster: Cluster, run_id: str, why: str) -> None:
     """Tell that a run was lost with its head, which cannot say so. Whatever fails is a warning."""
     problems = [f"no answer in {SEND_SECONDS:.0f} s"]
-
-    def work(target: str) -> None:
-        lost = RunState(run=run_id, cluster=cluster.name, state="done", result="lost", reason=why)
-        problems.append(send(target, message(lost)))
-
+    lost = RunState(run=run_id, cluster=cluster.name, state="done", result="lost", reason=why)
     try:
         if (target := address(context.config)) is None:
             return
         # In a thread: a name server or a slow server must not keep the command.
-        thread = threading.Thread(target=work, args=[target], daemon=True)
+        thread = threading.Thread(target=lambda: problems.append(send(target, message(lost))), daemon=True)
         thread.start()
         thread.join(SEND_SECONDS)
     except UsageError as error:

@@ -14,14 +14,10 @@ from hvdcloud.runs.state import RunState
 from hvdcloud.units import counted, seconds
 from hvdcloud.visible import visible, words
 
-CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 30.0
+ANSWER_SECONDS = 30.0
 ATTEMPTS = 6
 PAUSE_FACTOR = 1.0
 """Seconds: after the first attempts there are pauses of 0, 2, 4, 8 and 16 times this."""
-_LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""What a server answers that may take it later."""
-_LONGEST_ADDRESS = 2000
-_NOT_IN_A_URL = re.compile(r"[^\x21-\x7e]")
 
 
 def address_problem(address: str) -> str:
@@ -31,11 +27,9 @@ def address_problem(address: str) -> str:
         usable = parts.scheme == "https" and parts.hostname and parts.port != 0
     except ValueError:
         usable = False
-    if not usable or len(address) > _LONGEST_ADDRESS or _NOT_IN_A_URL.search(address):
+    if not usable or not re.fullmatch(r"[\x21-\x7e]{1,2000}", address):
         return "is not an https:// address"
-    if parts.username is not None or parts.password is not None:
-        return "has a user name or a password in it"
-    return ""
+    return "has a user name or a password in it" if "@" in parts.netloc else ""
 
 
 def message(state: RunState, *, log: bytes = b"") -> dict[str, Any]:
@@ -50,11 +44,12 @@ def message(state: RunState, *, log: bytes = b"") -> dict[str, Any]:
     # Of a rank's end, its log says more: the exception and its lines.
     known = failure is not None and any(record.text == state.reason for record in state.ranks)
     reason = visible(words(failure.reason if failure is not None and known else state.reason))
-    result = visible(words(state.result))
-    took = state.ended - state.started if state.ended and state.started else None
-    after = f" after {seconds(took)}" if took is not None else ""
-    why = f": {reason}" if reason and result != "succeeded" else ""
-    parts = [f"{state.cluster}: run {state.run} {result or 'has ended'}{after}{why}"]
+    result, took = visible(words(state.result)), None
+    headline = f"{state.cluster}: run {state.run} {result or 'has ended'}"
+    if state.ended and state.started:
+        took = state.ended - state.started
+        headline += f" after {seconds(took)}"
+    parts = [headline + (f": {reason}" if reason and result != "succeeded" else "")]
     if reader.metrics:
         parts.append(", ".join(f"{name} {value:.4g}" for name, value in reader.metrics.items()))
     if state.ended:
@@ -83,15 +78,13 @@ def send(address: str, body: Mapping[str, Any]) -> str:
     import certifi
     import urllib3
 
-    if problem := address_problem(address):
-        return f"the address {problem}"
     # Its warnings name the address.
     logging.getLogger("urllib3").setLevel(logging.CRITICAL)
     again = urllib3.Retry(
         total=ATTEMPTS - 1,
         read=0,  # The server may have the message, and would get it twice.
         other=0,
-        status_forcelist=_LATER,
+        status_forcelist={408, 425, 429, 500, 502, 503, 504},
         allowed_methods=None,
         backoff_factor=PAUSE_FACTOR,
         raise_on_status=False,
@@ -100,7 +93,7 @@ def send(address: str, body: Mapping[str, Any]) -> str:
     tls = ssl.create_default_context()
     # An image of one's own may have no CA certificates.
     tls.load_verify_locations(certifi.where())
-    limits = urllib3.Timeout(connect=CONNECT_SECONDS, read=ANSWER_SECONDS)
+    limits = urllib3.Timeout(connect=10.0, read=ANSWER_SECONDS)
     pool = urllib3.PoolManager(ssl_context=tls, retries=again, timeout=limits)
     headers = {"Content-Type": "application/json", "User-Agent": "hvdcloud"}
     content = json.dumps(body).encode()
