@@ -13,7 +13,7 @@ from hvdcloud.cluster.files import check_folder, explained, open_private, read_p
 
 
 class Journal:
-    """One line of JSON for each event; a killed command's last has the `request_id` that makes repeating it safe."""
+    """One line of JSON for each event: where a command was when it was killed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

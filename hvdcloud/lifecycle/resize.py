@@ -217,7 +217,6 @@ def add_nodes(
     provider = context.provider
     names = [spec.node_name(index) for index in change.make]
     before = context.current_record(spec)
-    context.state.journal.record("grow", cluster_id=spec.id, cluster=spec.name, nodes=names)
     # If this is killed, what it has made is known for what it is: nodes that never joined.
     context.state.update(lambda record: record.without(names))
     if change.clear and (left := provider.shrink(spec.name, change.clear, on_progress=on_progress)):
@@ -255,7 +254,6 @@ def add_nodes(
                 details=leftover_table(left),
             ) from error
         raise
-    context.state.journal.record("grown", cluster_id=spec.id, nodes=names)
 
 
 def _send_checkpoints(context: Context, spec: ClusterSpec, run: RunState, made: Sequence[Node]) -> None:
@@ -296,7 +294,6 @@ def _shrink(
     if not force:
         refuse_if_unsaved(context, cluster, change.remove, but=run.run if run else None)
     with uninterrupted(), context.console.steps() as steps:
-        context.state.journal.record("shrink", cluster_id=cluster.id, cluster=cluster.name, nodes=names)
         context.state.update(lambda record: record.without(names))
         removed = [node.index for node in change.remove]
         left = context.provider.shrink(cluster.name, removed, on_progress=node_progress(steps))

@@ -25,10 +25,8 @@ _HEADER = re.compile(r"Traceback \(most recent call last\):$")  # A progress bar
 _FRAME = re.compile(r'  File "(.+)", line (\d+)(, in .+)?$')
 _EXCEPTION = re.compile(r"(?:[\w<>]+\.)*([A-Za-z_]\w*)(?:: ?(.*))?$")
 _WITHOUT_MESSAGE = re.compile(r".*(?:\.|Error|Exception|Group|Interrupt|Exit|Iteration)")
-# Around the exceptions of a group.
+# Before each line of a group of exceptions.
 _MARGIN = re.compile(r" *(?:\| ?|\+ (?=Exception Group))")
-_MEMBER = re.compile(r" *\+(?:-\+)?-+ \S+ -+$")
-_END_OF_GROUP = re.compile(r" *\+-+$")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python[\d.]+/|^<")
 _MISSING_MODULE = re.compile(r"No module named '(\w+)(?:\.\w+)*'$")
 _SHARED_GPU = re.compile(r"ncclCommInitRank failed: invalid usage|invalid device ordinal")
@@ -91,20 +89,13 @@ class _Frame:
 
 
 def raised_in(lines: Sequence[str]) -> Raised | None:
-    """The last exception whose traceback is among one rank's lines; of chained ones that which was raised last, of a
-    group the group with its first member."""
+    """The last exception whose traceback is among one rank's lines: of chained ones that which was raised last, of a
+    group a member."""
     found: Raised | None = None
-    group: Raised | None = None
     frames: list[_Frame] | None = None
     earlier: list[_Frame] = []
     for at, text in enumerate(lines):
-        if _END_OF_GROUP.match(text):
-            continue
-        if _MEMBER.match(text):
-            group, frames = group or found, []
-            continue
-        margin = _MARGIN.match(text)
-        line = text[margin.end() :] if margin else text
+        line = _MARGIN.sub("", text, count=1) if _MARGIN.match(text) else text
         if _HEADER.search(line):
             frames = []
         elif frame := _FRAME.match(line):
@@ -115,22 +106,12 @@ def raised_in(lines: Sequence[str]) -> Raised | None:
             place = f"{frame[1].removeprefix(WORKSPACE)}:{frame[2]}"
             frames.append(_Frame(place=place, own=own, lines=[line.replace(WORKSPACE, "")]))
         elif frames is None:
-            group = group if margin else None
+            continue
         elif line.startswith(" ") or not line:
             if frames and line:
                 frames[-1].lines.append(line)
         elif (match := _EXCEPTION.match(line)) and (match[2] is not None or _WITHOUT_MESSAGE.match(line)):
-            raised = _raised(match[1], match[2] or "", frames, at=at)
-            if not margin:
-                group = None
-            if group is None:
-                found = raised
-            elif found is group and not raised.kind.endswith("ExceptionGroup"):
-                message = f"{group.message}; the first is {raised.text}"
-                shown = (*group.lines, *raised.lines)[-SHOWN_LINES:]
-                found = replace(
-                    raised, kind=group.kind, message=message, place=raised.place or group.place, lines=shown
-                )
+            found = _raised(match[1], match[2] or "", frames, at=at)
             earlier, frames = frames, None
     return found
 

@@ -108,9 +108,7 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
         ),
         pytest.param(CHAINED, "RuntimeError: no data", "train.py:5", id="chained"),
         pytest.param(SYNTAX, "SyntaxError: invalid syntax", "train.py:2", id="syntax error"),
-        pytest.param(
-            GROUP, "ExceptionGroup: many (2 sub-exceptions); the first is TypeError: b", "part.py:2", id="group"
-        ),
+        pytest.param(GROUP, "TypeError: b", "part.py:2", id="group"),
         pytest.param(DATA_LOADER, "ValueError: bad sample", "digits.py:9", id="data loader"),
         pytest.param(AFTER_A_BAR, "ValueError: my bug", "my_train.py:7", id="after a progress bar"),
         pytest.param(WITH_ANOTHER_STREAM, "ValueError: my bug", "my_train.py:7", id="with lines of another stream"),
@@ -130,7 +128,7 @@ def test_an_exception_is_found_with_the_users_line(printed: str, text: str, plac
     assert found is not None
     assert (found.text, found.place) == (text, place)
     assert all("site-packages" not in line for line in found.lines)
-    assert found.lines[-1].endswith(text.rpartition("the first is ")[2])
+    assert found.lines[-1].endswith(text)
 
 
 @pytest.mark.parametrize(
