@@ -14,9 +14,9 @@ from hvdcloud.config.types import duration_text
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, UsageError
 from hvdcloud.json_values import mapping, text
 from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
+from hvdcloud.lifecycle.elastic.replace import replacing
 from hvdcloud.lifecycle.mirror import bring_from_head, mirroring
 from hvdcloud.lifecycle.notify import tell_lost
-from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.remote.ssh import NODE_PROGRAM, Answer
 from hvdcloud.runs import archive
 from hvdcloud.runs.log_lines import JobLines, RankLines

@@ -20,6 +20,7 @@ from hvdcloud.errors import OutputClosedError, UsageError, first_of
 from hvdcloud.lifecycle import notify
 from hvdcloud.lifecycle.changes import changes_since_up
 from hvdcloud.lifecycle.data import data_request, remembered, show_data
+from hvdcloud.lifecycle.elastic.replace import replacing
 from hvdcloud.lifecycle.horovod import (
     CHECKPOINTS,
     check_interfaces,
@@ -32,7 +33,6 @@ from hvdcloud.lifecycle.horovod import (
 from hvdcloud.lifecycle.logs import detached, follow, wait_for_record
 from hvdcloud.lifecycle.mirror import bring_home, mirroring, send_for_resume
 from hvdcloud.lifecycle.pull import check_target
-from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.run_model import RunResult, result_of_followed
 from hvdcloud.lifecycle.run_options import RunOptions
 from hvdcloud.lifecycle.up import check_project
