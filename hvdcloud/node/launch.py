@@ -98,9 +98,7 @@ def _elastic(request: dict[str, Any]) -> Elastic | None:
     if wanted is None:
         return None
     hosts = tuple(Host(str(host["name"]), int(host["index"]), int(host["slots"])) for host in request["hosts"])
-    return Elastic(
-        least=int(wanted["min"]), most=int(wanted["max"]), hosts=hosts, longest_step=float(wanted["longest_step"])
-    )
+    return Elastic(least=int(wanted["min"]), most=int(wanted["max"]), hosts=hosts)
 
 
 def _detach(request: Request, current: RunState, lock: Lock) -> None:

@@ -15,7 +15,7 @@ from hvdcloud.node.run.recorder import Recorder
 from hvdcloud.runs.reports import UploadReport
 
 LEAVE_SECONDS = 60.0
-"""How long a node that was dismissed may keep its workers before they are ended."""
+"""How long a node that was dismissed may keep its workers before they are ended, or until the list may change."""
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Admission:
     def see_off(self, *, now: float) -> None:
         """End the agents of dismissed nodes whose workers have ended, and answer when all are gone."""
         for dismissal in list(self._dismissals):
-            late = now - dismissal.began > LEAVE_SECONDS
+            late = now - dismissal.began > LEAVE_SECONDS and self._membership.settled(now=now)
             for node in dismissal.nodes - dismissal.told:
                 lease = self._leases.get(node)
                 unused = not self._membership.is_listed(node) and node not in self._workers.nodes()

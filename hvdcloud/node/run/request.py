@@ -31,8 +31,6 @@ class Elastic(NamedTuple):
     most: int
     hosts: tuple[Host, ...]
     """Those that it starts with, the head first."""
-    longest_step: float
-    """Seconds that a step of the training may take."""
 
 
 class Request(NamedTuple):
