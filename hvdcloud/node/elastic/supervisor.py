@@ -242,7 +242,6 @@ class ElasticSupervisor(Supervisor):
         """Close the lease of an agent that has finished while the run continues."""
         member = self._membership.members[lease.node]
         dismissed = member.place is Place.LEAVING and not lease.refusal
-        self._admission.keep_uploads(lease.node, lease.checkpoints)
         if not dismissed:
             self._lose(lease, lease.refusal or "its agent ended")
             return
