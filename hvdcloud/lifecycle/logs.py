@@ -14,8 +14,8 @@ from hvdcloud.config.types import duration_text
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, UsageError
 from hvdcloud.json_values import mapping, text
 from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
+from hvdcloud.lifecycle.elastic.replace import replacing
 from hvdcloud.lifecycle.notify import tell_lost
-from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_from_head, mirroring
 from hvdcloud.remote.ssh import NODE_PROGRAM, Answer
 from hvdcloud.runs import archive

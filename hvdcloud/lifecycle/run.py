@@ -15,9 +15,9 @@ from hvdcloud.cluster.nodes_gone import not_whole
 from hvdcloud.errors import NodeError, OutputClosedError, UsageError, first_of
 from hvdcloud.lifecycle import notify
 from hvdcloud.lifecycle.changed_settings import changes_since_up
+from hvdcloud.lifecycle.elastic.replace import replacing
 from hvdcloud.lifecycle.logs import detached, follow, wait_for_record
 from hvdcloud.lifecycle.pull import check_target
-from hvdcloud.lifecycle.replace import replacing
 from hvdcloud.lifecycle.run_result import RunResult, result_of_followed
 from hvdcloud.lifecycle.run_spec import RunOptions, remembered, spec_of_run
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirroring, send_for_resume

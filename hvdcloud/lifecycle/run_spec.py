@@ -159,8 +159,7 @@ def elastic_limits(config: Config) -> Elastic | None:
     elastic = config.run.elastic
     if elastic is None:
         return None
-    step = horovod_args.longest_step(gloo_timeout(config))
-    return Elastic(min=elastic.min, max=config.most_nodes, longest_step=step)
+    return Elastic(min=elastic.min, max=config.most_nodes)
 
 
 def gloo_timeout(config: Config) -> int:

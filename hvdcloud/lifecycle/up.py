@@ -18,10 +18,10 @@ from hvdcloud.doctor.machine import build_checks, gpu_checks, project_checks
 from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.build import ensure_image, image_is_missing, image_of_nodes, image_to_be
+from hvdcloud.lifecycle.capacity_wait import CapacityWait
 from hvdcloud.lifecycle.changed_settings import changes_since_up, settings_of
 from hvdcloud.lifecycle.context import node_progress, owner_label
 from hvdcloud.lifecycle.late_arrival import LateArrival
-from hvdcloud.lifecycle.room import RoomWait
 from hvdcloud.providers.base import NoRoomError
 from hvdcloud.remote.keys import new_key_pair, write_key_pair
 from hvdcloud.steps import NOTICEABLE_SECONDS
@@ -171,13 +171,13 @@ def up(
         spec = make_spec(context, image=image_of_nodes(context), public_key=login.public, within=within)
         plan = _confirmed_plan(context, spec, consent)
         with interrupted_once():
-            room = RoomWait(context, consent, limit_seconds=wait, command=command)
+            capacity = CapacityWait(context, consent, limit_seconds=wait, command=command)
             nodes = None
             while nodes is None:
                 try:
-                    nodes = _create(context, plan, login, room, command=command)
+                    nodes = _create(context, plan, login, capacity, command=command)
                 except NoRoomError as error:
-                    plan = room.next_plan(plan, error)
+                    plan = capacity.next_plan(plan, error)
     return _result(context, plan.spec, plan, nodes=nodes, started=started)
 
 
@@ -287,7 +287,7 @@ def undone(command: str, name: str) -> InterruptedByUserError:
     )
 
 
-def _create(context: Context, plan: Plan, login: KeyPair, room: RoomWait, *, command: str) -> Sequence[Node]:
+def _create(context: Context, plan: Plan, login: KeyPair, capacity: CapacityWait, *, command: str) -> Sequence[Node]:
     from hvdcloud.remote.join import join
 
     spec = plan.spec
@@ -298,7 +298,7 @@ def _create(context: Context, plan: Plan, login: KeyPair, room: RoomWait, *, com
     try:
         # Inside: what is shown of nodes ends before they are deleted.
         with context.console.steps() as steps:
-            room.show(steps)
+            capacity.show(steps)
             on_progress = node_progress(steps)
             nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
             context.state.journal.record("created", cluster_id=plan.spec.id)

@@ -50,11 +50,6 @@ def node_file() -> Path:
     return state_dir() / "node.json"
 
 
-def mesh_file() -> Path:
-    """The names and addresses of the cluster's nodes, as `join` learned them."""
-    return state_dir() / "mesh.json"
-
-
 def peers_file() -> Path:
     """The cluster's nodes with address, port and host key, as `join` learned them."""
     return state_dir() / "peers.json"

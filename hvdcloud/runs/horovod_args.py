@@ -25,25 +25,12 @@ SSH_PORT = 2222
 MESH_KEY = "/root/.ssh/id_ed25519"
 GLOO_TIMEOUT_SECONDS = 30
 """Horovod's own default; how long a frozen host may hold up a run."""
-STARTING_SECONDS = 90
-"""For a rank of an elastic run to import its framework and load its data."""
-STEP_SECONDS = 30
-"""How long a step of an elastic run's training may take, unless HOROVOD_GLOO_TIMEOUT_SECONDS is longer."""
-ELASTIC_GLOO_TIMEOUT_SECONDS = STEP_SECONDS + STARTING_SECONDS
-"""How long the ranks of an elastic run wait at every change for one that is slow; if that takes longer, they die.
-
-Without such a host they continue much sooner after a loss (node/mesh/tcp.py)."""
+ELASTIC_GLOO_TIMEOUT_SECONDS = 60
+"""How long the ranks of an elastic run wait at every change for one that imports its framework and loads its data; if
+that takes longer, they die, and are started again. So long, at most, they also wait for one that was lost."""
 ELASTIC_TIMEOUT_SECONDS = 900
 """How long a run waits for nodes when there are fewer than its minimum, before it ends."""
 GLOO_TIMEOUT_VARIABLE = "HOROVOD_GLOO_TIMEOUT_SECONDS"
-
-
-def longest_step(gloo_timeout: float) -> float:
-    """Seconds after a loss within which a rank has ended its step, or is taken to be stuck.
-
-    A longer Gloo timeout allows longer steps; a rank still has its time to start.
-    """
-    return max(STEP_SECONDS, gloo_timeout - STARTING_SECONDS)
 
 
 def default_ranks(hosts: Sequence[Host]) -> int:

@@ -30,8 +30,6 @@ class Elastic:
 
     min: int
     max: int
-    longest_step: float
-    """Seconds that a step of the training may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.runs.horovod_args import ELASTIC_GLOO_TIMEOUT_SECONDS
 from tests.bench.measure import BenchError
 from tests.bench.publish import ends_in_words, publish, say
 from tests.support import elastic_run
@@ -141,7 +140,7 @@ def document(found: dict[str, list[Recovery]], static: dict[str, list[float]], *
         "cores": os.cpu_count(),
         "load_before": load,
         "gloo_timeout_seconds": GLOO_SECONDS,
-        "elastic_gloo_timeout_seconds": ELASTIC_GLOO_TIMEOUT_SECONDS,
+        "elastic_gloo_timeout_seconds": elastic_run.GLOO_TIMEOUT_SECONDS,
         "elastic": {
             kind: {
                 "to_next_step": [each.lost for each in samples],

@@ -268,7 +268,7 @@ def test_in_an_elastic_run_horovod_has_time_to_take_the_ranks_away(cluster: Node
     enough = cluster.base / "enough"
     script = TRAINS + f"while not os.path.exists({str(enough)!r}):\n    time.sleep(0.01)\n"
     assert all(answer.get("ok") for answer in cluster.prepare([sys.executable, "-c", script]))
-    cluster.change_spec("n1", elastic={"min": 1, "max": 2, "longest_step": 30.0})
+    cluster.change_spec("n1", elastic={"min": 1, "max": 2})
     assert cluster.launch() == {"ok": True}
     cluster.wait_for_log("at work", times=2)
     ending = end_of_the_container(cluster, "n1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,25 +18,10 @@ from hvdcloud.node import paths
 from hvdcloud.node.boot import activity, idle
 from hvdcloud.node.boot.idle import Answer, Watch, may_end
 from hvdcloud.node.files import Lock, write_json
-from hvdcloud.node.mesh import tcp
-from hvdcloud.node.mesh.nodes import remember_nodes
+from hvdcloud.node.mesh.nodes import Peer, remember
 from hvdcloud.node.mesh.ssh import NODE_PROGRAM
 from tests.support.nodes import RUN, NodeCluster, node_cluster
 
-TCP = """\
-  sl  local_address rem_address   st tx_queue rx_queue tr tm->when
-   0: 00000000:08AE 00000000:0000 0A 00000000:00000000 00:00000000 00000000
-   1: 020011AC:08AE 010011AC:C350 01 00000000:00000000 02:000A9F1C 00000000
-   2: 020011AC:08AE 030011AC:C351 06 00000000:00000000 02:000A9F1C 00000000
-   3: 020011AC:C352 040011AC:08AE 01 00000000:00000000 02:000A9F1C 00000000
-   4: 020011AC:0016 050011AC:C353 01 00000000:00000000 02:000A9F1C 00000000
-"""
-TCP6 = """\
-  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when
-   0: 00000000000000000000000000000000:08AE 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000
-   1: 0000000000000000FFFF0000020011AC:08AE 0000000000000000FFFF0000047100CB:D431 01 00000000:00000000 02:000A9F1C
-   2: B80D0120000000000000000001000000:08AE B80D0120000000000000000002000000:D432 01 00000000:00000000 02:000A9F1C
-"""
 LIMIT = 1800.0
 IDLE = Answer(idle=LIMIT, complete=True)
 BUSY = Answer(idle=10.0, complete=True)
@@ -52,13 +38,6 @@ def node_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def cluster() -> Iterator[NodeCluster]:
     with node_cluster() as cluster:
         yield cluster
-
-
-def test_callers_are_those_with_an_established_connection_to_our_sshd() -> None:
-    # Not a peer that listens, has left (TIME_WAIT), was called by us, or calls another port.
-    assert tcp.callers_on(2222, [TCP]) == {"172.17.0.1"}
-    assert tcp.callers_on(2222, [TCP6]) == {"203.0.113.4", "2001:db8::2"}
-    assert tcp.callers_on(2222, [TCP, TCP6, ""]) == {"172.17.0.1", "203.0.113.4", "2001:db8::2"}
 
 
 @pytest.mark.parametrize(
@@ -96,15 +75,22 @@ def test_a_run_and_its_agent_are_activity(node_root: Path) -> None:
     assert activity.now() is None
 
 
-def test_only_callers_from_outside_the_cluster_are_activity(node_root: Path, tmp_path: Path) -> None:
-    # 172.17.0.1 and, over IPv6, 203.0.113.4 and 2001:db8::2 are connected.
-    tables = [str(tmp_path / name) for name in ("tcp", "tcp6", "none")]
-    for name, text in zip(tables, (TCP, TCP6), strict=False):
-        Path(name).write_text(text)
-    assert activity.now(tables) == "an SSH connection from 172.17.0.1"
-    remember_nodes(["n0", "n1"], {"n0": "172.17.0.2", "n1": "172.17.0.1"})
-    assert activity.now(tables[:1]) is None
-    assert activity.now(tables) == "an SSH connection from 2001:db8::2"
+def test_only_callers_from_outside_the_cluster_are_activity(node_root: Path) -> None:
+    remember([Peer("n0", "127.0.0.2", 22, ""), Peer("n1", "127.0.0.3", 22, "")])
+    with (
+        socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as sshd,
+        socket.create_server(("127.0.0.1", 0)) as another,
+    ):
+        address = ("127.0.0.1", sshd.getsockname()[1])
+        write_json(paths.node_file(), {"ssh_port": address[1]})
+        with (
+            socket.create_connection(another.getsockname(), source_address=("127.0.0.9", 0)),
+            socket.create_connection(address, source_address=("127.0.0.3", 0)),
+        ):
+            assert activity.now() is None
+            with socket.create_connection(address, source_address=("127.0.0.4", 0)):
+                assert activity.now() == "an SSH connection from 127.0.0.4"
+            assert activity.now() is None
 
 
 def test_what_the_laptop_asks_for_is_activity_and_what_nodes_ask_is_not(cluster: NodeCluster) -> None:
@@ -184,7 +170,7 @@ class Mesh:
         monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
         monkeypatch.setenv(Watch.variable, "0.01")
         write_json(paths.node_file(), {"name": me})
-        write_json(paths.mesh_file(), {"nodes": ["n0", "n1", "n2"], "addresses": []})
+        remember([Peer(name, "192.0.2.1", 22, "") for name in ("n0", "n1", "n2")])
         write_json(paths.activity_file(), {"seen": time.monotonic() - 60})
 
     def answer(self, node: str, text: str) -> None:

@@ -11,7 +11,7 @@ from hvdcloud.node.boot import time_limit
 from hvdcloud.node.boot.time_limit import LATE_SECONDS, TimeLimit
 from hvdcloud.node.files import write_json
 from hvdcloud.node.mesh import poweroff
-from hvdcloud.node.mesh.nodes import remember_nodes
+from hvdcloud.node.mesh.nodes import Peer, remember
 from hvdcloud.node.paths import node_file
 
 
@@ -28,7 +28,7 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def be(name: str) -> None:
     write_json(node_file(), {"name": name})
-    remember_nodes(["n0", "n1", "n2"], {"n0": "127.0.0.1", "n1": "127.0.0.1", "n2": "127.0.0.1"})
+    remember([Peer(each, "127.0.0.1", 22, "") for each in ("n0", "n1", "n2")])
 
 
 def test_the_environment_says_when(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,8 +256,6 @@ def test_a_worker_that_left_before_the_others_were_done_is_none_that_they_left_b
 ) -> None:
     cluster = three_nodes
     head, one, two = cluster.names
-    # The usual heartbeats: on a busy machine others came too late for a worker that was dismissed.
-    cluster.pace = {}
     cluster.begin()
 
     send([cluster.horovodrun()], signal.SIGSTOP)

@@ -26,7 +26,7 @@ from hvdcloud.storage.open import open_bucket
 from tests.support.nodes import code_archive
 
 CLUSTER = "digits"
-ELASTIC = {"min": 1, "max": 2, "longest_step": 30.0}
+ELASTIC = {"min": 1, "max": 2}
 FIRST, SECOND, THIRD = (f"20261120-10150{number}-abc123" for number in range(3))
 CODE = {"train.py": b"import horovod", "conf/lr.txt": b"0.1"}
 

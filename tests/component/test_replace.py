@@ -24,14 +24,14 @@ from hvdcloud.errors import (
     UsageError,
 )
 from hvdcloud.lifecycle.context import Context
-from hvdcloud.lifecycle.replace import Replacer
+from hvdcloud.lifecycle.elastic.policy import Pace
+from hvdcloud.lifecycle.elastic.replace import Replacer
 from hvdcloud.lifecycle.resize import plan_change, resize
 from hvdcloud.node import program
 from hvdcloud.providers.base import NodeBucket
 from hvdcloud.remote import connection, ssh
 from hvdcloud.remote.keys import new_key_pair, pinned, read_key_pair, write_key_pair
 from hvdcloud.remote.unsaved import Unsaved, unsaved
-from hvdcloud.runs.replacement import Pace
 from tests.support.harness import until
 from tests.support.vanishing import RUN, Laptop, NewVm, Program, Vm, says
 

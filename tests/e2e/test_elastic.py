@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.node.elastic.rendezvous import HOPELESS_SECONDS
 from tests.support import elastic_run
 from tests.support.chaos import Happened, disturb, possible, run_in
 from tests.support.elastic_run import Training, attached, elastic_project, members, run_state
@@ -25,9 +24,9 @@ from tests.support.harness import Project, Screen, labelled, processes_in, until
 
 pytestmark = pytest.mark.engine
 
-GOES_ON_SECONDS = 60
+GOES_ON_SECONDS = 120
 """From a loss to the next step of the others. What it really takes is measured by `make bench-elastic`."""
-WHOLE_SECONDS = 90
+WHOLE_SECONDS = 180
 """From there to a step of all ranks again, on a busy machine with two cores."""
 START_SECONDS = 120
 NODES = 3
@@ -62,8 +61,8 @@ class Shared:
         """The others train on."""
         found = elastic_run.recovery(self.training, happened, seconds=GOES_ON_SECONDS)
         self.recoveries.append(found)
-        # Commits are five steps apart, and what was done since the last one is done again. Some orders of events
-        # Horovod does not get over (docs/elastic.md): then it is what was done since the newest checkpoint.
+        # Commits are five steps apart, and what was done since the last one is done again. Where Horovod was started
+        # again (docs/elastic.md), it is what was done since the newest checkpoint.
         assert found.repeated <= (20 if self.was_started_again(since=happened.at - CATCHING_UP_SECONDS) else 5), found
         return found
 
@@ -280,27 +279,6 @@ def test_a_rank_that_leaves_early_with_0_does_not_make_the_run_a_success(pair: P
     run = ends(pair, "--leave-at 12 --pause 0.2 --epochs 20")
     assert run["state"] == "failed", run
     assert "exited with 0 while" in run["reason"]
-
-
-def test_of_two_the_one_that_is_left_trains_on_alone_and_is_not_started_again(pair: Project, engine: Any) -> None:
-    elastic_run.configure(pair, nodes=2, least=1, options="--epochs 1000 --pause 0.2")
-    with attached(pair, "--fresh") as (screen, training):
-        training.step_in_world_of(2, seconds=START_SECONDS)
-        training.steps_go_on(count=20)
-        # Its agent is silent long before the node is given up.
-        frozen = disturb(engine, "pause", f"{pair.name}-1")
-        try:
-            elastic_run.recovery(training, frozen, seconds=GOES_ON_SECONDS)
-            alone = training.step_in_world_of(1, since=frozen.at, seconds=GOES_ON_SECONDS)
-            training.step_after(alone.at + HOPELESS_SECONDS + 3.0, seconds=GOES_ON_SECONDS)
-        finally:
-            frozen.undo()
-        assert {step.world for step in training.steps() if step.at >= alone.at} == {1}
-        training.step_in_world_of(2, since=time.time(), seconds=WHOLE_SECONDS)
-        assert run_state(engine, pair)["restarts"] == 0, training.tail()
-        elastic_run.finish_soon(engine, pair)
-        screen.end(within=60)
-        assert screen.exit_code == 0, screen.text
 
 
 def test_a_removal_below_the_minimum_is_refused_and_a_lost_head_ends_the_run_which_another_cluster_continues(

@@ -192,7 +192,8 @@ def test_a_host_is_lost_and_a_spare_one_takes_its_node(project: Project, hosts: 
     run = {
         "command": "python train.py --epochs 1000 --pause 0.3",
         "elastic": {"min": 1, "max": 3},
-        "env": {"OMP_NUM_THREADS": "1", "HOROVOD_CYCLE_TIME": "30"},
+        # The last one is how long a node that is ready waits after another one was lost or has joined.
+        "env": {"OMP_NUM_THREADS": "1", "HOROVOD_CYCLE_TIME": "30", "HOROVOD_GLOO_TIMEOUT_SECONDS": "30"},
     }
     three = {"hosts": ["gpu1", "gpu3", {"host": "gpu2", "jump": "gpu1"}]}
     project.write("train.py", JOB.read_text())
@@ -205,14 +206,14 @@ def test_a_host_is_lost_and_a_spare_one_takes_its_node(project: Project, hosts: 
         listed = project.hvdcloud("list", "--json", expect=8)
         assert [each["name"] for each in listed.json["result"]] == [project.name]
         assert "host gpu3 did not answer" in listed.err
-        training.step_in_world_of(2, since=lost.at, seconds=180, what="the node on the spare host")
+        training.step_in_world_of(2, since=lost.at, seconds=300, what="the node on the spare host")
         assert f"node {project.name}-1 is on a host that does not answer" in screen.text
         assert hosts["gpu2"].containers("status=running") == [f"{project.name}-1"]
         hosts.power_on("gpu3")
         assert hosts["gpu3"].containers("status=running") == []
         # One more, on the host that is back and has no node.
         assert f"made {project.name}-2" in project.hvdcloud("resize", "3").out
-        training.step_in_world_of(3, since=lost.at, seconds=120)
+        training.step_in_world_of(3, since=lost.at, seconds=300)
         assert hosts["gpu3"].containers("status=running") == [f"{project.name}-2"]
         project.hvdcloud("ssh", "0", "--", "touch", "/tmp/enough")
         screen.end(within=120)

@@ -47,7 +47,12 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
     project = project_in(
         tmp_path_factory.mktemp("elastic"),
         "t-e-elastic",
-        run={"elastic": {"min": 1}, "command": "python train.py", "env": {"HOROVOD_CYCLE_TIME": "30"}},
+        run={
+            "elastic": {"min": 1},
+            "command": "python train.py",
+            # The second one is how long a node that is ready waits after a loss.
+            "env": {"HOROVOD_CYCLE_TIME": "30", "HOROVOD_GLOO_TIMEOUT_SECONDS": "30"},
+        },
     )
     project.write("train.py", TRAINS)
     yield project
@@ -80,7 +85,7 @@ def test_a_loss_and_a_return_are_seen_in_every_view(project: Project, engine: An
             top.wait_for(lambda text: "1 of 2 ranks" in text, seconds=60)
             running.send_signal(signal.SIGCONT)
             run_screen.wait_for(" 1000 images/s", times=2)
-            until(lambda: newest_run(project)["world"] == 2, seconds=120, what="all ranks to train again")
+            until(lambda: newest_run(project)["world"] == 2, seconds=300, what="all ranks to train again")
             top.wait_for(lambda text: "of 2 ranks" not in text and "in the run" not in text, seconds=60)
             top.press("q")
             assert top.process.wait(timeout=40) == 0

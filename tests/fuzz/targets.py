@@ -373,7 +373,7 @@ _FILES: Sequence[Any] = (
 _SPEC: Mapping[str, Any] = {
     "run": _RUN, "cluster": "digits", "node": 0, "name": "digits-0", "bucket": "gs://b", "bucket_endpoint": None,
     "keep_every": 2.0, "slots": 1, "cores": 2, "command": ["python", "train.py"], "resume": None,
-    "elastic": {"min": 1, "max": 4, "longest_step": 30.0}, "hosts": [{"name": "digits-0", "index": 0, "slots": 1}],
+    "elastic": {"min": 1, "max": 4}, "hosts": [{"name": "digits-0", "index": 0, "slots": 1}],
 }  # fmt: skip
 
 

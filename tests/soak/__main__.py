@@ -27,9 +27,9 @@ from tests.support.elastic_run import Recovery, Training
 from tests.support.harness import Project, Screen, labelled, share_engine
 
 NODES = 4
-GOES_ON_SECONDS = 90
+GOES_ON_SECONDS = 150
 """Longer than any test waits: it is for a run that never continues."""
-SLOW_SECONDS = 15.0
+SLOW_SECONDS = 45.0
 """A recovery that took longer is worth a look."""
 WHOLE_SECONDS = 240
 START_SECONDS = 240

@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 JOB = Path(__file__).with_name("elastic_job.py")
 SAMPLES = 1200
+GLOO_TIMEOUT_SECONDS = 30
+"""So long, and some seconds, a node that is ready waits after another one was lost or has joined."""
 MOST_DIFFERENCE = 1e-7
 """Of any weight from that of an undisturbed training. Other worlds add the same doubles in another order, which was
 measured to make 7e-14 after 1,200 steps and 2e-11 after 8,000; a sample that was left out made at least 1e-4."""
@@ -151,7 +153,11 @@ def configure(project: Project, *, nodes: int = 4, least: int = 1, options: str 
         "command": f"python train.py {options}".strip(),
         "elastic": {"min": least, "max": nodes},
         # Ranks ask each other this seldom, in ms, whether all are ready: it is most of what they do while they wait.
-        "env": {"OMP_NUM_THREADS": "1", "HOROVOD_CYCLE_TIME": "30"},
+        "env": {
+            "OMP_NUM_THREADS": "1",
+            "HOROVOD_CYCLE_TIME": "30",
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(GLOO_TIMEOUT_SECONDS),
+        },
     }
     project.configure(**{"nodes": nodes, "run": run, "checkpoints": {"keep_every": 1}, **more})
 

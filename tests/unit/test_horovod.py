@@ -140,12 +140,11 @@ RECORD = ClusterRecord(
 )
 
 
-def test_an_elastic_run_has_its_limits_in_nodes_and_its_steps_in_seconds() -> None:
+def test_an_elastic_run_has_its_limits_in_nodes() -> None:
     everybody = config({"min": 2, "max": 5})
     assert [host.slots for host in hosts_of(everybody, RECORD)] == [1, 2, 2]
-    assert elastic_limits(everybody) == Elastic(min=2, max=5, longest_step=30)
-    patient = config({}, run={"elastic": {}, "env": {"HOROVOD_GLOO_TIMEOUT_SECONDS": "180"}})
-    assert elastic_limits(patient) == Elastic(min=1, max=3, longest_step=90)
+    assert elastic_limits(everybody) == Elastic(min=2, max=5)
+    assert elastic_limits(config({})) == Elastic(min=1, max=3)
     assert elastic_limits(config(None)) is None
 
 
@@ -153,7 +152,7 @@ def test_an_elastic_run_has_its_limits_in_nodes_and_its_steps_in_seconds() -> No
     ("elastic", "env", "seconds"),
     [
         (None, {}, 30),
-        ({}, {}, 120),
+        ({}, {}, 60),
         ({}, {"HOROVOD_GLOO_TIMEOUT_SECONDS": "20"}, 20),
     ],
 )

@@ -1,21 +1,21 @@
-"""Which lost nodes are replaced, when, and what is said: the policy that an attached client follows."""
+"""Which lost nodes are replaced, and when: the policy that an attached client follows."""
 
 from __future__ import annotations
 
-from hvdcloud.runs.replacement import Failure, Found, Pace, ReplacementPolicy
+from hvdcloud.lifecycle.elastic.policy import Pace, ReplacementPolicy
 
 PACE = Pace(confirm=5.0, check=3.0, first_pause=10.0, longest_pause=30.0)
 LOST = ("digits-1", "digits-2")
 
 
-def attempts(policy: ReplacementPolicy, *, until: float, failure: Failure = Failure.PASSING) -> list[float]:
+def attempts(policy: ReplacementPolicy, *, until: float) -> list[float]:
     """When each attempt for digits-1 begins, if every one fails at once."""
     found = []
     for second in range(int(until)):
         policy.note_lost(["digits-1"], now=second)
         if policy.due(now=second):
             found.append(float(second))
-            policy.failed(["digits-1"], failure, "no room", now=second)
+            policy.later(["digits-1"], now=second)
     return found
 
 
@@ -88,50 +88,7 @@ def test_pauses_are_short_again_once_a_node_was_replaced() -> None:
 def test_a_node_that_was_lost_during_anothers_pause_does_not_wait_for_it() -> None:
     policy = ReplacementPolicy(PACE)
     policy.note_lost(["digits-1"], now=0.0, certain=["digits-1"])
-    policy.failed(["digits-1"], Failure.PASSING, "no room", now=0.0)
+    policy.later(["digits-1"], now=0.0)
     policy.note_lost(LOST, now=1.0, certain=LOST)
     assert policy.due(now=1.0) == ["digits-2"]
     assert policy.due(now=10.0) == [*LOST]
-
-
-def test_a_node_that_cannot_be_replaced_is_given_up_until_it_has_been_back() -> None:
-    policy = ReplacementPolicy(PACE)
-    assert attempts(policy, until=1000, failure=Failure.NODE) == [5]
-    policy.note_lost([], now=1000.0)
-    assert attempts(policy, until=10) == [5]
-
-
-def test_a_failure_that_concerns_the_run_ends_all_attempts() -> None:
-    policy = ReplacementPolicy(PACE)
-    policy.note_lost(LOST, now=0.0)
-    assert not policy.given_up
-    said = policy.failed(["digits-1"], Failure.RUN, "a right is missing", now=0.0)
-    assert said == "lost nodes are not replaced: a right is missing; the run continues with the nodes that it has"
-    assert policy.failed(["digits-2"], Failure.RUN, "another right is missing", now=0.0) is None
-    assert policy.given_up
-    assert policy.due(now=1000.0) == []
-
-
-def test_a_node_that_runs_is_asked_for_less_and_less_often() -> None:
-    policy = ReplacementPolicy(PACE)
-    asked = []
-    for second in range(200):
-        policy.note_lost(["digits-1"], now=second)
-        if policy.due(now=second):
-            asked.append(second)
-            policy.runs("digits-1", now=second)
-    assert asked == [5, 8, 13, 20, 31, 47, 70, 100, 130, 160, 190]
-
-
-def test_each_thing_is_said_once_for_each_loss() -> None:
-    policy = ReplacementPolicy(PACE)
-    policy.note_lost(LOST, now=0.0, certain=LOST)
-    assert policy.begun("digits-1", Found.GONE, why="preempted") == "node digits-1 is gone (preempted); replacing it"
-    assert policy.begun("digits-2", Found.STOPPED) == "node digits-2 has stopped; replacing it"
-    assert policy.begun("digits-1", Found.GONE, why="preempted") is None
-    for expected in ("node digits-1, digits-2 could not be replaced: no room; trying again from time to time", None):
-        assert policy.failed(LOST, Failure.PASSING, "no room", now=0.0) == expected
-    assert policy.replaced("digits-1") == "node digits-1 is back"
-    policy.note_lost(LOST, now=1.0)
-    assert policy.begun("digits-1", Found.GONE, why="preempted") == "node digits-1 is gone (preempted); replacing it"
-    assert policy.begun("digits-2", Found.STOPPED) is None

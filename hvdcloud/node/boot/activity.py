@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
 
 from hvdcloud.node import machine, paths
 from hvdcloud.node.files import read_json, write_json
-from hvdcloud.node.mesh import tcp
-from hvdcloud.node.mesh.nodes import node_addresses
+from hvdcloud.node.mesh import nodes
 from hvdcloud.node.records import active
 
 
@@ -31,12 +29,10 @@ def idle_seconds() -> float | None:
     return max(0.0, time.monotonic() - seen) if isinstance(seen, (int, float)) else None
 
 
-def now(tables: Iterable[str] | None = None) -> str | None:
-    """The activity at this moment, in words; None: there is none.
+def now() -> str | None:
+    """The activity at this moment, in words; None: there is none."""
+    import psutil
 
-    Args:
-        tables: files with this machine's TCP connections, in the format of /proc/net/tcp; None: the kernel's.
-    """
     from hvdcloud.node.data import fetcher
 
     if (run := active.active_run()) is not None:
@@ -45,6 +41,10 @@ def now(tables: Iterable[str] | None = None) -> str | None:
         return f"the agent of run {min(agents)}"
     if fetcher.is_at_work():
         return "data sets that are fetched"
-    callers = tcp.callers_on(machine.ssh_port(), tcp.read(tcp.TABLES if tables is None else tables))
-    strangers = callers - set(node_addresses()) if callers else set()
+    port = machine.ssh_port()
+    strangers = {
+        each.raddr.ip.removeprefix("::ffff:")  # An IPv4 address, as a socket of IPv6 has it.
+        for each in psutil.net_connections("tcp")
+        if each.status == psutil.CONN_ESTABLISHED and each.raddr and each.laddr and each.laddr.port == port
+    } - {peer.address for peer in nodes.known()}
     return f"an SSH connection from {min(strangers)}" if strangers else None

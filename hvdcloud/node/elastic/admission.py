@@ -12,10 +12,9 @@ from hvdcloud.node.elastic.membership import Membership, Place
 from hvdcloud.node.elastic.workers import Workers
 from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.recorder import Recorder
-from hvdcloud.runs.reports import UploadReport
 
 LEAVE_SECONDS = 60.0
-"""How long a node that was dismissed may keep its workers before they are ended."""
+"""How long a node that was dismissed may keep its workers before they are ended, or until the list may change."""
 
 
 @dataclass
@@ -55,8 +54,6 @@ class Admission:
         self._recorder = recorder
         self._replaced = replaced
         self._dismissals: list[_Dismissal] = []
-        self._uploads: dict[str, UploadReport] = {}
-        """The last reports of agents that ended while the run continued."""
 
     def answer(self, message: Mapping[str, Any], caller: Caller) -> None:
         """Take a request; the answer to a dismissal comes when its nodes have left."""
@@ -80,14 +77,10 @@ class Admission:
             self._recorder.joined(name)
         return ""
 
-    def keep_uploads(self, node: str, report: UploadReport | None) -> None:
-        """Keep the last report of a node's agent, for the answer to a dismissal."""
-        self._uploads[node] = report or UploadReport()
-
     def see_off(self, *, now: float) -> None:
         """End the agents of dismissed nodes whose workers have ended, and answer when all are gone."""
         for dismissal in list(self._dismissals):
-            late = now - dismissal.began > LEAVE_SECONDS
+            late = now - dismissal.began > LEAVE_SECONDS and self._membership.settled(now=now)
             for node in dismissal.nodes - dismissal.told:
                 lease = self._leases.get(node)
                 unused = not self._membership.is_listed(node) and node not in self._workers.nodes()
@@ -99,9 +92,7 @@ class Admission:
                 self._recorder.left(dismissal.nodes)
                 # Whoever asked looks at the state next.
                 self._recorder.members(self._membership.shown())
-                reports = {node: self._uploads.get(node) for node in dismissal.nodes}
-                checkpoints = {node: report.to_json() if report else {} for node, report in reports.items()}
-                dismissal.caller.answer({"checkpoints": checkpoints})
+                dismissal.caller.answer({"ok": True})
 
     def end(self) -> None:
         """Answer the connections that still wait: the run has ended."""

@@ -2,58 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 from hvdcloud.node import paths
-from hvdcloud.node.elastic.membership import Member, Membership, Place
 from hvdcloud.node.files import replace
 from hvdcloud.node.mesh import hosts
 
 
 class HostList:
-    """The list of one run, as its membership has it."""
+    """The list of one run."""
 
-    def __init__(self, run: str, membership: Membership) -> None:
+    def __init__(self, run: str) -> None:
         self.script = paths.run_dir(run) / "discover"
         self._file = paths.run_dir(run) / "hosts"
-        self._membership = membership
-        self._opened = False
 
     def create(self) -> None:
         """Write the script, and a list without hosts."""
-        hosts.write_aliases({})
-        self.write({})
+        self.write({}, names={})
         self.script.write_text(f"#!/bin/sh\nexec cat {self._file}\n")
         self.script.chmod(0o755)
 
-    def write(self, slots: Mapping[str, int]) -> None:
-        """Make these aliases the list, in one move."""
+    def write(self, slots: Mapping[str, int], *, names: Mapping[str, str]) -> None:
+        """Make these the list, in one move: the slots, and the nodes' own names, by alias."""
+        hosts.write_aliases({alias: name for alias, name in names.items() if alias != name})
         replace(self._file, "".join(f"{alias}:{number}\n" for alias, number in slots.items()))
-
-    def update(self, *, now: float, patient_until: float) -> list[Member] | None:
-        """Change the list, if that is due.
-
-        Args:
-            patient_until: until then the first list waits for every node that starts; monotonic seconds, as `now`.
-
-        Returns:
-            The members that are new on it; None: it has not changed.
-        """
-        membership = self._membership
-        if not self._opened:
-            waiting = any(member.place is Place.JOINING for member in membership.members.values())
-            few = len(membership.usable()) < membership.least
-            if waiting and (few or now < patient_until):
-                return None
-            self._opened = True
-        if membership.worth_waiting(now=time.time()):
-            return None
-        before = membership.in_use()
-        slots = membership.change(now=now)
-        if slots is None:
-            return None
-        in_use = membership.in_use()
-        hosts.write_aliases({member.alias: member.name for member in in_use if member.alias != member.name})
-        self.write(slots)
-        return [member for member in in_use if member not in before]

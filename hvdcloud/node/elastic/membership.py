@@ -5,9 +5,9 @@ Horovod 0.28.1 has its own ideas of hosts, which decide what may be done when (h
 * A host whose worker has failed is never used again under its name (discovery.py), so a node that returns gets a new
   one: `digits-2`, then `digits-2-g2`.
 * A change of the list reaches rank 0's worker by a call that waits for a minute where its node does not answer
-  (driver.py), with the driver's lock held. So after a loss the list stays as it is until the others have continued; a
-  host that is dead and listed does no harm.
-* Two changes within one second count as one for the workers, which compare whole seconds (common/elastic.py).
+  (driver.py), with the driver's lock held. And workers that are just being reset throw the notice of another change
+  away (common/elastic.py, State.on_reset). So after a loss or a change the list stays as it is for Gloo's timeout: by
+  then, the workers have found each other, or have ended. A host that is dead and listed does no harm.
 * A removal that leaves fewer than the least number deadlocks (horovod/horovod#3494), so it is not made.
 * A listed host whose worker cannot start ends the whole job, so a node is only listed when its agent has proved that it
   can.
@@ -21,24 +21,15 @@ from enum import Enum
 
 from hvdcloud.runs import state
 
-LOSS_MARGIN_SECONDS = 15.0
-"""Beyond Gloo's timeout, until the others have surely continued without a node that was lost."""
-FAILURE_MARGIN_SECONDS = 5.0
-"""The same for a worker that failed on a node that answers: its connections were closed at once."""
+MARGIN_BEATS = 5
+"""Beyond Gloo's timeout, for what agents report with their heartbeats."""
 TOGETHER_SECONDS = 5.0
 """How long a node that is ready waits for another one, so that the training stops once for both."""
-WRITE_SECONDS = 2.0
-"""Between two changes of the list."""
-FORM_SECONDS = 60.0
-"""How long the list stays as it is where the workers do not find each other after a change. Workers that are just being
-reset throw the notice of another change away (common/elastic.py, State.on_reset)."""
-UNUSED_SECONDS = 30.0
-"""After this long without a worker a listed node is listed again: Horovod has missed it. Or the others take long until
-they commit: then after twice as long, and so on."""
 MOST_FAILURES = 3
 """How often the workers of one node may fail, one soon after the other, before it is no longer used."""
-FORGIVEN_SECONDS = 180.0
-"""A failure longer ago does not count: what a node trains between two is worth more than the pauses that they cost."""
+FORGIVEN_SECONDS = 120.0
+"""A node that has trained for longer since its last failure begins to count anew: what it trains between two is worth
+more than the pauses that they cost."""
 
 
 class Place(str, Enum):
@@ -105,23 +96,22 @@ class Membership:
         members: those that the run starts with.
         least: nodes with ranks, below which Horovod waits.
         most: nodes with ranks that Horovod uses at once.
-        gloo_timeout: seconds after which survivors notice that a peer is silent.
+        quiet: seconds after a loss or a change until the workers have found each other again, or have ended.
         wall: the time of day, seconds since the epoch. Every `now` is in monotonic seconds.
     """
 
     def __init__(
-        self, members: Iterable[Member], *, least: int, most: int, gloo_timeout: float, wall: Callable[[], float]
+        self, members: Iterable[Member], *, least: int, most: int, quiet: float, wall: Callable[[], float]
     ) -> None:
         self.members = {member.name: member for member in members}
         self.least = least
         self.most = most
-        self._gloo_timeout = gloo_timeout
+        self._quiet = quiet
         self._wall = wall
         self._quiet_until = float("-inf")
         """Until then the list stays as it is."""
         self._excused_until = float("-inf")
         """Until then a worker that fails may have failed because of an earlier loss."""
-        self._written_at = float("-inf")
         self._listed: dict[str, str] = {}
 
     # -- what happens ------------------------------------------------------------------------------------------------
@@ -135,21 +125,19 @@ class Membership:
         was_used = self.members[name].place in (Place.LISTED, Place.LEAVING)
         self.move(name, Place.LOST, why)
         if was_used:
-            self._disturb(now + self._gloo_timeout + LOSS_MARGIN_SECONDS)
+            self._quiet_until = self._excused_until = now + self._quiet
 
     def failed(self, name: str, why: str, *, now: float) -> None:
         """Note that a node's worker ended with an error; Horovod will not use this name of the node again."""
         member = self.members[name]
         # Workers that end while the others are still getting over an earlier loss end because of it.
         if now >= self._excused_until:
-            member.failures = 1 if now - member.failed_at > FORGIVEN_SECONDS else member.failures + 1
+            # It was listed again when the others had continued.
+            recent = now - member.failed_at < self._quiet + FORGIVEN_SECONDS
+            member.failures = member.failures + 1 if recent else 1
             member.failed_at = now
         self.move(name, Place.FAILED, why)
-        self._disturb(now + self._gloo_timeout + FAILURE_MARGIN_SECONDS)
-
-    def _disturb(self, until: float) -> None:
-        self._quiet_until = max(self._quiet_until, until)
-        self._excused_until = max(self._excused_until, until)
+        self._quiet_until = self._excused_until = now + self._quiet
 
     def admit(self, name: str, *, index: int, slots: int) -> Member:
         """The member for a node that is new, or was replaced."""
@@ -161,11 +149,6 @@ class Membership:
         self.move(name, Place.PREPARING)
         return member
 
-    def continued(self, *, now: float) -> None:
-        """Note that the workers are connected to each other again: the list may change."""
-        self._quiet_until = min(self._quiet_until, max(now, self._written_at + WRITE_SECONDS))
-        self._excused_until = min(self._excused_until, now)
-
     def started_again(self, *, now: float) -> None:
         """Note that Horovod's driver is a new one: it knows of no failed hosts and starts with an empty list."""
         for member in self.members.values():
@@ -176,14 +159,13 @@ class Membership:
 
     # -- what follows ------------------------------------------------------------------------------------------------
 
+    def settled(self, *, now: float) -> bool:
+        """Whether the last loss or change is so long ago that the workers have found each other, or have ended."""
+        return now >= self._quiet_until
+
     def in_use(self) -> list[Member]:
         """Those that Horovod uses."""
         return [member for member in self.members.values() if member.place is Place.LISTED]
-
-    def expected(self) -> set[str]:
-        """Nodes where Horovod should have workers now."""
-        places = (Place.LISTED, Place.LEAVING)
-        return {name for name in self._listed.values() if self.members[name].place in places}
 
     def usable(self) -> list[Member]:
         """Those that Horovod uses or could use now."""
@@ -195,14 +177,14 @@ class Membership:
         return sum(1 for member in self.usable() if member.name not in leaving) >= self.least
 
     def list_unused_again(self, used: Iterable[str], *, now: float) -> None:
-        """Give those that were listed long ago and have no worker yet another name, which Horovod is given."""
+        """Give those that were listed long ago and have no worker yet another name: Horovod has missed them. Or the
+        others take long until they commit: then after twice as long, and so on."""
         for member in self.in_use():
             if member.name in used:
                 member.missed = 0
-            elif now - member.listed_at > UNUSED_SECONDS * 2**member.missed:
+            elif now - member.listed_at > self._quiet * 2**member.missed:
                 member.missed += 1
                 self.move(member.name, Place.READY)
-                self._quiet_until = min(self._quiet_until, now)
 
     def worth_waiting(self, *, now: float) -> bool:
         """Whether a node that is ready should wait for others that will be soon: every change stops the training.
@@ -220,7 +202,7 @@ class Membership:
     def change(self, *, now: float) -> dict[str, int] | None:
         """The list that Horovod should see from now on, if it should change now: slots by alias. New ones count as
         listed."""
-        if now < self._quiet_until:
+        if not self.settled(now=now):
             return None
         keep = {member.alias: member for member in self.in_use()}
         for member in self._candidates()[: max(0, self.most - len(keep))]:
@@ -239,8 +221,7 @@ class Membership:
                 member.listed_at = now
                 self.move(member.name, Place.LISTED)
         self._listed = {alias: member.name for alias, member in keep.items()}
-        self._written_at = now
-        self._quiet_until = now + FORM_SECONDS
+        self._quiet_until = now + self._quiet
         return {alias: member.slots for alias, member in keep.items()}
 
     def is_listed(self, name: str) -> bool:

@@ -1,13 +1,16 @@
 """The supervisor of an elastic run: nodes leave and join while it trains.
 
-Horovod's driver gets its hosts from a list (host_list.py) that follows the rules of membership.py. Where a loss ends
-the driver all the same, which some orders of events do, it is started again from the newest checkpoint.
+Horovod's driver gets its hosts from a list (host_list.py) that follows the rules of membership.py. What closes its
+connections, Horovod notices and recovers from. A node that falls silent closes none, and a node that is lost while the
+workers are still finding each other leaves them waiting: then, and where a loss ends the driver all the same, Horovod
+is started again from the newest checkpoint.
 """
 
 from __future__ import annotations
 
 import selectors
 import signal
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -16,27 +19,28 @@ from hvdcloud.node.channel import Caller, Listener, Mailbox
 from hvdcloud.node.elastic.admission import Admission
 from hvdcloud.node.elastic.control_socket import socket_file
 from hvdcloud.node.elastic.host_list import HostList
-from hvdcloud.node.elastic.membership import Member, Membership, Place
+from hvdcloud.node.elastic.membership import MARGIN_BEATS, Member, Membership, Place
 from hvdcloud.node.elastic.provision import RunBundle, UnreachableError, provision
-from hvdcloud.node.elastic.rejoin import Rejoins
-from hvdcloud.node.elastic.rendezvous import Connections, Rendezvous
 from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
-from hvdcloud.node.elastic.workers import Process, Workers
+from hvdcloud.node.elastic.workers import Workers
 from hvdcloud.node.machine import outward_interface
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.lease import Lease
-from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, judge_elastic
+from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, Worker, judge_elastic
 from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, Supervisor
 from hvdcloud.runs.state import ElasticLimits, RunState
 
 MOST_RESTARTS = 8
-"""How often Horovod is started again after a loss ended it."""
-CAUSE_SECONDS = 150.0
-"""An end of Horovod within this time and a step after a loss or a change counts as its consequence. Gloo's own waits,
-one after the other, stay below."""
+"""How often in a row Horovod is started again where it has run for less than IN_VAIN_SECONDS."""
+IN_VAIN_SECONDS = 60.0
+CAUSE_SECONDS = 600.0
+"""An end of Horovod within this time after a loss or a change counts as its consequence: the others have to end their
+step first, and then wait for Gloo's timeout."""
 SILENCE_SECONDS = 8.0
 """Without a heartbeat, after which a node is lost. On a machine that is overloaded, beats come seconds late."""
+PREPARE_AGAIN_SECONDS = 10.0
+"""Between two attempts to prepare a node that was lost."""
 _TURN_SECONDS = 0.25
 
 
@@ -50,27 +54,22 @@ class ElasticSupervisor(Supervisor):
             [Member(name=host.name, index=host.index, slots=host.slots) for host in spec.hosts],
             least=max(1, spec.elastic.min - driving),
             most=max(1, spec.elastic.max - driving),
-            gloo_timeout=spec.gloo_timeout,
+            quiet=spec.gloo_timeout + MARGIN_BEATS * spec.beat,
             wall=time.time,
         )
-        self._hosts = HostList(spec.run, self._membership)
+        self._hosts = HostList(spec.run)
+        self._listed = False
+        """Whether Horovod was given the first nodes."""
         # A node that begins alone is given the loopback interface, and others may join it.
         command = [outward_interface() if word == "lo" else word for word in spec.horovodrun]
         command += ["--host-discovery-script", str(self._hosts.script)]
         super().__init__(replace(spec, horovodrun=tuple(command)), current)
         self._silence = SILENCE_SECONDS
-        self._workers = Workers(pace=spec.beat)
-        self._connections = Connections(self._workers, self._leases, self._log, gloo_timeout=spec.gloo_timeout)
-        self._longest_step = spec.elastic.longest_step
-        self._rendezvous = Rendezvous(self._workers, self._connections.disconnect, longest_step=self._longest_step)
+        self._workers = Workers()
         self._mailbox = Mailbox()
-        bundle = RunBundle.of(self._spec)
-        self._rejoins = Rejoins(
-            prepare=lambda node: provision(bundle, self._membership.members[node]),
-            post=self._mailbox.post,
-            prepared=self._prepared,
-            refused=self._refused,
-        )
+        self._bundle = RunBundle.of(self._spec)
+        self._prepare_at: dict[str, float] = {}
+        """When nodes that were lost, or are new, are tried next; infinite while they are."""
         self._admission = Admission(
             head=self._head,
             membership=self._membership,
@@ -81,6 +80,7 @@ class ElasticSupervisor(Supervisor):
         )
         self._retired: list[Lease] = []
         self._restart: Restart | None = None
+        self._restarts_in_vain = 0
         self._launched_at = 0.0
         self._disturbed_at = float("-inf")
         self._head_leaves = False
@@ -115,56 +115,67 @@ class ElasticSupervisor(Supervisor):
         if self._restart is not None:
             self._continue_restart(self._restart, now)
         elif not self._waits_for_data:
-            self._rendezvous.help(now=now)
-            if self._launcher.code is None and self._rendezvous.is_hopeless(now=now):
-                self._log.note("after the loss of a node the workers do not find each other again")
-                self._launcher.signal(signal.SIGKILL)
-            if self._workers.check_formed(self._membership.expected(), now=now):
-                self._rendezvous.over()
-                self._membership.continued(now=now)
-            elif self._workers.living() and self._launcher.code is None:
+            if self._membership.settled(now=now) and self._launcher.runs and self._workers.living():
+                self._workers.got_over()
                 self._membership.list_unused_again(self._workers.nodes_served(), now=now)
             self._list(now)
-        self._rejoin(now)
+        self._prepare(now)
         self._admission.see_off(now=now)
         self._recorder.world(ranks=len(self._workers.living()), nodes=len(self._workers.nodes()), now=now)
         self._recorder.members(self._membership.shown())
 
     def _list(self, now: float) -> None:
-        """Change the list that Horovod sees, if that is due."""
-        joining = self._hosts.update(now=now, patient_until=self._launched_at + self._spec.start)
-        if joining is None:
+        """Change the list that Horovod sees, if that is due. At first every node that starts is waited for."""
+        membership = self._membership
+        if not self._listed:
+            patient = len(membership.usable()) < membership.least or now < self._launched_at + self._spec.start
+            if patient and any(member.place is Place.JOINING for member in membership.members.values()):
+                return
+            self._listed = True
+        before = membership.in_use()
+        if membership.worth_waiting(now=time.time()) or (slots := membership.change(now=now)) is None:
             return
-        self._workers.disturbed(now=now)
-        for member in joining:
-            if member.listings > 1 or self._state.world:
+        in_use = membership.in_use()
+        self._hosts.write(slots, names={member.alias: member.name for member in in_use})
+        for member in in_use:
+            if member not in before and (member.listings > 1 or self._state.world):
                 self._disturbed_at = now
                 self._recorder.event("node joins", member.name, f"as {member.alias}", note=f"node {member.name} joins")
 
-    def _rejoin(self, now: float) -> None:
-        """Try to reach the nodes that were lost, and to make those ready that are new."""
-        away = [each.name for each in self._membership.members.values() if each.place in (Place.LOST, Place.PREPARING)]
-        self._rejoins.try_due([name for name in away if name not in self._leases], now=now)
+    def _prepare(self, now: float) -> None:
+        """Prepare the nodes that were lost, or are new, each in a thread of its own; again where that fails."""
+        for member in self._membership.members.values():
+            away = member.place in (Place.LOST, Place.PREPARING) and member.name not in self._leases
+            if away and now >= self._prepare_at.get(member.name, now):
+                self._prepare_at[member.name] = float("inf")
+                threading.Thread(target=self._provision, args=(member,), name="provision", daemon=True).start()
 
-    def _prepared(self, node: str) -> None:
-        member = self._membership.members[node]
-        if member.place in (Place.LOST, Place.PREPARING) and not self._ending:
-            self._membership.move(node, Place.JOINING)
-            self._hold(node, self._agent_command(node, probe=True))
+    def _provision(self, member: Member) -> None:
+        failure: Exception | None = None
+        try:
+            provision(self._bundle, member)
+        except Exception as error:  # noqa: BLE001 - reported by the main loop, and tried again
+            failure = error
+        self._mailbox.post(lambda: self._prepared(member, failure))
 
-    def _refused(self, node: str, failure: Exception) -> None:
-        member = self._membership.members[node]
-        wanted = member.place is Place.PREPARING or not isinstance(failure, UnreachableError)
-        if wanted and not self._ending and member.why != str(failure):
-            self._membership.move(node, member.place, str(failure))
-            self._log.note(f"node {node} cannot take part yet: {failure}")
+    def _prepared(self, member: Member, failure: Exception | None) -> None:
+        self._prepare_at[member.name] = time.monotonic() + PREPARE_AGAIN_SECONDS
+        if self._ending or member.place not in (Place.LOST, Place.PREPARING):
+            return
+        if failure is None:
+            self._membership.move(member.name, Place.JOINING)
+            self._hold(member.name, self._agent_command(member.name, probe=True))
+        elif member.why != str(failure) and (
+            member.place is Place.PREPARING or not isinstance(failure, UnreachableError)
+        ):
+            self._membership.move(member.name, member.place, str(failure))
+            self._log.note(f"node {member.name} cannot take part yet: {failure}")
 
     def _watched_nodes(self) -> set[str]:
-        """The nodes with workers, while all of them have found each other; also once one has completed: Horovod then
-        starts no other one, and the rest may wait for something that never comes."""
-        settled = self._workers.formed or self._workers.any_completed()
-        runs = self._restart is None and self._launcher.code is None
-        return self._workers.nodes() if settled and runs else set()
+        """The nodes with workers, once they have found each other; also once one has completed: Horovod then starts no
+        other one, and the rest may wait for something that never comes."""
+        settled = self._membership.settled(now=time.monotonic()) or self._workers.any_completed()
+        return self._workers.nodes() if settled and self._restart is None and self._launcher.runs else set()
 
     # -- what the agents say -------------------------------------------------------------------------------------------
 
@@ -173,23 +184,17 @@ class ElasticSupervisor(Supervisor):
         member = self._membership.members[node]
         if kind == "ready":
             lease.ready = True
-            self._rejoins.forget(node)
-            self._connections.share_address(node)
             if member.place is Place.JOINING:
                 self._membership.move(node, Place.READY)
         elif kind == "rank":
             alias = str(message.get("host") or node)
-            process = Process(rank=int(message["rank"]), node=node, alias=alias, began=time.monotonic())
-            self._workers.processes[node, int(message["pid"])] = process
+            worker = Worker(rank=int(message["rank"]), node=node, alias=alias)
+            self._workers.processes[node, int(message["pid"])] = worker
             if self._state.state == "starting":
                 self._state.state = "running"
                 self._recorder.training()
         elif kind == "ended":
             self._worker_ended(member, message)
-        elif kind == "connected":
-            self._workers.connected(node, message["workers"], listening=message["listening"], now=time.monotonic())
-        elif kind == "disconnected":
-            self._connections.disconnected(node, str(message["error"]))
         elif kind in (RESET, GATHER):
             if error := message.get("error"):
                 what = "upload" if kind == RESET else "fetch"
@@ -202,21 +207,20 @@ class ElasticSupervisor(Supervisor):
                 self._retired.append(lease)
 
     def _worker_ended(self, member: Member, message: dict[str, Any]) -> None:
-        process = self._workers.processes.get((member.name, int(message.get("pid") or 0)))
+        worker = self._workers.processes.get((member.name, int(message.get("pid") or 0)))
         ended = self._ranks.note_end(message, now=time.monotonic())
-        if ended is None or process is None:
+        if ended is None or worker is None:
             return
-        process.ended, record = ended, ended.record
-        if self._ending or not record.exit_code or record.terminated:
+        worker.ended, record = ended, ended.record
+        if self._ending or self._restart is not None or not record.exit_code or record.terminated:
             return
-        if member.place is Place.LISTED and process.alias == member.alias:
+        if member.place is Place.LISTED and worker.alias == member.alias:
             if record.signal is not None:
                 self._disturbed_at = ended.at
             why = f"signal {record.signal}" if record.signal is not None else f"exit code {record.exit_code}"
             self._membership.failed(member.name, why, now=ended.at)
             note = f"the worker on node {member.name} ended with {why}"
             self._recorder.event("worker failed", member.name, why, note=note)
-            self._note_loss(ended.at)
 
     def _leaves(self, lease: Lease, why: str) -> None:
         super()._leaves(lease, why)
@@ -239,13 +243,22 @@ class ElasticSupervisor(Supervisor):
         """Close the lease of an agent that has finished while the run continues."""
         member = self._membership.members[lease.node]
         dismissed = member.place is Place.LEAVING and not lease.refusal
-        self._admission.keep_uploads(lease.node, lease.checkpoints)
         if not dismissed:
             self._lose(lease, lease.refusal or "its agent ended")
             return
         self._release(lease)
         self._membership.move(lease.node, Place.GONE)
         self._workers.forget(lease.node)
+
+    def _fell_silent(self, lease: Lease, why: str) -> None:
+        """The workers that are connected to it would wait for Gloo's timeout, or without limit."""
+        used = self._is_used(lease.node)
+        super()._fell_silent(lease, why)
+        if used:
+            self._start_over(f"node {lease.node} fell silent")
+
+    def _is_used(self, node: str) -> bool:
+        return self._membership.is_listed(node) or node in self._workers.nodes()
 
     def _lose(self, lease: Lease, why: str) -> None:
         if self._ending:
@@ -256,25 +269,20 @@ class ElasticSupervisor(Supervisor):
         node = lease.node
         member = self._membership.members[node]
         why = why or lease.last_words() or "its connection broke"
-        known, known_why, alias = member.place, member.why, member.alias
-        had_left = not self._membership.is_listed(node) and node not in self._workers.nodes()
-        self._release(lease)
         now = time.monotonic()
+        known, known_why = member.place, member.why
+        connecting = self._is_used(node) and not self._membership.settled(now=now)
+        self._release(lease)
         self._membership.lost(node, why, now=now)
         self._workers.forget(node)
-        self._launcher.hang_up(alias)
-        self._rejoins.later(node)
+        self._prepare_at[node] = now + PREPARE_AGAIN_SECONDS
         if known not in (Place.JOINING, Place.PREPARING):
             self._disturbed_at = now
             self._recorder.event("lost a node", node, why, note=f"node {node} was lost: {why}")
-            if not had_left:
-                self._note_loss(now)
+            if connecting:
+                self._start_over(f"node {node} was lost while the workers were connecting to each other")
         elif why != known_why and lease.refusal:
             self._log.note(f"node {node} cannot take part: {why}")
-
-    def _note_loss(self, now: float) -> None:
-        if self._restart is None:
-            self._rendezvous.lost(now=now)
 
     def _hear_caller(self, caller: Caller) -> None:
         """Hand a request of `admit` or `dismiss` on."""
@@ -284,10 +292,10 @@ class ElasticSupervisor(Supervisor):
             self._admission.answer(messages[0] if messages else {}, caller)
 
     def _forget_predecessor(self, node: str) -> None:
-        """Before a new node is admitted under a name, end the lease on an earlier one, and the attempts to reach it."""
+        """Before a new node is admitted under a name, end the lease on an earlier one."""
         if (lease := self._leases.get(node)) is not None:
             self._lose(lease, "it was replaced")
-        self._rejoins.forget(node)
+        self._prepare_at.pop(node, None)
 
     # -- the end, or another start -------------------------------------------------------------------------------------
 
@@ -312,24 +320,25 @@ class ElasticSupervisor(Supervisor):
         self._hurry_at = min(self._hurry_at, now + max(DRAIN_SECONDS, CONSEQUENCE_SECONDS))
         if (self._launcher.output_open or unexplained) and now < self._hurry_at:
             return False
-        if self._ended_by_a_loss(now):
-            self._start_over()
-            return False
-        return True
+        by_a_loss = self._disturbed_at > self._launched_at and now - self._disturbed_at < CAUSE_SECONDS
+        if self._launcher.code != 0 and by_a_loss:
+            self._start_over(f"Horovod did not recover from a loss (exit code {self._launcher.code})")
+        return self._restart is None
 
-    def _ended_by_a_loss(self, now: float) -> bool:
-        """Whether Horovod can be started again and may then continue."""
-        if self._launcher.code == 0 or self._state.restarts >= MOST_RESTARTS or self._workers.any_succeeded():
-            return False
-        return self._disturbed_at > self._launched_at and now - self._disturbed_at < CAUSE_SECONDS + self._longest_step
-
-    def _start_over(self) -> None:
+    def _start_over(self, why: str) -> None:
+        """Start Horovod again from the newest checkpoint, unless it is being done, would be in vain, or the training
+        has ended well on some node."""
+        if self._restart is not None or not self._launched_at or self._workers.any_completed():
+            return
+        soon = time.monotonic() - self._launched_at < IN_VAIN_SECONDS
+        self._restarts_in_vain = self._restarts_in_vain + 1 if soon else 0
+        if self._restarts_in_vain >= MOST_RESTARTS:
+            return
         self._state.restarts += 1
-        what = f"Horovod did not recover from a loss (exit code {self._launcher.code})"
-        self._log.note(f"{what}; it is started again from the newest checkpoint")
+        self._log.note(f"{why}; Horovod is started again from the newest checkpoint")
         self._launcher.signal(signal.SIGKILL, rest=True)
         self._close_output()
-        self._hosts.write({})
+        self._hosts.write({}, names={})
         self._hurry_at = float("inf")
         self._restart = Restart(self._leases, now=time.monotonic())
 
@@ -339,8 +348,7 @@ class ElasticSupervisor(Supervisor):
         if not restart.is_over(now=now):
             return
         self._restart = None
-        self._workers.begin(now=now)
-        self._rendezvous.over()
+        self._workers.processes.clear()
         self._membership.started_again(now=now)
         state.record_event(self._spec.run, "started again", detail="from the newest checkpoint")
         self._start_launcher()

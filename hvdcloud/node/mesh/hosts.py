@@ -19,7 +19,7 @@ from hvdcloud.errors import NodeError
 from hvdcloud.node import paths
 from hvdcloud.node.files import replace
 from hvdcloud.node.mesh import ssh
-from hvdcloud.node.mesh.nodes import peer_ports
+from hvdcloud.node.mesh.nodes import known
 from hvdcloud.node.paths import SSH_PORT
 
 RESOLVE_SECONDS = 20.0
@@ -86,7 +86,7 @@ def write_aliases(names: Mapping[str, str]) -> None:
         with contextlib.suppress(socket.gaierror):
             found[alias] = socket.gethostbyname(name)
     write(found, block=_ALIASES)
-    ports = peer_ports()
+    ports = {peer.name: peer.port for peer in known()}
     blocks = (
         f"Host {alias}\n    HostName {name}\n    Port {ports.get(name, SSH_PORT)}\n" for alias, name in names.items()
     )

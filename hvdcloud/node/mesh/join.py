@@ -6,30 +6,19 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hvdcloud.errors import UsageError
 from hvdcloud.node import machine, program
-from hvdcloud.node.files import replace, write_json
+from hvdcloud.node.files import replace
 from hvdcloud.node.mesh import hosts as hosts_file
 from hvdcloud.node.mesh import ssh
 from hvdcloud.node.mesh.host_key import check_host_key, is_host
-from hvdcloud.node.mesh.nodes import remember_nodes
-from hvdcloud.node.paths import peers_file
+from hvdcloud.node.mesh.nodes import Peer, remember
 from hvdcloud.storage.threads import parallel
 
 CONNECT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.5
-
-
-class Peer(NamedTuple):
-    """A node of the cluster, as the payload of `join` and peers.json have it."""
-
-    name: str
-    address: str
-    """An IP address, or a DNS name; in peers.json resolved: the name of a VM that is gone could not be any more."""
-    port: int
-    host_key: str
 
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
@@ -71,15 +60,22 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         replace(authorized, "".join(f"{line}\n" for line in [*lines, public_key]), mode=0o600)
     replace(ssh.known_hosts_file(), "".join(_pin(host) for host in hosts), mode=0o600)
     replace(key.with_name("config"), ssh.config({host.name: host.port for host in hosts}), mode=0o600)
-    resolved = [host._replace(address=found.get(host.name, host.address)) for host in hosts]
-    write_json(peers_file(), {"hosts": [host._asdict() for host in resolved]})
-    remember_nodes([host.name for host in hosts], found)
+    resolved = [host._replace(address=found.get(host.name) or _address(host.name)) for host in hosts]
+    remember(resolved)
     own = machine.name()
     interface = machine.mesh_interface([host.address for host in resolved if host.name != own])
     answer = {"version": program.version(), "cores": machine.cores(), "gpus": machine.gpus(), "interface": interface}
     if not request.get("check"):
         return answer
     return {**answer, "unreached": _unreached([host for host in resolved if host.name != own])}
+
+
+def _address(name: str) -> str:
+    """The IPv4 address of a name; the name, if nobody knows it."""
+    try:
+        return socket.gethostbyname(name)
+    except OSError:
+        return name
 
 
 def _unreached(peers: Sequence[Peer]) -> dict[str, str]:

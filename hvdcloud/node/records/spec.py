@@ -62,10 +62,7 @@ class Spec(RunSpec):
                 horovodrun=tuple(str(part) for part in value.get("horovodrun", ())),
                 controller=optional("controller", str, "gloo"),
                 gloo_timeout=optional("gloo_timeout", float, 30.0),
-                elastic=elastic
-                and Elastic(
-                    min=int(elastic["min"]), max=int(elastic["max"]), longest_step=float(elastic["longest_step"])
-                ),
+                elastic=elastic and Elastic(min=int(elastic["min"]), max=int(elastic["max"])),
                 down_when_done=bool(value.get("down_when_done")),
                 detached=bool(value.get("detached")),
                 about=mapping(value.get("about")),

@@ -5,17 +5,15 @@ the lease breaks (the head is gone) or falls silent (the head is frozen), the ag
 asked for: it ends every process of the run on its node, uploads what is left, and goes.
 
 Messages from the supervisor: hello {silence, beat}, beat, terminate {seconds}, finish; of ranks that are watched
-(run/stuck.py) look {fresh, of}, stacks; in an elastic run also mesh {addresses}, disconnect, reset, gather. To it: data
-(NodeData of runs/state.py), waits {ranks} (RankWaits), left_out {names}, ready, beat, rank {rank, pid, host}, ended
-{record, pid, reaped, ago}, looked {of, compared, signs, busy, busy_main, written}, stacks {ranks}, connected {workers,
-listening}, disconnected {broken}, reset {error}, gather {error}, leaving {why}, saved and ending {why,
-seconds} (uploads/drain.py), quiet, reaped {left}, finished {checkpoints}. Of `ended`, `reaped` means that the agent was
-ending the ranks by then, and `ago` is the number of seconds since the rank's end.
+(run/stuck.py) look {fresh, of}, stacks; in an elastic run also reset, gather. To it: data (NodeData of runs/state.py),
+waits {ranks} (RankWaits), left_out {names}, ready, beat, rank {rank, pid, host}, ended {record, pid, reaped, ago},
+looked {of, compared, signs, busy, busy_main, written}, stacks {ranks}, reset {error}, gather {error}, leaving {why},
+saved and ending {why, seconds} (uploads/drain.py), quiet, reaped {left}, finished {checkpoints}. Of `ended`, `reaped`
+means that the agent was ending the ranks by then, and `ago` is the number of seconds since the rank's end.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import os
 import select
@@ -30,7 +28,6 @@ from typing import Any
 
 from hvdcloud.node import notify, paths
 from hvdcloud.node.channel import BEAT_SECONDS, Channel, Listener, Mailbox, turn
-from hvdcloud.node.mesh import tcp
 from hvdcloud.node.monitor.sampler import Sampler
 from hvdcloud.node.records import active, state
 from hvdcloud.node.records.secrets_file import forget
@@ -65,7 +62,6 @@ class Agent:
         self._silence, self._beat = SILENCE_SECONDS, BEAT_SECONDS
         self._heard = time.monotonic()
         self._probe = probe
-        self._connections = tcp.Connections()
         self._resetting = False
         self._ending = False
         self._orphaned = ""
@@ -102,7 +98,6 @@ class Agent:
             turned = now
             if now >= beaten + self._beat:
                 self._lease.beat()
-                self._say_connected()
                 beaten = now
             self._ranks.check_quiet(now)
             if not self._ending and now - self._heard > self._silence:
@@ -139,13 +134,6 @@ class Agent:
             if kind == "hello":
                 self._silence = float(message["silence"])
                 self._beat = float(message.get("beat", BEAT_SECONDS))
-            elif kind == "mesh":
-                self._connections.addresses = frozenset(str(address) for address in message["addresses"])
-            elif kind == "disconnect":
-                broken, error = self._connections.disconnect(
-                    self._ranks.workers(), older_than=float(message["older_than"])
-                )
-                self._lease.send({"type": "disconnected", "broken": broken, "error": error})
             elif kind == "reset" and not self._ending:
                 self._resetting = True
                 threading.Thread(target=self._reset, name="reset", daemon=True).start()
@@ -223,15 +211,6 @@ class Agent:
 
     def _answer(self, peer: Peer, said: dict[str, Any]) -> None:
         self._mailbox.post(lambda: peer.channel.send(said))
-
-    def _say_connected(self) -> None:
-        """To which nodes the workers here are connected: by that the supervisor sees whether a world has formed."""
-        if not self._connections.addresses or self._lease.blocked:
-            return
-        if workers := self._connections.observe(self._ranks.workers()):
-            seen = {str(pid): dict(collections.Counter(found.connections.values())) for pid, found in workers.items()}
-            listening = [str(pid) for pid, found in workers.items() if found.listens]
-            self._lease.send({"type": "connected", "workers": seen, "listening": listening})
 
     def _reset(self) -> None:
         """End the ranks of this node, and upload: Horovod will be started again (restart.py)."""

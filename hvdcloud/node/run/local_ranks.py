@@ -65,10 +65,6 @@ class LocalRanks:
         there = (peer for peer in self._peers.callers if not peer.ended)
         return {peer.rank: peer.child for peer in there if peer.rank is not None and peer.child is not None}
 
-    def workers(self) -> dict[int, int]:
-        """The process that each rank has started, by the process that it is itself."""
-        return {peer.pid: peer.child for peer in self._peers.callers if peer.pid and peer.child is not None}
-
     def terminate(self, seconds: float) -> None:
         """Have every rank end, and kill what still runs `seconds` later; once."""
         if self._killed_at is None:

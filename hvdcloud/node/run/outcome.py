@@ -164,6 +164,10 @@ class Worker:
     """It ended, and the others continued without it: it is not what ended the run."""
 
     @property
+    def lives(self) -> bool:
+        return self.ended is None and not self.lost
+
+    @property
     def succeeded(self) -> bool:
         return self.ended is not None and not self.ended.record.exit_code
 

@@ -173,7 +173,7 @@ class Supervisor:
             starting = not lease.ready and lease.node not in self._broke
             limit = max(self._silence, self._spec.start) if starting else self._silence
             if not lease.finished and now - lease.heard > limit:
-                self._lose(lease, f"no heartbeat for {limit:.0f} s")
+                self._fell_silent(lease, f"no heartbeat for {limit:.0f} s")
 
     def _watched_nodes(self) -> set[str]:
         """The nodes with ranks that have not ended; none until all have started."""
@@ -263,6 +263,10 @@ class Supervisor:
         if not self._trouble:
             self._trouble = f"node {lease.node} ended its part of the run: {why}"
             self._trouble_is_loss = True
+
+    def _fell_silent(self, lease: Lease, why: str) -> None:
+        """A node has not been heard of for too long."""
+        self._lose(lease, why)
 
     def _lose(self, lease: Lease, why: str) -> None:
         """A lease broke. If the node can be reached again, it was only the agent, and a new one ends the run there."""

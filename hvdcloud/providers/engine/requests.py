@@ -22,7 +22,7 @@ CAPABILITIES = (
     "CHOWN",
     "DAC_OVERRIDE",
     "FOWNER",
-    # Its agents: they end ranks, and after the loss of a node they break what still connects workers to it.
+    # Its agents: they end ranks, and look at the stacks of those that are stuck.
     "KILL",
     "SYS_PTRACE",
 )

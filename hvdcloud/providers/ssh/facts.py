@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.node.mesh import tcp
 from hvdcloud.providers.engine import gpus as nvidia
 from hvdcloud.visible import words
 
 GPU_SECONDS = 20
 """How long nvidia-smi may take."""
 _MARK = "--- hvdcloud "
+_LISTENING = re.compile(r"^ *\d+: [0-9A-F]+:([0-9A-F]{4}) \S+ 0A ", re.MULTILINE)
+"""The port of a socket that listens, in the kernel's table (proc(5))."""
 _SECTIONS = {
     "connection": 'echo "$SSH_CONNECTION"',
     "route": "ip -4 route get 192.0.2.1 2>/dev/null",
@@ -90,7 +91,7 @@ def parse(output: str, *, address: str | None) -> Facts:
     failed = bool(found.get("devices", "").strip()) and not devices
     return Facts(
         address=address or _address(found),
-        ports=frozenset(each.port for each in tcp.parse(f"\n{found.get('ports', '')}") if each.peer is None),
+        ports=frozenset(int(port, 16) for port in _LISTENING.findall(found.get("ports", ""))),
         free_bytes=_free(found.get("disk", "")),
         gpus=nvidia.Gpus(devices=devices, processes=nvidia.parse_processes(found.get("processes", "")))
         if devices

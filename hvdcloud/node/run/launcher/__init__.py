@@ -7,18 +7,13 @@ import fcntl
 import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from hvdcloud.node import paths, processes
+from hvdcloud.node import paths
 from hvdcloud.node.machine import image_environment
 from hvdcloud.node.mesh.ssh import NODE_PROGRAM
-
-if TYPE_CHECKING:
-    from psutil import Process
 
 PROGRAM = "horovodrun"
 LAUNCH_AGENT = "OMPI_MCA_orte_launch_agent"
@@ -86,13 +81,6 @@ class Launcher:
         self.output_fd = -1
         self.output_open = False
 
-    def hang_up(self, host: str) -> None:
-        """End its connections to a host, which tells Horovod that it is lost. By itself, ssh waits for a frozen host,
-        and the other ranks meanwhile look for its ranks."""
-        if self._process is not None:
-            there = [each for each in processes.descendants(self._process.pid) if _is_ssh_to(each, host)]
-            processes.send(there, signal.SIGTERM)
-
     def start(self) -> None:
         """Start it, also once more after it has ended. Raises OSError: it cannot be started."""
         self._process = self.code = None
@@ -146,13 +134,3 @@ class Launcher:
     def close_output(self) -> None:
         os.close(self.output_fd)
         self.output_open = False
-
-
-def _is_ssh_to(process: Process, host: str) -> bool:
-    import psutil
-
-    try:
-        words = process.cmdline()
-    except psutil.Error:  # It has ended.
-        return False
-    return bool(words) and Path(words[0]).name == "ssh" and host in words

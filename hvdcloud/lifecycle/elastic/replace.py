@@ -1,21 +1,21 @@
-"""While an elastic run is followed, its lost nodes are replaced, by the policy of runs/replacement.py."""
+"""While an elastic run is followed, its lost nodes are replaced, as policy.py decides."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.errors import CredentialsError, HvdcloudError, NameTakenError, TeardownError, UsageError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import STATE_SECONDS
+from hvdcloud.lifecycle.elastic.policy import Pace, ReplacementPolicy, index_of
 from hvdcloud.lifecycle.resize import Change, add_nodes
 from hvdcloud.providers.base import NodeProgress, Stage
 from hvdcloud.remote.join import spec_of
-from hvdcloud.runs.replacement import Failure, Found, Pace, ReplacementPolicy, index_of
 from hvdcloud.runs.state import RunState
 from hvdcloud.visible import says
 
@@ -55,7 +55,8 @@ class Replacer:
         self._thread = threading.Thread(target=self._work, name="replace nodes", daemon=True)
         self._lost: Collection[str] = ()
         """The lost nodes, by the provider's last answer."""
-        self._warned: set[str] = set()
+        self._said: set[str] = set()
+        """The lines about the lost nodes, until all are back."""
         self._making: Sequence[int] = ()
         self._booting = threading.Event()
         """What is being made exists, and nothing but its deletion ends the wait for it."""
@@ -79,29 +80,42 @@ class Replacer:
             self._thread.join(0.2)
 
     def _work(self) -> None:
-        while not self._ending.wait(self._check_seconds) and not self._policy.given_up:
+        while not self._ending.wait(self._check_seconds):
             try:
                 if not self._check():
                     return
             except _AbandonedError:
                 return
+            except NameTakenError as error:
+                # The user may just have started the lost node again.
+                self._failed(error)
+            except (UsageError, CredentialsError) as error:
+                # A limit of the user's, or a right that is missing: waiting changes neither.
+                self._give_up(error.message.splitlines()[0])
+                return
             except HvdcloudError as error:
-                # A limit of the user's, or a right that is missing: waiting changes neither. But a name may be taken
-                # because the user has just started the lost node again.
-                hopeless = isinstance(error, (UsageError, CredentialsError)) and not isinstance(error, NameTakenError)
-                self._note_failure(Failure.RUN if hopeless else Failure.PASSING, error.message.splitlines()[0], error)
+                self._failed(error)
             except Exception as error:  # noqa: BLE001 - the run is followed all the same; this line says what is missing
-                self._note_failure(Failure.RUN, f"{type(error).__name__}: {error}", error)
+                self._give_up(f"{type(error).__name__}: {error}")
+                return
 
-    def _note_failure(self, failure: Failure, reason: str, error: Exception) -> None:
-        if self._lost or failure is Failure.RUN:
-            text = self._policy.failed(self._lost, failure, reason, now=time.monotonic())
-        else:
-            text = None if reason in self._warned else f"{reason}; trying again from time to time"
-            self._warned.add(reason)
+    def _give_up(self, why: str) -> None:
+        if not self._ending.is_set():
+            said = f"lost nodes are not replaced: {why}; the run continues with the nodes that it has"
+            self._context.console.warn(said)
+
+    def _failed(self, error: HvdcloudError) -> None:
+        self._policy.later(self._lost, now=time.monotonic())
         # What could not be deleted has been said.
-        if text is not None and not self._ending.is_set() and not isinstance(error, TeardownError):
-            self._context.console.warn(text)
+        if not self._ending.is_set() and not isinstance(error, TeardownError):
+            nodes = f"node {', '.join(sorted(self._lost))} could not be replaced: " if self._lost else ""
+            said = f"{nodes}{error.message.splitlines()[0]}; trying again from time to time"
+            self._say_once(said, self._context.console.warn)
+
+    def _say_once(self, text: str, say: Callable[[str], None]) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            say(text)
 
     def _check(self) -> bool:
         """Replace what is due. Returns False when there is nothing left to do for this run."""
@@ -142,7 +156,7 @@ class Replacer:
         lost = {member.name for member in state.members if member.has_left}
         for name in due:
             if name not in seen | lost:
-                self._policy.runs(name, now=time.monotonic())
+                self._policy.later([name], now=time.monotonic())
         return [name for name in due if name in seen | lost]
 
     def _note_lost(self, cluster: Cluster) -> None:
@@ -155,6 +169,8 @@ class Replacer:
 
         lost = [index for index in range(1, cluster.expected_nodes) if record and is_lost(there.get(index))]
         self._lost = [f"{cluster.name}-{index}" for index in lost]
+        if not lost:
+            self._said.clear()
         certain = [there[index].name for index in lost if index in there]
         silent = [] if not cluster.unseen else [name for name in self._lost if name not in certain]
         self._policy.note_lost(self._lost, now=time.monotonic(), certain=certain, silent=silent)
@@ -172,9 +188,10 @@ class Replacer:
         spec = spec_of(context.state, cluster, nodes=cluster.expected_nodes)
         names = [spec.node_name(index) for index in lost]
         for index, name in zip(lost, names, strict=True):
-            found = Found.STOPPED if index in there else Found.SILENT if cluster.unseen else Found.GONE
-            if text := self._policy.begun(name, found, why=why.get(name, "")):
-                context.console.say(text)
+            silent = "is on a host that does not answer" if cluster.unseen else "is gone"
+            known = f" ({why[name]})" if name in why else ""
+            text = f"node {name} {'has stopped' if index in there else silent}{known}; replacing it"
+            self._say_once(text, context.console.say)
         half_made = [index for index in lost if index in there and there[index].state is not NodeState.STOPPED]
         change = Change(make=tuple(lost), clear=tuple(half_made), remove=())
         stay = [node for node in cluster.nodes if node.index not in lost]
@@ -189,7 +206,8 @@ class Replacer:
             self._booting.clear()
             self._making = ()
         for name in names:
-            context.console.say(self._policy.replaced(name))
+            self._policy.replaced(name)
+            context.console.say(f"node {name} is back")
 
     def _continue_at(self, progress: NodeProgress | None = None) -> None:
         # A deletion is never cut short: it is what abandoning means.

@@ -23,7 +23,7 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30.0, 300.0
 """Between two tries; each pause is twice as long as the one before."""
 
 
-class RoomWait:
+class CapacityWait:
     """The wait of one `up`; `limit_seconds` after which the last try is made, 0: no wait.
 
     Args:
@@ -57,7 +57,7 @@ class RoomWait:
             HvdcloudError: it can no longer be made.
         """
         self._said = error.said
-        said = no_room(len(error.said))
+        said = f"no room in {counted(len(error.said), 'zone')}"
         while (left := self._left()) > 0:
             pause = min(self._pause, left)
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
@@ -89,15 +89,6 @@ class RoomWait:
             self._deadline = time.monotonic() + self._limit_seconds
             if self._limit_seconds:
                 ends = datetime.now() + timedelta(seconds=self._limit_seconds)
-                self._context.console.say(wait_line(ends))
+                said = f"no zone has room; trying until {ends:%a %H:%M}, which costs nothing; Ctrl-C ends it"
+                self._context.console.say(said)
         return self._deadline - time.monotonic()
-
-
-def no_room(zones: int) -> str:
-    """`no room in 3 zones`."""
-    return f"no room in {counted(zones, 'zone')}"
-
-
-def wait_line(ends: datetime) -> str:
-    """What is said when the wait begins."""
-    return f"no zone has room; trying until {ends:%a %H:%M}, which costs nothing; Ctrl-C ends it"
