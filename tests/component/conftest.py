@@ -24,7 +24,6 @@ def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laptop:
     monkeypatch.setattr(down, "SWITCH_OFF_SECONDS", 0.0)
     for module in (connection, ssh):
         monkeypatch.setattr(module, "CONNECT_SECONDS", 6.0)
-    monkeypatch.setattr(connection, "MOST_SECONDS", 6.0)
     monkeypatch.setattr(ssh, "CHECK_SECONDS", 0.2)
     monkeypatch.setattr(ssh, "ANSWER_SECONDS", 3.0)  # A busy machine takes its time too.
     monkeypatch.setattr(logs, "QUIET_SECONDS", 0.2)
