@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hvdcloud.google import http
-from hvdcloud.lifecycle import late_arrival, offers
+from hvdcloud.lifecycle import late_arrival
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.ops import create, ready
 from hvdcloud.remote import connection
@@ -16,9 +16,6 @@ IMPATIENT = f"{__name__}:be_impatient"
 """For `Project.first`: likewise, and a client gives up after 1.5 s where it would after two minutes."""
 NOTHING_LATE = f"{__name__}:expect_nothing_late"
 """For `Project.first`: as `NO_SSHD`, and what a killed `up` had asked for is there, or never comes."""
-
-NO_BUCKET = f"{__name__}:expect_no_bucket"
-"""For `Project.first`: `offers` gives a bucket one second to answer."""
 
 
 def expect_no_sshd() -> None:
@@ -46,8 +43,3 @@ def expect_nothing_late() -> None:
     """`up` and `down` wait for a moment only."""
     expect_no_sshd()
     late_arrival.LATE_SECONDS = 0.5
-
-
-def expect_no_bucket() -> None:
-    """See `NO_BUCKET`."""
-    offers.OBSERVE_SECONDS = 1.0
