@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tenacity import Retrying
+    from tenacity import Retrying, retry_base
 
 _PAUSE_SECONDS = 0.5
 
 
-def login_attempts(retry: Any, *, seconds: float, closing: Event) -> Retrying:
+def login_attempts(retry: retry_base, *, seconds: float, closing: Event) -> Retrying:
     """What calls a function again until it succeeds, for so many seconds or until `closing` is set; the last error is
     raised as it is.
 

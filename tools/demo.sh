@@ -28,6 +28,8 @@ else
         "hvdcloud.yaml says on what: two nodes, containers on this machine"
     "$hvdcloud" init . >/dev/null
 fi
+# The repository around it ignores the folder, and nodes get nothing that git ignores: it is a repository of its own.
+[ -e .git ] || git init --quiet
 printf '%s\n' "$folder"
 
 step "2 of 4: the image that both nodes run; the first time, this compiles" \

@@ -23,7 +23,6 @@ def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laptop:
     monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr(down, "SWITCH_OFF_SECONDS", 0.0)
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 6.0)
-    monkeypatch.setattr(connection, "MOST_SECONDS", 6.0)
     monkeypatch.setattr(ssh, "CHECK_SECONDS", 0.2)
     monkeypatch.setattr(ssh, "ANSWER_SECONDS", 3.0)  # A busy machine takes its time too.
     monkeypatch.setattr(logs, "QUIET_SECONDS", 0.2)

@@ -30,7 +30,7 @@ def listener(heard: list[Asked]) -> Iterator[str]:
 
     def answer(asked: Asked) -> Reply:
         heard.append(asked)
-        return Reply({"items": {}})
+        return Reply({})
 
     with answering(answer) as url:
         yield url

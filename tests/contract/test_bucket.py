@@ -6,7 +6,6 @@ The emulator's known gaps are strict xfails: the day it closes one, the mark has
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from hvdcloud.storage.base import (
 )
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.open import open_bucket
+from tests.standins.registry import free_port
 from tests.standins.storage import running_server
 
 # An error in a thread of a test is the test's.
@@ -58,9 +58,7 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
 def emulator_server() -> Iterator[tuple[str, Any]]:
     from gcp_storage_emulator.server import create_server
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     server = create_server("127.0.0.1", port, in_memory=True, default_bucket="bucket")
     server.start()
     yield f"http://127.0.0.1:{port}", server

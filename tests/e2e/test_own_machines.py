@@ -211,6 +211,8 @@ def test_a_host_is_lost_and_a_spare_one_takes_its_node(project: Project, hosts: 
         assert hosts["gpu2"].containers("status=running") == [f"{project.name}-1"]
         hosts.power_on("gpu3")
         assert hosts["gpu3"].containers("status=running") == []
+        # The attached client may not be done with the replacement when its node trains.
+        screen.wait_for(f"node {project.name}-1 is back", seconds=120)
         # One more, on the host that is back and has no node.
         assert f"made {project.name}-2" in project.hvdcloud("resize", "3").out
         training.step_in_world_of(3, since=lost.at, seconds=300)

@@ -127,7 +127,7 @@ class Vm(paramiko.ServerInterface):
 
     def close(self) -> None:
         self._gone.set()
-        with contextlib.suppress(OSError):  # It is closed already.
+        with contextlib.suppress(OSError):  # It is closed already, or a connection is being accepted there.
             address = self._listener.getsockname()
             self._listener.close()
             # Its port stays taken, and refuses: another test's server may not answer in its place.
