@@ -80,8 +80,8 @@ def _tree(pid: int) -> list[psutil.Process]:
 
 
 def _used(tree: Iterable[psutil.Process]) -> tuple[float, float, int]:
-    """Seconds of a core that the processes' main threads have used, and all their threads, with children that have ended;
-    bytes from and to disks."""
+    """Seconds of a core that the processes' main threads have used, and all their threads, with ended children; bytes
+    from and to disks."""
     main, every, moved = 0.0, 0.0, 0
     for process in tree:
         # One that ends meanwhile has nothing more to say.
