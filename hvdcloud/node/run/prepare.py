@@ -13,6 +13,7 @@ from typing import IO, Any
 from hvdcloud.checkpoints.names import WORKSPACE
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
 from hvdcloud.node import machine, paths
+from hvdcloud.node.bucket import open_run_bucket
 from hvdcloud.node.files import read_json
 from hvdcloud.node.records.active import ActiveRunError, active_run, live_agents
 from hvdcloud.node.records.secrets_file import write_private
@@ -20,7 +21,6 @@ from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.sync import Entry, Sync
 from hvdcloud.node.uploads.outputs import Outputs, set_aside
 from hvdcloud.node.uploads.restore import gather, restore
-from hvdcloud.node.uploads.run_bucket import open_run_bucket
 
 
 def code(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +74,10 @@ def main(header: Mapping[str, Any], source: IO[bytes]) -> dict[str, Any]:
     checkpoints = paths.checkpoints_dir(spec.run)
     checkpoints.mkdir(parents=True, exist_ok=True)
     Outputs(spec.run, spec.workspace_bytes).begin()
-    restored = _restore(spec, checkpoints) if spec.resume else 0
+    restored = 0
+    if spec.resume:
+        bucket = open_run_bucket(spec)
+        restored = restore(bucket, cluster=spec.cluster, run_from=spec.resume, directory=checkpoints)
     if header.get("joins"):
         _bring_outputs(spec, checkpoints)
     (paths.run_dir(spec.run) / "ranks").mkdir(parents=True, exist_ok=True)
@@ -113,12 +116,6 @@ def _unpack(sync: Sync, wanted: Mapping[str, Entry], source: IO[bytes]) -> None:
                         sync.put(entry, content)
     except (tarfile.TarError, EOFError) as error:
         raise NodeError(f"the project's files did not arrive whole: {error}", hint="hvdcloud run again") from error
-
-
-def _restore(spec: Spec, directory: Path) -> int:
-    assert spec.resume is not None
-    restored: int = restore(open_run_bucket(spec), cluster=spec.cluster, run_from=spec.resume, directory=directory)
-    return restored
 
 
 def _bring_outputs(spec: Spec, directory: Path) -> None:

@@ -34,8 +34,7 @@ class Entry(NamedTuple):
         """Check one listed entry. Raises UsageError: not well-formed, or it would lead out of the workspace."""
         try:
             path = str(value["path"])
-            link = value.get("link")
-            if link is not None:
+            if (link := value.get("link")) is not None:
                 entry = cls(path, 0, 0, "", str(link))
             else:
                 entry = cls(path, int(value["size"]), int(value["mode"]) & 0o777, str(value["sha256"]), None)
@@ -56,10 +55,7 @@ def stays_inside(path: str, target: str) -> bool:
         return False
     depth = path.count("/")
     for part in target.split("/"):
-        if part == "..":
-            depth -= 1
-        elif part not in ("", "."):
-            depth += 1
+        depth += -1 if part == ".." else part not in ("", ".")
         if depth < 0:
             return False
     return True
@@ -70,12 +66,12 @@ def check_wanted(answer: dict[str, Any] | None, *, node: str, files: int) -> lis
 
     Raises NodeError: not a list that names each of `files` files once at most.
     """
-    wanted = (answer or {}).get("want")
-    valid = isinstance(wanted, list) and all(type(each) is int and 0 <= each < files for each in wanted)
-    if not valid or len(set(wanted or ())) != len(wanted or ()):
-        why = f"node {node} asks for files that the project does not have"
-        raise NodeError(why, hint="hvdcloud build: the image and hvdcloud must be the same version")
-    return list(wanted or ())
+    wanted: Any = (answer or {}).get("want")
+    known = isinstance(wanted, list) and all(type(each) is int and 0 <= each < files for each in wanted)
+    if known and len(set(wanted)) == len(wanted):
+        return list(wanted)
+    why = f"node {node} asks for files that the project does not have"
+    raise NodeError(why, hint="hvdcloud build: the image and hvdcloud must be the same version")
 
 
 class Sync:
@@ -130,15 +126,10 @@ class Sync:
         those that the list announced."""
         self._staging.mkdir(exist_ok=True)
         temporary = self._staging / "file"
-        digest = hashlib.sha256()
-        size = 0
         with temporary.open("wb") as file:
-            while block := content.read(_BLOCK):
-                digest.update(block)
-                size += len(block)
-                file.write(block)
+            shutil.copyfileobj(content, file, _BLOCK)
             os.fchmod(file.fileno(), entry.mode)
-        if size != entry.size or digest.hexdigest() != entry.sha256:
+        if sha256_of(temporary) != entry.sha256:
             temporary.unlink()
             raise NodeError(f"{entry.path} changed while it was sent", hint="hvdcloud run again")
         self._put(temporary, entry)
@@ -181,14 +172,12 @@ class Sync:
 
     def _is_there(self, entry: Entry) -> bool:
         target = self._workspace / entry.path
-        try:
-            status = target.lstat()
-        except (FileNotFoundError, NotADirectoryError):
+        if target.is_symlink() or not target.exists():
             return False
-        if stat.S_ISDIR(status.st_mode):
+        if target.is_dir():
             hint = f"hvdcloud ssh 0 rm -r {target}"
             raise UsageError(f"{entry.path} is a file in the project and a folder on the node", hint=hint)
-        if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
+        if not target.is_file() or (status := target.lstat()).st_size != entry.size:
             return False
         known = self._known.get(entry.path)
         sha256 = known.get("sha256") if known and is_unchanged(status, known) else sha256_of(target)
@@ -245,13 +234,9 @@ class Sync:
 
     def _is_as_recorded(self, target: Path, known: dict[str, Any]) -> bool:
         """Whether what lies there is still what a sync put there."""
-        try:
-            status = target.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        if "link" in known:
-            return stat.S_ISLNK(status.st_mode) and str(target.readlink()) == known["link"]
-        return stat.S_ISREG(status.st_mode) and is_unchanged(status, known)
+        if target.is_symlink():
+            return "link" in known and str(target.readlink()) == known["link"]
+        return "link" not in known and target.is_file() and is_unchanged(target.lstat(), known)
 
 
 def is_unchanged(status: os.stat_result, known: dict[str, Any]) -> bool:
