@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,11 +17,12 @@ LOAD = (Frame(name="load", file="/workspace/train.py", line=30),)
 LIMIT = 100.0
 
 
-def stacks(rank: int, place: tuple[Frame, ...]) -> dict[str, Any]:
+def stacks(rank: int, place: tuple[Frame, ...]) -> Any:
     """Of a rank that a shell has started, and whose Python is at a place; empty: not known."""
     threads = [Thread(main=True, frames=place), Thread(frames=LOAD)]
     shell = ProcessStacks(pid=1, problem="it runs no Python")
-    return RankStacks(rank=rank, processes=[shell, ProcessStacks(pid=2, threads=threads)]).to_json()
+    found = RankStacks(rank=rank, processes=[shell, ProcessStacks(pid=2, threads=threads)])
+    return json.loads(json.dumps(found.to_json()))
 
 
 class Node:

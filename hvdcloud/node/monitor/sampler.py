@@ -139,7 +139,6 @@ class Sampler:
 
     def _upload(self) -> None:
         wait = FIRST_UPLOAD_SECONDS
-        name = samples_name(self._spec.cluster, self._spec.run, self._spec.node)
         over = False
         while not over:
             over = self._closed.wait(wait)
@@ -147,9 +146,14 @@ class Sampler:
             # Samples are not checkpoints: where they cannot be kept, the next upload has them too.
             with contextlib.suppress(HvdcloudError, OSError):
                 if (bucket := self._upload_loop.bucket) is not None:
-                    if self._earlier is None:
-                        self._earlier = _read(bucket, name)
-                    bucket.write(name, self._earlier + samples_file(self._spec.run).read_bytes())
+                    self.put(bucket)
+
+    def put(self, bucket: Bucket) -> None:
+        """Write the file's copy. Raises HvdcloudError, OSError: it failed."""
+        name = samples_name(self._spec.cluster, self._spec.run, self._spec.node)
+        if self._earlier is None:
+            self._earlier = _read(bucket, name)
+        bucket.write(name, self._earlier + samples_file(self._spec.run).read_bytes())
 
 
 def _read(bucket: Bucket, name: str) -> bytes:
