@@ -8,7 +8,6 @@ from hvdcloud.node import machine
 from hvdcloud.storage.base import RETRY_SECONDS
 
 if TYPE_CHECKING:
-    from hvdcloud.node.records.spec import Spec
     from hvdcloud.storage.base import Bucket
 
 
@@ -29,8 +28,3 @@ def open_bucket_here(url: str, *, endpoint: str | None, retry_seconds: float = R
 
         credentials = vm_credentials()
     return open_bucket(url, endpoint=endpoint, credentials=credentials, retry_seconds=retry_seconds)
-
-
-def open_run_bucket(spec: Spec, *, retry_seconds: float = RETRY_SECONDS) -> Bucket:
-    """The bucket of a run, as `open_bucket_here` opens it, and raises what that raises."""
-    return open_bucket_here(spec.bucket, endpoint=spec.bucket_endpoint, retry_seconds=retry_seconds)

@@ -13,7 +13,6 @@ from typing import IO, Any
 from hvdcloud.checkpoints.names import WORKSPACE
 from hvdcloud.errors import HvdcloudError, NodeError, UsageError
 from hvdcloud.node import machine, paths
-from hvdcloud.node.bucket import open_run_bucket
 from hvdcloud.node.files import read_json
 from hvdcloud.node.records.active import ActiveRunError, active_run, live_agents
 from hvdcloud.node.records.secrets_file import write_private
@@ -21,6 +20,7 @@ from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.sync import Entry, Sync
 from hvdcloud.node.uploads.outputs import Outputs, set_aside
 from hvdcloud.node.uploads.restore import gather, restore
+from hvdcloud.node.uploads.run_bucket import open_run_bucket
 
 
 def code(request: Mapping[str, Any]) -> dict[str, Any]:

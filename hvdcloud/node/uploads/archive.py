@@ -11,9 +11,9 @@ from pathlib import Path
 from hvdcloud.checkpoints.manifest import events_name, log_name, stacks_name, state_name
 from hvdcloud.errors import NodeError
 from hvdcloud.node import paths
-from hvdcloud.node.bucket import open_run_bucket
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
+from hvdcloud.node.uploads.run_bucket import open_run_bucket
 from hvdcloud.storage.checksum import crc32c_of_file
 from hvdcloud.storage.threads import Outcome, attempt
 

@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 
 from hvdcloud.node import paths
-from hvdcloud.node.bucket import open_run_bucket
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads.outputs import Outputs
 from hvdcloud.node.uploads.restore import gather
+from hvdcloud.node.uploads.run_bucket import open_run_bucket
 from hvdcloud.node.uploads.scan import walk
 from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.runs.reports import UploadReport
