@@ -26,6 +26,7 @@ from hvdcloud.node.data.sets import FAILED, FETCHING, LISTING, READY, VERIFYING,
 from hvdcloud.node.files import is_disk_full, read_json, write_json
 from hvdcloud.storage.base import (
     Bucket,
+    CorruptObjectError,
     Download,
     ObjectInfo,
     ObjectMissingError,
@@ -271,6 +272,11 @@ def _explained(error: Exception, name: str, bucket: Bucket) -> Exception:
     if isinstance(error, ObjectMissingError):
         why = f"{name} in {bucket.url} was deleted or replaced while the data set was fetched"
         return ObjectMissingError(why, hint="hvdcloud run lists it again, once nothing writes there")
+    if isinstance(error, CorruptObjectError):
+        return CorruptObjectError(
+            f"{name} in {bucket.url} does not verify: its bytes don't have the CRC32C that the bucket promises",
+            hint="the object is damaged in the bucket, or on its way; upload it again",
+        )
     if isinstance(error, CredentialsError):
         hint = f'write data = ["{bucket.url}"] into hvdcloud.tfvars, then hvdcloud setup'
         return CredentialsError(error.message, hint=hint)
