@@ -16,18 +16,15 @@ from hvdcloud.json_values import parse_object
 
 _USAGE = (
     "entrypoint | join | code | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
-    "logs RUN [--follow] [--offset N] | "
-    "state [RUN] | look [--offset N] | stacks RUN | stop RUN | flush | bucket | data | data-state | "
-    "data-fetcher | bucket-proof | notify RUN | "
-    "leave [WHY] | poweroff | idle | end-if-idle | end-at-limit SECONDS"
+    "logs RUN [--follow] [--offset N] | state [RUN] | look [--offset N] | stacks RUN | stop RUN | flush | bucket | "
+    "data | data-state | data-fetcher | bucket-proof | notify RUN | leave [WHY] | poweroff | idle | end-if-idle | "
+    "end-at-limit SECONDS"
 )
-
-
 # What only the laptop asks for: activity from outside.
-_FROM_OUTSIDE = {
+_FROM_OUTSIDE = (
     *("join", "code", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stacks", "stop", "flush"),
     *("bucket", "data"),
-}
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -52,114 +49,102 @@ def main(arguments: list[str]) -> int:
 
 
 def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
-    if verb == "rank":
-        from hvdcloud.node.run import rank
+    """Do it; each verb loads what it needs."""
+    match [verb, *rest]:
+        case ["rank", run]:
+            from hvdcloud.node.run import rank
 
-        return rank.main(_one(verb, rest))
-    if verb == "agent":
-        from hvdcloud.node.run import agent
+            return rank.main(run)
+        case ["agent", run, *options] if options in ([], ["--probe"]):
+            from hvdcloud.node.run import agent
 
-        return agent.main(_one(verb, [each for each in rest if each != "--probe"]), probe="--probe" in rest)
-    if verb == "entrypoint":
-        from hvdcloud.node.boot import entrypoint
+            return agent.main(run, probe=bool(options))
+        case ["entrypoint"]:
+            from hvdcloud.node.boot import entrypoint
 
-        return entrypoint.main()
-    if verb == "logs":
-        return _logs(rest)
-    if verb == "join":
-        from hvdcloud.node.mesh import join
+            return entrypoint.main()
+        case ["logs", run, *_]:
+            from hvdcloud.node.run import follow
 
-        return join.main(_request(verb))
-    if verb in ("code", "prepare"):
-        from hvdcloud.node.run import prepare
+            return follow.main(run, offset=_offset(rest) or 0, follow="--follow" in rest, output=sys.stdout.buffer)
+        case ["join"]:
+            from hvdcloud.node.mesh import join
 
-        request = _request(verb)
-        return prepare.code(request) if verb == "code" else prepare.main(request, sys.stdin.buffer)
-    if verb == "launch":
-        from hvdcloud.node import launch
+            return join.main(_request(verb))
+        case ["code" | "prepare"]:
+            from hvdcloud.node.run import prepare
 
-        return launch.main(_one(verb, rest))
-    if verb in ("admit", "dismiss"):
-        from hvdcloud.node.elastic import control_socket
+            request = _request(verb)
+            return prepare.code(request) if verb == "code" else prepare.main(request, sys.stdin.buffer)
+        case ["launch", run]:
+            from hvdcloud.node import launch
 
-        return control_socket.ask(_one(verb, rest), {**_request(verb), "type": verb})
-    if verb == "look":
-        from hvdcloud.node.monitor import snapshot
+            return launch.main(run)
+        case ["admit" | "dismiss", run]:
+            from hvdcloud.node.elastic import control_socket
 
-        offset, rest = _offset(verb, rest)
-        return snapshot.main(offset=offset)
-    if verb in ("state", "stop", "flush", "stacks"):
-        from hvdcloud.node.run import control
+            return control_socket.ask(run, {**_request(verb), "type": verb})
+        case ["look", *_]:
+            from hvdcloud.node.monitor import snapshot
 
-        if verb == "state":
-            return control.show(rest[0] if rest else None)
-        if verb == "stop":
-            return control.stop(_one(verb, rest))
-        if verb == "stacks":
-            return control.stacks(_one(verb, rest))
-        return control.flush()
-    if verb in ("data", "data-state", "data-fetcher"):
-        from hvdcloud.node.data import fetcher
+            return snapshot.main(offset=_offset(rest))
+        case ["state", *runs] if len(runs) <= 1:
+            from hvdcloud.node.run import control
 
-        if verb == "data":
-            return fetcher.take(_request(verb))
-        return fetcher.show() if verb == "data-state" else fetcher.main()
-    if verb == "bucket":
-        from hvdcloud.node.uploads import serve
+            return control.show(runs[0] if runs else None)
+        case ["stop" | "stacks", run]:
+            from hvdcloud.node.run import control
 
-        return serve.main(_request(verb))
-    if verb == "bucket-proof":
-        from hvdcloud.node.boot import bucket_proof
+            return control.stop(run) if verb == "stop" else control.stacks(run)
+        case ["flush"]:
+            from hvdcloud.node.run import control
 
-        return bucket_proof.main()
-    if verb == "notify":
-        from hvdcloud.node import notify
+            return control.flush()
+        case ["data" | "data-state" | "data-fetcher"]:
+            from hvdcloud.node.data import fetcher
 
-        if len(rest) != 1:
-            raise UsageError(f"hvdcloud-node {verb} needs a run", hint=_USAGE)
-        return notify.main(*rest)
-    if verb == "poweroff":
-        from hvdcloud.node.mesh import poweroff
+            if verb == "data":
+                return fetcher.take(_request(verb))
+            return fetcher.show() if verb == "data-state" else fetcher.main()
+        case ["bucket"]:
+            from hvdcloud.node.uploads import serve
 
-        return poweroff.switch_off()
-    if verb == "leave":
-        from hvdcloud.node.uploads import drain
+            return serve.main(_request(verb))
+        case ["bucket-proof"]:
+            from hvdcloud.node.boot import bucket_proof
 
-        return drain.main(rest)
-    if verb == "end-at-limit":
-        from hvdcloud.node.boot import time_limit
+            return bucket_proof.main()
+        case ["notify", run]:
+            from hvdcloud.node import notify
 
-        return time_limit.end_at_limit(float(rest[0]) if rest else 0.0)
-    if verb in ("idle", "end-if-idle"):
-        from hvdcloud.node.boot import idle
+            return notify.main(run)
+        case ["poweroff"]:
+            from hvdcloud.node.mesh import poweroff
 
-        return idle.answer() if verb == "idle" else idle.end_if_idle()
-    raise UsageError(f"hvdcloud-node has no verb {verb!r}", hint=_USAGE)
+            return poweroff.switch_off()
+        case ["leave", *why]:
+            from hvdcloud.node.uploads import drain
 
+            return drain.main(why)
+        case ["end-at-limit", seconds]:
+            from hvdcloud.node.boot import time_limit
 
-def _logs(rest: list[str]) -> int:
-    from hvdcloud.node.run import follow as logs
+            return time_limit.end_at_limit(float(seconds))
+        case ["idle" | "end-if-idle"]:
+            from hvdcloud.node.boot import idle
 
-    follow = "--follow" in rest
-    rest = [each for each in rest if each != "--follow"]
-    offset, rest = _offset("logs", rest)
-    return logs.main(_one("logs", rest), offset=offset or 0, follow=follow, output=sys.stdout.buffer)
+            return idle.answer() if verb == "idle" else idle.end_if_idle()
+    raise UsageError(f"hvdcloud-node cannot do {' '.join([verb, *rest])!r}", hint=_USAGE)
 
 
-def _offset(verb: str, rest: list[str]) -> tuple[int | None, list[str]]:
+def _offset(rest: list[str]) -> int | None:
+    """The number behind `--offset`; None: it is not there."""
     if "--offset" not in rest:
-        return None, rest
-    at = rest.index("--offset")
+        return None
     try:
-        return max(0, int(rest[at + 1])), rest[:at] + rest[at + 2 :]
+        return max(0, int(rest[rest.index("--offset") + 1]))
     except (IndexError, ValueError):
-        raise UsageError(f"{verb}: --offset needs a number of bytes", hint=_USAGE) from None
-
-
-def _one(verb: str, rest: list[str]) -> str:
-    if len(rest) != 1:
-        raise UsageError(f"hvdcloud-node {verb} needs exactly one run", hint=_USAGE)
-    return rest[0]
+        raise UsageError("--offset needs a number of bytes", hint=_USAGE) from None
 
 
 def _request(verb: str) -> dict[str, Any]:

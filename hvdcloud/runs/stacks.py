@@ -7,11 +7,12 @@ Copied into the image, so it needs the standard library only.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from hvdcloud.json_values import mappings, text
+from hvdcloud.runs.reports import number, texts_of, whole
 from hvdcloud.units import some
 
 WORKSPACE = "/workspace/"
@@ -23,9 +24,7 @@ MOST_PROCESSES = 32
 MOST_GROUPS = 8
 SHOWN_FRAMES = 6
 _LONGEST = 160
-_MOST_RANKS = 1_000_000
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python[\d.]+/|^<(?!string>)")
-
 _FOLDERS = re.compile(rf"^.*/(?:site|dist)-packages/|^.*/lib/python[\d.]+/|^.*?{WORKSPACE}")
 """What a reader can do without in a path."""
 
@@ -33,10 +32,6 @@ _FOLDERS = re.compile(rf"^.*/(?:site|dist)-packages/|^.*/lib/python[\d.]+/|^.*?{
 def _short(value: object) -> str:
     said = " ".join(text(value)[: 4 * _LONGEST].split())
     return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_RANKS * 10 else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +59,9 @@ class Frame:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Frame:
         file = text(value.get("file"))
-        file = f"…{file[-_LONGEST:]}" if len(file) > _LONGEST else file
-        return cls(
-            name=_short(value.get("name")),
-            file=" ".join(file.split()),
-            line=_count(value.get("line")),
-            native=bool(value.get("native")),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        found = asdict(self)
-        return {key: found[key] for key in found if key == "name" or found[key]}
+        file = " ".join((f"…{file[-_LONGEST:]}" if len(file) > _LONGEST else file).split())
+        line = whole(value.get("line")) or 0
+        return cls(name=_short(value.get("name")), file=file, line=line, native=bool(value.get("native")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,16 +79,8 @@ class Thread:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Thread:
-        return cls(
-            name=_short(value.get("name")),
-            main=bool(value.get("main")),
-            frames=[Frame.from_json(each) for each in mappings(value.get("frames"))[:MOST_FRAMES]],
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        found = {"name": self.name, "main": self.main}
-        frames = [frame.to_json() for frame in self.frames[:MOST_FRAMES]]
-        return {**{key: value for key, value in found.items() if value}, "frames": frames}
+        frames = [Frame.from_json(each) for each in mappings(value.get("frames"))[:MOST_FRAMES]]
+        return cls(name=_short(value.get("name")), main=bool(value.get("main")), frames=frames)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,16 +101,11 @@ class ProcessStacks:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ProcessStacks:
         return cls(
-            pid=_count(value.get("pid")),
+            pid=whole(value.get("pid")) or 0,
             command=_short(value.get("command")),
             threads=[Thread.from_json(each) for each in mappings(value.get("threads"))[:MOST_THREADS]],
             problem=_short(value.get("problem")),
         )
-
-    def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"pid": self.pid, "command": self.command}
-        found |= {"problem": self.problem} if self.problem else {}
-        return {**found, "threads": [thread.to_json() for thread in self.threads[:MOST_THREADS]]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,21 +123,20 @@ class RankStacks:
         return next(found, self.processes[0] if self.processes else ProcessStacks())
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> RankStacks:
-        return cls(
-            rank=_count(value.get("rank")),
-            node=_short(value.get("node")),
-            processes=[ProcessStacks.from_json(each) for each in mappings(value.get("processes"))[:MOST_PROCESSES]],
-        )
-
-    @classmethod
     def all_from_json(cls, values: object) -> list[RankStacks]:
         """The ranks in a JSON list, by their numbers."""
-        return sorted((cls.from_json(each) for each in mappings(values)), key=lambda each: each.rank)
+        found = [
+            cls(
+                rank=whole(value.get("rank")) or 0,
+                node=_short(value.get("node")),
+                processes=[ProcessStacks.from_json(each) for each in mappings(value.get("processes"))[:MOST_PROCESSES]],
+            )
+            for value in mappings(values)
+        ]
+        return sorted(found, key=lambda each: each.rank)
 
     def to_json(self) -> dict[str, Any]:
-        processes = [process.to_json() for process in self.processes[:MOST_PROCESSES]]
-        return {"rank": self.rank, "node": self.node, "processes": processes}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,46 +169,31 @@ class Group:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Group:
         """As the head wrote it."""
-        ranks, tensors, lines = (_list(value, key) for key in ("ranks", "waits_for", "lines"))
+        ranks = value.get("ranks")
         return cls(
-            ranks=[_count(rank) for rank in ranks],
+            ranks=[whole(rank) or 0 for rank in ranks] if isinstance(ranks, list) else [],
             where=_short(value.get("where")),
             place=_short(value.get("place")),
-            waits_for=[_short(each) for each in tensors[:MOST_GROUPS]],
-            lines=[_short(each) for each in lines[:SHOWN_FRAMES]],
+            waits_for=[_short(each) for each in texts_of(value.get("waits_for"))[:MOST_GROUPS]],
+            lines=[_short(each) for each in texts_of(value.get("lines"))[:SHOWN_FRAMES]],
         )
-
-
-def _list(value: Mapping[str, Any], key: str) -> list[Any]:
-    found = value.get(key)
-    return found if isinstance(found, list) else []
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
     """`rank 3`; `ranks 0, 1 and 2`; of many in a row `ranks 0-31`."""
-    parts: list[str] = []
-    for first, last in _runs(ranks):
-        parts += (
-            [str(first)]
-            if first == last
-            else [f"{first}-{last}"]
-            if last - first > 2
-            else map(str, range(first, last + 1))
-        )
-    if len(ranks) == 1:
-        return f"rank {parts[0]}"
-    shown = parts if len(parts) <= MOST_GROUPS else [*parts[:MOST_GROUPS], "others"]
-    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else f"ranks {shown[0]}"
-
-
-def _runs(ranks: Iterable[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    rows: list[list[int]] = []
     for rank in sorted(set(ranks)):
-        if found and found[-1][1] == rank - 1:
-            found[-1] = (found[-1][0], rank)
+        if rows and rows[-1][-1] == rank - 1:
+            rows[-1].append(rank)
         else:
-            found.append((rank, rank))
-    return found
+            rows.append([rank])
+    parts: list[str] = []
+    for row in rows:
+        parts += [f"{row[0]}-{row[-1]}"] if len(row) > 3 else map(str, row)
+    if len(parts) > MOST_GROUPS:
+        parts[MOST_GROUPS:] = ["others"]
+    *first, last = parts
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(first)}{' and ' if first else ''}{last}"
 
 
 def grouped(stacks: Sequence[RankStacks], *, missing: Mapping[int, Sequence[str]] | None = None) -> list[Group]:
@@ -252,17 +210,15 @@ def grouped(stacks: Sequence[RankStacks], *, missing: Mapping[int, Sequence[str]
     tensors = missing or {}
     groups = []
     for members in found.values():
-        ranks = [member.rank for member in members]
+        ranks = sorted(member.rank for member in members)
         # A tensor that one of these ranks has not submitted is not what they wait for.
         waits = {name for rank, names in tensors.items() if rank not in ranks for name in names}
         waits -= {name for rank in ranks for name in tensors.get(rank, ())}
-        groups.append(_group(members, sorted(waits)))
+        groups.append(_group(ranks, members[0].trains, sorted(waits)))
     return sorted(groups, key=lambda group: (len(group.ranks), group.ranks))
 
 
-def _group(members: Sequence[RankStacks], waits_for: Sequence[str]) -> Group:
-    ranks = sorted(member.rank for member in members)
-    trains = members[0].trains
+def _group(ranks: Sequence[int], trains: ProcessStacks, waits_for: Sequence[str]) -> Group:
     if trains.main is None:
         return Group(ranks=ranks, waits_for=waits_for, lines=[trains.problem] if trains.problem else [])
     frames = trains.main.python
@@ -310,10 +266,9 @@ class Stuck:
         """As the head wrote it; None: it did not."""
         if not isinstance(value, dict):
             return None
-        seconds = value.get("seconds")
-        known = float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else 0.0
         groups = [Group.from_json(each) for each in mappings(value.get("groups"))[:MOST_GROUPS]]
-        return cls(seconds=known, groups=[group for group in groups if group.ranks])
+        seconds = max(0.0, number(value.get("seconds")) or 0.0)
+        return cls(seconds=seconds, groups=[group for group in groups if group.ranks])
 
     def to_json(self) -> dict[str, Any]:
         return {"seconds": self.seconds, "groups": [asdict(group) for group in self.groups[:MOST_GROUPS]]}

@@ -129,7 +129,7 @@ def preempted(cluster: NodeCluster, server: Notices, place: Place, megabytes: in
         cluster.change_spec(name, **place.spec, keep_every=3600.0)
     assert cluster.launch() == {"ok": True}
     cluster.wait_for_log("at work", times=len(cluster.names))
-    until(lambda: len(server.etags) > 1, seconds=30, what="the agent to wait for the notice")
+    until(lambda: server.asked > 1, seconds=30, what="the agent to wait for the notice")
     # The client of the bucket is loaded beside the ranks; its first look at the directory leaves this.
     until(lambda: "manifest-1.json" in place.names(), seconds=30, what="the agent's first manifest")
     files = write(cluster.root(node) / "var/lib/hvdcloud/checkpoints" / RUN, megabytes)

@@ -198,8 +198,8 @@ def test_a_new_run_starts_from_an_earlier_ones_checkpoints(cluster: NodeCluster)
         (("admit", RUN), {"hosts": []}, "has ended"),
         (("dismiss", RUN), {"nodes": []}, "has ended"),
         (("dismiss", RUN), None, "not one line of JSON"),
-        (("agent",), None, "exactly one run"),
-        (("dance",), None, "no verb 'dance'"),
+        (("agent",), None, "cannot do 'agent'"),
+        (("dance",), None, "cannot do 'dance'"),
         (("logs", RUN, "--offset", "x"), None, "--offset"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 
 from hvdcloud.errors import CheckpointError, HvdcloudError, UsageError
 from hvdcloud.node.data import fetch
-from hvdcloud.node.data.names import check_names
+from hvdcloud.node.data.fetch import check_names
 from hvdcloud.node.data.sets import FAILED, READY, DataState, states_from_json
 from hvdcloud.runs.spec import DataRequest, DataSet
 from hvdcloud.storage.base import ObjectInfo

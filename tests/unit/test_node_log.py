@@ -109,9 +109,9 @@ def test_a_line_of_another_rank_begins_behind_a_partial_one() -> None:
 def test_a_partial_line_can_be_shown_before_it_ends() -> None:
     normaliser = Normaliser()
 
-    assert normaliser.feed(b"[0]<stdout>:password? ") == b""
+    assert normaliser.feed(b"[0]<stdout>:" + framed(b"password? ")) == b""
     assert normaliser.flush() == b"[0] password? "
-    assert normaliser.feed(b"yes\n[1]<std") == b"yes\n"
+    assert normaliser.feed(b"[0]<stdout>:" + framed(b"yes\n") + b"[1]<std") == b"yes\n"
     assert normaliser.flush() == b""
     assert normaliser.feed(b"out>:hi\n") == b"[1] hi\n"
 
@@ -150,9 +150,9 @@ def test_a_full_disk_is_remembered_and_not_raised(tmp_path: Path) -> None:
 def test_our_own_lines_never_share_a_line_with_a_ranks(tmp_path: Path) -> None:
     log = RunLog(tmp_path / "log")
 
-    log.output(b"[0]<stdout>:no newline")
+    log.output(b"[0]<stdout>:" + framed(b"no newline"))
     log.note("node n1 was lost")
-    log.output(b"[0]<stdout>:still here\n")
+    log.output(b"[0]<stdout>:" + framed(b"still here\n"))
     log.close()
 
     assert (tmp_path / "log").read_bytes() == b"[0] no newline\n[hvdcloud] node n1 was lost\n[0] still here\n"

@@ -73,6 +73,6 @@ def test_a_node_that_takes_anothers_place_keeps_what_that_had_said(
         sampler = Sampler(spec, UploadLoop(spec))
         samples_file(run).parent.mkdir(parents=True)
         samples_file(run).write_bytes(line)
-        sampler._put(bucket)
-        sampler._put(bucket)
+        sampler.put(bucket)
+        sampler.put(bucket)
     assert bucket.read(samples_name("digits", run, 2)) == b'{"t": 1}\n{"t": 2}\n'

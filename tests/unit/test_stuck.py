@@ -2,198 +2,198 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from hvdcloud.node.monitor.stillness import NodeSample, ProcessSample, Signs, compare
 from hvdcloud.node.run.rank import stall_check_seconds
 from hvdcloud.node.run.stuck import ANSWER_SECONDS, BUSY_FACTOR, ROUNDS, StallReader, StuckWatch
-from hvdcloud.runs.stacks import Frame, ProcessStacks, RankStacks, Thread
+from hvdcloud.runs.stacks import Frame, ProcessStacks, RankStacks, Stuck, Thread
 
 STEP = (Frame(name="step", file="/workspace/train.py", line=41),)
 LOAD = (Frame(name="load", file="/workspace/train.py", line=30),)
-SECONDS = 10.0
-
-
-def node(
-    *, place: Any = STEP, shell: bool = False, pids: Any = (), checkpoints: Any = (0, 0), **more: Any
-) -> NodeSample:
-    """A node whose rank 0 is process 1, and beside it more processes that wait; `shell`: which a shell has started."""
-    processes = {1: ProcessSample(place, **more)} | ({9: ProcessSample()} if shell else {})
-    return NodeSample(0.0, {0: processes | {pid: ProcessSample() for pid in pids}}, checkpoints=checkpoints)
-
-
-STILL = Signs()
-BUSY = Signs(busy=(0,))
-BUSY_MAIN = Signs(busy=(0,), busy_main=(0,))
-
-# What a rank does → two samples, SECONDS apart, and what they say.
-CASES: Mapping[str, tuple[NodeSample, NodeSample, Signs | str]] = {
-    "sleeps, or waits for a lock": (node(), node(), STILL),
-    "looks every 5 s whether its workers live": (node(), node(main_seconds=0.01, seconds=0.01), STILL),
-    "waits in a collective of Gloo": (node(), node(main_seconds=0.09, seconds=1.4), STILL),
-    "waits in a collective of Open MPI": (node(), node(seconds=9.9), BUSY),
-    "spins in native code": (node(), node(main_seconds=9.9, seconds=9.9), BUSY_MAIN),
-    "is stopped, and cannot be looked at": (node(place=None), node(place=None), STILL),
-    "was started by a shell, and computes": (
-        node(shell=True),
-        node(shell=True, main_seconds=0.2, seconds=0.2),
-        BUSY_MAIN,
-    ),
-    "trains": (node(), node(place=LOAD), "rank 0 is at another place"),
-    "compiles beside it": (node(pids=(7,)), node(pids=(8,)), "rank 0 starts or ends processes"),
-    "reads files": (node(), node(moved_bytes=1 << 20), "rank 0 reads or writes files"),
-    "runs, and no stack of it is known": (
-        node(place=None),
-        node(place=None, main_seconds=0.2),
-        Signs(("rank 0 runs, and its stack cannot be taken",), (0,), (0,)),
-    ),
-    "writes checkpoints": (node(), node(checkpoints=(0, 1)), "checkpoints are written"),
-    "ends": (node(), NodeSample(0.0, {}), "ranks begin or end"),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_what_a_rank_does_is_told_from_waiting(case: str) -> None:
-    before, after, expected = CASES[case]
-    found = compare(before._replace(at=100.0), after._replace(at=100.0 + SECONDS))
-    assert found == (Signs((expected,)) if isinstance(expected, str) else expected)
-
-
-# --- the clock ----------------------------------------------------------------------------------------------------
-
 LIMIT = 100.0
-NOTHING = {"compared": True, "signs": [], "busy": [], "busy_main": [], "written": None}
+
+
+def stacks(rank: int, place: tuple[Frame, ...]) -> Any:
+    """Of a rank that a shell has started, and whose Python is at a place; empty: not known."""
+    threads = [Thread(main=True, frames=place), Thread(frames=LOAD)]
+    shell = ProcessStacks(pid=1, problem="it runs no Python")
+    found = RankStacks(rank=rank, processes=[shell, ProcessStacks(pid=2, threads=threads)])
+    return json.loads(json.dumps(found.to_json()))
+
+
+class Node:
+    """A node with one rank: what its processes use of a core, and where it is."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.main = self.every = 0.0
+        """Of a core: by main threads, by all threads."""
+        self.moves = 0.0
+        """Bytes a second."""
+        self.places = [STEP]
+        """In turn."""
+        self.written: float | None = None
+        self.answers = True
+
+    def answer(self, look: int, *, now: float) -> dict[str, Any]:
+        used = [self.rank, [self.main * now, self.every * now, self.moves * now]]
+        place = self.places[look % len(self.places)]
+        return {"ranks": [stacks(self.rank, place)], "used": [used], "written": self.written, "at": now}
 
 
 class Run:
-    """A run of two nodes whose supervisor turns once a second."""
+    """A run of two nodes, with ranks 0 and 3, whose supervisor turns once a second."""
 
     def __init__(self) -> None:
-        self.watch = StuckWatch(LIMIT, now=0.0)
-        self.nodes = {"n0", "n1"}
+        self.nodes = {"n0": Node(0), "n1": Node(3)}
+        self.there = {"n0", "n1"}
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.watch = StuckWatch(LIMIT, lambda node, message: self.asked.append((node, message)), now=0.0)
         self.looks = 0
-        self.stacks_at: float | None = None
-        self.answers: dict[str, Any] = {"n0": NOTHING, "n1": NOTHING}
+        self.stuck: Stuck | None = None
+        self.stuck_at: float | None = None
+        self.native = False
+        """Whether the last look was with native code."""
 
     def until(self, end: float, *, start: float = 0.0) -> Run:
         now = start
-        while now < end and self.stacks_at is None:
-            asked = self.watch.question(self.nodes, now=now)
-            if asked and asked["type"] == "stacks":
-                self.stacks_at = now
-            elif asked:
-                self.looks += 1
-                for name, answer in self.answers.items():
-                    first = {"compared": answer.get("compared") and not asked["fresh"]}
-                    self.watch.looked(name, {**answer, **first, "of": asked["of"]}, now=now)
+        while now < end and self.stuck is None:
+            if found := self.watch.turn(self.there, now=now):
+                (self.stuck, _), self.stuck_at = found, now
+            self.looks += bool(self.asked)
+            while self.asked:
+                node, message = self.asked.pop()
+                self.native = message["native"]
+                if self.nodes[node].answers:
+                    self.watch.heard(node, self.nodes[node].answer(self.looks, now=now), now=now)
             now += 1.0
         return self
 
 
 def test_a_run_in_which_nothing_moves_is_stuck_at_the_limit_and_not_before() -> None:
     run = Run().until(1000.0)
-    assert run.stacks_at == LIMIT
+    assert run.stuck is not None
+    assert run.stuck_at == LIMIT + 1
     assert run.looks >= ROUNDS + 1
-    assert run.watch.verdict(now=LIMIT) is None
-    for rank, name in enumerate(["n0", "n1"]):
-        run.watch.took(name, {"ranks": [RankStacks(rank=rank).to_json()]})
-    stuck, stacks = run.watch.verdict(now=LIMIT + 1) or (None, [])
-    assert stuck is not None
-    assert [each.rank for each in stacks] == [0, 1]
-    assert stuck.seconds == LIMIT + 1
+    assert run.native
+    assert run.stuck.seconds == LIMIT + 1
+    assert [list(group.ranks) for group in run.stuck.groups] == [[0, 3]]
+
+
+def test_a_run_without_a_limit_is_never_stuck() -> None:
+    watch = StuckWatch(None, lambda *_: pytest.fail("asked"), now=0.0)
+    assert not any(watch.turn({"n0"}, now=float(at)) for at in range(0, 10**6, 1000))
 
 
 def test_output_starts_the_clock_again() -> None:
     run = Run()
     run.until(90.0)
     run.watch.output(b"[1] epoch 2\n", now=90.0)
-    assert run.until(1000.0, start=90.0).stacks_at == 90.0 + LIMIT
+    assert run.until(1000.0, start=90.0).stuck_at == 90.0 + LIMIT + 1
 
 
-def test_output_while_the_stacks_are_taken_saves_the_run() -> None:
-    run = Run().until(1000.0)
+def test_output_while_the_last_stacks_are_taken_saves_the_run() -> None:
+    run = Run().until(LIMIT + 1)
+    assert run.native
     run.watch.output(b"[1] epoch 2\n", now=LIMIT + 1)
-    run.watch.took("n0", {"ranks": []})
-    run.watch.took("n1", {"ranks": []})
-    assert run.watch.verdict(now=LIMIT + 2) is None
+    assert run.watch.turn(run.there, now=LIMIT + 2) is None
+
+
+# What a node does, which keeps the run.
+WORK: Mapping[str, dict[str, Any]] = {
+    "trains": {"places": [STEP, LOAD]},
+    "reads files": {"moves": 1e6},
+    "writes checkpoints": {"written": 0.5},
+    "runs, and no stack of it is known": {"places": [()], "main": 0.02},
+    "does not answer": {"answers": False},
+}
 
 
 @pytest.mark.parametrize("name", ["n0", "n1"])
-def test_one_node_where_something_moves_keeps_the_run(name: str) -> None:
+@pytest.mark.parametrize("work", WORK)
+def test_one_node_where_something_moves_keeps_the_run(name: str, work: str) -> None:
     run = Run()
-    run.answers[name] = {**NOTHING, "signs": ["rank 1 computes"]}
-    assert run.until(20 * LIMIT).stacks_at is None
-
-
-def test_a_checkpoint_keeps_the_run() -> None:
-    run = Run()
-    run.answers["n1"] = {**NOTHING, "written": 0.5}
-    assert run.until(20 * LIMIT).stacks_at is None
-
-
-def test_a_checkpoint_from_before_does_not() -> None:
-    run = Run()
-    run.answers["n1"] = {**NOTHING, "written": 1000.0}
-    assert run.until(1000.0).stacks_at == LIMIT
-
-
-@pytest.mark.parametrize("answer", [{}, {**NOTHING, "compared": False}])
-def test_a_node_that_cannot_look_keeps_the_run(answer: dict[str, Any]) -> None:
-    run = Run()
-    run.answers["n1"] = answer
-    assert run.until(20 * LIMIT).stacks_at is None
-
-
-def test_a_node_that_does_not_answer_keeps_the_run_and_is_asked_again() -> None:
-    run = Run()
-    del run.answers["n1"]
-    assert run.until(LIMIT + 5 * ANSWER_SECONDS).stacks_at is None
+    vars(run.nodes[name]).update(WORK[work])
+    assert run.until(20 * LIMIT).stuck is None
     assert run.looks >= 4
+
+
+# What a node does, which does not.
+WAITS: Mapping[str, dict[str, Any]] = {
+    "has written checkpoints before": {"written": 1000.0},
+    "looks every 5 s whether its workers live": {"main": 0.001, "every": 0.001},
+    "waits in a collective of Gloo": {"main": 0.009, "every": 0.14},
+    "is stopped, and cannot be looked at": {"places": [()]},
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_node_that_waits_does_not_keep_the_run(wait: str) -> None:
+    run = Run()
+    vars(run.nodes["n1"]).update(WAITS[wait])
+    assert run.until(1000.0).stuck_at == LIMIT + 1
+
+
+def test_a_rank_that_ends_starts_the_clock_again() -> None:
+    run = Run()
+    run.until(90.0)
+    run.nodes["n1"].rank = 4
+    assert (run.until(1000.0, start=90.0).stuck_at or 0.0) >= 90.0 + LIMIT
+
+
+def test_a_node_that_could_not_take_the_last_stacks_does_not_keep_the_run() -> None:
+    run = Run().until(LIMIT)
+    run.nodes["n1"].answers = False
+    assert run.until(1000.0, start=LIMIT).stuck_at == LIMIT + ANSWER_SECONDS
 
 
 def test_ranks_that_start_or_find_each_other_are_not_watched() -> None:
     run = Run()
-    run.nodes = set()
+    run.there = set()
     assert run.until(1000.0).looks == 0
-    run.nodes = {"n0", "n1"}
-    assert run.until(5000.0, start=1000.0).stacks_at == 999.0 + LIMIT
+    run.there = {"n0", "n1"}
+    assert run.until(5000.0, start=1000.0).stuck_at == 1000.0 + LIMIT + 1
 
 
-def test_a_rank_that_computes_at_one_place_gets_longer() -> None:
+@pytest.mark.parametrize("busy", [{"main": 0.02, "every": 0.02}, {"every": 0.99}])
+def test_a_rank_that_computes_at_one_place_gets_longer(busy: dict[str, float]) -> None:
     run = Run()
-    run.answers["n1"] = {**NOTHING, "busy": [3]}
-    assert run.until(5000.0).stacks_at == BUSY_FACTOR * LIMIT
+    vars(run.nodes["n1"]).update(busy)
+    assert run.until(5000.0).stuck_at == BUSY_FACTOR * LIMIT + 1
 
 
 @pytest.mark.parametrize(
-    ("busy", "busy_main", "limits"), [([0, 1, 3], [0, 1], 1), ([3], [3], BUSY_FACTOR), ([0, "3", None, {}], "3", 1)]
+    ("waits", "missing", "limits"),
+    [({"main": 0.99, "every": 2.0}, {"every": 2.0}, 1), ({"every": 2.0}, {"main": 0.99, "every": 2.0}, BUSY_FACTOR)],
 )
-def test_what_ranks_compute_while_they_wait_for_another_is_no_work(busy: Any, busy_main: Any, limits: float) -> None:
-    run = Run()
-    run.watch.output(COMPLAINT, now=0.0)
-    run.answers["n1"] = {**NOTHING, "busy": busy, "busy_main": busy_main}
-    assert run.until(5000.0).stacks_at == limits * LIMIT
+def test_what_ranks_compute_while_they_wait_for_another_is_no_work(waits: Any, missing: Any, limits: float) -> None:
+    run = Run().until(1.0)
+    run.watch.output(COMPLAINT, now=1.0)
+    vars(run.nodes["n0"]).update(waits)
+    vars(run.nodes["n1"]).update(missing)
+    assert run.until(5000.0, start=1.0).stuck_at == limits * LIMIT + 1
 
 
 def test_a_complaint_from_before_something_moved_says_nothing() -> None:
-    run = Run()
-    run.watch.output(COMPLAINT, now=0.0)
+    run = Run().until(1.0)
+    run.watch.output(COMPLAINT, now=1.0)
     run.watch.output(b"[1] epoch 2\n", now=1.0)
-    run.answers["n1"] = {**NOTHING, "busy": [0]}
-    assert run.until(5000.0, start=1.0).stacks_at == 1.0 + BUSY_FACTOR * LIMIT
+    run.nodes["n0"].every = 0.99
+    assert run.until(5000.0, start=1.0).stuck_at == 1.0 + BUSY_FACTOR * LIMIT + 1
 
 
 def test_an_answer_from_before_something_moved_says_nothing() -> None:
-    watch = StuckWatch(LIMIT, now=0.0)
-    asked = watch.question({"n0"}, now=60.0) or {}
-    watch.worked(now=61.0)
-    for at in range(62, 500):
-        again = watch.question({"n0"}, now=float(at))
-        assert again is None or again["type"] == "look"
-        watch.looked("n0", {**NOTHING, "of": asked["of"]}, now=float(at))
+    run = Run().until(55.0)
+    run.watch.turn(run.there, now=60.0)
+    run.watch.worked(now=61.0)
+    for name in run.there:
+        run.watch.heard(name, run.nodes[name].answer(0, now=62.0), now=62.0)
+    run.asked.clear()
+    assert run.until(61.0 + LIMIT, start=62.0).stuck is None
 
 
 # --- Horovod's complaints -------------------------------------------------------------------------------------------
@@ -251,17 +251,12 @@ def test_horovod_complains_before_the_run_is_taken_to_be_stuck(limit: float, sec
 
 
 def test_the_verdict_says_for_which_tensors_the_others_wait() -> None:
-    run = Run()
+    run = Run().until(1.0)
     run.watch.output(COMPLAINT, now=1.0)
-    run.until(1000.0)
-    main = Thread(main=True, frames=STEP)
-    load = Thread(main=True, frames=LOAD)
-    for name, rank, at in (("n0", 0, main), ("n1", 3, load)):
-        stacks = RankStacks(rank=rank, processes=[ProcessStacks(pid=1, threads=[at])])
-        run.watch.took(name, {"ranks": [stacks.to_json()]})
-    stuck, _ = run.watch.verdict(now=LIMIT) or (None, [])
+    run.nodes["n1"].places = [LOAD]
+    stuck = run.until(1000.0, start=1.0).stuck
     assert stuck is not None
     assert stuck.text == (
-        "stuck: nothing moved for 100 s; rank 0 is in step (train.py:41), waiting for allreduce.grad.bias, "
+        "stuck: nothing moved for 101 s; rank 0 is in step (train.py:41), waiting for allreduce.grad.bias, "
         "allreduce.grad.weight; rank 3 is in load (train.py:30)"
     )

@@ -11,19 +11,19 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hvdcloud.checkpoints.fetch import remove_partials
+from hvdcloud.checkpoints.manifest import LONGEST_COMPONENT
+from hvdcloud.checkpoints.names import clashes, refusals, sentences
 from hvdcloud.errors import CapacityError, CheckpointError, CredentialsError, HvdcloudError, NodeError, UsageError
 from hvdcloud.node import paths
 from hvdcloud.node.bucket import open_bucket_here
-from hvdcloud.node.data.board import Board
-from hvdcloud.node.data.names import check_names
 from hvdcloud.node.data.sets import FAILED, FETCHING, LISTING, READY, VERIFYING, DataState
-from hvdcloud.node.files import read_json, write_json
+from hvdcloud.node.files import is_disk_full, read_json, write_json
 from hvdcloud.runs.spec import DataRequest, DataSet
 from hvdcloud.storage.base import (
     Bucket,
@@ -31,6 +31,7 @@ from hvdcloud.storage.base import (
     Download,
     ObjectInfo,
     ObjectMissingError,
+    check_name,
     free_bytes,
     ignores_case,
     sync_folder,
@@ -43,7 +44,25 @@ SPACE_HINT = (
     "on Compute Engine, set a larger gce.disk_gb in hvdcloud.yaml, then hvdcloud down and up; "
     "with provider local, free space where Docker keeps its containers"
 )
+_NAME_HINT = "rename or delete the object in the bucket"
 _BLOCK = 4096
+
+
+class Board:
+    """The states of all sets. `publish` takes them whenever one has changed."""
+
+    def __init__(self, names: Iterable[str], publish: Callable[[tuple[DataState, ...]], None]) -> None:
+        self._states = {name: DataState(name=name) for name in names}
+        self._began: dict[str, float] = {}
+        self._publish = publish
+
+    def update(self, name: str, **changes: Any) -> None:
+        """Change fields of a set's state; its clock starts with the first change."""
+        seconds = time.monotonic() - self._began.setdefault(name, time.monotonic())
+        self._states[name] = replace(self._states[name], **changes, seconds=round(seconds, 3))
+        # A full disk must not end the fetch: it has its own error for that.
+        with contextlib.suppress(OSError):
+            self._publish(tuple(self._states.values()))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,7 +101,9 @@ def fetch_all(request: DataRequest, *, publish: Callable[[tuple[DataState, ...]]
     for each in request.sets:
         with _shown(board, each.name):
             if each.mounted:
-                _check_mounted(each.name)
+                if not set_dir(each.name).is_dir():
+                    why = f"data set {each.name} is not mounted at {set_dir(each.name)}"
+                    raise NodeError(why, hint="hvdcloud down and hvdcloud up make the nodes with it")
                 board.update(each.name, phase=READY)
             elif (plan := _planned(each, request, board)) is not None:
                 plans.append(plan)
@@ -97,20 +118,13 @@ def _shown(board: Board, name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001 - shown to the user
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if isinstance(error, HvdcloudError):
             why = error
-        elif full:
+        elif isinstance(error, OSError) and is_disk_full(error):
             why = CapacityError(f"data set {name}: the disk of {paths.data_dir()} is full", hint=SPACE_HINT)
         else:
             why = NodeError(f"data set {name}: {error or type(error).__name__}", hint="hvdcloud run again")
         board.update(name, phase=FAILED, error=why.message, hint=why.hint, exit_code=int(why.code))
-
-
-def _check_mounted(name: str) -> None:
-    if not set_dir(name).is_dir():
-        why = f"data set {name} is not mounted at {set_dir(name)}"
-        raise NodeError(why, hint="hvdcloud down and hvdcloud up make the nodes with it")
 
 
 # -- what there is, and what is here -----------------------------------------------------------------------------------
@@ -166,12 +180,40 @@ def listed(bucket: Bucket, wanted: DataSet, *, index: int, count: int) -> Sequen
     return share
 
 
+def check_names(names: Sequence[str], *, ignores_case: bool) -> None:
+    """Raise unless each of these can be a file beside all others.
+
+    Args:
+        ignores_case: of the disk.
+
+    Raises:
+        CheckpointError: a name leaves its folder, or holds what no name may.
+        UsageError: a name would make a repository, or cannot be beside another one.
+    """
+    for name in names:
+        if max(len(part.encode(errors="replace")) for part in check_name(name)) > LONGEST_COMPONENT:
+            why = f"{name!r} has a part of more than {LONGEST_COMPONENT} bytes, which no disk takes"
+            raise UsageError(why, hint=_NAME_HINT)
+    if len({*names}) < len(names):
+        raise UsageError("the list of the data set has a name twice", hint="hvdcloud run again")
+    if refused := refusals(names):
+        raise UsageError(sentences(refused, "no file of a data set")[0], hint=_NAME_HINT)
+    for name, why in clashes(names, ignores_case=ignores_case).items():
+        raise UsageError(f"{name} cannot be a file of a data set: {why}", hint=_NAME_HINT)
+
+
 def _look(plan: _Plan, objects: Sequence[ObjectInfo], *, known: Mapping[str, Sequence[Any]]) -> None:
     """Find out what is missing in the tree; what the visible set has is linked into it."""
     tree = work_dir(plan.name) / "tree"
     tree.mkdir(exist_ok=True)
-    remove_partials(tree)
-    _remove_others(tree, {each.name for each in objects})
+    names = {each.name for each in objects}
+    for folder, folders, files in os.walk(tree, topdown=False):
+        for path in (Path(folder, name) for name in files):
+            if str(path.relative_to(tree)) not in names:
+                path.unlink()
+        for path in (Path(folder, name) for name in folders):
+            with contextlib.suppress(OSError):
+                path.rmdir()
     for each in objects:
         path, there = tree / each.name, set_dir(plan.name) / each.name
         if path.is_file() and crc32c_of_file(path) != (each.size, each.crc32c):
@@ -184,16 +226,6 @@ def _look(plan: _Plan, objects: Sequence[ObjectInfo], *, known: Mapping[str, Seq
             plan.bytes += each.size
         else:
             plan.missing.append(each)
-
-
-def _remove_others(tree: Path, names: set[str]) -> None:
-    for folder, folders, files in os.walk(tree, topdown=False):
-        for name in files:
-            if os.path.relpath(Path(folder, name), tree) not in names:
-                Path(folder, name).unlink()
-        for name in folders:
-            with contextlib.suppress(OSError):
-                Path(folder, name).rmdir()
 
 
 def _with_space(plans: list[_Plan], board: Board) -> list[_Plan]:
@@ -226,11 +258,7 @@ def _bring(plan: _Plan, board: Board) -> None:
 
     items = [
         Download(
-            name=each.name,
-            target=tree / each.name,
-            size=each.size,
-            crc32c=each.crc32c,
-            generation=each.generation,
+            name=each.name, target=tree / each.name, size=each.size, crc32c=each.crc32c, generation=each.generation
         )
         for each in plan.missing
     ]

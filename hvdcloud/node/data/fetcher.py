@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import time
-import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -56,7 +55,7 @@ def start(request: DataRequest) -> None:
             _end_other()
             write_json(paths.data_request_file(), request.to_json(), mode=0o600)
             write_states(tuple(DataState(name=each.name) for each in request.sets))
-            _spawn()
+            _spawn(request)
 
 
 def states() -> tuple[DataState, ...]:
@@ -64,22 +63,13 @@ def states() -> tuple[DataState, ...]:
     # In this order: a fetcher that ends meanwhile has written its last states before.
     alive = is_at_work()
     found = states_from_json(read_json(paths.data_states_file()))
-    if alive:
-        return found
-    return tuple(
-        each
-        if each.phase in (READY, FAILED)
-        else replace(each, phase=FAILED, error=_DIED, hint=_DIED_HINT, exit_code=int(ExitCode.NODE))
-        for each in found
-    )
+    died: dict[str, Any] = {"phase": FAILED, "error": _DIED, "hint": _DIED_HINT, "exit_code": int(ExitCode.NODE)}
+    return found if alive else tuple(each if each.phase in (READY, FAILED) else replace(each, **died) for each in found)
 
 
 def has_died() -> bool:
     """Whether the fetcher of the newest request ended before its work was done; `start` makes it continue."""
-    if is_at_work():
-        return False
-    found = states_from_json(read_json(paths.data_states_file()))
-    return not found or any(each.phase not in (READY, FAILED) for each in found)
+    return not is_at_work() and (not (found := states()) or any(each.error == _DIED for each in found))
 
 
 def is_at_work() -> bool:
@@ -99,31 +89,16 @@ def write_states(found: tuple[DataState, ...]) -> None:
 
 
 def main() -> int:
-    """The verb `data-fetcher`: become the fetcher of the newest request, in a process of its own.
-
-    Returns 0 when it holds the lock, 1 if another one does.
-    """
+    """The verb `data-fetcher`: be the fetcher of the newest request. Returns its exit code: 1, if there is another."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     request = DataRequest.from_json(read_json(paths.data_request_file()))
     lock = Lock(paths.data_fetcher_lock())
     if not lock.acquire({"request": _digest(request), **processes.describe_self()}):
         return 1
-    os.setsid()
-    if os.fork() != 0:
-        # The fork has the lock as well.
-        os._exit(0)
-    code = 1
-    try:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        lock.describe({"request": _digest(request), **processes.describe_self()})
-        from hvdcloud.node.data import fetch
+    from hvdcloud.node.data import fetch
 
-        fetch.fetch_all(request, publish=write_states)
-        code = 0
-    except BaseException:  # noqa: BLE001 - the last frame of a detached process: nothing catches it
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+    fetch.fetch_all(request, publish=write_states)
+    return 0
 
 
 @contextlib.contextmanager
@@ -156,22 +131,24 @@ def _end_other() -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _spawn() -> None:
+def _spawn(request: DataRequest) -> None:
+    """Start the fetcher in a session of its own, and wait until it works."""
     errors = paths.volatile_dir() / "data.err"
-    # Not a fork: who starts it may have threads, and memory that the fetcher has no use for.
     with errors.open("ab") as stderr:
         process = subprocess.Popen(
             processes.own_program("data-fetcher"),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
+            start_new_session=True,
         )
-    try:
-        code = process.wait(START_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        code = -1
-    if code != 0:
-        hint = "hvdcloud ssh shows the node; a full disk is a common cause"
-        raise NodeError(f"the fetcher of data sets did not start: see {errors}", hint=hint)
+    deadline = time.monotonic() + START_SECONDS
+    while (lock_holder(paths.data_fetcher_lock()) or {}).get("request") != _digest(request):
+        code = process.poll()
+        if code == 0:
+            return
+        if code is not None or time.monotonic() >= deadline:
+            process.kill()
+            hint = "hvdcloud ssh shows the node; a full disk is a common cause"
+            raise NodeError(f"the fetcher of data sets did not start: see {errors}", hint=hint)
+        time.sleep(_POLL_SECONDS)

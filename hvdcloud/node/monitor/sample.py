@@ -8,21 +8,24 @@ Containers of one machine all see the whole machine.
 from __future__ import annotations
 
 import contextlib
+import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from hvdcloud.node import paths
+from hvdcloud.node import machine, paths
 from hvdcloud.node.mesh.nodes import mesh_interface
-from hvdcloud.node.monitor.nvidia_smi import NoAnswerError, NvidiaSmi
 
 Sample = dict[str, Any]
 
 GPU_SECONDS = 4.0
 """How long nvidia-smi may take."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 300.0
+AGAIN_SECONDS = 60.0
+"""After how long it is asked again, if it did not answer."""
+_PATH = "/usr/local/nvidia/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _GPU_FIELDS = {
     "index": "index",
     "utilization": "utilization.gpu",
@@ -53,7 +56,8 @@ def parse_gpus(output: str) -> list[dict[str, Any]]:
 
 
 class GpuReader:
-    """Reads the GPUs' values from nvidia-smi.
+    """Reads the GPUs' values from nvidia-smi, which hangs when a GPU has fallen off its bus, and then does not even end
+    when it is killed.
 
     Args:
         program: its path; None: where this image has it.
@@ -61,32 +65,54 @@ class GpuReader:
     """
 
     def __init__(self, program: str | None = None, *, seconds: float = GPU_SECONDS) -> None:
-        self._nvidia_smi = NvidiaSmi(program)
+        image = machine.image_environment()
+        path = ":".join(filter(None, [image.get("PATH"), _PATH]))
+        # None: this image has none.
+        self._program = program or shutil.which("nvidia-smi", path=path)
+        # Without the mark of the run, by which its processes are found and ended.
+        self._environment = {"PATH": _PATH, "LANG": "C", "LD_LIBRARY_PATH": image.get("LD_LIBRARY_PATH", "")}
         self._seconds = seconds
         self._again_at = 0.0
-        self._pause = _FIRST_PAUSE
+        self._process: subprocess.Popen[str] | None = None
         self.trouble = ""
         """Why there is no answer; empty while there is one, or nothing to ask."""
 
     def read(self) -> list[dict[str, Any]]:
-        """One object a GPU; none where nvidia-smi is missing or does not answer."""
-        if self._nvidia_smi.program is None or time.monotonic() < self._again_at:
+        """One object a GPU; none where nvidia-smi is missing, or does not answer, which is tried again much later."""
+        if self._program is None or time.monotonic() < self._again_at:
             return []
-        try:
-            answer = self._nvidia_smi.ask([*_GPU_FIELDS.values()], seconds=self._seconds)
-        except NoAnswerError as error:
-            return self._give_up(str(error))
-        gpus = parse_gpus(answer.stdout)
-        if not gpus:
-            return self._give_up(f"nvidia-smi said nothing of any GPU (exit code {answer.returncode})")
-        self._pause, self.trouble = _FIRST_PAUSE, ""
+        gpus, self.trouble = self._ask(self._program)
+        if self.trouble:
+            self._again_at = time.monotonic() + AGAIN_SECONDS
         return gpus
 
-    def _give_up(self, why: str) -> list[dict[str, Any]]:
-        self.trouble = why
-        self._again_at = time.monotonic() + self._pause
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        return []
+    def _ask(self, program: str) -> tuple[list[dict[str, Any]], str]:
+        """The GPUs, or why there are none."""
+        too_long = f"nvidia-smi did not answer within {self._seconds:g} s"
+        if self._process is not None and self._process.poll() is None:
+            return [], too_long
+        try:
+            process = self._process = subprocess.Popen(
+                [program, f"--query-gpu={','.join(_GPU_FIELDS.values())}", "--format=csv,noheader,nounits"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                errors="replace",
+                env=self._environment,
+                start_new_session=True,
+            )
+            output, _ = process.communicate(timeout=self._seconds)
+        except OSError as error:
+            return [], f"nvidia-smi cannot be started: {error.strerror}"
+        except subprocess.TimeoutExpired:
+            # Nothing waits for its end, while it is stuck in the driver.
+            process.kill()
+            if process.stdout is not None:
+                process.stdout.close()
+            return [], too_long
+        gpus = parse_gpus(output)
+        return gpus, "" if gpus else f"nvidia-smi said nothing of any GPU (exit code {process.returncode})"
 
 
 class Sensors:

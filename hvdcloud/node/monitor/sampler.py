@@ -139,28 +139,26 @@ class Sampler:
 
     def _upload(self) -> None:
         wait = FIRST_UPLOAD_SECONDS
-        while True:
+        over = False
+        while not over:
             over = self._closed.wait(wait)
             wait = UPLOAD_SECONDS
             # Samples are not checkpoints: where they cannot be kept, the next upload has them too.
             with contextlib.suppress(HvdcloudError, OSError):
-                self._put(self._upload_loop.bucket)
-            if over:
-                return
+                if (bucket := self._upload_loop.bucket) is not None:
+                    self.put(bucket)
 
-    def _put(self, bucket: Bucket | None) -> None:
-        if bucket is not None:
-            # What the bucket's client has loaded already by then; the ranks do not wait for it.
-            name = samples_name(self._spec.cluster, self._spec.run, self._spec.node)
-            if self._earlier is None:
-                self._earlier = _read(bucket, name)
-            bucket.write(name, self._earlier + samples_file(self._spec.run).read_bytes())
+    def put(self, bucket: Bucket) -> None:
+        """Write the file's copy. Raises HvdcloudError, OSError: it failed."""
+        name = samples_name(self._spec.cluster, self._spec.run, self._spec.node)
+        if self._earlier is None:
+            self._earlier = _read(bucket, name)
+        bucket.write(name, self._earlier + samples_file(self._spec.run).read_bytes())
 
 
 def _read(bucket: Bucket, name: str) -> bytes:
     """Whole lines; empty if there is nothing."""
     try:
-        found = bucket.read(name)
+        return bucket.read(name).rpartition(b"\n")[0] + b"\n"
     except (ObjectMissingError, TooLargeError):
         return b""
-    return found[: found.rfind(b"\n") + 1]

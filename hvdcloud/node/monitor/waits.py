@@ -29,12 +29,8 @@ def environment(run: str) -> dict[str, str]:
     path = folder(run) / f"{os.getpid()}.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            # The room is taken now: it is there on a full disk, too.
-            os.write(descriptor, b" " * RECORD_BYTES)
-        finally:
-            os.close(descriptor)
+        # The room is taken now: it is there on a full disk, too.
+        path.write_bytes(b" " * RECORD_BYTES)
     except OSError:
         # A full disk, which the run has other ways to say: it trains without being counted.
         return {}

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from hvdcloud.node.files import is_disk_full, read_json, write_json
 from hvdcloud.node.paths import run_dir, runs_dir
 from hvdcloud.node.records.active import supervised
 from hvdcloud.runs.reports import RankRecord, UploadReport
+from hvdcloud.runs.stacks import RankStacks
 from hvdcloud.runs.state import Event, RunState
 
 _BALLAST_BYTES = 1 << 18
@@ -41,6 +42,13 @@ def events_file(run: str) -> Path:
 def stacks_file(run: str) -> Path:
     """Of one run that was stuck, on the head: every rank's stacks, as runs/stacks.py reads them."""
     return run_dir(run) / "stacks.json"
+
+
+def write_stacks(run: str, stacks: Sequence[RankStacks]) -> None:
+    """Keep the stacks of a run that was stuck; on a full disk its state still says where the ranks are."""
+    with contextlib.suppress(OSError):
+        ranks = [each.to_json() for each in stacks]
+        write_json(stacks_file(run), {"v": 1, "run": run, "t": round(time.time(), 3), "ranks": ranks})
 
 
 def log_file(run: str) -> Path:

@@ -5,11 +5,11 @@ the lease breaks (the head is gone) or falls silent (the head is frozen), the ag
 asked for: it ends every process of the run on its node, uploads what is left, and goes.
 
 Messages from the supervisor: hello {silence, beat}, beat, terminate {seconds}, finish; of ranks that are watched
-(run/stuck.py) look {fresh, of}, stacks; in an elastic run also reset, gather. To it: data (NodeData of runs/state.py),
-waits {ranks} (RankWaits), left_out {names}, ready, beat, rank {rank, pid, host}, ended {record, pid, reaped, ago},
-looked {of, compared, signs, busy, busy_main, written}, stacks {ranks}, reset {error}, gather {error}, leaving {why},
-saved and ending {why, seconds} (uploads/drain.py), quiet, reaped {left}, finished {checkpoints}. Of `ended`, `reaped`
-means that the agent was ending the ranks by then, and `ago` is the number of seconds since the rank's end.
+(run/stuck.py) stacks {native}; in an elastic run also reset, gather. To it: data (NodeData of runs/state.py), waits
+{ranks} (RankWaits), left_out {names}, ready, beat, rank {rank, pid, host}, ended {record, pid, reaped, ago}, stacks
+{ranks, used, written, at}, reset {error}, gather {error}, leaving {why}, saved and ending {why, seconds}
+(uploads/drain.py), quiet, reaped {left}, finished {checkpoints}. Of `ended`, `reaped` means that the agent was ending
+the ranks by then, and `ago` is the number of seconds since the rank's end.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from typing import Any
 from hvdcloud.node import notify, paths
 from hvdcloud.node.channel import BEAT_SECONDS, Channel, Listener, Mailbox, turn
 from hvdcloud.node.monitor.sampler import Sampler
+from hvdcloud.node.monitor.stacks import Looker
 from hvdcloud.node.records import active, state
 from hvdcloud.node.records.secrets_file import forget
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.data import wait_for_data
 from hvdcloud.node.run.local_ranks import LocalRanks, Peer
-from hvdcloud.node.run.look import Looker
 from hvdcloud.node.run.probe import worker_problem
 from hvdcloud.node.uploads import drain
 from hvdcloud.node.uploads.loop import UploadLoop
@@ -139,10 +139,12 @@ class Agent:
                 threading.Thread(target=self._reset, name="reset", daemon=True).start()
             elif kind == "gather" and not self._ending:
                 threading.Thread(target=self._gather, name="gather", daemon=True).start()
-            elif kind == "look":
-                self._look(of=message["of"], fresh=bool(message["fresh"]))
             elif kind == "stacks":
-                self._looker.stacks(self._ranks.children(), tell=lambda said: self._say(said, "stacks"))
+                self._looker.look(
+                    self._ranks.children(),
+                    native=bool(message["native"]),
+                    tell=lambda said: self._say(said, "stacks"),
+                )
             elif kind == "terminate":
                 self._ranks.orderly = True
                 self._ranks.terminate(float(message["seconds"]))
@@ -153,11 +155,6 @@ class Agent:
             self._told_to_finish.set()
             self._selector.unregister(self._lease.read_fd)
             self._end("the connection to the head is gone")
-
-    def _look(self, *, of: object, fresh: bool) -> None:
-        self._looker.look(
-            self._ranks.children(), fresh=fresh, tell=lambda said: self._say({**said, "of": of}, "looked")
-        )
 
     def _say(self, said: dict[str, Any], kind: str) -> None:
         """From any thread, to the supervisor."""
@@ -178,8 +175,10 @@ class Agent:
             elif kind == "flush":
                 threading.Thread(target=self._flush_for, args=(peer,), daemon=True).start()
             elif kind == "stacks":
-                self._looker.stacks(
-                    self._ranks.children(), tell=lambda said: self._answer(peer, {"type": "stacks", **said})
+                self._looker.look(
+                    self._ranks.children(),
+                    native=True,
+                    tell=lambda said: self._answer(peer, {"type": "stacks", **said}),
                 )
             elif kind == "leave" and not self._ending:
                 self._askers.append(peer)

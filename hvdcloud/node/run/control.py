@@ -14,7 +14,7 @@ from hvdcloud.node.records import active, state
 from hvdcloud.node.records.secrets_file import forget
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads import archive
-from hvdcloud.node.uploads.loop import UploadLoop, is_complete
+from hvdcloud.node.uploads.loop import UploadLoop, incomplete_runs, is_complete
 from hvdcloud.runs.reports import UploadReport
 
 STOP_SECONDS = 600.0
@@ -81,41 +81,27 @@ def flush() -> dict[str, Any]:
     is still not there, and why."""
     found = {}
     deadline = time.monotonic() + FLUSH_SECONDS
-    for folder in sorted(paths.runs_dir().glob("*")):
-        run = folder.name
-        if is_complete(run):
-            continue
+    for run in incomplete_runs():
         try:
-            report = _flush_by_agent(run, seconds=max(1.0, deadline - time.monotonic()))
-            if report is None:
-                # It may just be ending, and then says so in its report.
-                _wait_for_agent(run, seconds=max(1.0, deadline - time.monotonic()))
-                report = UploadReport(complete=True) if is_complete(run) else _flush_without_agent(run)
+            report = _flush(run, deadline=deadline)
         except (HvdcloudError, OSError) as error:
-            report = UploadReport(errors=[str(error)])
+            report = UploadReport(errors=[f"run {run}: {str(error) or 'its agent did not answer in time'}"])
         found[run] = {"pending": list(report.pending), "errors": list(report.errors)}
     wait_for_logs()
     return {"runs": found}
 
 
-def _flush_by_agent(run: str, *, seconds: float) -> UploadReport | None:
-    """Have a live agent upload what it can now; None if there is none. Raises NodeError: it did not answer in time."""
-    try:
-        answer = ask_agent(run, {"type": "flush"}, answer="flushed", deadline=time.monotonic() + seconds)
-    except TimeoutError:
-        why = f"the agent of run {run} did not upload its checkpoints in time"
-        raise NodeError(why, hint="hvdcloud pull tries again") from None
-    return None if answer is None else UploadReport.from_json(answer["checkpoints"])
-
-
-def _flush_without_agent(run: str) -> UploadReport:
-    """Upload what is left of a run that has no agent on this node. Raises HvdcloudError: the run was not prepared
-    here."""
-    spec = Spec.load(run)
-    try:
-        report = UploadLoop(spec).finish()
-    except OSError as error:
-        raise HvdcloudError(f"run {run}: {error}", hint="hvdcloud pull tries again") from error
+def _flush(run: str, *, deadline: float) -> UploadReport:
+    """Upload what can be now, by the live agent if there is one. Raises HvdcloudError, OSError: it failed, or the time
+    is up."""
+    answer = ask_agent(run, {"type": "flush"}, answer="flushed", deadline=deadline)
+    if answer is not None:
+        return UploadReport.from_json(answer["checkpoints"])
+    # It may just be ending, and then says so in its report.
+    _wait_for_agent(run, seconds=deadline - time.monotonic())
+    if is_complete(run):
+        return UploadReport(complete=True)
+    report = UploadLoop(Spec.load(run)).finish()
     forget(run)
     return report
 

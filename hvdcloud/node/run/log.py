@@ -16,11 +16,8 @@ FRAME_BYTES = 3000
 # their prefix.
 _FRAME = b"hvdcloud-output-base64: "
 _TAG = re.compile(rb"\[(?:\d+,)?(\d+)\]<std(out|err)>:")
-_TAG_START = re.compile(rb"\[[\d,]{0,12}\]?(?:<[a-z]{0,6}>?)?\Z")
-_LONGEST_START = 24
-_PIECE = re.compile(rb"[^\n]*\n|[^\n]+")
 _LAUNCHER = (b"[launcher] ", b"")
-_MAX_HELD = 1 << 24
+_MAX_HELD = 1 << 20
 QUIET_SECONDS = 0.1
 """How long a partial line waits for its end."""
 _Stream = tuple[bytes, bytes]
@@ -51,8 +48,7 @@ class Normaliser:
 
     def __init__(self) -> None:
         self._held = b""
-        """What may be the first part of a tag."""
-        self._speaks = _LAUNCHER
+        """A line of the launcher's output that has no end yet."""
         self._frames: dict[_Stream, bytes] = {}
         """The frames that have no end yet."""
         self._lines: dict[_Stream, _Line] = {}
@@ -68,15 +64,12 @@ class Normaliser:
 
     def feed(self, data: bytes, *, now: float = 0.0) -> bytes:
         """What can be written now; a line without its end is kept for a while."""
-        data = self._held + data
-        start = _TAG_START.search(data, max(0, len(data) - _LONGEST_START))
-        end = start.start() if start else len(data)
-        self._held = data[end:]
-        ready, position = bytearray(), 0
-        for tag in _TAG.finditer(data, 0, end):
-            ready += self._hear(data[position : tag.start()], now)
-            self._speaks, position = (b"[%b] " % tag[1], tag[2]), tag.end()
-        return bytes(ready + self._hear(data[position:end], now))
+        *lines, self._held = (self._held + data).split(b"\n")
+        ready = b"".join([self._hear(line + b"\n", now) for line in lines])
+        if len(self._held) > _MAX_HELD:
+            held, self._held = self._held, b""
+            ready += self._hear(held, now)
+        return ready
 
     def flush(self, *, now: float = float("inf")) -> bytes:
         """The partial lines that have not grown for a moment, or are drawn over themselves."""
@@ -100,20 +93,23 @@ class Normaliser:
         """What there is of every partial line, ended with a newline."""
         return self.flush() + self._end()
 
-    def _hear(self, text: bytes, now: float) -> bytes:
-        """The next of the launcher's output, without tags: behind the end of a line the launcher speaks."""
-        ready = b""
-        for piece in _PIECE.findall(text):
-            stream = self._speaks
-            said = self._frames.pop(stream, b"") + piece
-            if said.endswith(b"\n"):
-                self._speaks = _LAUNCHER
-                ready += self._say(stream, _unframed(said), now)
-            elif _FRAME.startswith(said[: len(_FRAME)]):
-                self._frames[stream] = said
-            else:
-                ready += self._say(stream, said, now)
+    def _hear(self, line: bytes, now: float) -> bytes:
+        """A line of the launcher's output, with what several streams said."""
+        launcher, *tagged = _TAG.split(line)
+        ready = self._put_together(_LAUNCHER, launcher, now) if launcher else b""
+        for rank, output, text in zip(tagged[::3], tagged[1::3], tagged[2::3], strict=True):
+            ready += self._put_together((b"[%b] " % rank, output), text, now)
         return ready
+
+    def _put_together(self, stream: _Stream, text: bytes, now: float) -> bytes:
+        """The next of one stream, as the launcher got it."""
+        said = self._frames.pop(stream, b"") + text
+        if said.endswith(b"\n"):
+            return self._say(stream, _unframed(said), now)
+        if _FRAME.startswith(said[: len(_FRAME)]):
+            self._frames[stream] = said
+            return b""
+        return self._say(stream, said, now)
 
     def _say(self, stream: _Stream, data: bytes, now: float) -> bytes:
         """The next of one stream."""

@@ -73,7 +73,10 @@ def main(header: Mapping[str, Any], source: IO[bytes]) -> dict[str, Any]:
     checkpoints = paths.checkpoints_dir(spec.run)
     checkpoints.mkdir(parents=True, exist_ok=True)
     Outputs(spec.run, spec.workspace_bytes).begin()
-    restored = _restore(spec, checkpoints) if spec.resume else 0
+    restored = 0
+    if spec.resume:
+        bucket = open_run_bucket(spec)
+        restored = restore(bucket, cluster=spec.cluster, run_from=spec.resume, directory=checkpoints)
     if header.get("joins"):
         _bring_outputs(spec, checkpoints)
     (paths.run_dir(spec.run) / "ranks").mkdir(parents=True, exist_ok=True)
@@ -112,12 +115,6 @@ def _unpack(sync: Sync, wanted: Mapping[str, Entry], source: IO[bytes]) -> None:
                         sync.put(entry, content)
     except (tarfile.TarError, EOFError) as error:
         raise NodeError(f"the project's files did not arrive whole: {error}", hint="hvdcloud run again") from error
-
-
-def _restore(spec: Spec, directory: Path) -> int:
-    assert spec.resume is not None
-    restored: int = restore(open_run_bucket(spec), cluster=spec.cluster, run_from=spec.resume, directory=directory)
-    return restored
 
 
 def _bring_outputs(spec: Spec, directory: Path) -> None:

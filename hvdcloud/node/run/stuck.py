@@ -1,26 +1,32 @@
 """When a run that says nothing is taken to be stuck. Pure: no clock, no process.
 
-The supervisor asks every node that has ranks to look at them (monitor/stillness.py) once nothing was printed and no
-checkpoint was written for half of the limit. Anything that moves anywhere starts the clock again. A run is stuck when
-for the whole limit nothing moved, and several looks at every node have said so.
+Once nothing was printed and no checkpoint was written for half of the limit, every node that has ranks is asked for
+their stacks (monitor/stacks.py), again and again. Anything that moves anywhere starts the clock again. A run is stuck
+when for the whole limit nothing moved, and several looks at every node have said so.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from hvdcloud.runs.stacks import RankStacks, Stuck, grouped
 
 ROUNDS = 4
-"""How often every node has to have seen nothing, before a run is stuck."""
+"""How many looks at every node have to be equal before a run is stuck."""
 LEAST_PAUSE = 0.5
 """Seconds between two looks: in less, a thread that works now and then has not run for longer than a look takes it."""
 BUSY_FACTOR = 4.0
 """How many times the limit a rank may compute at the same place, without any other sign."""
 ANSWER_SECONDS = 120.0
-"""How long a node may take to look, or to take stacks; a look that fails says nothing."""
+"""How long a node may take to answer."""
+MAIN_BUSY = 0.01
+"""Of a core; below, a main thread waits, and looks around now and then."""
+TREE_BUSY = 0.25
+"""Of a core, for all threads of a rank's processes. A thread of Horovod that asks the other ranks a thousand times a
+second (HOROVOD_CYCLE_TIME) takes up to half of that."""
+MOVED_BYTES = 1 << 20
 _MOST_TENSORS = 32
 _MOST_RANKS = 4096
 _RANK = re.compile(rb"\[(\d+)\] ")
@@ -28,7 +34,7 @@ _RANK = re.compile(rb"\[(\d+)\] ")
 # each a line "3: [allreduce.grad.weight, …]".
 _STALL = re.compile(rb"submitted to be reduced, gathered or broadcasted by subset of ranks|stall_inspector\.cc")
 _STALLED_RANKS = re.compile(rb"(?:Missing|Stalled) ranks:\s*$")
-_STALLED_RANK = re.compile(rb"\s*(\d+)!?: \[(.*?)(?: \.\.\.)?\]?\s*$")
+_STALLED_RANK = re.compile(rb"\s*(\d{1,6})!?: \[(.*?)(?: \.\.\.)?\]?\s*$")
 
 
 class StallReader:
@@ -44,8 +50,8 @@ class StallReader:
     def feed(self, data: bytes) -> bool:
         """The next of the log. Returns whether a rank, or the launcher, has printed anything else."""
         # A progress bar ends its lines with a return.
-        lines = re.split(rb"[\r\n]", self._held + data)
-        self._held = lines.pop()[-4096:]
+        *lines, held = re.split(rb"[\r\n]", self._held + data)
+        self._held = held[-4096:]
         # All of them are read: each may begin or end a complaint.
         news = sum(map(self._is_news, lines)) > 0
         # A line of Horovod's own begins with its time in brackets, and may become a complaint.
@@ -58,130 +64,135 @@ class StallReader:
         if _STALL.search(said):
             self._inside, self.missing = who, {}
             return False
-        if self._inside is None or who != self._inside:
-            return bool(said.strip())
-        if _STALLED_RANKS.match(said):
-            return False
-        if found := _STALLED_RANK.match(said):
-            names = found[2].decode(errors="replace").split(", ")[:_MOST_TENSORS]
-            if len(self.missing) < _MOST_RANKS and len(found[1]) < 7:
-                self.missing[int(found[1])] = tuple(name for name in names if name)
-            return False
-        self._inside = None
+        if who == self._inside:
+            if _STALLED_RANKS.match(said):
+                return False
+            if found := _STALLED_RANK.match(said):
+                names = found[2].decode(errors="replace").split(", ")[:_MOST_TENSORS]
+                if len(self.missing) < _MOST_RANKS:
+                    self.missing[int(found[1])] = tuple(name for name in names if name)
+                return False
+            self._inside = None
         return bool(said.strip())
 
 
-def ranks_in(answer: Mapping[str, Any], key: str) -> set[int]:
-    """The ranks that a node has listed."""
-    found = answer.get(key)
-    return {each for each in found if isinstance(each, int)} if isinstance(found, list) else set()
+class _Look(NamedTuple):
+    """What a node has said of its ranks at one moment of its own clock."""
+
+    at: float
+    stacks: Sequence[RankStacks]
+    used: Mapping[int, tuple[float, float, float]]
+    """By rank, so far: seconds of a core by the main threads of its processes, the same by all threads, and bytes from
+    and to disks."""
 
 
 class StuckWatch:
-    """Decides when nodes look at their ranks, and whether the run is stuck.
+    """Decides when nodes are asked for the stacks of their ranks, and whether the run is stuck.
 
     Args:
-        limit: seconds without any sign of work.
+        limit: seconds without any sign of work; None: the run is not watched.
+        ask: sends a node a message, whose answer `heard` gets.
         now: monotonic seconds, here and everywhere below.
     """
 
-    def __init__(self, limit: float, *, now: float) -> None:
-        self._limit = limit
-        self._since = now
+    def __init__(self, limit: float | None, ask: Callable[[str, dict[str, Any]], object], *, now: float) -> None:
+        self._limit = float("inf") if limit is None else limit
+        self._ask = ask
         self._stalls = StallReader()
-        self._answers: dict[str, bool | None] = {}
-        """Of the nodes that were asked in this round: whether they could compare; None: not there yet."""
-        self._asked_at = 0.0
-        self._next_look = 0.0
-        self._rounds: int | None = None
-        """How many were still, since the clock has begun; None: no node was asked yet."""
-        self._busy = False
-        self._stacks: dict[str, Sequence[RankStacks]] = {}
-        self._waits_for_stacks: set[str] = set()
-        self._stacks_asked_at: float | None = None
+        self._nodes: set[str] = set()
+        self.worked(now=now)
 
     def output(self, data: bytes, *, now: float) -> None:
-        """The log has grown by this."""
-        if self._stalls.feed(data):
+        """The log has grown by this, which may be nothing."""
+        if data and self._stalls.feed(data):
             self.worked(now=now)
 
     def worked(self, *, now: float) -> None:
         """Something has moved: the clock begins again."""
-        self._since = max(self._since, now)
-        self._rounds, self._busy, self._stacks_asked_at = None, False, None
+        self._since = now
+        self._rounds, self._last = 0, False
+        self._looks: dict[str, _Look] = {}
+        self._waits_for: set[str] = set()
+        self._asked_at = float("-inf")
+        self._busy: set[int] = set()
+        self._busy_main: set[int] = set()
         # Horovod says it again while it is so.
         self._stalls.missing = {}
-        self._answers.clear()
 
-    def question(self, nodes: Collection[str], *, now: float) -> dict[str, Any] | None:
-        """What to ask the nodes that have ranks now; None: nothing.
+    def turn(self, nodes: Collection[str], *, now: float) -> tuple[Stuck, Sequence[RankStacks]] | None:
+        """Ask what is due. Returns that the run is stuck, and every rank's stacks; None: it is not.
 
         Args:
-            nodes: empty while ranks start or find each other: the clock begins again.
+            nodes: those that have ranks; empty while ranks start or find each other: the clock begins again.
         """
-        if not nodes:
+        if not nodes or self._nodes != {*nodes}:
+            self._nodes = {*nodes}
             self.worked(now=now)
             return None
-        if self._stacks_asked_at is not None:
+        silent = now - self._since
+        over = silent >= self._limit * (BUSY_FACTOR if self._works() else 1.0)
+        if self._waits_for and now - self._asked_at < ANSWER_SECONDS:
             return None
-        if self._is_still(now):
-            self._stacks_asked_at = now
-            self._stacks.clear()
-            self._waits_for_stacks = set(nodes)
-            return {"type": "stacks"}
-        if self._rounds is None:
-            if now - self._since < self._limit / 2:
-                return None
-        elif now < self._next_look or (None in self._answers.values() and now - self._asked_at < ANSWER_SECONDS):
-            return None
-        fresh = self._rounds is None
-        self._rounds = self._rounds or 0
-        self._answers = dict.fromkeys(nodes)
-        self._asked_at, self._next_look = now, now + min(60.0, max(LEAST_PAUSE, self._limit / 10))
-        return {"type": "look", "fresh": fresh, "of": self._since}
+        if self._last and over:
+            stacks = sorted((each for look in self._looks.values() for each in look.stacks), key=lambda each: each.rank)
+            return Stuck(seconds=round(silent, 1), groups=grouped(stacks, missing=self._stalls.missing)), stacks
+        pause = LEAST_PAUSE if over else min(60.0, max(LEAST_PAUSE, self._limit / 10))
+        if silent >= self._limit / 2 and now - self._asked_at >= pause:
+            # The last look is for people, who want to see the native code.
+            self._last = over and self._rounds >= ROUNDS
+            self._waits_for, self._asked_at = {*nodes}, now
+            for node in nodes:
+                self._ask(node, {"type": "stacks", "native": self._last})
+        return None
 
-    def _is_still(self, now: float) -> bool:
-        limit = self._limit * (BUSY_FACTOR if self._busy else 1.0)
-        return self._rounds is not None and self._rounds >= ROUNDS and now - self._since >= limit
-
-    def looked(self, node: str, answer: Mapping[str, Any], *, now: float) -> None:
-        """A node has looked at its ranks."""
-        if answer.get("of") != self._since or self._answers.get(node, True) is not None:
+    def heard(self, node: str, answer: Mapping[str, Any], *, now: float) -> None:
+        """A node has answered."""
+        if node not in self._waits_for:
             # It was asked before something moved.
             return
-        written = answer.get("written")
-        if isinstance(written, (int, float)) and now - written > self._since:
-            self.worked(now=now - written)
-            return
-        if answer.get("signs"):
+        used = {int(rank): (float(main), float(every), float(moved)) for rank, (main, every, moved) in answer["used"]}
+        look = _Look(float(answer["at"]), RankStacks.all_from_json(answer["ranks"]), used)
+        written_at = now - float("inf" if answer["written"] is None else answer["written"])
+        if written_at > self._since:
+            self.worked(now=written_at)
+        elif self._has_moved(self._looks.get(node, look), look):
             self.worked(now=now)
-            return
-        self._busy = self._busy or self._works(answer)
-        self._answers[node] = bool(answer.get("compared"))
-        if self._rounds is not None and all(self._answers.values()):
-            self._rounds += 1
+        else:
+            self._looks[node] = look
+            self._waits_for.discard(node)
+            self._rounds += 0 if self._waits_for else 1
 
-    def _works(self, answer: Mapping[str, Any]) -> bool:
-        """Whether a rank of the node may be at work, although nothing moves.
+    def _has_moved(self, before: _Look, look: _Look) -> bool:
+        """Whether ranks have begun or ended, a main thread is at another place in its Python, or a rank has read or
+        written files; notes which ranks compute at one place."""
+        if before.used.keys() != look.used.keys():
+            return True
+        places, earlier = _places(look), _places(before)
+        seconds = max(0.1, look.at - before.at)
+        for rank, now in look.used.items():
+            main, every, moved = (after - then for after, then in zip(now, before.used[rank], strict=True))
+            computes = main >= MAIN_BUSY * seconds
+            if moved >= MOVED_BYTES or (rank in places and places[rank] != earlier.get(rank, places[rank])):
+                return True
+            if computes and not places.get(rank):
+                # Its stack cannot be taken: it may be anywhere.
+                return True
+            if computes:
+                self._busy_main.add(rank)
+            if computes or every >= TREE_BUSY * seconds:
+                self._busy.add(rank)
+        return False
+
+    def _works(self) -> bool:
+        """Whether a rank may be at work, although nothing moves.
 
         Where Horovod names ranks that the others wait for, these are: what the others compute is their wait. So is what
         those compute beside their main thread, in Horovod's own.
         """
-        if missing := self._stalls.missing.keys():
-            return not missing.isdisjoint(ranks_in(answer, "busy_main"))
-        return bool(ranks_in(answer, "busy"))
+        missing = self._stalls.missing.keys()
+        return bool(self._busy_main & missing if missing else self._busy)
 
-    def took(self, node: str, answer: Mapping[str, Any]) -> None:
-        """A node has taken the stacks of its ranks."""
-        self._stacks[node] = RankStacks.all_from_json(answer.get("ranks"))
-        self._waits_for_stacks.discard(node)
 
-    def verdict(self, *, now: float) -> tuple[Stuck, Sequence[RankStacks]] | None:
-        """That the run is stuck, and every rank's stacks; None: it is not, or the stacks are not there yet."""
-        if self._stacks_asked_at is None:
-            return None
-        if self._waits_for_stacks and now - self._stacks_asked_at < ANSWER_SECONDS:
-            return None
-        stacks = sorted((each for found in self._stacks.values() for each in found), key=lambda each: each.rank)
-        groups = grouped(stacks, missing=self._stalls.missing)
-        return Stuck(seconds=round(now - self._since, 1), groups=groups), stacks
+def _places(look: _Look) -> dict[int, object]:
+    """Where the main thread of each rank is in its Python; empty where that is not known."""
+    return {each.rank: main.python if (main := each.trains.main) else () for each in look.stacks}

@@ -26,7 +26,7 @@ from hvdcloud.node.run.log import QUIET_SECONDS, RunLog
 from hvdcloud.node.run.metrics import newest_numbers
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, Ranks, judge, may_be_a_consequence
 from hvdcloud.node.run.recorder import Recorder
-from hvdcloud.node.run.watch import RankWatch
+from hvdcloud.node.run.stuck import StuckWatch
 from hvdcloud.node.uploads.drain import Saved, saved_note
 from hvdcloud.runs.reports import NodeData, RankWaits, UploadReport, texts_of
 from hvdcloud.runs.state import RunState
@@ -82,7 +82,7 @@ class Supervisor:
         self._turned = time.monotonic()
         self._waits_for_data = spec.data is not None
         self._began = time.monotonic()
-        self._watch = RankWatch(spec.run, spec.stuck, self._leases)
+        self._watch = StuckWatch(spec.stuck, self._ask, now=time.monotonic())
 
     def run(self) -> None:
         """Run to the end; never raises for what happens to the run."""
@@ -153,12 +153,14 @@ class Supervisor:
             self._waits_for_data = False
             self._state.data_seconds = round(time.monotonic() - self._began, 3)
             self._start_launcher()
-        if not self._ending and (stuck := self._watch.turn(self._watched_nodes())) is not None:
+        if not self._ending and (found := self._watch.turn(self._watched_nodes(), now=time.monotonic())) is not None:
+            stuck, stacks = found
+            state.write_stacks(self._spec.run, stacks)
             self._state.stuck, self._trouble = stuck, stuck.text
             self._save_seconds = self._grace
             state.record_event(self._spec.run, "stuck", detail=stuck.text)
         now = time.monotonic()
-        self._watch.output(self._log.quiet())
+        self._watch.output(self._log.quiet(), now=now)
         self._launcher.poll()
         frozen_ourselves = now - self._turned > self._spec.beat + _STALL_SECONDS
         self._turned = now
@@ -175,6 +177,10 @@ class Supervisor:
             if not lease.finished and now - lease.heard > limit:
                 self._fell_silent(lease, f"no heartbeat for {limit:.0f} s")
 
+    def _ask(self, node: str, message: dict[str, Any]) -> None:
+        if (lease := self._leases.get(node)) is not None:
+            lease.channel.send(message)
+
     def _watched_nodes(self) -> set[str]:
         """The nodes with ranks that have not ended; none until all have started."""
         started = self._launcher.runs and len(self._ranks.started) >= self._spec.np
@@ -183,7 +189,7 @@ class Supervisor:
     def _read_output(self) -> None:
         data = self._launcher.read()
         if data:
-            self._watch.output(self._log.output(data))
+            self._watch.output(self._log.output(data), now=time.monotonic())
         elif data is not None:
             self._close_output()
 
@@ -236,8 +242,8 @@ class Supervisor:
             self._log.note(saved_note(lease.node, Saved.from_json(message)))
         elif kind == "left_out":
             self._log.note(left_out_note(lease.node, texts_of(message["names"])))
-        elif kind in ("looked", "stacks"):
-            self._watch.heard(lease.node, message)
+        elif kind == "stacks":
+            self._watch.heard(lease.node, message, now=time.monotonic())
         elif kind == "data":
             self._note_data(NodeData.from_json({**message, "node": lease.node}))
         elif kind == "waits":

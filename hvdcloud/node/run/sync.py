@@ -5,6 +5,7 @@ A sync never deletes what a sync did not put there, and never writes outside the
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -34,8 +35,7 @@ class Entry(NamedTuple):
         """Check one listed entry. Raises UsageError: not well-formed, or it would lead out of the workspace."""
         try:
             path = str(value["path"])
-            link = value.get("link")
-            if link is not None:
+            if (link := value.get("link")) is not None:
                 entry = cls(path, 0, 0, "", str(link))
             else:
                 entry = cls(path, int(value["size"]), int(value["mode"]) & 0o777, str(value["sha256"]), None)
@@ -56,10 +56,7 @@ def stays_inside(path: str, target: str) -> bool:
         return False
     depth = path.count("/")
     for part in target.split("/"):
-        if part == "..":
-            depth -= 1
-        elif part not in ("", "."):
-            depth += 1
+        depth += -1 if part == ".." else part not in ("", ".")
         if depth < 0:
             return False
     return True
@@ -70,12 +67,12 @@ def check_wanted(answer: dict[str, Any] | None, *, node: str, files: int) -> lis
 
     Raises NodeError: not a list that names each of `files` files once at most.
     """
-    wanted = (answer or {}).get("want")
-    valid = isinstance(wanted, list) and all(type(each) is int and 0 <= each < files for each in wanted)
-    if not valid or len(set(wanted or ())) != len(wanted or ()):
-        why = f"node {node} asks for files that the project does not have"
-        raise NodeError(why, hint="hvdcloud build: the image and hvdcloud must be the same version")
-    return list(wanted or ())
+    wanted: Any = (answer or {}).get("want")
+    known = isinstance(wanted, list) and all(type(each) is int and 0 <= each < files for each in wanted)
+    if known and len(set(wanted)) == len(wanted):
+        return list(wanted)
+    why = f"node {node} asks for files that the project does not have"
+    raise NodeError(why, hint="hvdcloud build: the image and hvdcloud must be the same version")
 
 
 class Sync:
@@ -94,17 +91,14 @@ class Sync:
         self._record_file = record
         self.entries = entries
         self._staging = workspace / STAGING
-        stored = read_json(record) or {}
-        self._known: dict[str, dict[str, Any]] = stored.get("files", {})
-        self._folders: set[str] = set(stored.get("folders", []))
+        self._known: dict[str, dict[str, Any]] = (read_json(record) or {}).get("files", {})
         self._done: dict[str, dict[str, Any]] = {}
         listed = {entry.path for entry in entries}
         if len(listed) != len(entries):
             raise UsageError("the list of files names one path twice", hint="hvdcloud run again")
         for path in listed:
-            for parent in _parents(path):
-                if parent in listed:
-                    raise UsageError(f"{path!r} lies below {parent!r}, which is a file", hint="hvdcloud run again")
+            if above := listed.intersection(_parents(path)):
+                raise UsageError(f"{path!r} lies below {min(above)!r}, which is a file", hint="hvdcloud run again")
 
     def plan(self) -> list[int]:
         """Delete what is no longer listed, and say which entries' contents are needed."""
@@ -130,18 +124,13 @@ class Sync:
         those that the list announced."""
         self._staging.mkdir(exist_ok=True)
         temporary = self._staging / "file"
-        digest = hashlib.sha256()
-        size = 0
         with temporary.open("wb") as file:
-            while block := content.read(_BLOCK):
-                digest.update(block)
-                size += len(block)
-                file.write(block)
+            shutil.copyfileobj(content, file, _BLOCK)
             os.fchmod(file.fileno(), entry.mode)
-        if size != entry.size or digest.hexdigest() != entry.sha256:
+        if sha256_of(temporary) != entry.sha256:
             temporary.unlink()
             raise NodeError(f"{entry.path} changed while it was sent", hint="hvdcloud run again")
-        self._put(temporary, entry)
+        self._move(temporary, entry.path)
         self._remember(entry, (self._workspace / entry.path).lstat())
 
     def commit(self) -> None:
@@ -149,46 +138,35 @@ class Sync:
         missing = [entry.path for entry in self.entries if entry.path not in self._done]
         if missing:
             raise NodeError(f"{missing[0]} was not sent ({len(missing)} files missing)", hint="hvdcloud run again")
-        shutil.rmtree(self._staging, ignore_errors=True)
-        self._save(self._done)
+        self._known = {}
+        self.abandon()
 
     def abandon(self) -> None:
         """The sync was cut off: remember what is ours, so that the next one can replace or delete it."""
         shutil.rmtree(self._staging, ignore_errors=True)
-        self._save(self._known | self._done)
-
-    def _save(self, files: dict[str, dict[str, Any]]) -> None:
-        write_json(self._record_file, {"version": 1, "files": files, "folders": sorted(self._folders)})
+        write_json(self._record_file, {"files": self._known | self._done})
 
     def _delete_unlisted(self) -> None:
         kinds = {entry.path: entry.link is not None for entry in self.entries}
-        emptied = set()
         for path, known in list(self._known.items()):
             if kinds.get(path) == ("link" in known):
                 continue
             target = self._workspace / path
             if not self._led_astray(path) and self._is_as_recorded(target, known):
                 target.unlink()
-                emptied.update(_parents(path))
+                with contextlib.suppress(OSError):
+                    for parent in reversed(_parents(path)):
+                        (self._workspace / parent).rmdir()
             del self._known[path]
-        # Deepest first; only folders that a sync made, and only when nothing is left in them.
-        for folder in sorted(emptied & self._folders, key=lambda each: -each.count("/")):
-            try:
-                (self._workspace / folder).rmdir()
-            except OSError:
-                continue
-            self._folders.discard(folder)
 
     def _is_there(self, entry: Entry) -> bool:
         target = self._workspace / entry.path
-        try:
-            status = target.lstat()
-        except (FileNotFoundError, NotADirectoryError):
+        if target.is_symlink() or not target.exists():
             return False
-        if stat.S_ISDIR(status.st_mode):
+        if target.is_dir():
             hint = f"hvdcloud ssh 0 rm -r {target}"
             raise UsageError(f"{entry.path} is a file in the project and a folder on the node", hint=hint)
-        if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
+        if not target.is_file() or (status := target.lstat()).st_size != entry.size:
             return False
         known = self._known.get(entry.path)
         sha256 = known.get("sha256") if known and is_unchanged(status, known) else sha256_of(target)
@@ -211,17 +189,17 @@ class Sync:
             temporary = self._staging / "link"
             temporary.unlink(missing_ok=True)
             temporary.symlink_to(entry.link)
-            self._put(temporary, entry)
+            self._move(temporary, entry.path)
         self._done[entry.path] = {"link": entry.link}
 
-    def _put(self, temporary: Path, entry: Entry) -> None:
+    def _move(self, temporary: Path, path: str) -> None:
         """Move a finished file or link to its place."""
-        target = self._workspace / entry.path
-        self._make_parents(entry.path)
+        target = self._workspace / path
         try:
+            target.parent.mkdir(parents=True, exist_ok=True)
             temporary.replace(target)
         except OSError as error:
-            why = f"{entry.path} cannot be put into the workspace: {error.strerror}"
+            why = f"{path} cannot be put into the workspace: {error.strerror}"
             raise UsageError(why, hint=f"hvdcloud ssh 0 rm -r {target}") from error
 
     def _led_astray(self, path: str) -> str | None:
@@ -235,23 +213,11 @@ class Sync:
                 return parent
         return None
 
-    def _make_parents(self, path: str) -> None:
-        for parent in _parents(path):
-            try:
-                (self._workspace / parent).mkdir()
-            except FileExistsError:
-                continue
-            self._folders.add(parent)
-
     def _is_as_recorded(self, target: Path, known: dict[str, Any]) -> bool:
         """Whether what lies there is still what a sync put there."""
-        try:
-            status = target.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        if "link" in known:
-            return stat.S_ISLNK(status.st_mode) and str(target.readlink()) == known["link"]
-        return stat.S_ISREG(status.st_mode) and is_unchanged(status, known)
+        if target.is_symlink():
+            return "link" in known and str(target.readlink()) == known["link"]
+        return "link" not in known and target.is_file() and is_unchanged(target.lstat(), known)
 
 
 def is_unchanged(status: os.stat_result, known: dict[str, Any]) -> bool:

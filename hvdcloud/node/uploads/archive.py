@@ -53,8 +53,7 @@ def _keep(run: str) -> None:
     log = state.log_file(run)
     _, crc32c = crc32c_of_file(log)
     bucket.upload(log, log_name(spec.cluster, run), crc32c=crc32c)
-    if (happened := state.events_file(run)).exists():
-        bucket.write(events_name(spec.cluster, run), happened.read_bytes())
-    if (stacks := state.stacks_file(run)).exists():
-        bucket.write(stacks_name(spec.cluster, run), stacks.read_bytes())
+    for path, name in ((state.events_file(run), events_name), (state.stacks_file(run), stacks_name)):
+        if path.exists():
+            bucket.write(name(spec.cluster, run), path.read_bytes())
     bucket.write(state_name(spec.cluster, run), json.dumps(state.read(run).to_json()).encode())

@@ -1,6 +1,6 @@
 """A node that is about to go: how it hears of that, and what is still done on it. On a Spot VM there are 30 seconds.
 
-The run's agent watches the metadata server, where a VM has one (`Watch`). Whatever else ends a node (a VM's shutdown,
+The run's agent asks the metadata server, where a VM has one (`watch`). Whatever else ends a node (a VM's shutdown,
 `docker stop`) reaches the container's first process as SIGTERM, which asks the agent over its socket (`drain`).
 From then on everything in the checkpoint directory goes to the bucket without waiting for its turn (`Drain`).
 
@@ -10,15 +10,13 @@ to do in that hour than to leave; its end comes as a shutdown.
 
 from __future__ import annotations
 
-import contextlib
-import random
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from http.client import OK, HTTPConnection, HTTPException
+from http.client import HTTPException
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
 
 from hvdcloud.node import machine, paths, processes
 from hvdcloud.node.channel import ask_agent
@@ -35,107 +33,37 @@ SCAN_SECONDS = 0.5
 WRITERS_SECONDS = 3.0
 """How long ranks that save, and a file that is being written, are waited for; `docker stop` kills after 10 s."""
 WRITERS_SECONDS_ON_A_VM = 12.0
-HANG_SECONDS = 60.0
-"""How long one request waits for a change."""
-LONGEST_PAUSE = 30.0
-FIRST_PAUSE = 0.5
-_ANSWER_SECONDS = 15.0
-QUICK_ANSWER_SECONDS = 1.0
+NOTICE_SECONDS = 1.0
+"""Between two questions whether there is a notice."""
+ANSWER_SECONDS = 1.0
 """What the answer is worth when the container ends already."""
-_NO_ETAG = "0"
-"""One that never was: what there is now is answered at once."""
 _NAMED = 3
 _NOTICE = "/computeMetadata/v1/instance/preempted"
 
 
-class Watch:
-    """Waits for the preemption notice of a VM in a thread, and calls `noticed` there, once, whatever goes wrong before.
-    One request waits `hang_seconds` for a change:
-    https://cloud.google.com/compute/docs/metadata/querying-metadata#waitforchange
-    The pauses after requests that failed grow from `first_pause` on."""
-
-    def __init__(
-        self,
-        server: str,
-        noticed: Callable[[], None],
-        *,
-        hang_seconds: float = HANG_SECONDS,
-        first_pause: float = FIRST_PAUSE,
-    ) -> None:
-        self._server = urlsplit(server).netloc
-        self._noticed = noticed
-        self._hang_seconds = hang_seconds
-        self._first_pause = first_pause
-        self._connection: HTTPConnection | None = None
-
-    def start(self) -> None:
-        threading.Thread(target=self._work, name="preemption", daemon=True).start()
-
-    def _work(self) -> None:
-        etag, pause = _NO_ETAG, self._first_pause
-        never = threading.Event()
-        while True:
-            began = time.monotonic()
-            try:
-                value, new = self._ask(etag)
-            except (OSError, HTTPException):
-                self._hang_up()
-                etag = _NO_ETAG
-            else:
-                if value == "TRUE":
-                    self._hang_up()
-                    self._noticed()
-                    return
-                pause = self._first_pause
-                # A server that does not let a request hang is not asked without end.
-                if new != etag or time.monotonic() - began > FIRST_PAUSE:
-                    etag = new
-                    continue
-            never.wait(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, LONGEST_PAUSE)
-
-    def _ask(self, etag: str) -> tuple[str, str]:
-        """The value and its etag, when it is another one or the time is up. Raises OSError, HTTPException: no usable
-        answer."""
-        if self._connection is None:
-            self._connection = HTTPConnection(self._server, timeout=self._hang_seconds + _ANSWER_SECONDS)
-        return _ask_for_notice(self._connection, etag, seconds=self._hang_seconds)
-
-    def _hang_up(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-
 def watch(noticed: Callable[[], None]) -> None:
-    """Have `noticed` called, in another thread, when this node is preempted; never without a metadata server."""
-    if server := machine.facts().get("metadata"):
-        Watch(str(server), noticed).start()
+    """Have `noticed` called, in another thread, once this node is preempted; never without a metadata server."""
+
+    def wait() -> None:
+        while not is_preempted():
+            time.sleep(NOTICE_SECONDS)
+        noticed()
+
+    if machine.facts().get("metadata"):
+        threading.Thread(target=wait, name="preemption", daemon=True).start()
 
 
 def is_preempted() -> bool:
     """Whether this node's metadata server says so now; False where there is none, or none that answers in time."""
-    server = machine.facts().get("metadata")
-    if not server:
+    if not (server := machine.facts().get("metadata")):
         return False
-    connection = HTTPConnection(urlsplit(str(server)).netloc, timeout=QUICK_ANSWER_SECONDS)
-    with contextlib.closing(connection):
-        try:
-            return _ask_for_notice(connection, _NO_ETAG, seconds=HANG_SECONDS)[0] == "TRUE"
-        except (OSError, HTTPException):
-            return False
-
-
-def _ask_for_notice(connection: HTTPConnection, etag: str, *, seconds: float) -> tuple[str, str]:
-    """The value and its etag, when it is another one than this or the time is up. Raises OSError, HTTPException: no
-    usable answer."""
-    query = f"wait_for_change=true&timeout_sec={seconds:.0f}&last_etag={etag}"
-    connection.request("GET", f"{_NOTICE}?{query}", headers={"Metadata-Flavor": "Google"})
-    response = connection.getresponse()
-    body = response.read(100)
-    if response.status != OK:
-        raise OSError(f"{response.status} {response.reason}")
-    return body.decode(errors="replace").strip(), response.headers.get("ETag") or _NO_ETAG
+    request = Request(f"{server}{_NOTICE}", headers={"Metadata-Flavor": "Google"})
+    try:
+        # Without a proxy that the image may name: the server is the machine's own.
+        with build_opener(ProxyHandler({})).open(request, timeout=ANSWER_SECONDS) as response:
+            return bool(response.read(100).strip() == b"TRUE")
+    except (OSError, HTTPException):
+        return False
 
 
 class Saved(NamedTuple):

@@ -6,6 +6,7 @@ ranks, and a bucket that comes back later is used then.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -105,13 +106,20 @@ class UploadLoop:
         """
         self._ending.set()
         with self._working:
-            report = self._finish(time.monotonic() + patience)
+            deadline = time.monotonic() + FLUSH_SECONDS
+            patient_until = time.monotonic() + patience
+            report, before = UploadReport(), -1
+            # As long as that makes progress; `flush` tries again.
+            while not report.complete and before < len(self._uploaded) and time.monotonic() < deadline:
+                before = len(self._uploaded)
+                until = min(deadline, time.monotonic() + FLUSH_STEP_SECONDS)
+                report = self._reported(partial(Uploader.finish, deadline=until, patient_until=patient_until))
         write_report(self._spec.run, report)
         return report
 
     def _work(self) -> None:
         wait = min(self._spec.keep_every, FIRST_SCAN_SECONDS)
-        with self._working:
+        with self._working, contextlib.suppress(Exception):
             self._open()
         while not self._ending.wait(wait):
             with self._working:
@@ -119,68 +127,42 @@ class UploadLoop:
                     self._scan(final=False)
             wait = self._spec.keep_every
 
-    def _open(self) -> str | None:
-        """Open the bucket if it is not; the error where that fails."""
-        if self._uploader is not None:
-            return None
-        # Whatever goes wrong, the run continues, and its end reports it.
-        opened = attempt(self._spec, self._new_uploader)
-        self._uploader = opened.result
-        return None if opened.error is None else f"{self._spec.bucket}: {opened.error}"
-
-    def _new_uploader(self, spec: Spec) -> Uploader:
-        self.bucket = self.bucket or open_run_bucket(spec)
-        return Uploader(
-            self.bucket,
-            cluster=spec.cluster,
-            run=spec.run,
-            node=spec.node,
-            directory=self._directory,
-            outputs=self._outputs,
-            uploaded=self._uploaded,
-        )
+    def _open(self) -> Uploader:
+        """The uploader, once the bucket can be opened. Raises Exception: it cannot."""
+        if self._uploader is None:
+            self.bucket = self.bucket or open_run_bucket(self._spec)
+            self._uploader = Uploader(
+                self.bucket,
+                cluster=self._spec.cluster,
+                run=self._spec.run,
+                node=self._spec.node,
+                directory=self._directory,
+                outputs=self._outputs,
+                uploaded=self._uploaded,
+            )
+        return self._uploader
 
     def _scan(self, *, final: bool) -> UploadReport:
-        if error := self._open():
-            return self._unopened(error)
-        assert self._uploader is not None
-        # A failed scan is tried again, and the end of the run reports it.
-        report = attempt(self._uploader, lambda uploader: uploader.scan(final=final))
-        if report.result is None:
-            return self._failed(report.error)
-        return self._told(report.result)
+        return self._reported(partial(Uploader.scan, final=final))
 
-    def _told(self, report: UploadReport) -> UploadReport:
-        """The report, once it is said what it names for the first time."""
+    def _reported(self, work: Callable[[Uploader], UploadReport]) -> UploadReport:
+        """What the uploader reports of its work. Whatever goes wrong, the run continues, and its end reports it."""
+        try:
+            uploader = self._open()
+        except Exception as error:  # noqa: BLE001 - as above
+            # Everything there is, is pending.
+            there = attempt(self._directory, lambda folder: walk(folder, []) + self._outputs.files([], set()))
+            pending = sorted(file.name for file in there.result or ())
+            return UploadReport(pending=pending, errors=[f"{self._spec.bucket}: {error}"])
+        try:
+            report = work(uploader)
+        except Exception as error:  # noqa: BLE001 - as above
+            # Nobody knows which files are pending.
+            return UploadReport(files=len(self._uploaded), errors=[f"{type(error).__name__}: {error}"])
         if new := {*report.left_out} - self._left_out:
             self._left_out |= new
             self._say_left_out(sorted(new))
         return report
-
-    def _finish(self, patient_until: float) -> UploadReport:
-        """Final uploads, as long as they make progress."""
-        deadline = time.monotonic() + FLUSH_SECONDS
-        while True:
-            if error := self._open():
-                return self._unopened(error)
-            assert self._uploader is not None
-            before = len(self._uploaded)
-            until = min(deadline, time.monotonic() + FLUSH_STEP_SECONDS)
-            finished = attempt(until, partial(self._uploader.finish, patient_until=patient_until))
-            if finished.result is None:
-                return self._failed(finished.error)  # `flush` tries again.
-            report = self._told(finished.result)
-            if report.complete or len(self._uploaded) == before or time.monotonic() >= deadline:
-                return report
-
-    def _failed(self, error: Exception | None) -> UploadReport:
-        """The uploader has failed: nobody knows which files are pending."""
-        return UploadReport(files=len(self._uploaded), errors=[f"{type(error).__name__}: {error}"])
-
-    def _unopened(self, error: str) -> UploadReport:
-        """The bucket cannot be opened: everything there is, is pending."""
-        there = attempt(self._directory, lambda folder: walk(folder, []) + self._outputs.files([], set()))
-        return UploadReport(pending=sorted(file.name for file in there.result or ()), errors=[error])
 
 
 def write_report(run: str, report: UploadReport) -> None:

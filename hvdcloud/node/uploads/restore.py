@@ -7,7 +7,6 @@ the earlier run instead, and a later restore follows that chain.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -175,18 +174,12 @@ def _fetch(
 ) -> dict[str, Exception]:
     """Try the choices in turn; only a failure of one that has to be there is a failure."""
     failures: dict[str, Exception] = {}
+    by_path = {str(path): name for name, path in places.items()}
     waiting = {name: list(candidates) for name, candidates in choices.items()}
     while waiting:
         turn = {name: candidates.pop(0) for name, candidates in waiting.items()}
-        by_path = {str(places[name]): name for name in turn}
 
-        def done(
-            entry: Entry,
-            path: Path,
-            error: Exception | None,
-            by_path: dict[str, str] = by_path,
-            turn: dict[str, Candidate] = turn,
-        ) -> None:
+        def done(_: Entry, path: Path, error: Exception | None, turn: dict[str, Candidate] = turn) -> None:
             name = by_path[str(path)]
             if error is None:
                 restored[name] = _size_and_time(path)
@@ -194,9 +187,7 @@ def _fetch(
                 failures[name] = error
 
         for prefix in sorted({candidate.prefix for candidate in turn.values()}):
-            wanted: Sequence[tuple[Entry, Path]] = [
-                (candidate.entry, places[name]) for name, candidate in turn.items() if candidate.prefix == prefix
-            ]
+            wanted = [(each.entry, places[name]) for name, each in turn.items() if each.prefix == prefix]
             fetch(bucket, wanted, prefix=prefix, workers=WORKERS, on_done=done)
         waiting = {n: c for n, c in waiting.items() if c and n not in restored and n not in failures}
     return failures
