@@ -20,7 +20,6 @@ from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.outlook import VM_IMAGE_FAMILY, Outlook, check_account, image_path, look_ahead
 from hvdcloud.providers.gce.inventory import VMS, Inventory, Resource, take_inventory
-from hvdcloud.providers.gce.money import transfer
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.ops import scale_out
 from hvdcloud.providers.gce.ops.create import Creation, FirewallRequest, GcePlan
@@ -84,7 +83,7 @@ class GceProvider:
         found = self._look_ahead(spec)
         if found.problems:
             raise first_of(found.problems).as_error()
-        offers, unpaid = budget.paid_zones(settings, found.roomy, nodes=spec.nodes)
+        offers, unpaid = budget.paid_zones(settings, found.zones, nodes=spec.nodes)
         zones = [offer.zone for offer in offers]
         collection = f"/compute/v1/projects/{settings.project}"
         bodies = firewall.firewall_bodies(spec, settings, existing=self._firewall_rules)
@@ -106,7 +105,7 @@ class GceProvider:
             notices=(
                 *found.notices,
                 *budget.notices(settings, offers, unpaid, nodes=spec.nodes),
-                *transfer.notices(registry_region(spec.image), dict.fromkeys(map(region_of, zones))),
+                *budget.traffic_notices(registry_region(spec.image), dict.fromkeys(map(region_of, zones))),
             ),
             settings=settings,
             zones=tuple(zones),
