@@ -76,6 +76,17 @@ class GcePlan(Plan):
         return bulk_insert_bodies(self.spec, self.settings, zone=zone, vm_image=self.vm_image)
 
 
+def insert_requests(project: str, zone: str, bodies: Sequence[Mapping[str, Any]]) -> list[Request]:
+    """The bulkInserts of a plan, one for each kind of node."""
+    method = f"POST /compute/v1/projects/{project}/zones/{zone}/instances/bulkInsert"
+    requests = []
+    for body in bodies:
+        names = list(body["perInstanceProperties"])
+        vms = f"1 VM {names[0]}" if len(names) == 1 else f"{len(names)} VMs {names[0]} … {names[-1]}"
+        requests.append(Request(object=f"{vms} in {zone}", method=method, body=body))
+    return requests
+
+
 class _AbortedError(Exception):
     """Something else failed or the user interrupted: nothing more may begin."""
 
