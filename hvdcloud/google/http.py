@@ -35,12 +35,6 @@ UNREACHED_SECONDS = 5.0
 RETRY_BASE_SECONDS = 0.5
 RETRY_CAP_SECONDS = 15.0
 
-OnRetry = Callable[[str], None]
-
-
-def ignore_retry(_: str) -> None:
-    """For callers that do not show retries."""
-
 
 class ApiCalls:
     """What calls of one API share.
@@ -49,7 +43,7 @@ class ApiCalls:
         credentials: of google.auth.
         endpoint: scheme, host and port; None: that of HVDCLOUD_GOOGLE_ENDPOINT, else Google's.
         retry_seconds: after which a call that keeps failing is given up.
-        service: the API, as in its address: `compute`, `serviceusage`.
+        service: the API, as in its address: `compute`, `iam`.
     """
 
     reached = False
@@ -68,7 +62,7 @@ class ApiCalls:
         self.service = service
         own = os.environ.get(ENDPOINT_VARIABLE)
         self.endpoint = (endpoint or own or f"https://{service}.googleapis.com").rstrip("/")
-        self.on_retry: OnRetry = ignore_retry
+        self.on_retry: Callable[[str], None] = lambda _: None
         """Called for every call that failed and will be repeated."""
         self.credentials = credentials
         self.retry_seconds = retry_seconds

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from hvdcloud.checks import (
     Check,
@@ -23,7 +23,6 @@ from hvdcloud.checks import (
 from hvdcloud.errors import CredentialsError, NodeError, UsageError
 from hvdcloud.google.errors import ApiError, explained
 from hvdcloud.google.registry_hosts import registry_region
-from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.capacity.availability import zone_candidates
 from hvdcloud.providers.gce.capacity.outlook import check_account, check_settings, look_ahead
@@ -165,14 +164,12 @@ class Checks:
 
     def _firewall(self) -> Finding:
         login, settings = self._login(), self._settings(ssh_source=self._source())
-        # The rights are asked for in case that rules have to be added: to ask later would take as long again.
-        asked: list[Callable[[], Any]] = [login.client().firewalls, lambda: account.check_firewall_rights(login)]
         with explained(f"read the firewall rules of {login.project}"):
-            existing, refused = side_by_side(lambda ask: ask(), asked, only_reads=True)
+            existing = login.client().firewalls()
         missing = firewall.firewall_bodies(self._spec, settings, existing=existing)
-        if missing and refused is not None:
-            return cast(Finding, refused)
-        return fine(f"`up` adds {counted(len(missing), 'rule')}" if missing else "its rules let in what nodes need")
+        if not missing:
+            return fine("its rules let in what nodes need")
+        return account.check_firewall_rights(login) or fine(f"`up` adds {counted(len(missing), 'rule')}")
 
     # --- what is stored -------------------------------------------------------------------------------------------
 
