@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
 from hvdcloud.checks import Finding, failed, fine
-from hvdcloud.errors import UsageError
 from hvdcloud.project_files import excluding_line
 from hvdcloud.training_script import with_windows_line_ends
 
@@ -21,13 +21,16 @@ _LAUNCHER_MODULES = frozenset(
     ("torch.distributed.run", "torch.distributed.launch", "horovod.runner.launch", "accelerate.commands.launch")
 )
 _BEFORE = frozenset(("env", "exec", "nohup", "time", "command"))
-_PYTHON, _SHELL = re.compile(r"python[\d.]*"), re.compile(r"(ba|da|k|z)?sh")
-_SCRIPT = re.compile(r".*\.(py|sh)")
-_SHELL_SYNTAX = re.compile(r"[|&;<>()$`*?\[\]~{}\n]")
+_INTERPRETER = re.compile(r"python[\d.]*|(ba|da|k|z)?sh")
+_ENDS_COMMAND = frozenset(";&|()\n")
+# A file of the project, and not something that the shell expands or that is in the image.
+_SCRIPT = re.compile(r"[^-/~$`*?\s][^$`*?\s]*\.(py|sh)")
 
 
 def check_command(words: Sequence[str], text: str, folder: Path, sent: Callable[[], frozenset[str]]) -> Finding:
     """Whether a command starts a launcher, or a file of the project that is not there or not sent.
+
+    Of a shell's line, only its first simple command is looked at.
 
     Args:
         words: what the user gave in place of `run.command`; empty: nothing.
@@ -37,25 +40,21 @@ def check_command(words: Sequence[str], text: str, folder: Path, sent: Callable[
     said = f"`{shlex.join(words)}`" if words else "run.command"
 
     def refused(problem: str, better: str) -> Finding:
-        hint = f"hvdcloud run {better}" if words else f"run.command: {better} in hvdcloud.yaml"
-        return failed(f"{said} starts {problem}", hint=hint, error=UsageError)
+        return failed(
+            f"{said} starts {problem}",
+            hint=f"hvdcloud run {better}" if words else f"run.command: {better} in hvdcloud.yaml",
+        )
 
-    commands = [list(words)] if len(words) > 1 else list(_commands(words[0] if words else text))
-    for each in commands:
-        if found := _launcher(each):
-            launcher, rest = found
-            return refused(f"{launcher}, but hvdcloud starts the ranks itself", rest or "python train.py")
+    line = words[0] if words else text
+    command = _plain(words if len(words) > 1 else _first_command(line))
+    if launcher := _launcher(command):
+        return refused(f"{launcher}, but hvdcloud starts the ranks itself", _without_launcher(command))
     if crlf := with_windows_line_ends(words or shlex.split(text), folder):
         return failed(
             f"{crlf} has the line ends of Windows (CRLF), with which Linux cannot run it",
             hint=f"sed -i 's/\\r$//' {shlex.quote(crlf)}; a line `*.sh text eol=lf` in .gitattributes keeps it so",
-            error=UsageError,
         )
-    own_interpreter = len(words) < 2 and (words[0] if words else text).lstrip().startswith("#!")
-    plain = _plain(commands[0]) if commands and not own_interpreter else []
-    first = plain[0] if plain else ""
-    program = f"{'bash' if first.endswith('.sh') else 'python'} {shlex.join(plain)}"
-    script = _script(plain, folder)
+    script = _script(command, folder) if len(words) > 1 or not line.lstrip().startswith("#!") else None
     if script is None:
         return fine(f"run.command: {shlex.join(words) or text}")
     path = os.path.normpath(script)
@@ -63,101 +62,60 @@ def check_command(words: Sequence[str], text: str, folder: Path, sent: Callable[
         return failed(
             f"{said} starts {script}, which is not in {folder}",
             hint="name a file of this folder" if words else "correct run.command in hvdcloud.yaml, or write the file",
-            error=UsageError,
         )
     if path.startswith(".."):
-        return failed(f"{said} starts {script}, which is outside of {folder}", hint="copy it there", error=UsageError)
+        return failed(f"{said} starts {script}, which is outside of {folder}", hint="copy it there")
     if path not in sent():
-        line = excluding_line(folder, path)
-        why = f"which {line} excludes" if line else "which is not sent to nodes: it looks private, or like no code"
-        hint = "take that line out, or let one with ! in front name the file" if line else "give it another name"
-        return failed(f"{said} starts {script}, {why}", hint=hint, error=UsageError)
-    if first == script and not ("/" in first and os.access(folder / path, os.X_OK) and _begins(folder / path)):
-        return refused(f"{script}, which is no program that nodes can start", program)
+        excluding = excluding_line(folder, path)
+        why = f"which {excluding} excludes" if excluding else "which is not sent: it looks private, or like no code"
+        hint = "take that line out, or let one with ! in front name the file" if excluding else "give it another name"
+        return failed(f"{said} starts {script}, {why}", hint=hint)
+    if command[0] == script and not ("/" in script and os.access(folder / path, os.X_OK) and _begins(folder / path)):
+        program = "bash" if script.endswith(".sh") else "python"
+        return refused(f"{script}, which is no program that nodes can start", f"{program} {shlex.join(command)}")
     return fine(f"run.command: {shlex.join(words) or text}; {script} exists")
 
 
-def _commands(text: str) -> Iterator[list[str]]:
-    """The simple commands of a shell's line."""
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|()\n")
+def _first_command(line: str) -> Iterator[str]:
+    """The first simple command of a shell's line."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
-    command: list[str] = []
-    for word in lexer:
-        if set(word) <= set(";&|()\n"):
-            yield command
-            command = []
-        else:
-            command.append(word)
-    yield command
+    return itertools.takewhile(lambda word: not _ENDS_COMMAND.issuperset(word), lexer)
 
 
-def _plain(words: Sequence[str]) -> list[str]:
+def _plain(words: Iterable[str]) -> list[str]:
     """A command without assignments and programs that only start another one."""
-    rest = list(words)
-    while rest and (ASSIGNMENT.match(rest[0]) or PurePath(rest[0]).name in _BEFORE):
-        rest.pop(0)
-    return rest
+    return list(itertools.dropwhile(lambda word: ASSIGNMENT.match(word) or PurePath(word).name in _BEFORE, words))
 
 
-def _launcher(words: Sequence[str]) -> tuple[str, str] | None:
-    """The launcher that a command starts, and the command without it; empty: it is not clear."""
-    rest = _plain(words)
-    program = PurePath(rest[0]).name if rest else ""
-    kind, script = _started(rest)
-    if kind == "shell":
-        return next(filter(None, map(_launcher, _commands(script))), None)
-    if program == "accelerate" and "launch" in rest[1:2]:
-        rest = rest[1:]
-    elif program not in _LAUNCHERS and not (kind == "module" and script in _LAUNCHER_MODULES):
-        return None
-    if kind == "module":
-        program, rest = f"python -m {script}", rest[rest.index(script) :] if script in rest else []
-    after = rest[1:]
-    for index, word in enumerate(after):
-        if _PYTHON.fullmatch(PurePath(word).name) or _SHELL.fullmatch(PurePath(word).name):
-            return program, shlex.join(after[index:])
-        if word == "-m" or word.endswith(".py"):
-            return program, shlex.join(["python", *after[index:]])
-    return program, ""
+def _launcher(command: Sequence[str]) -> str | None:
+    """The launcher that a command starts."""
+    program = PurePath(command[0]).name if command else ""
+    module = next((after for word, after in itertools.pairwise(command) if re.fullmatch(r"-\w*m", word)), "")
+    if _INTERPRETER.fullmatch(program) and module in _LAUNCHER_MODULES:
+        return f"python -m {module}"
+    return program if program in _LAUNCHERS or (program == "accelerate" and command[1:2] == ["launch"]) else None
 
 
-def _started(words: Sequence[str]) -> tuple[str, str]:
-    """What an interpreter is given: a `file`, a `module` or a line for a `shell`, and its name or text."""
-    name = PurePath(words[0]).name if words else ""
-    python = _PYTHON.fullmatch(name) is not None
-    if not python and not _SHELL.fullmatch(name):
-        return "", ""
-    rest = iter(words[1:])
-    for word in rest:
-        if not word.startswith(("-", "+")):
-            return ("", "") if word.startswith("<") else ("file", word)
-        if word == "-":
-            return "", ""
-        if re.fullmatch(r"-[A-Za-z]*c", word):
-            return ("", "") if python else ("shell", next(rest, ""))
-        if python and (module := re.fullmatch(r"-[bBdEhiIOPqsSuvx]*m(.*)", word)):
-            return "module", module[1] or next(rest, "")
-        if word in (("-W", "-X", "--check-hash-based-pycs") if python else ("-o", "+o", "-O", "+O", "--rcfile")):
-            next(rest, "")
-    return "", ""
+def _without_launcher(command: Sequence[str]) -> str:
+    """What a launcher starts, from its interpreter or script on."""
+    for index, word in enumerate(command[1:], start=1):
+        if _INTERPRETER.fullmatch(PurePath(word).name):
+            return shlex.join(command[index:])
+        if word.endswith(".py") or (word == "-m" and command[index + 1] not in _LAUNCHER_MODULES):
+            return shlex.join(["python", *command[index:]])
+    return "python train.py"
 
 
-def _script(words: Sequence[str], folder: Path) -> str | None:
+def _script(command: Sequence[str], folder: Path) -> str | None:
     """The project's file that a command starts; None: it starts something else, or that is not known."""
-    kind, name = _started(words)
-    if kind == "module":
-        package, path = name.partition(".")[0], name.replace(".", "/")
-        found = [each for each in (f"{path}.py", f"{path}/__main__.py") if (folder / each).is_file()]
-        # A regular package of the project comes before all that is installed; the image may have another one.
-        return found[0] if found else f"{path}.py" if (folder / package / "__init__.py").is_file() else None
-    first = words[0] if words else ""
-    if not kind and ("/" in first or (_SCRIPT.fullmatch(first) and (folder / first).is_file())):
-        name = first
-    # What only begins like a path above may be in the image.
-    unknown = not name or kind == "shell" or name.startswith("/") or _SHELL_SYNTAX.search(name)
-    if unknown or (os.path.normpath(name).startswith("..") and not (folder / name).is_file()):
-        return None
-    return name
+    first = command[0] if command else ""
+    if _INTERPRETER.fullmatch(PurePath(first).name):
+        found = next((word for word in command[1:] if _SCRIPT.fullmatch(word)), "")
+    else:
+        found = first if _SCRIPT.fullmatch(first) and ("/" in first or (folder / first).is_file()) else ""
+    # What is above the project may be in the image.
+    return found if found and (not found.startswith("..") or (folder / found).is_file()) else None
 
 
 def _begins(file: Path) -> bool:

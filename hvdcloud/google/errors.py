@@ -34,7 +34,7 @@ class ApiError(Exception):
         metadata: of the answer's ErrorInfo: permission, activationUrl …
         quota: of the operation's `quotaInfo`: metricName, limit, dimensions.
         project: where it happened.
-        service: the API that said so, as in its address: `compute`, `serviceusage`.
+        service: the API that said so, as in its address: `compute`, `iam`.
         quota_project: what the credentials count their calls against (`x-goog-user-project`), if they name one.
     """
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BASE_PATH = "/compute/v1/"
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
 ENDPOINT_VARIABLE = "HVDCLOUD_GOOGLE_ENDPOINT"
@@ -36,12 +35,6 @@ UNREACHED_SECONDS = 5.0
 RETRY_BASE_SECONDS = 0.5
 RETRY_CAP_SECONDS = 15.0
 
-OnRetry = Callable[[str], None]
-
-
-def ignore_retry(_: str) -> None:
-    """For callers that do not show retries."""
-
 
 class ApiCalls:
     """What calls of one API share.
@@ -50,7 +43,7 @@ class ApiCalls:
         credentials: of google.auth.
         endpoint: scheme, host and port; None: that of HVDCLOUD_GOOGLE_ENDPOINT, else Google's.
         retry_seconds: after which a call that keeps failing is given up.
-        service: the API, as in its address: `compute`, `serviceusage`.
+        service: the API, as in its address: `compute`, `iam`.
     """
 
     reached = False
@@ -69,7 +62,7 @@ class ApiCalls:
         self.service = service
         own = os.environ.get(ENDPOINT_VARIABLE)
         self.endpoint = (endpoint or own or f"https://{service}.googleapis.com").rstrip("/")
-        self.on_retry: OnRetry = ignore_retry
+        self.on_retry: Callable[[str], None] = lambda _: None
         """Called for every call that failed and will be repeated."""
         self.credentials = credentials
         self.retry_seconds = retry_seconds
@@ -138,38 +131,27 @@ class ApiCalls:
 
 
 class Transport(ApiCalls):
-    """JSON over HTTP. `base_path`: before every path; the others as for `ApiCalls`."""
+    """JSON over HTTP."""
 
-    def __init__(self, *, base_path: str = BASE_PATH, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._base_path = base_path
+    base_path = "/v1/"
+    """Before every path."""
 
     def read(self, path: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """One GET; the answer as the API's own JSON. Raises as `persist`.
 
         Args:
-            path: `projects/PROJECT/zones`.
-            parameters: under the API's names; a list is given as often as it has items.
+            path: `services/ID/skus`.
+            parameters: under the API's names.
         """
-        query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
+        query = f"?{urlencode(parameters)}" if parameters else ""
         return self.persist(lambda: self._ask("GET", path, query), what=f"GET {path}")
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """One POST of a method that changes nothing, such as `…:testIamPermissions`; as `read` otherwise."""
         return self.persist(lambda: self._ask("POST", path, body=body), what=f"POST {path}")
 
-    def pages(self, path: str, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Every page of a list. Each has its own retries."""
-        token = None
-        while True:
-            page = self.read(path, {**parameters, **({"pageToken": token} if token else {})})
-            yield page
-            token = page.get("nextPageToken")
-            if not token:
-                return
-
     def _ask(self, method: str, path: str, query: str = "", body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        url = f"{self.endpoint}{self._base_path}{quote(path, safe='/:')}{query}"
+        url = f"{self.endpoint}{self.base_path}{quote(path, safe='/:')}{query}"
         answer = self._session.request(method, url, json=body, timeout=(CONNECT_SECONDS, READ_SECONDS))
         if answer.status_code >= 400:
             raise answer_error(answer.status_code, answer.content, project=self.project, service=self.service)

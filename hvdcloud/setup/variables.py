@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.gce.names import region_of
+from hvdcloud.providers.gce.names import continent, region_of
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
@@ -74,7 +74,6 @@ def user_variables(folder: Path) -> Path | None:
 def _regions_with_gpu(config: Config, *, near: str) -> list[str]:
     """Those of the same continent that have the configured GPU; without a GPU one region is enough."""
     from hvdcloud.providers.gce.money import catalog
-    from hvdcloud.providers.gce.money.transfer import continent
 
     gce = config.gce
     try:

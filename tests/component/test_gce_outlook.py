@@ -115,8 +115,8 @@ def check(client: ComputeClient, *, zones: tuple[str, ...] = (), nodes: int = 4,
 def test_all_is_well(client: ComputeClient) -> None:
     found = check(client)
     assert found.problems == []
-    assert set(found.roomy) == {"us-central1-a", "us-central1-b", "us-east1-c"}
-    assert found.roomy[:2] == ["us-central1-a", "us-central1-b"]
+    assert set(found.zones) == {"us-central1-a", "us-central1-b", "us-east1-c"}
+    assert found.zones[:2] == ["us-central1-a", "us-central1-b"]
     assert found.vm_image == "projects/cos-cloud/global/images/cos-125-19216-0-1"
 
 
@@ -156,7 +156,7 @@ def test_a_machine_type_that_is_spot_only_may_be_a_spot_vm(client: ComputeClient
 
 
 def test_chosen_zones_are_tried_in_their_order(client: ComputeClient) -> None:
-    assert check(client, zones=("us-east1-c", "us-central1-a")).roomy == ["us-east1-c", "us-central1-a"]
+    assert check(client, zones=("us-east1-c", "us-central1-a")).zones == ["us-east1-c", "us-central1-a"]
 
 
 def test_a_chosen_zone_without_the_gpu_is_a_problem_that_names_those_that_have_it(client: ComputeClient) -> None:
@@ -179,15 +179,15 @@ def test_zones_outside_of_the_subnetworks_region_are_a_problem(client: ComputeCl
 def test_a_zone_that_does_not_answer_is_not_ruled_out(client: ComputeClient, api: Api) -> None:
     api.unreachable = ["europe-west4-a"]
     found = check(client, zones=("europe-west4-a",))
-    assert (found.problems, found.roomy) == ([], ["europe-west4-a"])
+    assert (found.problems, found.zones) == ([], ["europe-west4-a"])
 
 
 def test_a_zone_that_is_down_is_left_out(client: ComputeClient, api: Api) -> None:
     api.zones["us-central1-a"] = "DOWN"
-    assert "us-central1-a" not in check(client).roomy
+    assert "us-central1-a" not in check(client).zones
     found = check(client, zones=("us-central1-a", "us-east1-c"))
-    assert (found.problems, found.roomy) == ([], ["us-east1-c"])
-    assert check(client, zones=("us-central1-a", "us-east1-c")).closed == ["left out: us-central1-a is down"]
+    assert (found.problems, found.zones) == ([], ["us-east1-c"])
+    assert found.findings["zones"].message.endswith("; left out: us-central1-a is down")
     (problem,) = check(client, zones=("us-central1-a",)).problems
     assert problem.error is CapacityError
     assert problem.message == "gce.zones: us-central1-a is down"
@@ -197,8 +197,9 @@ def test_a_region_without_quota_for_all_nodes_is_left_out_and_says_why(client: C
     api.t4_quota["us-central1"] = 3.0
     found = check(client)
     assert found.problems == []
-    assert found.roomy == ["us-east1-c"]
-    assert check(client).scarce == ["left out for lack of quota: us-central1: NVIDIA_T4_GPUS 4 needed, 3 of 3 free"]
+    assert found.zones == ["us-east1-c"]
+    said = "room for 4 nodes in us-east1; left out for lack of quota: us-central1: NVIDIA_T4_GPUS 4 needed, 3 of 3 free"
+    assert found.findings["quota"].message == said
 
 
 def test_no_region_with_quota_is_one_problem_with_all_reasons(client: ComputeClient, api: Api) -> None:
@@ -208,7 +209,7 @@ def test_no_region_with_quota_is_one_problem_with_all_reasons(client: ComputeCli
     assert problem.error is CapacityError
     assert "us-central1: NVIDIA_T4_GPUS 4 needed, 0 of 0 free; us-east1:" in problem.message
     assert "quotas?project=p" in problem.hint
-    assert found.roomy == []
+    assert found.zones == []
 
 
 def test_the_projects_own_quota_counts_everywhere(client: ComputeClient, api: Api) -> None:
@@ -223,7 +224,7 @@ def test_what_the_api_does_not_answer_stops_nothing(client: ComputeClient, api: 
     api.trouble[what] = refusal(503, "backendError", "later")
     found = check(client)
     assert found.problems == []
-    assert "us-central1-a" in found.roomy
+    assert "us-central1-a" in found.zones
     assert any("later" in notice for notice in found.notices)
 
 
@@ -248,7 +249,7 @@ def test_an_image_that_cannot_be_found_is_a_problem(client: ComputeClient, api: 
 def test_a_cluster_of_this_name_is_seen(client: ComputeClient, api: Api) -> None:
     labels = {"managed-by": "hvdcloud", "hvdcloud-cluster": "digits"}
     api.vms = {"europe-west4-a": [{"name": "digits-0", "zone": "x/zones/europe-west4-a", "labels": labels}]}
-    (found,) = check(client).namesakes
+    found = check(client).findings["name"]
     assert found.status is Status.WARNING
     assert "exists already" in found.message
     assert "hvdcloud down --name digits" in found.hint
@@ -256,10 +257,10 @@ def test_a_cluster_of_this_name_is_seen(client: ComputeClient, api: Api) -> None
 
 def test_another_users_vm_is_in_the_way_only_where_we_would_go(client: ComputeClient, api: Api) -> None:
     api.vms = {"us-central1-a": [{"name": "digits-1", "zone": "x/zones/us-central1-a"}]}
-    (found,) = check(client).namesakes
+    found = check(client).findings["name"]
     assert (found.status, found.error) == (Status.FAILED, UsageError)
     assert found.message == "a VM digits-1 that is not hvdcloud's exists in us-central1-a"
-    assert check(client, zones=("us-east1-c",)).namesakes == []
+    assert check(client, zones=("us-east1-c",)).findings["name"].status is Status.OK
 
 
 def test_a_disk_smaller_than_the_image_is_a_problem(client: ComputeClient, api: Api) -> None:
@@ -272,8 +273,8 @@ def test_a_disk_smaller_than_the_image_is_a_problem(client: ComputeClient, api: 
 
 def test_a_subnetworks_name_allows_the_regions_that_have_one(client: ComputeClient, api: Api) -> None:
     api.subnetworks = {"us-east1": "mine", "europe-west4": "mine", "us-central1": "another"}
-    assert check(client, network="mine", subnetwork="nodes").roomy == ["us-east1-c"]
-    assert check(client, network="mine", subnetwork="nodes", zones=("us-central1-a", "us-east1-c")).roomy == [
+    assert check(client, network="mine", subnetwork="nodes").zones == ["us-east1-c"]
+    assert check(client, network="mine", subnetwork="nodes", zones=("us-central1-a", "us-east1-c")).zones == [
         "us-east1-c"
     ]
     (problem,) = check(client, network="mine", subnetwork="nodes", zones=("us-central1-a",)).problems
@@ -282,8 +283,8 @@ def test_a_subnetworks_name_allows_the_regions_that_have_one(client: ComputeClie
 
 def test_a_subnetworks_name_keeps_the_cheapest_zone_first(client: ComputeClient, api: Api) -> None:
     api.subnetworks = dict.fromkeys(("us-east1", "us-central1"), "mine")
-    named = check(client, network="mine", subnetwork="nodes").roomy
-    assert named == check(client).roomy
+    named = check(client, network="mine", subnetwork="nodes").zones
+    assert named == check(client).zones
     assert len(named) == 3
 
 
@@ -302,7 +303,7 @@ def test_no_zone_of_the_subnetworks_regions_has_the_gpu(client: ComputeClient, a
 
 def test_a_region_that_does_not_answer_is_taken_to_have_the_subnetwork(client: ComputeClient, api: Api) -> None:
     api.subnetworks, api.silent_regions = {"us-east1": "mine"}, ["us-central1"]
-    assert set(check(client, network="mine", subnetwork="nodes").roomy) == {
+    assert set(check(client, network="mine", subnetwork="nodes").zones) == {
         "us-central1-a",
         "us-central1-b",
         "us-east1-c",

@@ -86,15 +86,17 @@ def test_a_quota_that_is_too_small_is_refused(emulator: Emulator, config: Config
 
 
 def test_an_api_that_is_off_and_a_project_that_nobody_pays_for_are_refused(emulator: Emulator, config: Config) -> None:
-    emulator.google.off.add("storage.googleapis.com")
-    with pytest.raises(CredentialsError, match=r"switched off in project test-project: storage\.googleapis\.com"):
+    emulator.google.off.add("compute.googleapis.com")
+    with pytest.raises(CredentialsError) as refused:
         ask(config)
+    assert "gcloud services enable compute.googleapis.com --project=test-project" in refused.value.hint
+    emulator.google.off.clear()
     emulator.google.billing = False
-    with pytest.raises(CredentialsError, match="project test-project has no active billing account"):
+    with pytest.raises(CredentialsError, match=r"test-project .* has billing disabled"):
         ask(config)
 
 
-@pytest.mark.parametrize("method", ["cloudbilling.projects.getBillingInfo", "compute.images.getFromFamily"])
+@pytest.mark.parametrize("method", ["iam.projects.serviceAccounts.testIamPermissions", "compute.images.getFromFamily"])
 def test_a_service_that_fails_stops_nothing(emulator: Emulator, config: Config, method: str) -> None:
     emulator.faults.add({"status": 503}, method=method, times=99)
     assert [text for text in ask(config) if text.startswith("check ")]
@@ -118,9 +120,9 @@ def context(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """A project whose image is at the registry, with a bucket."""
     image = "us-central1-docker.pkg.dev/test-project/hvdcloud/digits@sha256:" + "0" * 64
     for name in ("image_to_be", "image_of_nodes"):
-        monkeypatch.setattr(f"hvdcloud.lifecycle.build.{name}", lambda context: image)
-    monkeypatch.setattr("hvdcloud.lifecycle.build.image_is_missing", lambda context: False)
-    monkeypatch.setattr("hvdcloud.doctor.machine.build_checks", lambda config, platform: [])
+        monkeypatch.setattr(f"hvdcloud.lifecycle.up.{name}", lambda context: image)
+    monkeypatch.setattr("hvdcloud.lifecycle.up.image_is_missing", lambda context: False)
+    monkeypatch.setattr("hvdcloud.lifecycle.up.build_checks", lambda config, platform: [])
     # A check that is late blocks nothing, and this machine may have other work for seconds.
     monkeypatch.setattr("hvdcloud.lifecycle.up.require", partial(require, seconds=600))
     monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))

@@ -178,7 +178,7 @@ def test_what_is_asked_for_hundreds_of_nodes_costs_as_much_as_of_one(client: Com
         emulator.log.clear()
         spec = replace(SPEC, nodes=nodes)
         found = look_ahead(client, spec, SETTINGS, zones=[ZONE], today=date(2026, 11, 20))
-        assert (found.problems, found.roomy) == ([], [ZONE])
+        assert (found.problems, found.zones) == ([], [ZONE])
         assert found.vm_image.startswith("projects/cos-cloud/global/images/")
         calls.append(sorted(entry.target.partition("?")[0] for entry in emulator.log.entries()))
     assert calls[0] == calls[1]

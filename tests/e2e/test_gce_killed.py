@@ -26,15 +26,12 @@ UP = {
     # Is there a cluster of this name?
     "compute.disks.aggregatedList": 1,
     "compute.globalOperations.aggregatedList": 1,
-    # The checks: what may we do, does anyone pay, is there a network?
-    "cloudbilling.projects.getBillingInfo": 1,
-    "cloudresourcemanager.projects.get": 1,
+    # The checks: what may we do, is there a network?
     "cloudresourcemanager.projects.testIamPermissions": 2,
     "compute.networks.get": 1,
     "iam.projects.serviceAccounts.testIamPermissions": 1,
-    "serviceusage.services.batchGet": 1,
-    # What does the project have? The checks ask, then the plan.
-    "compute.projects.get": 2,
+    # What does the project have? Two checks ask, then the plan.
+    "compute.projects.get": 3,
     "compute.regions.list": 2,
     "compute.zones.list": 2,
     "compute.images.getFromFamily": 2,

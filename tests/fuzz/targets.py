@@ -38,7 +38,7 @@ from hvdcloud.providers.engine import view as engine_view
 from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import Inventory
-from hvdcloud.providers.gce.money import price_table
+from hvdcloud.providers.gce.money import prices as price_table
 from hvdcloud.providers.gce.ops.ready import Boots, _Boot
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
 from hvdcloud.providers.ssh.requests import taken_ports
@@ -458,7 +458,7 @@ def prices(data: bytes) -> None:
     """A table of prices, refreshed or damaged."""
     file = _FOLDER / "prices.json"
     file.write_bytes(document(data, [price_table.shipped().model_dump(mode="json")]))
-    _sayable(*price_table._choose.__wrapped__(file, 0, 0).notices)
+    _sayable(*price_table._choose.__wrapped__(file, 0, 0)[1])
 
 
 _GOOGLE: Sequence[Any] = (

@@ -28,6 +28,7 @@ class Recorder:
     def __init__(self, client: ComputeClient, name: str, folder: Path, anonymizer: Anonymizer) -> None:
         self._project = client.project
         self._api = Transport(project=client.project, credentials=client.credentials, endpoint=client.endpoint)
+        self._api.base_path = "/compute/v1/"
         self.name = name
         self.folder = folder
         self._anonymizer = anonymizer

@@ -19,7 +19,7 @@ from hvdcloud.config.gce import GceConfig
 from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce import names
-from hvdcloud.providers.gce.capacity import candidates
+from hvdcloud.providers.gce.capacity.availability import zone_candidates
 from hvdcloud.providers.gce.capacity.outlook import check_account
 from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.plan.firewall import firewall_bodies
@@ -379,18 +379,23 @@ def test_max_cost_counts_nodes_disks_and_addresses(known_prices: Settings) -> No
     assert budget.allowed_seconds(inside, nodes=2, zone="us-central1-a") == 4000 - 90
 
 
+def worst_case_dollars(settings: Settings, *, nodes: int, zone: str) -> float:
+    zones, _ = budget.paid_zones(settings, [zone], nodes=nodes)
+    return zones[0].worst_case_dollars
+
+
 def test_the_worst_case_is_what_the_time_limit_allows_and_never_more_than_max_cost(known_prices: Settings) -> None:
     # 0.92 x (60 + 7200 + 30) / 3600 and 1.22 x the same
-    assert budget.worst_case_dollars(known_prices, nodes=2, zone="us-central1-a") == pytest.approx(1.863)
-    assert budget.worst_case_dollars(known_prices, nodes=2, zone="us-west1-a") == pytest.approx(2.4705)
+    assert worst_case_dollars(known_prices, nodes=2, zone="us-central1-a") == pytest.approx(1.863)
+    assert worst_case_dollars(known_prices, nodes=2, zone="us-west1-a") == pytest.approx(2.4705)
     # The shortest time limit of all is more than the one minute that is billed at least: 0.92 x (60 + 30 + 30) / 3600
     shortest = dataclasses.replace(known_prices, max_run_seconds=30)
-    assert budget.worst_case_dollars(shortest, nodes=2, zone="us-central1-a") == pytest.approx(0.030667, abs=1e-6)
+    assert worst_case_dollars(shortest, nodes=2, zone="us-central1-a") == pytest.approx(0.030667, abs=1e-6)
     for cost in (0.05, 0.99, 1.0, 1.01, 1.5):
         limited = dataclasses.replace(known_prices, max_cost=cost)
         for zone in ("us-central1-a", "us-west1-a"):
             # What it stays below is less than a second's worth.
-            assert 0 <= cost - budget.worst_case_dollars(limited, nodes=2, zone=zone) < 1.22 / 3600
+            assert 0 <= cost - worst_case_dollars(limited, nodes=2, zone=zone) < 1.22 / 3600
 
 
 def test_what_a_vm_costs_that_may_not_delete_itself_is_said(known_prices: Settings) -> None:
@@ -421,7 +426,7 @@ def test_max_cost_pays_for_head_and_workers(known_prices: Settings) -> None:
     spec = dataclasses.replace(SPEC, nodes=4)
     for zone, seconds in limits.items():
         assert budget.allowed_seconds(dollar, nodes=4, zone=zone) == seconds
-        assert 0 <= 1.0 - budget.worst_case_dollars(dollar, nodes=4, zone=zone) < 1.2715 / 3600
+        assert 0 <= 1.0 - worst_case_dollars(dollar, nodes=4, zone=zone) < 1.2715 / 3600
         for body in request.bulk_insert_bodies(spec, dollar, zone=zone, vm_image=VM_IMAGE):
             assert body["instanceProperties"]["scheduling"]["maxRunDuration"] == {"seconds": str(seconds)}
 
@@ -443,14 +448,14 @@ def test_a_limit_that_cannot_be_kept_is_refused() -> None:
 
 
 def test_zones_are_the_configured_ones_or_those_with_the_gpu() -> None:
-    assert candidates.zone_candidates(SETTINGS, nodes=2, zones=["europe-west4-b", "us-east1-c"]) == [
+    assert zone_candidates(SETTINGS, nodes=2, zones=["europe-west4-b", "us-east1-c"]) == [
         "europe-west4-b",
         "us-east1-c",
     ]
-    found = candidates.zone_candidates(SETTINGS, nodes=2, zones=[])
+    found = zone_candidates(SETTINGS, nodes=2, zones=[])
     assert found[:4] == ["us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f"]
-    assert candidates.zone_candidates(settings(machine_type="g2-standard-8"), nodes=2, zones=[])[0] == "us-east4-a"
-    pinned = candidates.zone_candidates(settings(**TERRAFORM), nodes=2, zones=[])
+    assert zone_candidates(settings(machine_type="g2-standard-8"), nodes=2, zones=[])[0] == "us-east4-a"
+    pinned = zone_candidates(settings(**TERRAFORM), nodes=2, zones=[])
     assert pinned == found[:4]
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.providers.gce.money import catalog, price_table, prices
+from hvdcloud.providers.gce.money import catalog, prices
+from hvdcloud.providers.gce.names import region_of
 
 
 def hourly(machine_type: str, **changes: Any) -> float | None:
@@ -66,8 +67,8 @@ def test_an_unknown_price_is_not_zero() -> None:
 
 
 def test_the_table_says_when_and_where() -> None:
-    assert prices.as_of() == date(2026, 7, 30)
-    assert prices.region() == "us-central1"
+    assert prices.table().as_of == date(2026, 7, 30)
+    assert prices.table().region == "us-central1"
 
 
 # --- a table that was refreshed ---------------------------------------------------------------------------------------
@@ -79,17 +80,17 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def table(**changes: Any) -> price_table.Table:
-    own = price_table.shipped().model_dump()
+def refreshed(**changes: Any) -> prices.Table:
+    own = prices.shipped().model_dump()
     dear = {name: [price and 2 * price for price in pair] for name, pair in own["regions"]["us-central1"].items()}
     regions = {**own["regions"], "europe-west4": {**dear, "nvidia-tesla-v100": [4.96, None]}}
-    return price_table.Table.model_validate({**own, "as_of": date(2026, 11, 20), "regions": regions, **changes})
+    return prices.Table.model_validate({**own, "as_of": date(2026, 11, 20), "regions": regions, **changes})
 
 
 def test_a_refreshed_table_has_the_prices_of_its_regions(state: Path) -> None:
-    price_table.save(table())
-    assert prices.as_of() == date(2026, 11, 20)
-    assert sorted(price_table.chosen().table.regions) == ["europe-west4", "us-central1"]
+    prices.save(refreshed())
+    assert prices.table().as_of == date(2026, 11, 20)
+    assert sorted(prices.table().regions) == ["europe-west4", "us-central1"]
     assert prices.knows("europe-west4")
     assert not prices.knows("asia-east1")
     one, two = hourly("n1-standard-8"), hourly("n1-standard-8", region="europe-west4")
@@ -103,21 +104,21 @@ def test_a_refreshed_table_has_the_prices_of_its_regions(state: Path) -> None:
 
 
 def test_what_is_not_sold_in_a_region_has_no_price_there(state: Path) -> None:
-    price_table.save(table())
+    prices.save(refreshed())
     v100 = {"gpu_type": "nvidia-tesla-v100", "gpu_count": 1, "region": "europe-west4"}
     assert hourly("n1-standard-8", **v100) is not None
     assert hourly("n1-standard-8", **v100, spot=True) is None
 
 
 def test_a_table_older_than_the_shipped_one_is_left_aside(state: Path) -> None:
-    price_table.save(table(as_of=date(2026, 7, 29)))
-    assert prices.as_of() == date(2026, 7, 30)
+    prices.save(refreshed(as_of=date(2026, 7, 29)))
+    assert prices.table().as_of == date(2026, 7, 30)
     (notice,) = prices.notices()
     assert "hvdcloud offers --refresh" in notice
 
 
 def test_a_file_that_is_no_table_is_left_aside_with_a_notice(state: Path) -> None:
-    no_disk, free = table().model_dump(mode="json"), table().model_dump(mode="json")
+    no_disk, free = refreshed().model_dump(mode="json"), refreshed().model_dump(mode="json")
     del no_disk["regions"]["us-central1"]["disk-gb-month"]
     free["regions"]["europe-west4"]["nvidia-l4"] = [0, None]
     contents = [b"", b"\xff\xfe", b"[]", b"{", b'{"format": 2}', b"[" * 100_000]
@@ -129,15 +130,15 @@ def test_a_file_that_is_no_table_is_left_aside_with_a_notice(state: Path) -> Non
         assert "hvdcloud offers --refresh" in notice
     (state / "prices.json").unlink()
     (state / "prices.json").mkdir()
-    assert prices.as_of() == date(2026, 7, 30)
+    assert prices.table().as_of == date(2026, 7, 30)
     assert prices.notices()
 
 
 def test_a_table_that_is_replaced_counts_at_once(state: Path) -> None:
-    price_table.save(table())
+    prices.save(refreshed())
     assert prices.knows("europe-west4")
-    price_table.save(table(as_of=date(2026, 11, 21), regions=price_table.shipped().model_dump()["regions"]))
-    assert prices.as_of() == date(2026, 11, 21)
+    prices.save(refreshed(as_of=date(2026, 11, 21), regions=prices.shipped().model_dump()["regions"]))
+    assert prices.table().as_of == date(2026, 11, 21)
     assert not prices.knows("europe-west4")
 
 
@@ -148,17 +149,17 @@ NODE: dict[str, Any] = {"machine_type": "n1-standard-8", "gpu_type": "nvidia-tes
 
 
 def by_price(*, spot: bool) -> list[str]:
-    return prices.by_price(ZONES, price=lambda region: hourly(**NODE, spot=spot, region=region))
+    return prices.by_price(ZONES, price=lambda zone: hourly(**NODE, spot=spot, region=region_of(zone)))
 
 
 def test_zones_of_the_cheapest_region_come_first_and_unknown_ones_last(state: Path) -> None:
-    price_table.save(table())
+    prices.save(refreshed())
     cheapest_first = ["us-central1-a", "us-central1-b", "europe-west4-a", "europe-west4-b", "asia-east1-a"]
     assert by_price(spot=False) == cheapest_first
 
 
 def test_zones_stay_in_order_while_fewer_than_two_prices_are_known(state: Path) -> None:
     assert by_price(spot=False) == ZONES
-    price_table.save(table())
+    prices.save(refreshed())
     # No Spot V100 in europe-west4.
     assert by_price(spot=True) == ZONES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdcloud.providers.gce.capacity.quota import Shortfall, needs, shortfalls
+from hvdcloud.providers.gce.capacity.quota import Shortfall, shortfalls
 from tests.support.gce_requests import settings
 
 PROJECT = {"GPUS_ALL_REGIONS": 100, "CPUS_ALL_REGIONS": 1000}
@@ -18,7 +18,8 @@ def short(
     regional: dict[str, int], project: dict[str, int] | None = None, nodes: int = 4, **changes: Any
 ) -> list[Shortfall]:
     return shortfalls(
-        needs(settings(**changes), nodes=nodes),
+        settings(**changes),
+        nodes=nodes,
         regional_quotas=quotas(regional),
         project_quotas=quotas(PROJECT if project is None else project),
     )
@@ -29,14 +30,15 @@ def metrics(*args: Any, **changes: Any) -> list[str]:
 
 
 def test_everything_that_all_nodes_take_is_counted() -> None:
-    amounts = {need.metric: need.amount for need in needs(settings(gpu_count=2), nodes=4)}
+    project = {"GPUS_ALL_REGIONS": 0, "CPUS_ALL_REGIONS": 0}
+    amounts = {each.metric: each.needed for each in short({"NVIDIA_T4_GPUS": 0}, project, gpu_count=2)}
     assert amounts == {"CPUS_ALL_REGIONS": 32, "GPUS_ALL_REGIONS": 8, "NVIDIA_T4_GPUS": 8}
-    assert [need.metric for need in needs(settings(gpu_type=None), nodes=4)] == ["CPUS_ALL_REGIONS"]
+    assert [each.metric for each in short({"NVIDIA_T4_GPUS": 0}, project, gpu_type=None)] == ["CPUS_ALL_REGIONS"]
 
 
 def test_a_quota_without_room_is_reported_with_its_numbers() -> None:
     held = quotas({"NVIDIA_T4_GPUS": 6}, usage=3)
-    [found] = shortfalls(needs(settings(), nodes=4), regional_quotas=held, project_quotas=[])
+    [found] = shortfalls(settings(), nodes=4, regional_quotas=held, project_quotas=[])
     assert found == Shortfall(metric="NVIDIA_T4_GPUS", needed=4, limit=6.0, usage=3.0, regional=True)
 
 
@@ -46,7 +48,7 @@ def test_a_new_project_has_no_gpus_at_all() -> None:
 
 
 def test_what_the_api_does_not_tell_is_not_short() -> None:
-    assert shortfalls(needs(settings(), nodes=4), regional_quotas=[], project_quotas=[]) == []
+    assert shortfalls(settings(), nodes=4, regional_quotas=[], project_quotas=[]) == []
     assert metrics({}, {}) == []
     assert metrics({}, machine_type="a3-highgpu-8g", nodes=1) == []
 
@@ -61,18 +63,13 @@ def test_spot_takes_from_the_preemptible_quota_or_from_the_standard_one() -> Non
     ]
 
 
-def test_nodes_that_live_a_week_at_most_may_take_from_either() -> None:
-    both = {"NVIDIA_T4_GPUS": 0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 4}
-    assert metrics(both) == []
-    assert metrics(both, max_run_seconds=8 * 86400) == ["NVIDIA_T4_GPUS"]
+def test_nodes_on_demand_may_take_from_either() -> None:
+    assert metrics({"NVIDIA_T4_GPUS": 0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 4}) == []
     assert metrics({"NVIDIA_T4_GPUS": 0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3}) == ["NVIDIA_T4_GPUS"]
     assert metrics({"NVIDIA_T4_GPUS": 4, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3}) == []
 
 
-def test_a_head_that_lives_too_long_takes_from_the_standard_quota_alone() -> None:
-    workers = {"spot": "workers", "max_run_seconds": 8 * 86400}
-    assert metrics({"NVIDIA_T4_GPUS": 1, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3}, **workers) == []
-    [found] = short({"NVIDIA_T4_GPUS": 0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3}, **workers)
-    assert (found.metric, found.needed) == ("NVIDIA_T4_GPUS", 1)
-    [found] = short({"NVIDIA_T4_GPUS": 1, "PREEMPTIBLE_NVIDIA_T4_GPUS": 2}, **workers)
-    assert (found.metric, found.needed) == ("NVIDIA_T4_GPUS", 3)
+def test_a_head_on_demand_and_workers_on_spot_may_share_both() -> None:
+    assert metrics({"NVIDIA_T4_GPUS": 1, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3}, spot="workers") == []
+    [found] = short({"NVIDIA_T4_GPUS": 1, "PREEMPTIBLE_NVIDIA_T4_GPUS": 2}, spot="workers")
+    assert (found.metric, found.needed) == ("NVIDIA_T4_GPUS", 4)

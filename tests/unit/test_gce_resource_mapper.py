@@ -131,7 +131,7 @@ def test_a_cluster_of_which_only_an_operation_is_there_yet() -> None:
     assert len(inventory.creating("digits")) == 1
     cluster = HERE.cluster("digits", inventory)
     assert cluster.other_objects == ("operation operation-1 (bulkInsert in us-central1-a, under way)",)
-    assert cluster.created.isoformat() == "2026-11-20T10:00:00.123000-08:00"
+    assert cluster.created.isoformat() == "2026-11-20T18:00:00.123000+00:00"
 
 
 def test_ways_to_a_node() -> None:

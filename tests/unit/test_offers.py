@@ -12,8 +12,8 @@ import pytest
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.api.client import Aggregated
 from hvdcloud.providers.gce.capacity import offers as gce
-from hvdcloud.providers.gce.capacity.candidates import Availability, availability
-from hvdcloud.providers.gce.money import price_table
+from hvdcloud.providers.gce.capacity.availability import Availability, availability
+from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.pricing import Offer, rows
 from tests.support.gce_samples import SETTINGS
 
@@ -29,7 +29,6 @@ TABLE: dict[str, Any] = {
             "nvidia-tesla-t4": [0.35, 0.10],
             "g2-standard-8": [0.85, 0.34],
             "disk-gb-month": [0.073, 0.073],
-            "bucket-gb-month": [0.02, 0.02],
             "local-ssd-gb-month": [0.08, 0.048],
             "address": [0.005, 0.0025],
         },
@@ -41,7 +40,7 @@ TABLE: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path))
-    price_table.save(price_table.Table.model_validate(TABLE))
+    prices.save(prices.Table.model_validate(TABLE))
 
 
 def offered(*, available: Availability | None = None, zones: tuple[str, ...] = (), **options: Any) -> list[Offer]:
@@ -110,11 +109,11 @@ def test_a_region_that_the_table_does_not_know_is_an_estimate() -> None:
 
 
 def test_the_cheapest_come_first_and_what_has_no_price_last() -> None:
-    prices = [offer.dollars_per_hour for offer in offered()]
-    known = [price for price in prices if price is not None]
+    hourly = [offer.dollars_per_hour for offer in offered()]
+    known = [price for price in hourly if price is not None]
     assert known == sorted(known)
-    assert prices[len(known) :] == [None] * (len(prices) - len(known))
-    assert len(known) < len(prices)
+    assert hourly[len(known) :] == [None] * (len(hourly) - len(known))
+    assert len(known) < len(hourly)
     # No Spot T4 is sold in europe-west4.
     assert the(offered(), "n1-standard-8", "europe-west4-a", spot=True, gpu="nvidia-tesla-t4").dollars_per_hour is None
 
@@ -212,7 +211,7 @@ def test_quota_that_no_answer_has_is_not_known() -> None:
 def test_an_impossible_time_limit_does_not_keep_offers_from_being_made() -> None:
     available = Availability(regional_quotas={"us-central1": QUOTAS}, project_quotas=[])
     found = offered(available=available, settings={"max_run_seconds": 1, "max_cost": 0.01})
-    assert the(found, "n1-standard-8", "us-central1-a", spot=False, gpu="nvidia-tesla-t4").quota is None
+    assert the(found, "n1-standard-8", "us-central1-a", spot=False, gpu="nvidia-tesla-t4").quota
 
 
 def test_a_line_is_a_region_and_alike_regions_are_one_line() -> None:

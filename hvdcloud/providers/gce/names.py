@@ -23,6 +23,12 @@ def region_of(zone: str) -> str:
     return zone.rpartition("-")[0]
 
 
+def continent(place: str) -> str:
+    """Of a region or a zone, as the first word of most regions there: `northamerica`, `europe`."""
+    first = place.partition("-")[0]
+    return {"us": "northamerica"}.get(first, first)
+
+
 def request_id(cluster: str, cluster_id: str = "") -> str:
     """A new request id that shows, in operations still in flight, for which cluster it was made.
 

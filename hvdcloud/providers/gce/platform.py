@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.checks import Finding, warning
-from hvdcloud.errors import HvdcloudError, UsageError
+from hvdcloud.errors import UsageError
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Gpu
-from hvdcloud.providers.gce.capacity import candidates, outlook
 from hvdcloud.providers.gce.capacity import offers as market
-from hvdcloud.providers.gce.money import catalog, prices, transfer
+from hvdcloud.providers.gce.money import catalog, prices
+from hvdcloud.providers.gce.plan.budget import traffic_notices
 from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.providers.gce.settings import Settings, kind_of, settings_of
 from hvdcloud.providers.gce.ssh_access import AUTO
-from hvdcloud.providers.pricing import Offer, OffersResult
+from hvdcloud.providers.pricing import OffersResult
 
 if TYPE_CHECKING:
     from hvdcloud.checks import Check
     from hvdcloud.cluster.model import ClusterSpec
     from hvdcloud.config.model import Config
     from hvdcloud.providers.gce.api.client import ComputeClient
-
-OFFERS_RETRY_SECONDS = 3.0
-"""Quotas are good to know, and not worth a long wait."""
 
 
 class GcePlatform:
@@ -63,9 +59,9 @@ class GcePlatform:
 
     def checks(self, spec: ClusterSpec) -> Sequence[Check]:
         """Credentials, permissions, quotas, networks, bucket and registry."""
-        from hvdcloud.providers.gce.doctor.checks import checks
+        from hvdcloud.providers.gce.doctor.checks import Checks
 
-        return checks(self._config, spec)
+        return list(Checks(self._config, spec).all())
 
     def gpu(self) -> Gpu | None:
         """By the catalogue: attached, or part of the machine type."""
@@ -104,8 +100,7 @@ class GcePlatform:
         config, settings = self._config, self._settings
         today = datetime.now(timezone.utc).date()
         cpu_image = config.image.device == "cpu"
-        kinds = market.kinds(settings, gpu=gpu, today=today, cpu_image=cpu_image)
-        available, unknown = self._availability(kinds)
+        available, unknown = market.look_up(settings, market.kinds(settings, gpu=gpu, today=today, cpu_image=cpu_image))
         found = market.offers(
             settings,
             nodes=config.nodes,
@@ -117,48 +112,27 @@ class GcePlatform:
             cpu_image=cpu_image,
             image_problem=lambda name: image_problem(_gpu(name)),
         )
-        mismatch = self.device_mismatch()
-        estimate_notice = _estimate_notice(found)
-        home = registry_region(config.image.repository or "")
+        wrong = catalog.check(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
+        mismatch, estimate_notice = self.device_mismatch(), ""
+        if any(offer.region and offer.estimate for offer in found):
+            instead = f"~ the price is that of {prices.table().region}, since this region's is not known"
+            estimate_notice = f"{instead}; hvdcloud offers --refresh gets them"
+        near = dict.fromkeys(each.region for each in found if each.region and not each.elsewhere)
         return OffersResult(
             nodes=config.nodes,
             hours=hours,
-            prices_as_of=prices.as_of(),
+            prices_as_of=prices.table().as_of,
             offers=tuple(found),
             notices=(
-                *(f"hvdcloud.yaml: {each.summary}" for each in outlook.wrong_kinds(settings, today=today)),
+                *(f"hvdcloud.yaml: {each.summary}" for each in wrong),
                 *unknown,
                 *([mismatch.summary] if mismatch else []),
                 *prices.notices(),
                 *filter(None, [estimate_notice]),
-                *transfer.notices(
-                    home, dict.fromkeys(each.region for each in found if each.region and not each.elsewhere)
-                ),
+                *traffic_notices(registry_region(config.image.repository or ""), near),
             ),
             estimate_notice=estimate_notice,
         )
-
-    def _availability(self, kinds: Sequence[catalog.NodeKind]) -> tuple[candidates.Availability, list[str]]:
-        """Quotas and zones, and why they are not known."""
-        from hvdcloud.google.credentials import google_credentials
-        from hvdcloud.providers.gce.api.client import ComputeClient
-
-        gce = self._config.gce
-        try:
-            credentials, project = google_credentials(gce.project)
-        except HvdcloudError as error:
-            return candidates.Availability(), [f"quotas are not known: {error.message}; {error.hint}"]
-        client = ComputeClient(project=project, credentials=credentials, retry_seconds=OFFERS_RETRY_SECONDS)
-        # The project may be the credentials' own.
-        settings = replace(self._settings, project=project)
-        machines = sorted({kind.machine_type for kind in kinds})
-        gpus = sorted({kind.gpu_type for kind in kinds if kind.gpu_type})
-        answers, failures = candidates.ask_all(
-            candidates.questions(client, settings, machines=machines, gpus=gpus),
-            doing=lambda _: f"ask project {project} for its quotas and machines",
-        )
-        reasons = {error.message: f"quotas are not known: {error.message}; {error.hint}" for error in failures.values()}
-        return candidates.availability(answers, settings, machines=machines, gpus=gpus), [*reasons.values()]
 
     @property
     def _settings(self) -> Settings:
@@ -170,10 +144,3 @@ class GcePlatform:
 
 def _gpu(name: str) -> Gpu:
     return Gpu(name=name, compute_capability=catalog.gpu(name).compute_capability)
-
-
-def _estimate_notice(found: Sequence[Offer]) -> str:
-    if not any(offer.region and offer.estimate for offer in found):
-        return ""
-    instead = f"~ the price is that of {prices.region()}, since this region's is not known"
-    return f"{instead}; hvdcloud offers --refresh gets them"

@@ -20,10 +20,9 @@ from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.outlook import VM_IMAGE_FAMILY, Outlook, check_account, image_path, look_ahead
 from hvdcloud.providers.gce.inventory import VMS, Inventory, Resource, take_inventory
-from hvdcloud.providers.gce.money import transfer
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.ops import scale_out
-from hvdcloud.providers.gce.ops.create import Creation, FirewallRequest, GcePlan
+from hvdcloud.providers.gce.ops.create import Creation, FirewallRequest, GcePlan, insert_requests
 from hvdcloud.providers.gce.ops.delete import Sweep
 from hvdcloud.providers.gce.ops.ready import Boots
 from hvdcloud.providers.gce.plan import budget, firewall, request
@@ -84,19 +83,15 @@ class GceProvider:
         found = self._look_ahead(spec)
         if found.problems:
             raise first_of(found.problems).as_error()
-        offers, unpaid = budget.paid_zones(settings, found.roomy, nodes=spec.nodes)
+        offers, unpaid = budget.paid_zones(settings, found.zones, nodes=spec.nodes)
         zones = [offer.zone for offer in offers]
-        collection = f"/compute/v1/projects/{settings.project}"
-        bodies = firewall.firewall_bodies(spec, settings, existing=self._firewall_rules)
+        method = f"POST /compute/v1/projects/{settings.project}/global/firewalls"
         requests: list[Request] = [
-            FirewallRequest(object=f"firewall {body['name']}", method=f"POST {collection}/global/firewalls", body=body)
-            for body in bodies
+            FirewallRequest(object=f"firewall {body['name']}", method=method, body=body)
+            for body in firewall.firewall_bodies(spec, settings, existing=self._firewall_rules)
         ]
-        method = f"POST {collection}/zones/{zones[0]}/instances/bulkInsert"
-        requests += [
-            Request(object=f"{_vms(list(body['perInstanceProperties']))} in {zones[0]}", method=method, body=body)
-            for body in request.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=found.vm_image)
-        ]
+        bodies = request.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=found.vm_image)
+        requests += insert_requests(settings.project, zones[0], bodies)
         return GcePlan(
             spec=spec,
             requests=tuple(requests),
@@ -106,7 +101,7 @@ class GceProvider:
             notices=(
                 *found.notices,
                 *budget.notices(settings, offers, unpaid, nodes=spec.nodes),
-                *transfer.notices(registry_region(spec.image), dict.fromkeys(map(region_of, zones))),
+                *budget.traffic_notices(registry_region(spec.image), dict.fromkeys(map(region_of, zones))),
             ),
             settings=settings,
             zones=tuple(zones),
@@ -273,7 +268,3 @@ class GceProvider:
         else:
             way = Way.INTERNAL
         return ResourceMapper(project=self._client.project, way=way)
-
-
-def _vms(names: Sequence[str]) -> str:
-    return f"1 VM {names[0]}" if len(names) == 1 else f"{len(names)} VMs {names[0]} … {names[-1]}"

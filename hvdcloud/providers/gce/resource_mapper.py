@@ -23,7 +23,7 @@ from hvdcloud.cluster.model import (
 )
 from hvdcloud.json_values import whole_number
 from hvdcloud.providers.gce.inventory import Inventory, Resource, described_labels, labels_of
-from hvdcloud.providers.gce.money.costs import costs
+from hvdcloud.providers.gce.money.costs import costs, moment
 from hvdcloud.providers.gce.names import cluster_id_of, zone_of
 from hvdcloud.providers.gce.plan.request import METADATA_BUCKET, METADATA_IMAGE
 from hvdcloud.providers.gce.ssh_access import iap_proxy_command
@@ -86,18 +86,23 @@ class ResourceMapper:
         described = [*(labels_of(each) for each in (*instances, *disks)), *map(described_labels, firewalls), {}]
         labels = described[0]
         in_flight = cluster_id_of(str(operations[0].get("clientOperationId", ""))) if operations else ""
+        created = created_by(labels)
+        if not labels and operations:
+            created = moment(operations[0]["insertTime"]) or created
         metadata = metadata_of(instances[0]) if instances else {}
+        bucket = metadata.get(METADATA_BUCKET, "")
         money = costs(instances, disks, now=now or datetime.now(timezone.utc))
         return Cluster(
             name=name,
             id=labels.get(LABEL_ID, in_flight),
             owner=labels.get(LABEL_OWNER, ""),
             provider="gce",
-            created=_created(labels, operations),
+            created=created,
             expected_nodes=whole_number(labels.get(LABEL_NODES)),
             nodes=tuple(sorted((self.node(vm) for vm in instances), key=lambda node: (node.index, node.id))),
             image=metadata.get(METADATA_IMAGE, ""),
-            bucket=_bucket(metadata),
+            # VMs may change their metadata, which then may name a folder of this machine.
+            bucket=bucket if bucket.startswith("gs://") else "",
             other_objects=(
                 *sorted(ClusterObject(ObjectKind.DISK, f"{zone_of(disk)}/{disk['name']}") for disk in disks),
                 *sorted(ClusterObject(ObjectKind.FIREWALL, rule["name"]) for rule in firewalls),
@@ -112,12 +117,6 @@ class ResourceMapper:
             cost_notes=money.notes,
             unseen=inventory.unseen,
         )
-
-
-def _bucket(metadata: Mapping[str, str]) -> str:
-    """The cluster's bucket; empty where the metadata, which VMs may change, names a folder of this machine."""
-    url = metadata.get(METADATA_BUCKET, "")
-    return url if url.startswith("gs://") else ""
 
 
 def node_state(instance: Resource) -> NodeState:
@@ -145,12 +144,6 @@ def internal_name(name: str, *, zone: str, project: str) -> str:
     """
     domain, _, plain = project.rpartition(":")
     return ".".join(filter(None, [name, zone, "c", plain, domain, "internal"]))
-
-
-def _created(labels: Mapping[str, str], operations: tuple[Resource, ...]) -> datetime:
-    if not labels and operations:
-        return datetime.fromisoformat(str(operations[0]["insertTime"]).replace("Z", "+00:00"))
-    return created_by(labels)
 
 
 def _index(name: str) -> int:

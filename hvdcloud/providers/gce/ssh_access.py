@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import queue
 import shlex
 import shutil
-import threading
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 from hvdcloud.errors import UsageError
 
@@ -38,8 +37,6 @@ def fetch_text(url: str) -> str:
         OSError: no answer within ANSWER_SECONDS, or another status than 200.
         ValueError: not a URL.
     """
-    from urllib.request import urlopen
-
     with urlopen(url, timeout=ANSWER_SECONDS) as answer:
         data: bytes = answer.read(100)
     return data.decode("ascii", errors="replace").strip()
@@ -80,24 +77,13 @@ def is_public(source: str) -> bool:
 
 
 def _public_address(urls: Sequence[str], fetch: Callable[[str], str]) -> ipaddress.IPv4Address:
-    """Ask all at once; the first that answers with an address is believed."""
-    answers: queue.SimpleQueue[ipaddress.IPv4Address | str] = queue.SimpleQueue()
-
-    def fetch_address(url: str) -> None:
-        try:
-            answers.put(ipaddress.IPv4Address(fetch(url)))
-        except (OSError, ValueError) as error:
-            answers.put(f"{urlsplit(url).netloc or url}: {error}")
-
-    for url in urls:
-        # A slow one delays nothing, neither here nor at the end of the program.
-        threading.Thread(target=fetch_address, args=(url,), daemon=True).start()
+    """What the first of these services says that answers with an address."""
     failures = []
-    for _ in urls:
-        answer = answers.get()
-        if isinstance(answer, ipaddress.IPv4Address):
-            return answer
-        failures.append(answer)
+    for url in urls:
+        try:
+            return ipaddress.IPv4Address(fetch(url))
+        except (OSError, ValueError) as error:
+            failures.append(f"{urlsplit(url).netloc or url}: {error}")
     message = "gce.ssh.source is auto, but this machine's public address cannot be found out"
     raise UsageError(message, hint=_SOURCE_HINT, details="\n".join(failures))
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from tests.standins.api_errors import body_of, invalid, not_found, not_implemented
-from tests.standins.billing.skus import catalog_skus
+from tests.standins.billing.skus import COMPUTE, catalog_skus
 from tests.standins.compute.auth import Keys
 from tests.standins.compute.errors import ApiError, CutError
 from tests.standins.compute.faults import Faults, error_of
@@ -32,7 +32,7 @@ class Catalog:
         keys: whose tokens count.
 
     Attributes:
-        skus: service → its entries; a test may change them.
+        skus: the entries of Compute Engine; a test may change them.
         page_size: most entries of a page, regardless of the request.
         asked: query and headers of every request.
     """
@@ -75,11 +75,11 @@ class Catalog:
         return value
 
     def _page(self, service: str, query: Mapping[str, Any]) -> dict[str, Any]:
-        if service not in self.skus:
+        if service != COMPUTE:
             raise not_found()
         if not 0 <= query.get("pageSize", 0) <= MOST:
             raise invalid(f"The page size must be between 0 and {MOST}.")
         start = int(query.get("pageToken") or 0)
         end = start + min(query.get("pageSize") or MOST, self.page_size)
-        more = end < len(self.skus[service])
-        return {"skus": self.skus[service][start:end], "nextPageToken": str(end) if more else ""}
+        more = end < len(self.skus)
+        return {"skus": self.skus[start:end], "nextPageToken": str(end) if more else ""}

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 AMERICAS = ("us-central1", "us-east1", "us-west1")
-COMPUTE, STORAGE = "6F81-5844-456A", "95FF-2EF5-5EA1"
+COMPUTE = "6F81-5844-456A"
 
 
 def sku(
@@ -21,24 +21,21 @@ def sku(
     unit: str = "h",
     usage: str = "OnDemand",
     group: str = "CPU",
-    service: str = COMPUTE,
-    free_until: float = 744,
 ) -> dict[str, Any]:
     """One entry.
 
     Args:
         prices: dollars a unit, one for each tier.
-        free_until: where the second tier begins.
     """
     number = hashlib.sha256(f"{description} {regions}".encode()).hexdigest()[:12].upper()
     sku_id = f"{number[:4]}-{number[4:8]}-{number[8:]}"
     return {
-        "name": f"services/{service}/skus/{sku_id}",
+        "name": f"services/{COMPUTE}/skus/{sku_id}",
         "skuId": sku_id,
         "description": description,
         "category": {
-            "serviceDisplayName": "Compute Engine" if service == COMPUTE else "Cloud Storage",
-            "resourceFamily": "Compute" if service == COMPUTE else "Storage",
+            "serviceDisplayName": "Compute Engine",
+            "resourceFamily": "Compute",
             "resourceGroup": group,
             "usageType": usage,
         },
@@ -50,7 +47,7 @@ def sku(
                     "usageUnit": unit,
                     "displayQuantity": 1,
                     "tieredRates": [
-                        {"startUsageAmount": number * free_until, "unitPrice": _money(price)}
+                        {"startUsageAmount": number * 744, "unitPrice": _money(price)}
                         for number, price in enumerate(prices)
                     ],
                 },
@@ -78,12 +75,12 @@ def _pair(name: str, on_demand: str, spot: str, *, gpu: bool = False, **options:
     ]
 
 
-def catalog_skus() -> dict[str, list[dict[str, Any]]]:
-    """Service → entries. us-central1 much as shipped, europe-west4 dearer, us-east1 without A3, P4 nowhere."""
+def catalog_skus() -> list[dict[str, Any]]:
+    """Entries of Compute Engine: us-central1 much as shipped, europe-west4 dearer, us-east1 without A3, P4 nowhere."""
     gb = {"unit": "GiBy.h", "group": "RAM"}
     gpu = {"gpu": True, "group": "GPU"}
     netherlands: dict[str, Any] = {"regions": ("europe-west4",), "place": "running in Netherlands"}
-    compute = [
+    return [
         *_pair("N1 Predefined Instance Core", "0.031611", "0.01115", group="N1Standard"),
         *_pair("N1 Predefined Instance Ram", "0.004237", "0.001494", **{**gb, "group": "N1Standard"}),
         *_pair("N1 Predefined Instance Core", "0.034773", "0.012265", **netherlands),
@@ -112,22 +109,6 @@ def catalog_skus() -> dict[str, list[dict[str, Any]]]:
         sku("External IP Charge on a Spot Preemptible VM", "0", "0.0025", regions=("global",), group="ExternalIp"),
         *_others(),
     ]
-    common: dict[str, Any] = {"service": STORAGE, "unit": "GiBy.mo", "group": "RegionalStorage", "free_until": 5}
-    storage = [
-        sku("Standard Storage US Regional", "0", "0.02", **common),
-        sku("Standard Storage Netherlands", "0.02", **{**common, "regions": ("europe-west4",)}),
-        sku("Standard Storage Iowa Dual-region", "0.022", **{**common, "group": "MultiRegionalStorage"}),
-        sku("Standard Storage US Multi-region", "0.026", **{**common, "regions": ("us",)}),
-        sku("Standard Storage Iowa Dual-region (Early Delete)", "9", **common),
-        sku("Nearline Storage Iowa", "0.01", **common),
-        sku(
-            "Regional Standard Class A Operations",
-            "0",
-            "0.000005",
-            **{**common, "unit": "count", "group": "RegionalOps"},
-        ),
-    ]
-    return {COMPUTE: compute, STORAGE: storage}
 
 
 def _others() -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Google's other APIs, as far as `hvdcloud doctor` asks them about the same project.
 
-Service Usage, Resource Manager, IAM, and Cloud Billing's billingInfo.
+Resource Manager and IAM.
 
 Requests and answers are checked against each API's own discovery document. Their paths don't collide with each other,
 nor with Compute Engine's, so one host serves all of them.
@@ -26,13 +26,13 @@ from tests.standins.discovery import Discovery, Method, load
 if TYPE_CHECKING:
     from tests.standins.compute.state import Workers
 
-_DOCUMENTS = ("serviceusage.v1", "cloudresourcemanager.v1", "iam.v1", "cloudbilling.v1")
+_DOCUMENTS = ("cloudresourcemanager.v1", "iam.v1")
 _INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 
 
 @functools.cache
 def documents() -> Mapping[str, Discovery]:
-    """Service (`serviceusage`) → its API as google-api-python-client carries it."""
+    """Service (`iam`) → its API as google-api-python-client carries it."""
     return {
         name.partition(".")[0]: load(name, refuse=lambda reason, message: ApiError(400, reason, message))
         for name in _DOCUMENTS
@@ -44,8 +44,7 @@ class Google:
 
     Attributes:
         off: services that are switched off in the project: `iam.googleapis.com`. Compute Engine's heeds it too.
-        billing: the project has a billing account that is open.
-        lifecycle: the project's state: `ACTIVE`, `DELETE_REQUESTED`.
+        billing: the project has a billing account that is open; without one, Compute Engine's API refuses.
         gone: e-mail addresses of service accounts that are not there; every other one is.
     """
 
@@ -63,7 +62,6 @@ class Google:
         with self._lock:
             self.off: set[str] = set()
             self.billing = True
-            self.lifecycle = "ACTIVE"
             self.gone: set[str] = set()
 
     def answer(self, request: Request) -> Answer | None:
@@ -117,8 +115,11 @@ class Google:
     def check_on(self, service: str) -> None:
         """
         Raises:
-            ApiError: 403, the API is switched off.
+            ApiError: 403, the API is switched off, or nobody pays.
         """
+        if service == "compute.googleapis.com" and not self.billing:
+            project = f"{self._world.project} (#{self._world.number})"
+            raise ApiError(403, "forbidden", f"Project {project} has billing disabled. Please enable it.")
         if service not in self.off:
             return
         project = self._world.number
@@ -136,26 +137,11 @@ class Google:
 
     # -- methods -------------------------------------------------------------------------------------------------------
 
-    def _own(self, user: str, project: str, permission: str | None) -> str:
-        """Resource Manager does not say whether a project is not there, or not the caller's to see."""
-        where = f"projects/{self._world.project}"
-        known = project in (self._world.project, self._world.number)
-        if not known or (permission and not self._access.may(user, permission, resource=where)):
-            raise denied(permission or "resourcemanager.projects.get", f"projects/{project}", service="")
-        return where
-
-    def _get_project(self, user: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        self._own(user, asked["projectId"], "resourcemanager.projects.get")
-        return {
-            "projectNumber": self._world.number,
-            "projectId": self._world.project,
-            "lifecycleState": self.lifecycle,
-            "name": self._world.project,
-            "createTime": "2026-01-01T00:00:00.000Z",
-        }
-
     def _test_project(self, user: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        return self._test(user, self._own(user, asked["resource"], None), asked)
+        if asked["resource"] not in (self._world.project, self._world.number):
+            # Resource Manager does not say whether a project is not there, or not the caller's to see.
+            raise denied("resourcemanager.projects.get", f"projects/{asked['resource']}", service="")
+        return self._test(user, f"projects/{self._world.project}", asked)
 
     def _test_account(self, user: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         email = asked["resource"].rpartition("/")[2]
@@ -168,40 +154,10 @@ class Google:
         held = [permission for permission in wanted if self._access.may(user, permission, resource=resource)]
         return {"permissions": held} if held else {}
 
-    def _services(self, user: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        self._own(user, asked["parent"].rpartition("/")[2], "serviceusage.services.get")
-        if not 1 <= len(asked.get("names", [])) <= 30:
-            raise ApiError(400, "invalid", "names: 1 to 30 of them")
-        return {
-            "services": [
-                {
-                    "name": f"projects/{self._world.number}/services/{name.rpartition('/')[2]}",
-                    "parent": f"projects/{self._world.number}",
-                    "config": {"name": name.rpartition("/")[2]},
-                    "state": "DISABLED" if name.rpartition("/")[2] in self.off else "ENABLED",
-                }
-                for name in asked["names"]
-            ]
-        }
-
-    def _billing(self, user: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        project = asked["name"].rpartition("/")[2]
-        self._own(user, project, "resourcemanager.projects.get")
-        account = {"billingAccountName": "billingAccounts/000000-AAAAAA-111111"} if self.billing else {}
-        return {
-            "name": f"projects/{project}/billingInfo",
-            "projectId": project,
-            **account,
-            **({"billingEnabled": True} if self.billing else {}),
-        }
-
 
 _HANDLERS: Mapping[str, Callable[[Google, str, Mapping[str, Any]], dict[str, Any]]] = {
-    "serviceusage.services.batchGet": Google._services,
-    "cloudresourcemanager.projects.get": Google._get_project,
     "cloudresourcemanager.projects.testIamPermissions": Google._test_project,
     "iam.projects.serviceAccounts.testIamPermissions": Google._test_account,
-    "cloudbilling.projects.getBillingInfo": Google._billing,
 }
 
 

@@ -78,6 +78,10 @@ class ComputeClient(http.ApiCalls):
         """The accelerator types of these names, once for each zone that has them."""
         return self._aggregated("AcceleratorTypes", "acceleratorTypes", _any_of("name", names))
 
+    def network(self, path: str) -> dict[str, Any]:
+        """The network `projects/P/global/networks/NAME`."""
+        return self._call("Networks", "get", project=path.split("/")[1], network=last_segment(path))
+
     def subnetwork(self, path: str) -> dict[str, Any]:
         """The subnetwork `projects/P/regions/R/subnetworks/NAME`."""
         _, project, _, region, _, name = path.split("/")

@@ -6,25 +6,34 @@ leaves out, a zone that does not answer) is assumed to be fine: `up` finds out b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
-from hvdcloud.checks import Finding, failed, failure, first_of, warning
+from hvdcloud.checks import (
+    Finding,
+    NoAnswerError,
+    Status,
+    failed,
+    failure,
+    fine,
+    first_of,
+    unknown,
+    warning,
+)
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY, ClusterSpec
-from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, UsageError
+from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
 from hvdcloud.google.error_rules import QUOTAS_PAGE
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
-from hvdcloud.providers.gce.capacity import candidates, quota
-from hvdcloud.providers.gce.capacity.candidates import Availability, zone_candidates
+from hvdcloud.providers.gce.capacity.availability import Availability, ask, zone_candidates
 from hvdcloud.providers.gce.money import catalog
-from hvdcloud.providers.gce.money.catalog import NodeKind
-from hvdcloud.providers.gce.names import region_of, zone_of
+from hvdcloud.providers.gce.names import last_segment, region_of, zone_of
+from hvdcloud.providers.gce.plan.budget import allowed_seconds
 from hvdcloud.providers.gce.plan.request import network_path
-from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings, groups
-from hvdcloud.units import counted
+from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings
+from hvdcloud.units import counted, some
 
 VM_IMAGE_FAMILY = ("cos-cloud", "cos-125-lts")
 """Project and family, supported until 2027-09: https://cloud.google.com/container-optimized-os/docs/release-notes"""
@@ -33,48 +42,45 @@ NAMES_CHECKED = 32
 PLACES_NAMED = 8
 
 
+_QUESTIONS = {
+    "zones": ("zones", "machine_types", "gpu_types", "subnetworks"),
+    "quota": ("project", "regions"),
+    "name": ("namesakes",),
+    "VM image": ("image",),
+}
+"""What is found → what is asked for it; the names are those of `doctor`'s checks."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What was found, one subject after the other."""
+    """What was found."""
 
+    findings: Mapping[str, Finding]
+    """One for each of `_QUESTIONS`; a warning about the name: a cluster of this name exists."""
+    zones: list[str]
+    """Those that have what a node needs, and room for all nodes, in the order to try."""
+    vm_image: str
+    """`projects/P/global/images/NAME`; empty: it could not be found."""
     available: Availability
-    answers: Mapping[str, Any]
-    """By question: project, regions, zones, image, namesakes, machine_types, gpu_types; None: not answered."""
     failures: Mapping[str, HvdcloudError]
     """Why questions were not answered."""
-    here: list[str]
-    """The zones that have what a node needs, in the order to try."""
-    missing: list[Finding]
-    """Why others do not."""
-    closed: list[str]
-    """What was left out of them, for the user."""
-    roomy: list[str]
-    """Those whose regions have quota for all nodes."""
-    short: list[Finding]
-    scarce: list[str]
-    """What was left out of them for lack of quota, for the user."""
-    namesakes: list[Finding]
-    """VMs that have our nodes' names; a warning: those of a cluster of this name."""
-    image: list[Finding]
 
     @property
     def problems(self) -> list[Finding]:
         """Why it cannot be planned; none of them: go. Names are taken when nodes are made."""
-        final = [error for what, error in self.failures.items() if _is_final(what, error)]
-        # No permission is said once.
-        refused = {error.hint: failure(error) for error in final}
-        return [*refused.values(), *self.missing, *self.short, *self.image]
+        problems: dict[str, Finding] = {}
+        for what, finding in self.findings.items():
+            final = finding.error is not NoAnswerError or what == "VM image"
+            if what != "name" and finding.status is Status.FAILED and final:
+                # No permission is said once.
+                problems.setdefault(finding.hint, finding)
+        return [*problems.values()]
 
     @property
     def notices(self) -> list[str]:
         """What was not answered, which is left for `create` to find out."""
         said = {problem.hint for problem in self.problems}
         return [error.message for error in self.failures.values() if error.hint not in said]
-
-    @property
-    def vm_image(self) -> str:
-        """`projects/P/global/images/NAME`; empty: it could not be found."""
-        return image_path(self.answers["image"]) if self.answers["image"] else ""
 
 
 def look_ahead(
@@ -89,46 +95,52 @@ def look_ahead(
     Raises UsageError: as `check_settings`; nothing is asked.
     """
     check_settings(spec, settings, today=today)
-    machines, gpus = _asked_for(settings, spec)
+    machines, gpus = _asked_for(settings)
     names = [spec.node_name(index) for index in range(min(spec.nodes, NAMES_CHECKED))]
-    asked: dict[str, Callable[[], Any]] = {
-        **candidates.questions(client, settings, machines=machines, gpus=gpus),
-        "zones": client.zones,
-        "image": lambda: client.image_from_family(*VM_IMAGE_FAMILY),
-        "namesakes": lambda: client.instances_named(names),
-    }
-    answers, failures = candidates.ask_all(
-        asked,
+    asked = ask(
+        client,
+        settings,
+        machines=machines,
+        gpus=gpus,
         doing=lambda what: f"read the {what.replace('_', ' ')} of {client.project}",
+        others={
+            "zones": client.zones,
+            "image": lambda: client.image_from_family(*VM_IMAGE_FAMILY),
+            "namesakes": lambda: client.instances_named(names),
+        },
     )
-    available = candidates.availability(answers, settings, machines=machines, gpus=gpus)
-    home = registry_region(spec.image)
+    available, home, image = asked.available, registry_region(spec.image), asked.answers["image"]
     places = zone_candidates(settings, nodes=spec.nodes, zones=zones, available=available, home=home)
-    here, missing, closed = _zones(available, spec, settings, places, chosen=bool(zones))
-    roomy, short, scarce = _quotas(available, spec, settings, here)
+    here, of_zones = _zones(available, settings, places, chosen=bool(zones))
+    roomy, of_quota = _quotas(available, spec, settings, here)
+    of_name, of_image = _namesakes(asked.answers["namesakes"], spec, here), _image(image, settings)
+    findings = dict(zip(_QUESTIONS, (of_zones, of_quota, of_name, of_image), strict=True))
+    for what, questions in _QUESTIONS.items():
+        # One that was not asked has no answer either.
+        silent = all(asked.answers.get(question) is None for question in questions)
+        for question in questions:
+            error = asked.failures.get(question)
+            if error and (silent or isinstance(error, CredentialsError)):
+                findings[what] = failure(error)
+                if isinstance(error, NodeError):
+                    findings[what] = replace(findings[what], error=NoAnswerError)
     return Outlook(
+        findings=findings,
+        zones=roomy,
+        vm_image=image_path(image) if image else "",
         available=available,
-        answers=answers,
-        failures=failures,
-        here=here,
-        missing=missing,
-        closed=closed,
-        roomy=roomy,
-        short=short,
-        scarce=scarce,
-        namesakes=_namesakes(answers["namesakes"], spec, here),
-        image=_image(answers["image"], settings),
+        failures=asked.failures,
     )
 
 
 def check_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> None:
     """Raises UsageError: the settings themselves are wrong. Nothing is asked."""
-    if problems := wrong_kinds(settings, today=today):
+    machine_type = settings.machine_type
+    if problems := catalog.check(machine_type, settings.gpu_type, settings.gpu_count, today=today):
         raise first_of(problems).as_error()
-    quota.needs(settings, nodes=spec.nodes)
-    for kind in kinds(settings, spec):
-        if catalog.machine(kind.machine_type).spot_only and not kind.spot:
-            raise UsageError(f"{kind.machine_type} is available as a Spot VM only", hint="write gce.spot: all")
+    allowed_seconds(settings, nodes=spec.nodes)
+    if catalog.machine(machine_type).spot_only and settings.spot != "all":
+        raise UsageError(f"{machine_type} is available as a Spot VM only", hint="write gce.spot: all")
 
 
 def check_account(settings: Settings) -> None:
@@ -141,140 +153,117 @@ def check_account(settings: Settings) -> None:
     raise UsageError(message, hint=hint)
 
 
-def wrong_kinds(settings: Settings, *, today: date) -> list[Finding]:
-    """Why no VM of a configured kind can be made."""
-    return catalog.check(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
-
-
-def kinds(settings: Settings, spec: ClusterSpec) -> list[NodeKind]:
-    """What the nodes are, the head's kind last where it is another."""
-    return [group.kind for group in groups(settings, range(spec.nodes))]
-
-
-def needed_of_zone(settings: Settings, spec: ClusterSpec) -> str:
-    """What a zone has to have: `n1-standard-8 with nvidia-tesla-t4 and n1-standard-2`."""
-    found = [" with ".join(filter(None, (kind.machine_type, kind.gpus[0]))) for kind in kinds(settings, spec)]
-    return " and ".join(dict.fromkeys(found))
-
-
-def _asked_for(settings: Settings, spec: ClusterSpec) -> tuple[list[str], list[str]]:
-    """The machine types and the GPUs that a zone has to have, those that the API can be asked for."""
-    found = [(catalog.machine(kind.machine_type), kind) for kind in kinds(settings, spec)]
-    machines = [machine.name for machine, _ in found]
-    gpus = [kind.gpu_type for machine, kind in found if machine.takes_gpus and kind.gpu_type and kind.gpu_count]
-    return list(dict.fromkeys(machines)), list(dict.fromkeys(gpus))
-
-
-def _is_final(question: str, error: HvdcloudError) -> bool:
-    """Whether a question that was not answered stops a plan: no permission, or an image that cannot be found."""
-    return isinstance(error, CredentialsError) or question == "image"
+def _asked_for(settings: Settings) -> tuple[list[str], list[str]]:
+    """The machine type that a zone has to have, and the GPU where one is attached: what the API can be asked for."""
+    attached = catalog.machine(settings.machine_type).takes_gpus and settings.gpu_type and settings.gpu_count
+    return [settings.machine_type], [settings.gpu_type] if attached and settings.gpu_type else []
 
 
 def _zones(
-    available: Availability, spec: ClusterSpec, settings: Settings, places: Sequence[str], *, chosen: bool
-) -> tuple[list[str], list[Finding], list[str]]:
-    """The zones that have what a node needs; why others of the user's own choice have not; what was left out.
+    available: Availability, settings: Settings, places: Sequence[str], *, chosen: bool
+) -> tuple[list[str], Finding]:
+    """The zones that have what a node needs, and what is to be said of them.
 
     Args:
         places: configured, or the catalogue's.
         chosen: the user named them, so that one which never would do is a problem.
     """
-    machines, gpus = _asked_for(settings, spec)
-    status = available.status
+    machines, gpus = _asked_for(settings)
+    status, regions = available.status, available.regions(settings)
+    if regions is not None and not regions:
+        network = last_segment(network_path(settings))
+        message = f"network {network} has no subnetwork {settings.subnetwork} in any region"
+        return [], failed(message, hint="hvdcloud setup makes them; or correct gce.subnetwork")
+    if chosen and not places:
+        there = f"regions {some(sorted(regions or ()))}" if len(regions or ()) > 1 else "region"
+        return [], failed(f"no zone of gce.zones is in gce.subnetwork's {there}", hint="correct one of the two")
     lacking = {zone: available.lacks(zone, machines=machines, gpus=gpus) for zone in places}
     lacks = {zone: f"{zone} has no {what}" for zone, what in lacking.items() if what}
     lacks |= {zone: f"there is no zone {zone}" for zone in places if status and zone not in status}
     down = {zone: f"{zone} is down" for zone in places if zone in status and zone not in available.up}
     known = [zone for zone in places if zone not in lacks | down]
-    regions = candidates.allowed_regions(settings, available)
-    if regions is not None and not regions:
-        network = network_path(settings).rpartition("/")[2]
-        message = f"network {network} has no subnetwork {settings.subnetwork} in any region"
-        return [], [failed(message, hint="hvdcloud setup makes them; or correct gce.subnetwork")], []
-    if chosen and not places:
-        there = f"regions {_some(sorted(regions or ()))}" if len(regions or ()) > 1 else "region"
-        problem = failed(f"no zone of gce.zones is in gce.subnetwork's {there}", hint="correct one of the two")
-        return [], [problem], []
     everywhere = available.zones(places, machines=machines, gpus=gpus)
     everywhere = [zone for zone in everywhere if regions is None or region_of(zone) in regions]
-    if chosen:
-        hint = f"zones that have it: {_some(sorted(everywhere))}" if everywhere else "take another GPU or machine type"
-        wrong = [reason for zone, reason in lacks.items() if zone not in down]
-        problems = [failed(f"gce.zones: {reason}", hint=hint) for reason in wrong]
-        closed = ", ".join(down.values())
-        if closed and not known:
-            problems.append(failed(f"gce.zones: {closed}", hint=hint, error=CapacityError))
-        return known, problems, [f"left out: {closed}"] if closed else []
-    # Zones that are newer than the catalogue; without an answer about the machine types nothing is known of them.
-    if available.machine_zones is not None:
-        known += [zone for zone in sorted(everywhere) if zone not in known]
-    if known:
-        return known, [], []
-    where = f" of the {counted(len(regions), 'region')} with gce.subnetwork" if regions else ""
-    message = f"no zone{where} has {needed_of_zone(settings, spec)}"
-    hint = "take another GPU or machine type"
-    return [], [failed(message, hint=hint, error=CapacityError)], []
+    gpu, _ = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
+    what = f"{settings.machine_type} with {gpu}" if gpu else settings.machine_type
+    if not chosen:
+        # Zones that are newer than the catalogue; without an answer about the machine types nothing is known of them.
+        if available.machine_zones is not None:
+            known += [zone for zone in sorted(everywhere) if zone not in known]
+        if not known:
+            where = f" of the {counted(len(regions), 'region')} with gce.subnetwork" if regions else ""
+            hint = "take another GPU or machine type"
+            return [], failed(f"no zone{where} has {what}", hint=hint, error=CapacityError)
+        return known, fine(f"{some(known, most=4)}: {what}")
+    hint = f"zones that have it: {some(sorted(everywhere))}" if everywhere else "take another GPU or machine type"
+    if wrong := [reason for zone, reason in lacks.items() if zone not in down]:
+        return known, failed(f"gce.zones: {', '.join(wrong)}", hint=hint)
+    closed = ", ".join(down.values())
+    if not known:
+        return [], failed(f"gce.zones: {closed}", hint=hint, error=CapacityError)
+    message = f"{some(known, most=4)}: {what}"
+    if closed:
+        return known, warning(f"{message}; left out: {closed}", hint="the other zones are tried; nothing is to be done")
+    return known, fine(message)
 
 
 def _quotas(
     available: Availability, spec: ClusterSpec, settings: Settings, zones: Sequence[str]
-) -> tuple[list[str], list[Finding], list[str]]:
-    """The zones whose regions have room for all nodes; why none has; what was left out."""
-    short = {
-        region: available.shortfalls(settings, nodes=spec.nodes, region=region)
-        for region in dict.fromkeys(map(region_of, zones))
-    }
+) -> tuple[list[str], Finding]:
+    """The zones whose regions have room for all nodes, and what is to be said of quotas."""
     hint = f"ask for more at {QUOTAS_PAGE.format(project=settings.project)}, or use fewer nodes or GPUs"
-    everywhere = {each.metric: each for found in short.values() for each in found if not each.regional}
-    if everywhere:
-        reason = ", ".join(map(_shortfall, everywhere.values()))
-        message = f"project {settings.project} has no quota for {counted(spec.nodes, 'node')}: {reason}"
-        return [], [failed(message, hint=hint, error=CapacityError)], []
-    reasons = {region: ", ".join(map(_shortfall, found)) for region, found in short.items() if found}
+    nodes = counted(spec.nodes, "node")
+    reasons: dict[str, str] = {}
+    for region in dict.fromkeys(map(region_of, zones)):
+        short = available.shortfalls(settings, nodes=spec.nodes, region=region)
+        everywhere = [each for each in short if not each.regional]
+        said = [f"{e.metric} {e.needed} needed, {e.free:g} of {e.limit:g} free" for e in everywhere or short]
+        reason = ", ".join(said)
+        if everywhere:
+            message = f"project {settings.project} has no quota for {nodes}: {reason}"
+            return [], failed(message, hint=hint, error=CapacityError)
+        if short:
+            reasons[region] = f"{region}: {reason}"
+    if not zones:
+        return [], unknown("not checked: no zones")
     roomy = [zone for zone in zones if region_of(zone) not in reasons]
-    lines = [f"{region}: {reason}" for region, reason in reasons.items()]
-    if zones and not roomy:
-        message = f"no region has quota for {counted(spec.nodes, 'node')}: {_some(lines, separator='; ')}"
-        return [], [failed(message, hint=hint, error=CapacityError)], []
-    return roomy, [], [f"left out for lack of quota: {_some(lines, separator='; ')}"] if lines else []
+    lines = "; ".join([*reasons.values()][:PLACES_NAMED])
+    if len(reasons) > PLACES_NAMED:
+        lines += f"; {len(reasons) - PLACES_NAMED} more"
+    if not roomy:
+        return [], failed(f"no region has quota for {nodes}: {lines}", hint=hint, error=CapacityError)
+    message = f"room for {nodes} in {some(list(dict.fromkeys(map(region_of, roomy))), most=4)}"
+    if lines:
+        hint = "the other regions are tried; more quota is more places"
+        return roomy, warning(f"{message}; left out for lack of quota: {lines}", hint=hint)
+    return roomy, fine(message)
 
 
-def _shortfall(short: quota.Shortfall) -> str:
-    free = max(0.0, short.limit - short.usage)
-    return f"{short.metric} {short.needed} needed, {free:g} of {short.limit:g} free"
-
-
-def _namesakes(answer: Aggregated | None, spec: ClusterSpec, zones: Sequence[str]) -> list[Finding]:
+def _namesakes(answer: Aggregated | None, spec: ClusterSpec, zones: Sequence[str]) -> Finding:
     """VMs that have our nodes' names already: of a cluster of this name anywhere, of others where we would go."""
-    found = answer.items if answer else []
-    for vm in sorted(found, key=lambda vm: str(vm["name"])):
+    for vm in sorted(answer.items if answer else [], key=lambda vm: str(vm["name"])):
         labels, zone = vm.get("labels", {}), zone_of(vm)
         if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
             message = f"the cluster {spec.name} exists already ({vm['name']} in {zone})"
             hint = f"hvdcloud down --name {spec.name} deletes it; else take another --name"
-            return [warning(message, hint=hint)]
+            return warning(message, hint=hint)
         if zone in zones:
             message = f"a VM {vm['name']} that is not hvdcloud's exists in {zone}"
-            hint = "take another --name, or other gce.zones"
-            return [failed(message, hint=hint)]
-    return []
+            return failed(message, hint="take another --name, or other gce.zones")
+    return fine(f"no VM is called {spec.node_name(0)}")
 
 
-def _image(image: Mapping[str, Any] | None, settings: Settings) -> list[Finding]:
-    least = int((image or {}).get("diskSizeGb", 0))
-    if settings.disk_gb >= least:
-        return []
-    message = f"gce.disk_gb: {settings.disk_gb} GB are less than the VM image's {least} GB"
-    return [failed(message, hint=f"write gce.disk_gb: {max(least, 50)}")]
+def _image(image: Mapping[str, Any] | None, settings: Settings) -> Finding:
+    """Whether the boot disk is large enough for it."""
+    image = image or {}
+    least = int(image.get("diskSizeGb", 0))
+    if settings.disk_gb < least:
+        message = f"gce.disk_gb: {settings.disk_gb} GB are less than the VM image's {least} GB"
+        return failed(message, hint=f"write gce.disk_gb: {max(least, 50)}")
+    return fine(f"{image.get('name')}, on a disk of {settings.disk_gb} GB")
 
 
 def image_path(image: Mapping[str, Any]) -> str:
     """`projects/P/global/images/NAME` of an image."""
     link = str(image["selfLink"])
     return link[link.index("projects/") :]
-
-
-def _some(texts: Iterable[str], *, separator: str = ", ") -> str:
-    listed = list(texts)
-    more = [f"{len(listed) - PLACES_NAMED} more"] if len(listed) > PLACES_NAMED else []
-    return separator.join([*listed[:PLACES_NAMED], *more])

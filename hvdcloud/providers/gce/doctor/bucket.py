@@ -12,7 +12,7 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 
 from hvdcloud.checks import Finding, NoAnswerError, failed, fine, warning
 from hvdcloud.errors import CredentialsError, HvdcloudError
-from hvdcloud.providers.gce.doctor.permissions import RETRY_SECONDS, Login
+from hvdcloud.providers.gce.doctor.account import RETRY_SECONDS, Login
 from hvdcloud.storage.gcs_client import make_client
 from hvdcloud.storage.gcs_errors import explain
 
@@ -48,7 +48,7 @@ def check_bucket(login: Login, url: str, *, region: str | None) -> Finding:
             )
         if lacking := [each for each in _PERMISSIONS if each not in allowed]:
             return failed(
-                f"{login.email or 'this account'} lacks {', '.join(lacking)} in gs://{name}",
+                f"{login.name} lacks {', '.join(lacking)} in gs://{name}",
                 hint=f"the bucket's owner can: gcloud storage buckets add-iam-policy-binding gs://{name} "
                 f"--member={login.member} --role=roles/storage.objectUser",
                 error=CredentialsError,
@@ -64,11 +64,6 @@ def bucket_and_folder(url: str) -> tuple[str, str]:
     """The parts of `gs://BUCKET[/FOLDER]`."""
     bucket, _, folder = url.removeprefix("gs://").partition("/")
     return bucket, folder
-
-
-def in_region(location: str, region: str) -> bool:
-    """Whether a bucket's location is the region, or a multi-region that it is a part of."""
-    return region.upper() == location.upper() or region.startswith(_WIDE.get(location.upper(), "-"))
 
 
 def storage_client(login: Login) -> Any:
@@ -96,14 +91,20 @@ def asking(doing: str, *, url: str) -> Iterator[None]:
         raise found from error
 
 
-def _settings(url: str, bucket: Any, *, region: str | None) -> Finding:
+def elsewhere(bucket: Any, region: str | None) -> str:
+    """Where a bucket is, if traffic from the nodes' region to it costs money; empty: there, or nobody knows."""
     location = str(bucket.location or "").upper()
-    said = f"{url} can be written" + (f"; it is in {location.lower()}" if location else "")
-    here = region is None or not location or in_region(location, region)
-    if not here and bucket.location_type != "dual-region":
+    here = region is None or location in ("", region.upper()) or region.startswith(_WIDE.get(location, "-"))
+    return "" if here or bucket.location_type == "dual-region" else location.lower()
+
+
+def _settings(url: str, bucket: Any, *, region: str | None) -> Finding:
+    location = str(bucket.location or "").lower()
+    said = f"{url} can be written" + (f"; it is in {location}" if location else "")
+    if place := elsewhere(bucket, region):
         return warning(
             f"{said}; nodes start in {region}: traffic between regions costs money, and checkpoints take longer",
-            hint=f"use a bucket in {region}, or gce.zones in {location.lower()}",
+            hint=f"use a bucket in {region}, or gce.zones in {place}",
         )
     if seconds := int(bucket.soft_delete_policy.retention_duration_seconds or 0):
         days = f"{seconds / 86400:g} days"

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
+
+import yaml
 
 from hvdcloud.checks import Finding, failed, failure, warning
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.gce.money.tables import read_table
 
 T = TypeVar("T")
 
@@ -62,6 +64,10 @@ class Gpu:
     zones: tuple[str, ...] = ()
     sku: str = ""
     """What the Cloud Billing Catalog calls it, before ` GPU`."""
+
+    def gone(self, today: date) -> bool:
+        """Whether it was switched off."""
+        return self.ends is not None and self.ends <= today
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +142,7 @@ def check(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: dat
         message = f"{machine_type} comes with {kind.gpu_count} {kind.gpu_type}, gce.gpu asks for {gpu_count} {gpu_type}"
         hint = f"write gce.gpu: {{type: {kind.gpu_type}, count: {kind.gpu_count}}}, or gce.gpu: null"
         problems.append(failed(message, hint=hint))
-    if found and found.ends and found.ends <= today:
+    if found and found.gone(today):
         message = f"Compute Engine switched {found.name} off on {found.ends}"
         problems.append(failed(message, hint=f"take {found.instead}"))
     elif found and kind.takes_gpus:
@@ -148,7 +154,7 @@ def notices(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: d
     """Why the VM cannot be made from some day on. Raises UsageError: machine type or GPU is not in the table."""
     node_gpu, _ = gpus_of(machine_type, gpu_type, gpu_count)
     found = gpu(node_gpu) if node_gpu else None
-    if found is None or found.ends is None or found.ends <= today:
+    if found is None or found.ends is None or found.gone(today):
         return []
     message = f"{found.name} ends {found.ends}: no VM with it can be made or started from then on"
     return [warning(message, hint=f"take {found.instead}")]
@@ -191,7 +197,7 @@ def _looked_up(name: str, known: Mapping[str, T], *, what: str, table: str) -> T
 
 @cache
 def _table() -> Any:
-    return read_table("machines.yaml")
+    return yaml.safe_load(Path(__file__).with_name("machines.yaml").read_text(encoding="utf-8"))
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -50,22 +50,22 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    """One VM or loose disk: what is over, and what continues as it is."""
+    """One VM or loose disk."""
 
     before: float = 0.0
-    """Dollars."""
+    """Dollars for what is over."""
     since: datetime
     """When what continues began."""
     per_hour: float
     least: float = 0.0
     """Seconds that are billed at least."""
-    ends: datetime | None
+    ends: datetime | None = None
     endless: str = ""
     """Why nothing ends it; empty if something does."""
 
     def dollars(self, until: datetime) -> float:
         """All that it has cost at a moment."""
-        return self.before + _dollars(self.per_hour, self.since, until, least=self.least)
+        return self.before + self.per_hour * max(self.least, (until - self.since).total_seconds(), 0.0) / 3600
 
 
 def costs(instances: Sequence[Resource], loose_disks: Sequence[Resource], *, now: datetime) -> Costs:
@@ -74,6 +74,9 @@ def costs(instances: Sequence[Resource], loose_disks: Sequence[Resource], *, now
     endless = [item.endless for item in items if item.endless]
     ends = [item.ends for item in items if item.ends is not None]
     late = timedelta(seconds=LATE_SECONDS)
+    unpriced = {last_segment(vm.get("machineType", "")) for vm in instances if node_dollars_per_hour(vm) is None}
+    regions = {region for each in (*instances, *loose_disks) if (region := _region(each)) and not prices.knows(region)}
+    instead = f"those of {prices.table().region} are used instead"
     return Costs(
         dollars_per_hour=sum(item.per_hour for item in items),
         so_far=sum(item.dollars(now) for item in items),
@@ -81,65 +84,47 @@ def costs(instances: Sequence[Resource], loose_disks: Sequence[Resource], *, now
         worst_case=None if endless else sum(item.dollars(max(item.ends or now, now) + late) for item in items),
         ends=max(ends) if ends and not endless else None,
         since=min(filter(None, (moment(vm.get("creationTimestamp")) for vm in instances)), default=None),
-        notes=(*endless, *_unpriced(instances), *_foreign([*instances, *loose_disks])),
+        notes=(
+            *endless,
+            *(f"the price table does not know {each}, which is not counted" for each in sorted(unpriced)),
+            *(f"the price table has no prices of {each}; {instead}" for each in sorted(regions)),
+        ),
     )
 
 
 def _vm(vm: Resource, now: datetime) -> _Item:
-    name = str(vm["name"])
-    disk = prices.disk_dollars_per_hour(disk_gb=_disk_gb(vm), region=_region(vm))
+    name, disk = str(vm["name"]), prices.disk_dollars_per_hour(disk_gb=_disk_gb(vm), region=_region(vm))
     whole = node_dollars_per_hour(vm)
-    whole = disk if whole is None else whole
-    created, started, stopped = (moment(vm.get(f"{which}Timestamp")) for which in ("creation", "lastStart", "lastStop"))
-    created = created or now
-
-    least = MINIMUM_SECONDS
+    running = _Item(
+        since=moment(vm.get("creationTimestamp")) or now,
+        per_hour=disk if whole is None else whole,
+        least=MINIMUM_SECONDS,
+    )
     if vm.get("status") in OFF:
         # An earlier stop than the last, of which the API says nothing, counts as if it had not been.
-        until = stopped or now
-        before = _dollars(whole, created, until, least=least)
+        until = moment(vm.get("lastStopTimestamp")) or now
         why = f"{name} is off, and its disk still costs"
-        return _Item(before=before, since=until, per_hour=disk, ends=None, endless=why)
-    since, before = created, 0.0
-    if started and stopped and created < stopped < started:
-        # Switched off, and on again.
-        before = _dollars(whole, created, stopped, least=least) + _dollars(disk, stopped, started)
-        since = started
-    ends, endless = _end(vm, started=started, now=now)
-    return _Item(before=before, since=since, per_hour=whole, least=least, ends=ends, endless=endless)
-
-
-def _dollars(per_hour: float, since: datetime, until: datetime, *, least: float = 0.0) -> float:
-    """What a time has cost; `least`: seconds that are billed at least."""
-    return per_hour * max(least, (until - since).total_seconds(), 0.0) / 3600
-
-
-def _end(vm: Resource, *, started: datetime | None, now: datetime) -> tuple[datetime | None, str]:
-    """When a VM that is not off will be deleted, and why never if never."""
-    name, scheduling = vm["name"], vm.get("scheduling", {})
+        return _Item(before=running.dollars(until), since=until, per_hour=disk, endless=why)
+    scheduling = vm.get("scheduling", {})
     end = moment(vm.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp"))
     end = end or moment(scheduling.get("terminationTime"))
     if end is None and (limit := scheduling.get("maxRunDuration")):
         # Its time has not begun to count before it runs.
-        end = (started or now) + timedelta(seconds=whole_number(limit.get("seconds")))
+        started = moment(vm.get("lastStartTimestamp")) or now
+        end = started + timedelta(seconds=whole_number(limit.get("seconds")))
     if end is None:
-        return None, f"{name} has no time limit"
+        return replace(running, endless=f"{name} has no time limit")
     if scheduling.get("instanceTerminationAction") != "DELETE":
-        return None, f"{name} is switched off at {end:%H:%M:%S}Z, but not deleted"
-    if any(not disk.get("autoDelete", True) for disk in vm.get("disks", ())):
-        return None, f"a disk of {name} stays when {name} is deleted"
-    return end, ""
+        return replace(running, endless=f"{name} is switched off at {end:%H:%M:%S}Z, but not deleted")
+    if any(not each.get("autoDelete", True) for each in vm.get("disks", ())):
+        return replace(running, endless=f"a disk of {name} stays when {name} is deleted")
+    return replace(running, ends=end)
 
 
 def _disk(disk: Resource, now: datetime) -> _Item:
     since = moment(disk.get("creationTimestamp")) or now
     per_hour = prices.disk_dollars_per_hour(disk_gb=whole_number(disk.get("sizeGb")), region=_region(disk))
-    return _Item(
-        since=since,
-        per_hour=per_hour,
-        ends=None,
-        endless=f"disk {disk['name']} belongs to no existing VM",
-    )
+    return _Item(since=since, per_hour=per_hour, endless=f"disk {disk['name']} belongs to no existing VM")
 
 
 def node_dollars_per_hour(vm: Resource) -> float | None:
@@ -151,21 +136,11 @@ def node_dollars_per_hour(vm: Resource) -> float | None:
             machine_type=last_segment(vm.get("machineType", "")),
             gpu_type=last_segment(accelerator.get("acceleratorType", "")) or None,
             gpu_count=accelerator.get("acceleratorCount", 0),
-            spot=is_spot(vm),
+            spot=vm.get("scheduling", {}).get("provisioningModel") == "SPOT",
         )
         external = any(interface.get("accessConfigs") for interface in vm.get("networkInterfaces", ()))
-        return prices.node_dollars_per_hour(
-            kind,
-            disk_gb=_disk_gb(vm),
-            external_ip=external,
-            region=_region(vm),
-        )
+        return prices.node_dollars_per_hour(kind, disk_gb=_disk_gb(vm), external_ip=external, region=_region(vm))
     return None
-
-
-def is_spot(vm: Resource) -> bool:
-    """Whether a VM may be preempted at any time, and has that price."""
-    return bool(vm.get("scheduling", {}).get("provisioningModel") == "SPOT")
 
 
 def moment(text: object) -> datetime | None:
@@ -183,14 +158,3 @@ def _disk_gb(vm: Resource) -> int:
 
 def _region(resource: Resource) -> str | None:
     return region_of(zone_of(resource)) or None
-
-
-def _unpriced(instances: Sequence[Resource]) -> list[str]:
-    types = {last_segment(vm.get("machineType", "")) for vm in instances if node_dollars_per_hour(vm) is None}
-    return [f"the price table does not know {each}, which is not counted" for each in sorted(types)]
-
-
-def _foreign(resources: Sequence[Resource]) -> list[str]:
-    regions = {region for each in resources if (region := _region(each)) and not prices.knows(region)}
-    instead = f"those of {prices.region()} are used instead"
-    return [f"the price table has no prices of {each}; {instead}" for each in sorted(regions)]

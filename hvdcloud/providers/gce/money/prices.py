@@ -1,30 +1,136 @@
-"""What nodes, disks, addresses and buckets cost, estimated from a dated table: price_table.py.
+"""What nodes, disks and addresses cost, estimated from a dated table; a month is 730 hours.
 
-Sustained-use discounts, free tiers and network traffic are left out. A month is 730 hours.
+The table is prices.yaml or, where it is newer, the one that `hvdcloud offers --refresh` has written into the state
+folder. A written one that cannot be used is left aside with a notice: prices are estimates, and nothing that makes or
+deletes machines may fail for them. Sustained-use discounts, free tiers and network traffic are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import date
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Annotated, Literal
 
-from hvdcloud.providers.gce.money import catalog, price_table
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hvdcloud.cluster.files import state_root, write_private
+from hvdcloud.errors import UsageError
+from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
-from hvdcloud.providers.gce.money.price_table import Table
 from hvdcloud.providers.gce.names import region_of
+
+HOURS_PER_MONTH = 730
+
+N1_VCPU, N1_GB = "n1-vcpu", "n1-gb"
+DISK, ADDRESS, LOCAL_SSD = "disk-gb-month", "address", "local-ssd-gb-month"
+OF_NO_MACHINE = (DISK, ADDRESS, LOCAL_SSD)
+"""What is also sold where there are no machines; a region whose figure is not known takes the main region's."""
+
+Dollars = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+Pair = tuple[Dollars | None, Dollars | None]
+"""[on demand, spot]; null: not known, or not sold."""
+Rates = dict[str, Pair]
+"""Those above, machine types with their GPUs, and GPUs that are attached → dollars."""
+
+
+class Table(BaseModel):
+    """What things cost in some regions, as of a day."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    as_of: date
+    region: str
+    """The main one: its figures are used for regions that are not in the table."""
+    regions: dict[str, Rates]
+
+    @model_validator(mode="after")
+    def _the_main_region_is_there(self) -> Table:
+        main = self.regions.get(self.region, {})
+        missing = [key for key in (N1_VCPU, N1_GB, DISK, ADDRESS) if None in main.get(key, (None, None))]
+        if missing:
+            raise ValueError(f"{self.region} has no {missing[0]}")
+        return self
+
+    @property
+    def main(self) -> Rates:
+        """The main region's figures."""
+        return self.regions[self.region]
+
+
+# --- which table counts ---------------------------------------------------------------------------------------------
+
+
+@cache
+def shipped() -> Table:
+    """The table that comes with hvdcloud."""
+    return Table.model_validate(yaml.safe_load(Path(__file__).with_name("prices.yaml").read_text(encoding="utf-8")))
+
+
+def table() -> Table:
+    """The refreshed table where there is one that can be used and is not older, else the shipped one."""
+    return _chosen()[0]
+
+
+def notices() -> tuple[str, ...]:
+    """Why a table that was refreshed is not used; empty: it is, or there is none."""
+    return _chosen()[1]
+
+
+def save(table: Table) -> None:
+    """Make this the refreshed table, in one move.
+
+    Raises CapacityError: the disk is full. UsageError: the file may not be written.
+    """
+    path = _refreshed()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        hint = "make it writable, or name another folder with HVDCLOUD_STATE_DIR"
+        raise UsageError(f"{path.parent} cannot be made: {error.strerror or error}", hint=hint) from error
+    write_private(path, table.model_dump_json(indent=1) + "\n")
+
+
+def _refreshed() -> Path:
+    # No cluster's name has a dot in it, so no cluster's folder is called that.
+    return state_root() / "prices.json"
+
+
+def _chosen() -> tuple[Table, tuple[str, ...]]:
+    path = _refreshed()
+    try:
+        stat = path.stat()
+    except OSError:
+        return shipped(), ()
+    return _choose(path, stat.st_mtime_ns, stat.st_size)
+
+
+# The file's time and size: what was read is kept until it changes.
+@lru_cache(maxsize=4)
+def _choose(path: Path, _time: int, _size: int) -> tuple[Table, tuple[str, ...]]:
+    again = "hvdcloud offers --refresh writes a new one"
+    try:
+        found = Table.model_validate_json(path.read_bytes())
+    except (OSError, ValueError):
+        return shipped(), (f"{path} is not a price table that can be read; {again}",)
+    if found.as_of < shipped().as_of:
+        return shipped(), (f"{path} is of {found.as_of}, before the shipped prices; {again}",)
+    return found, ()
+
+
+# --- what things cost -----------------------------------------------------------------------------------------------
 
 
 def node_dollars_per_hour(
-    kind: NodeKind,
-    *,
-    disk_gb: float,
-    external_ip: bool,
-    region: str | None = None,
+    kind: NodeKind, *, disk_gb: float, external_ip: bool, region: str | None = None
 ) -> float | None:
     """The estimate for one node: machine, GPUs, boot disk and external address.
 
     Args:
-        region: None, or one that the table does not have: the prices of `region()`. Regions differ by 10 to 50 %.
+        region: None, or one that the table does not have: the main region's prices. Regions differ by 10 to 50 %.
 
     Returns:
         US dollars an hour; None if the table lacks the machine or the GPU.
@@ -33,29 +139,26 @@ def node_dollars_per_hour(
         UsageError: the machine type is not in the catalogue.
     """
     machine = catalog.machine(kind.machine_type)
-    parts: list[tuple[float, str]]
-    if not machine.takes_gpus:
-        parts = [(1, machine.name)]
-    else:
-        parts = [
-            (machine.vcpus, price_table.N1_VCPU),
-            (machine.memory_gb, price_table.N1_GB),
-        ]
+    parts: dict[str, float] = {machine.name: 1}
+    if machine.takes_gpus:
+        parts = {N1_VCPU: machine.vcpus, N1_GB: machine.memory_gb}
         if kind.gpu_type and kind.gpu_count:
-            parts.append((kind.gpu_count, kind.gpu_type))
-    parts.append((disk_gb / price_table.HOURS_PER_MONTH, price_table.DISK))
+            parts[kind.gpu_type] = kind.gpu_count
+    parts[DISK] = disk_gb / HOURS_PER_MONTH
     if external_ip:
-        parts.append((1, price_table.ADDRESS))
-    rates = [_rate(key, spot=kind.spot, region=region) for _, key in parts]
-    known = [rate for rate in rates if rate is not None]
-    if len(known) < len(parts):
-        return None
-    return sum(amount * rate for (amount, _), rate in zip(parts, known, strict=True))
+        parts[ADDRESS] = 1
+    dollars = 0.0
+    for key, amount in parts.items():
+        rate = _rate(key, spot=kind.spot, region=region)
+        if rate is None:
+            return None
+        dollars += amount * rate
+    return dollars
 
 
 def disk_dollars_per_hour(*, disk_gb: float, region: str | None = None) -> float:
     """A balanced persistent disk, whether attached or not."""
-    return disk_gb * _known_rate(price_table.DISK, region=region) / price_table.HOURS_PER_MONTH
+    return disk_gb * (_rate(DISK, spot=False, region=region) or 0.0) / HOURS_PER_MONTH
 
 
 def by_price(zones: Iterable[str], *, price: Callable[[str], float | None]) -> list[str]:
@@ -64,49 +167,23 @@ def by_price(zones: Iterable[str], *, price: Callable[[str], float | None]) -> l
     While the prices of fewer than two of the regions are known, nothing is moved.
 
     Args:
-        price: of a region; None: not known.
+        price: in a zone; None: not known.
     """
     ordered = list(zones)
-    regions = dict.fromkeys(map(region_of, ordered))
-    prices = {region: price(region) for region in regions if knows(region)}
+    prices = {region_of(zone): price(zone) for zone in ordered if knows(region_of(zone))}
     known = {region: dollars for region, dollars in prices.items() if dollars is not None}
     if len(known) < 2:
         return ordered
     return sorted(ordered, key=lambda zone: known.get(region_of(zone), float("inf")))
 
 
-def as_of() -> date:
-    """The day of the prices."""
-    return _table().as_of
-
-
-def region() -> str:
-    """The region whose prices are used for regions that are not known."""
-    return _table().region
-
-
 def knows(region: str) -> bool:
-    """False: the figures for it are those of `region()`, an estimate."""
-    return region in _table().regions
-
-
-def notices() -> tuple[str, ...]:
-    """Why a table that was refreshed is not used; empty: it is, or there is none."""
-    return price_table.chosen().notices
-
-
-def _table() -> Table:
-    return price_table.chosen().table
+    """False: the figures for it are those of the main region, an estimate."""
+    return region in table().regions
 
 
 def _rate(key: str, *, spot: bool, region: str | None) -> float | None:
-    table, column = _table(), int(spot)
-    rates = table.regions.get(region or table.region, table.main)
+    found, column = table(), int(spot)
+    rates = found.regions.get(region or found.region, found.main)
     rate = rates.get(key, (None, None))[column]
-    return table.main.get(key, (None, None))[column] if rate is None and key in price_table.OF_NO_MACHINE else rate
-
-
-def _known_rate(key: str, *, region: str | None) -> float:
-    rate = _rate(key, spot=False, region=region)
-    assert rate is not None, key
-    return rate
+    return found.main.get(key, (None, None))[column] if rate is None and key in OF_NO_MACHINE else rate

@@ -7,50 +7,36 @@ costs is their sum. machines.yaml says which entry is whose. https://cloud.googl
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
 
 from hvdcloud.errors import NodeError
 from hvdcloud.google.credentials import google_credentials
-from hvdcloud.google.errors import ApiError
+from hvdcloud.google.errors import explained
 from hvdcloud.google.http import Transport
-from hvdcloud.providers.gce.money import catalog, price_table
-from hvdcloud.providers.gce.money.price_table import Pair, Rates, Table
+from hvdcloud.providers.gce.money import catalog, prices
+from hvdcloud.providers.gce.money.prices import Rates, Table
 
-SERVICES = {"Compute Engine": "6F81-5844-456A", "Cloud Storage": "95FF-2EF5-5EA1"}
-PAGE_SIZE = 5000
+COMPUTE_ENGINE = "6F81-5844-456A"
 GLOBAL = "global"
 ABSURD = 10.0
 """A price that is this many times what it was, or this fraction of it, is treated as an error."""
 
 _PLACE = re.compile(r"(?P<name>.+?) (?:running )?in .+")
-# Discounts, reservations, surcharges and places that are not one region. They are known by their names alone: many have
-# the usage type OnDemand, and some cost nothing.
+# Discounts, reservations and surcharges. They are known by their names alone: many have the usage type OnDemand, and
+# some cost nothing.
 _OTHER = re.compile(
-    r"\b(commitment|reserved|reservation|dws|calendar mode|flex start|sole tenancy|premium|suspended|early delete"
-    r"|dual-region|multi-region|for \d years?)\b"
+    r"\b(commitment|reserved|reservation|dws|calendar mode|flex start|sole tenancy|premium|suspended|for \d years?)\b"
 )
 # A Spot VM's address and local SSD have entries that are OnDemand.
 _USAGE = ({"OnDemand"}, {"OnDemand", "Preemptible"})
 
-Found = dict[tuple[str, bool], dict[str, Decimal]]
-"""(component, Spot or not) → region → dollars for one unit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    """Which of the catalog's entries is which of our components."""
-
-    component: str
-    name: str
-    """The description without its place; a `*` at the end: anything may follow."""
-    spot: bool
-    unit: str
-    group: str | None = None
-    """`category.resourceGroup`, where the name alone would not do."""
+Component = tuple[str, bool]
+"""Its name, and whether it is a Spot VM's."""
+Found = Mapping[Component, Mapping[str, Decimal]]
+"""Component → region → dollars for one unit."""
 
 
 def refresh(*, project: str | None, on_progress: Callable[[str], None]) -> None:
@@ -72,18 +58,19 @@ def refresh(*, project: str | None, on_progress: Callable[[str], None]) -> None:
         # A person's calls of this API count against a project, which has to be named:
         # https://cloud.google.com/docs/authentication/troubleshoot-adc#user-creds-client-based
         credentials = credentials.with_quota_project(chosen)
-    transport = Transport(project=chosen, credentials=credentials, service="cloudbilling", base_path="/v1/")
+    transport = Transport(project=chosen, credentials=credentials, service="cloudbilling")
     transport.on_retry = on_progress
     skus: list[Mapping[str, Any]] = []
-    try:
-        for name, service in SERVICES.items():
-            parameters = {"currencyCode": "USD", "pageSize": PAGE_SIZE}
-            for page in transport.pages(f"services/{service}/skus", parameters):
-                skus += page.get("skus", ())
-                on_progress(f"{name}: {len(skus)} prices read")
-    except ApiError as error:
-        raise error.as_user_error(doing="read the price catalog") from error
-    price_table.save(table_of(skus, before=price_table.chosen().table, today=datetime.now(timezone.utc).date()))
+    parameters: dict[str, Any] = {"currencyCode": "USD", "pageSize": 5000}
+    with explained("read the price catalog"):
+        while True:
+            page = transport.read(f"services/{COMPUTE_ENGINE}/skus", parameters)
+            skus += page.get("skus", ())
+            on_progress(f"{len(skus)} prices read")
+            if not (token := page.get("nextPageToken")):
+                break
+            parameters["pageToken"] = token
+    prices.save(table_of(skus, before=prices.table(), today=datetime.now(timezone.utc).date()))
 
 
 def table_of(skus: Iterable[Mapping[str, Any]], *, before: Table, today: date) -> Table:
@@ -97,52 +84,52 @@ def table_of(skus: Iterable[Mapping[str, Any]], *, before: Table, today: date) -
     """
     found = _found(skus)
     places = {region for prices in found.values() for region in prices} - {GLOBAL}
-    rates = {region: _rates(found, region) for region in sorted(places)}
-    # Buckets are also sold in places where there are no machines: `us`, `nam4`.
-    regions = {region: each for region, each in rates.items() if each.keys() - price_table.OF_NO_MACHINE}
+    regions = {region: _rates(found, region) for region in sorted(places)}
+    regions = {region: rates for region, rates in regions.items() if rates.keys() - {*prices.OF_NO_MACHINE}}
     main = regions.get(before.region, {})
-    _check(main, price_table.shipped())
+    _check(main, prices.shipped())
     for key, (on_demand, spot) in before.main.items():
         new = main.get(key, (None, None))
         main[key] = (on_demand if new[0] is None else new[0], spot if new[1] is None else new[1])
-    return Table(format=price_table.FORMAT, as_of=today, region=before.region, regions={**regions, before.region: main})
+    return Table(as_of=today, region=before.region, regions={**regions, before.region: main})
 
 
 def _found(skus: Iterable[Mapping[str, Any]]) -> Found:
     """What the components cost; of two prices in one region, the higher one: a user must not pay more than that."""
-    entries = {entry.name.lower(): entry for entry in _entries()}
-    beginnings = {name[:-1]: entry for name, entry in entries.items() if name.endswith("*")}
-    found: Found = {}
+    wanted = _wanted()
+    found: dict[Component, dict[str, Decimal]] = {}
     for sku in skus:
         description = " ".join(str(sku.get("description", "")).lower().split())
         place = _PLACE.fullmatch(description)
-        begun = next((each for start, each in beginnings.items() if description.startswith(start)), None)
-        entry, category = entries.get(place["name"] if place else description, begun), sku.get("category", {})
-        if entry is None or _OTHER.search(description) or category.get("usageType") not in _USAGE[entry.spot]:
+        component, unit = wanted.get(place["name"] if place else description, (None, ""))
+        if component is None or _OTHER.search(description):
             continue
-        if entry.group not in (None, category.get("resourceGroup")) or not (dollars := price(sku, unit=entry.unit)):
+        if sku.get("category", {}).get("usageType") not in _USAGE[component[1]]:
             continue
-        prices = found.setdefault((entry.component, entry.spot), {})
-        for region in sku.get("serviceRegions") or [GLOBAL]:
-            prices[region] = max(dollars, prices.get(region, dollars))
+        if dollars := price(sku, unit=unit):
+            by_region = found.setdefault(component, {})
+            for region in sku.get("serviceRegions") or [GLOBAL]:
+                by_region[region] = max(dollars, by_region.get(region, dollars))
     return found
 
 
-def _entries() -> Iterator[_Entry]:
-    """Everything that is looked for."""
-    for sku in sorted({machine.sku for machine in catalog.machines()}):
+def _wanted() -> dict[str, tuple[Component, str]]:
+    """An entry's description without its place, in lower case → what it is, and its unit."""
+    wanted: dict[str, tuple[Component, str]] = {}
+    for sku in {machine.sku for machine in catalog.machines()}:
         for part, unit in (("Core", "h"), ("Ram", "GiBy.h")):
-            yield _Entry(component=f"{sku} {part}", name=f"{sku} {part}", spot=False, unit=unit)
-            yield _Entry(component=f"{sku} {part}", name=f"Spot Preemptible {sku} {part}", spot=True, unit=unit)
+            name = f"{sku} {part}"
+            wanted |= {name: ((name, False), unit), f"Spot Preemptible {name}": ((name, True), unit)}
     for gpu in catalog.gpus():
         name = f"{gpu.sku} GPU"
-        yield _Entry(component=gpu.name, name=name, spot=False, unit="h")
-        yield _Entry(component=gpu.name, name=f"{name} attached to Spot Preemptible VMs", spot=True, unit="h")
+        wanted |= {name: ((gpu.name, False), "h"), f"{name} attached to Spot Preemptible VMs": ((gpu.name, True), "h")}
     for component, other in catalog.other_skus().items():
-        for spot, key in ((False, "name"), (True, "spot")):
-            if key in other:
-                unit, group = other["unit"], other.get("group")
-                yield _Entry(component=component, name=other[key], spot=spot, unit=unit, group=group)
+        wanted |= {
+            other[key]: ((component, spot), other["unit"])
+            for spot, key in ((False, "name"), (True, "spot"))
+            if key in other
+        }
+    return {name.lower(): entry for name, entry in wanted.items()}
 
 
 def price(sku: Mapping[str, Any], *, unit: str) -> Decimal | None:
@@ -161,47 +148,34 @@ def price(sku: Mapping[str, Any], *, unit: str) -> Decimal | None:
 
 
 def _rates(found: Found, region: str) -> Rates:
-    """One region's figures."""
-    rates: Rates = {}
-    for key, parts in _parts():
-        on_demand, spot = (_sum(found, parts, spot=spot, region=region) for spot in (False, True))
-        # Disks and buckets cost the same for every VM.
-        pair: Pair = (on_demand, on_demand if key in (price_table.DISK, price_table.BUCKET) else spot)
-        if pair != (None, None):
-            rates[key] = pair
-    return rates
-
-
-def _parts() -> Iterator[tuple[str, list[tuple[Decimal, str]]]]:
-    """The price table's names, and the components whose sum each is."""
-    n1 = next(machine for machine in catalog.machines() if machine.takes_gpus)
-    yield price_table.N1_VCPU, [(Decimal(1), f"{n1.sku} Core")]
-    yield price_table.N1_GB, [(Decimal(1), f"{n1.sku} Ram")]
+    """One region's figures: each name of the price table is the sum of some components."""
+    n1 = next(machine.sku for machine in catalog.machines() if machine.takes_gpus)
+    sums: dict[str, dict[str, float]] = {prices.N1_VCPU: {f"{n1} Core": 1}, prices.N1_GB: {f"{n1} Ram": 1}}
+    sums |= {gpu.name: {gpu.name: 1} for gpu in catalog.gpus() if gpu.limits}
+    sums |= {key: {key: 1} for key in prices.OF_NO_MACHINE}
     for machine in catalog.machines():
         if machine.gpu_type:
-            sizes = [
-                (Decimal(machine.vcpus), f"{machine.sku} Core"),
-                (Decimal(str(machine.memory_gb)), f"{machine.sku} Ram"),
-                (Decimal(machine.gpu_count), machine.gpu_type),
-                (Decimal(machine.local_ssd_gb) / price_table.HOURS_PER_MONTH, price_table.LOCAL_SSD),
-            ]
-            yield machine.name, [part for part in sizes if part[0]]
-    for gpu in catalog.gpus():
-        if gpu.limits:
-            yield gpu.name, [(Decimal(1), gpu.name)]
-    for key in (*price_table.EVERYWHERE, price_table.LOCAL_SSD):
-        yield key, [(Decimal(1), key)]
+            sums[machine.name] = {
+                f"{machine.sku} Core": machine.vcpus,
+                f"{machine.sku} Ram": machine.memory_gb,
+                machine.gpu_type: machine.gpu_count,
+                prices.LOCAL_SSD: machine.local_ssd_gb / prices.HOURS_PER_MONTH,
+            }
 
+    def dollars(parts: Mapping[str, float], *, spot: bool) -> float | None:
+        total = Decimal(0)
+        for name, amount in parts.items():
+            by_region = found.get((name, spot), {})
+            each = by_region.get(region, by_region.get(GLOBAL))
+            if each is None and amount:
+                return None
+            total += Decimal(str(amount)) * (each or 0)
+        return float(round(total, 9))
 
-def _sum(found: Found, parts: Sequence[tuple[Decimal, str]], *, spot: bool, region: str) -> float | None:
-    """None: the catalog lacks a part."""
-    total = Decimal(0)
-    for amount, component in parts:
-        prices = found.get((component, spot), {})
-        if (dollars := prices.get(region, prices.get(GLOBAL))) is None:
-            return None
-        total += amount * dollars
-    return float(round(total, 9))
+    rates: Rates = {key: (dollars(parts, spot=False), dollars(parts, spot=True)) for key, parts in sums.items()}
+    # Disks cost the same for every VM.
+    rates[prices.DISK] = (rates[prices.DISK][0], rates[prices.DISK][0])
+    return {key: pair for key, pair in rates.items() if pair != (None, None)}
 
 
 def _check(main: Rates, shipped: Table) -> None:

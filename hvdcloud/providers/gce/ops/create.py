@@ -7,6 +7,7 @@ import functools
 import itertools
 import random
 import re
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -73,6 +74,17 @@ class GcePlan(Plan):
         if zone == self.zones[0]:
             return [request.body for request in self.requests[len(self.firewall_requests) :]]
         return bulk_insert_bodies(self.spec, self.settings, zone=zone, vm_image=self.vm_image)
+
+
+def insert_requests(project: str, zone: str, bodies: Sequence[Mapping[str, Any]]) -> list[Request]:
+    """The bulkInserts of a plan, one for each kind of node."""
+    method = f"POST /compute/v1/projects/{project}/zones/{zone}/instances/bulkInsert"
+    requests = []
+    for body in bodies:
+        names = list(body["perInstanceProperties"])
+        vms = f"1 VM {names[0]}" if len(names) == 1 else f"{len(names)} VMs {names[0]} … {names[-1]}"
+        requests.append(Request(object=f"{vms} in {zone}", method=method, body=body))
+    return requests
 
 
 class _AbortedError(Exception):
@@ -181,7 +193,7 @@ class Creation:
             if patience and time.monotonic() - begun >= patience:
                 # No other zone knows more.
                 raise self._final(error, zone)
-            self._report(zone, f"{_one_line(error)}; again in a moment")
+            self._report(zone, f"{textwrap.shorten(str(error), LINE_LENGTH, placeholder='…')}; again in a moment")
             self._abort.wait(random.uniform(0, min(BACKOFF_SECONDS * 2**attempt, BACKOFF_CAP_SECONDS)))
         return error
 
@@ -304,15 +316,5 @@ class Creation:
 
 def _last_said(error: ApiError) -> str:
     """`no capacity: ZONE_RESOURCE_POOL_EXHAUSTED`."""
-    return f"{_in_a_word(error)}: {error.metric or error.label}"
-
-
-def _in_a_word(error: ApiError) -> str:
-    if error.metric:
-        return "no quota"
-    return "no capacity" if error.rule.error is CapacityError else "not possible"
-
-
-def _one_line(error: ApiError) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= LINE_LENGTH else f"{text[:LINE_LENGTH]}…"
+    what = "no quota" if error.metric else "no capacity" if error.rule.error is CapacityError else "not possible"
+    return f"{what}: {error.metric or error.label}"

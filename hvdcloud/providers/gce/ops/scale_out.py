@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
-from hvdcloud.cluster.model import LABEL_ID, LABEL_NODES, ClusterSpec, NodeState, Request
+from hvdcloud.cluster.model import LABEL_ID, LABEL_NODES, ClusterSpec, NodeState
 from hvdcloud.errors import NameTakenError, NodeError, UsageError
 from hvdcloud.google.errors import operation_errors
 from hvdcloud.parallel import side_by_side
@@ -16,7 +15,7 @@ from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import Inventory, Resource, labels_of
 from hvdcloud.providers.gce.money.costs import LATE_SECONDS, costs
 from hvdcloud.providers.gce.names import request_id, zone_of
-from hvdcloud.providers.gce.ops.create import GcePlan
+from hvdcloud.providers.gce.ops.create import GcePlan, insert_requests
 from hvdcloud.providers.gce.plan.budget import MIN_RUN_SECONDS, START_SECONDS, node_dollars_per_hour
 from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
 from hvdcloud.providers.gce.resource_mapper import node_state
@@ -47,10 +46,9 @@ def plan_growth(
     stay = [vm for vm in ours if vm["name"] not in wanted]
     seconds, hourly, worst_case = _share(spec, settings, head, stay, indices, zone=zone, now=now)
     bodies = bulk_insert_bodies(spec, settings, zone=zone, vm_image=vm_image, indices=indices, run_seconds=seconds)
-    where = f"/compute/v1/projects/{settings.project}/zones/{zone}/instances/bulkInsert"
     return GcePlan(
         spec=spec,
-        requests=tuple(Request(object=f"{_vms(body)} in {zone}", method=f"POST {where}", body=body) for body in bodies),
+        requests=tuple(insert_requests(settings.project, zone, bodies)),
         dollars_per_hour=hourly,
         worst_case_dollars=worst_case,
         seconds=float(seconds),
@@ -126,8 +124,3 @@ def set_size(client: ComputeClient, cluster: str, inventory: Inventory, nodes: i
 
     labelled = (*inventory.instances, *inventory.disks)
     side_by_side(change, [each for each in labelled if labels_of(each).get(LABEL_NODES) != str(nodes)])
-
-
-def _vms(body: Mapping[str, Any]) -> str:
-    names = list(body["perInstanceProperties"])
-    return f"VM {names[0]}" if len(names) == 1 else f"{len(names)} VMs {', '.join(names)}"

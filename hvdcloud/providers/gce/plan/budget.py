@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -12,9 +12,8 @@ from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.money.costs import LATE_SECONDS
-from hvdcloud.providers.gce.money.price_table import HOURS_PER_MONTH
 from hvdcloud.providers.gce.names import region_of
-from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Group, Settings, groups
+from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings, groups
 from hvdcloud.units import counted, dollars, some
 
 # https://cloud.google.com/compute/docs/instances/limit-vm-runtime: 30 s to 120 days, up to 30 s late.
@@ -26,25 +25,19 @@ START_SECONDS = 60
 
 def node_dollars_per_hour(settings: Settings, kind: NodeKind, *, zone: str | None = None) -> float | None:
     """The estimate for one node with its disks and address, in a zone or in the table's own region; None: not known."""
-    region, external_ip = region_of(zone) if zone else None, settings.needs_external_ip
-    return prices.node_dollars_per_hour(
-        kind,
-        disk_gb=settings.disk_gb,
-        external_ip=external_ip,
-        region=region,
-    )
+    region, external = region_of(zone) if zone else None, settings.needs_external_ip
+    return prices.node_dollars_per_hour(kind, disk_gb=settings.disk_gb, external_ip=external, region=region)
 
 
 def dollars_per_hour(settings: Settings, *, nodes: int, zone: str | None = None) -> float | None:
     """As `node_dollars_per_hour`, for all nodes of a cluster together."""
-    return in_all(groups(settings, range(nodes)), lambda kind: node_dollars_per_hour(settings, kind, zone=zone))
-
-
-def in_all(alike: Sequence[Group], price: Callable[[NodeKind], float | None]) -> float | None:
-    """Of all these nodes together; None if the price of one is not known."""
-    found = [(group.nodes, price(group.kind)) for group in alike]
-    known = [count * dollars for count, dollars in found if dollars is not None]
-    return sum(known) if len(known) == len(found) else None
+    dollars = 0.0
+    for group in groups(settings, range(nodes)):
+        each = node_dollars_per_hour(settings, group.kind, zone=zone)
+        if each is None:
+            return None
+        dollars += group.nodes * each
+    return dollars
 
 
 def unpriced(settings: Settings, *, nodes: int, zone: str | None = None) -> str:
@@ -99,16 +92,6 @@ def check_run_seconds(seconds: int, what: str) -> None:
         )
 
 
-def worst_case_dollars(settings: Settings, *, nodes: int, zone: str) -> float:
-    """What the nodes cost if only their time limit ends them, in a zone; 0: the price is not known.
-
-    From their creation, so more than the one minute that is billed at least, until Compute Engine has been as late as
-    it may be. Raises as `allowed_seconds`.
-    """
-    seconds = START_SECONDS + allowed_seconds(settings, nodes=nodes, zone=zone) + LATE_SECONDS
-    return (dollars_per_hour(settings, nodes=nodes, zone=zone) or 0.0) * seconds / 3600
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaidZone:
     """All nodes in one zone."""
@@ -119,6 +102,7 @@ class PaidZone:
     dollars_per_hour: float | None
     """None: the price table does not know them."""
     worst_case_dollars: float
+    """If only their time limit ends them; 0: the price is not known."""
 
 
 def paid_zones(settings: Settings, zones: Sequence[str], *, nodes: int) -> tuple[list[PaidZone], list[str]]:
@@ -127,16 +111,15 @@ def paid_zones(settings: Settings, zones: Sequence[str], *, nodes: int) -> tuple
     refused: dict[str, UsageError] = {}
     for zone in zones:
         try:
-            found.append(
-                PaidZone(
-                    zone=zone,
-                    seconds=allowed_seconds(settings, nodes=nodes, zone=zone),
-                    dollars_per_hour=dollars_per_hour(settings, nodes=nodes, zone=zone),
-                    worst_case_dollars=worst_case_dollars(settings, nodes=nodes, zone=zone),
-                )
-            )
+            seconds = allowed_seconds(settings, nodes=nodes, zone=zone)
         except UsageError as error:
             refused[zone] = error
+            continue
+        hourly = dollars_per_hour(settings, nodes=nodes, zone=zone)
+        # From their creation, so more than the one minute that is billed at least, until Compute Engine has been as
+        # late as it may be.
+        worst_case = (hourly or 0.0) * (START_SECONDS + seconds + LATE_SECONDS) / 3600
+        found.append(PaidZone(zone=zone, seconds=seconds, dollars_per_hour=hourly, worst_case_dollars=worst_case))
     if not found:
         raise next(iter(refused.values()))
     return found, list(refused)
@@ -171,18 +154,24 @@ def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str
         disk = prices.disk_dollars_per_hour(disk_gb=settings.disk_gb, region=region_of(first.zone))
         yield (
             "nodes with the project's default account cannot delete themselves; a VM that ends is then "
-            f"switched off, and its disk costs {dollars(disk * HOURS_PER_MONTH)} a month until hvdcloud down"
+            f"switched off, and its disk costs {dollars(disk * prices.HOURS_PER_MONTH)} a month until hvdcloud down"
         )
     if first.dollars_per_hour is None:
         return
     yield from prices.notices()
-    yield f"prices are estimates, as of {prices.as_of()}"
+    yield f"prices are estimates, as of {prices.table().as_of}"
     regions = dict.fromkeys(region_of(offer.zone) for offer in offers)
     if foreign := [region for region in regions if not prices.knows(region)]:
         yield (
-            f"the price table has no prices of {some(foreign)}; those of {prices.region()} are used instead "
+            f"the price table has no prices of {some(foreign)}; those of {prices.table().region} are used instead "
             "and may be far off"
         )
+
+
+def traffic_notices(home: str | None, regions: Iterable[str]) -> Iterator[str]:
+    """What a person should know before nodes go to regions; `home`: that of their images, None: not known."""
+    if home and (others := [region for region in regions if region != home]):
+        yield f"outside of {home}, Google bills traffic for each node's image and its checkpoints: {some(others)}"
 
 
 def _kinds(settings: Settings, offer: PaidZone, *, nodes: int) -> Iterator[str]:

@@ -5,7 +5,7 @@ A zone that does not answer is taken to have everything, and a quota that is lef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,16 +13,12 @@ from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
-from hvdcloud.providers.gce.capacity import quota
+from hvdcloud.providers.gce.capacity.quota import Shortfall, shortfalls
 from hvdcloud.providers.gce.money import catalog, prices
-from hvdcloud.providers.gce.money.catalog import NodeKind
-from hvdcloud.providers.gce.money.transfer import IMAGE_GB, continent, dollars_per_gb
-from hvdcloud.providers.gce.names import last_segment, region_of, zone_of
-from hvdcloud.providers.gce.plan.budget import in_all
+from hvdcloud.providers.gce.names import continent, last_segment, region_of, zone_of
+from hvdcloud.providers.gce.plan.budget import dollars_per_hour
 from hvdcloud.providers.gce.plan.request import network_path, same_path
-from hvdcloud.providers.gce.settings import Group, Settings, groups
-
-Questions = Mapping[str, Callable[[], Any]]
+from hvdcloud.providers.gce.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +57,15 @@ class Availability:
         having = set.intersection(*told)
         return [*(zone for zone in listed if zone in having), *sorted(having - set(listed) - self.unseen)]
 
-    def shortfalls(self, settings: Settings, *, nodes: int, region: str) -> list[quota.Shortfall]:
-        """The quotas without room for a whole cluster in this region. Raises as `quota.needs`."""
-        return quota.shortfalls(
-            quota.needs(settings, nodes=nodes),
-            regional_quotas=self.regional_quotas.get(region, ()),
-            project_quotas=self.project_quotas or (),
-        )
+    def shortfalls(self, settings: Settings, *, nodes: int, region: str) -> list[Shortfall]:
+        """The quotas without room for a whole cluster in this region."""
+        regional, project = self.regional_quotas.get(region, ()), self.project_quotas or ()
+        return shortfalls(settings, nodes=nodes, regional_quotas=regional, project_quotas=project)
+
+    def regions(self, settings: Settings) -> Collection[str] | None:
+        """The regions that have `gce.subnetwork`; None: any, as far as is known."""
+        pinned = settings.subnetwork_region
+        return self.subnetwork_regions if pinned is None else {pinned}
 
     def _told(self, machines: Sequence[str], gpus: Sequence[str]) -> Iterator[tuple[str, set[str]]]:
         for names, zones in ((machines, self.machine_zones), (gpus, self.gpu_zones)):
@@ -75,29 +73,39 @@ class Availability:
                 yield from ((name, set(zones.get(name, ()))) for name in names)
 
 
-NOT_ASKED = Availability()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What the API answered."""
+
+    available: Availability
+    answers: Mapping[str, Any]
+    """By question: project, regions, machine_types, gpu_types, subnetworks, and others; None: not answered."""
+    failures: Mapping[str, HvdcloudError]
+    """Why questions were not answered."""
 
 
-def questions(
-    client: ComputeClient, settings: Settings, *, machines: Sequence[str], gpus: Sequence[str]
-) -> dict[str, Callable[[], Any]]:
-    """What has to be asked for an `Availability`."""
-    asked: dict[str, Callable[[], Any]] = {"project": client.get_project, "regions": client.regions}
+def ask(
+    client: ComputeClient,
+    settings: Settings,
+    *,
+    machines: Sequence[str],
+    gpus: Sequence[str],
+    doing: Callable[[str], str],
+    others: Mapping[str, Callable[[], Any]] | None = None,
+) -> Answers:
+    """Ask all at once for quotas, and for the zones that have these machine types and GPUs.
+
+    Args:
+        doing: what a question is for, as `ApiError.as_user_error` takes it.
+        others: more questions, such as `zones`, by name.
+    """
+    asked: dict[str, Callable[[], Any]] = {"project": client.get_project, "regions": client.regions, **(others or {})}
     if machines:
         asked["machine_types"] = lambda: client.machine_types(machines)
     if gpus:
         asked["gpu_types"] = lambda: client.accelerator_types(gpus)
     if name := settings.subnetwork_name:
         asked["subnetworks"] = lambda: client.subnetworks(name)
-    return asked
-
-
-def ask_all(asked: Questions, *, doing: Callable[[str], str]) -> tuple[dict[str, Any], dict[str, HvdcloudError]]:
-    """All questions at once. Returns the answers, None where there is none, and why there is none.
-
-    Args:
-        doing: what a question is for, as `ApiError.as_user_error` takes it.
-    """
     failures: dict[str, HvdcloudError] = {}
 
     def answer(what: str) -> Any:
@@ -109,20 +117,26 @@ def ask_all(asked: Questions, *, doing: Callable[[str], str]) -> tuple[dict[str,
             failures[what] = error
         return None
 
-    return dict(zip(asked, side_by_side(answer, list(asked), only_reads=True), strict=True)), failures
+    answers = dict(zip(asked, side_by_side(answer, list(asked), only_reads=True), strict=True))
+    available = availability(answers, settings, machines=machines, gpus=gpus)
+    return Answers(available=available, answers=answers, failures=failures)
 
 
 def availability(
     answers: Mapping[str, Any], settings: Settings, *, machines: Sequence[str], gpus: Sequence[str]
 ) -> Availability:
-    """What the answers to `questions` about these say, and one to `zones` where that was asked too."""
+    """What the answers to the questions of `ask` say, and one to `zones` where that was asked too."""
     found: list[Aggregated | None] = [answers.get("machine_types"), answers.get("gpu_types")]
-    project = answers.get("project")
+    project, subnetworks = answers.get("project"), answers.get("subnetworks")
+    regions = _unseen(subnetworks, "region") if subnetworks is not None else None
+    if subnetworks is not None and regions is not None:
+        mine = [each for each in subnetworks.items if same_path(str(each["network"]), network_path(settings))]
+        regions |= {last_segment(each["region"]) for each in mine}
     return Availability(
         machine_zones=_zones_by_name(found[0], machines),
         gpu_zones=_zones_by_name(found[1], gpus),
-        unseen=frozenset(zone for answer in found if answer is not None for zone in _unseen_zones(answer)),
-        subnetwork_regions=_subnetwork_regions(answers.get("subnetworks"), settings),
+        unseen=frozenset().union(*(_unseen(answer, "zone") or () for answer in found if answer is not None)),
+        subnetwork_regions=regions,
         status={str(zone["name"]): str(zone.get("status", "UP")) for zone in answers.get("zones") or ()},
         regional_quotas={str(region["name"]): region.get("quotas", ()) for region in answers.get("regions") or ()},
         project_quotas=None if project is None else project.get("quotas", ()),
@@ -130,35 +144,16 @@ def availability(
 
 
 def _zones_by_name(answer: Aggregated | None, names: Sequence[str]) -> Mapping[str, set[str]] | None:
-    unseen = _unseen_zones(answer) if answer is not None else set()
-    # Where more than zones is missing, the answer says nothing of any zone.
-    if answer is None or len(unseen) < len(answer.unseen):
+    unseen = None if answer is None else _unseen(answer, "zone")
+    if answer is None or unseen is None:
         return None
     return {name: {zone_of(item) for item in answer.items if item["name"] == name} | unseen for name in names}
 
 
-def _subnetwork_regions(answer: Aggregated | None, settings: Settings) -> set[str] | None:
-    if answer is None:
-        return None
-    unseen = {place.removeprefix("region ") for place in answer.unseen if place.startswith("region ")}
-    if len(unseen) < len(answer.unseen):
-        return None
-    return {last_segment(item["region"]) for item in in_network(answer.items, settings)} | unseen
-
-
-def in_network(subnetworks: Iterable[Mapping[str, Any]], settings: Settings) -> list[Mapping[str, Any]]:
-    """Those of these subnetworks that belong to `gce.network`."""
-    return [item for item in subnetworks if same_path(str(item["network"]), network_path(settings))]
-
-
-def _unseen_zones(answer: Aggregated) -> set[str]:
-    return {place.removeprefix("zone ") for place in answer.unseen if place.startswith("zone ")}
-
-
-def allowed_regions(settings: Settings, available: Availability) -> Collection[str] | None:
-    """The regions that have `gce.subnetwork`; None: any, as far as is known."""
-    pinned = settings.subnetwork_region
-    return available.subnetwork_regions if pinned is None else {pinned}
+def _unseen(answer: Aggregated, kind: str) -> set[str] | None:
+    """The zones or regions that did not answer; None: where more than those is missing, it says nothing of any."""
+    found = {place.removeprefix(f"{kind} ") for place in answer.unseen if place.startswith(f"{kind} ")}
+    return found if len(found) == len(answer.unseen) else None
 
 
 def zone_candidates(
@@ -166,7 +161,7 @@ def zone_candidates(
     *,
     nodes: int,
     zones: Sequence[str],
-    available: Availability = NOT_ASKED,
+    available: Availability | None = None,
     home: str | None = None,
 ) -> list[str]:
     """Where to try, in order: the configured `zones`, else the catalogue's for the nodes' GPUs, cheapest first.
@@ -174,28 +169,16 @@ def zone_candidates(
     Only where `gce.subnetwork` is. An empty list: the catalogue does not know, the API has to be asked.
 
     Args:
-        home: the region of the images; of regions that cost the same it comes first. That each node pulls its image
-            from there counts as in a run of one hour.
+        home: the region of the images; of regions that cost the same it comes first.
     """
-    kinds = groups(settings, range(nodes))
-
-    def machines(region: str) -> float | None:
-        def hourly(kind: NodeKind) -> float | None:
-            return prices.node_dollars_per_hour(kind, disk_gb=0, external_ip=False, region=region)
-
-        found = in_all(kinds, hourly)
-        return None if found is None else found + nodes * IMAGE_GB * (dollars_per_gb(home, region) or 0.0)
 
     def far(zone: str) -> tuple[bool, bool]:
         return home is not None and continent(zone) != continent(home), region_of(zone) != home
 
-    candidates = list(zones) or prices.by_price(sorted(_zones_with(kinds), key=far), price=machines)
-    regions = allowed_regions(settings, available)
+    gpu, _ = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
+    candidates = list(zones) or prices.by_price(
+        sorted(catalog.zones_with(gpu), key=far),
+        price=lambda zone: dollars_per_hour(settings, nodes=nodes, zone=zone),
+    )
+    regions = (available or Availability()).regions(settings)
     return [zone for zone in candidates if regions is None or region_of(zone) in regions]
-
-
-def _zones_with(kinds: Sequence[Group]) -> list[str]:
-    """Those of the catalogue that have the GPUs of every kind; of a machine type without one it says nothing."""
-    gpus = {each.kind.gpus[0] for each in kinds}
-    first, *others = [catalog.zones_with(gpu) for gpu in gpus if gpu] or [catalog.zones_with(None)]
-    return [zone for zone in first if all(zone in other for other in others)]

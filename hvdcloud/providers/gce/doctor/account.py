@@ -1,10 +1,9 @@
-"""What is checked of the account: its name, its permissions, and the project with its billing."""
+"""What is checked of the account: its name, its project and its permissions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from hvdcloud.checks import Finding, Once, failed, fine, unknown, warning
 from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.google.credentials import TOKEN_SECONDS, google_credentials
 from hvdcloud.google.errors import ApiError, explained
-from hvdcloud.google.http import BASE_PATH, Transport, api_errors
+from hvdcloud.google.http import Transport, api_errors
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT
 
@@ -30,7 +29,7 @@ _COMPUTE = (
     *("zoneOperations.get", "zoneOperations.list", "globalOperations.get", "globalOperations.list"),
     *("networks.get", "subnetworks.get", "subnetworks.list", "subnetworks.use"),
 )
-_FIREWALL = ("compute.firewalls.create", "compute.firewalls.delete", "compute.networks.updatePolicy")
+FIREWALL = ("compute.firewalls.create", "compute.firewalls.delete", "compute.networks.updatePolicy")
 ROLES: Mapping[str, tuple[str, ...]] = {
     "roles/compute.instanceAdmin.v1": tuple(f"compute.{each}" for each in _COMPUTE),
     "roles/compute.securityAdmin": ("compute.firewalls.list",),
@@ -55,29 +54,28 @@ class Login:
         return "" if found in (None, "default") else str(found)
 
     @property
+    def name(self) -> str:
+        """The account in words."""
+        return self.email or "this account"
+
+    @property
     def member(self) -> str:
         """The account as IAM's policies write it."""
         if not self.email:
             return "user:YOUR-ADDRESS"
         return f"serviceAccount:{self.email}" if hasattr(self.credentials, "signer_email") else f"user:{self.email}"
 
-    def api(self, service: str, base_path: str = "/v1/") -> Transport:
-        """One of Google's APIs."""
-        return Transport(
-            project=self.project,
-            credentials=self.credentials,
-            retry_seconds=RETRY_SECONDS,
-            service=service,
-            base_path=base_path,
-        )
-
-    def compute(self) -> Transport:
-        """The Compute API, for what `ComputeClient` has no method for."""
-        return self.api("compute", BASE_PATH)
-
     def client(self) -> ComputeClient:
         """The Compute API as the provider uses it."""
         return ComputeClient(project=self.project, credentials=self.credentials, retry_seconds=RETRY_SECONDS)
+
+    def lacks(self, service: str, resource: str, permissions: Sequence[str]) -> list[str]:
+        """Those of these permissions that we do not have on a resource. Raises ApiError: `service` does not say."""
+        api = Transport(
+            project=self.project, credentials=self.credentials, retry_seconds=RETRY_SECONDS, service=service
+        )
+        found = api.post(f"{resource}:testIamPermissions", {"permissions": list(permissions)})
+        return [permission for permission in permissions if permission not in found.get("permissions", [])]
 
     def grant(self, roles: Sequence[str]) -> str:
         """What the project's owner has to type."""
@@ -104,75 +102,22 @@ def check_credentials(login: Once[Login]) -> Finding:
         if "short-lived token" in error.message:
             error.hint = "set this machine's clock, for example: sudo timedatectl set-ntp true"
         raise
-    expiry = getattr(me.credentials, "expiry", None)
-    minutes = (expiry.replace(tzinfo=timezone.utc) - datetime.now(timezone.utc)).total_seconds() / 60 if expiry else 0
-    lasting = f"; a token lasts {minutes:.0f} min" if minutes > 0 else ""
-    return fine(f"{me.email or 'a Google account'} in project {me.project}{lasting}")
+    return fine(f"{me.email or 'a Google account'} in project {me.project}")
 
 
 def check_project(login: Login) -> Finding:
-    """Whether the project exists."""
+    """Whether Compute Engine works for the project: it exists, somebody pays for it, and the API is on."""
     try:
-        found = login.api("cloudresourcemanager").read(f"projects/{login.project}")
+        login.client().get_project()
     except ApiError as error:
-        if error.status not in (403, 404):
+        if not error.permission and error.status != 404:
             raise error.as_user_error(doing=f"look at project {login.project}") from error
-        # Even where projects cannot be read, or that API is off, all that Compute Engine asks for may be allowed.
-        try:
-            login.client().get_project()
-        except ApiError as second:
-            if _switched_off(second):
-                return unknown(f"not checked: {second.cause}")
-            return failed(
-                f"there is no project {login.project}, or {login.email or 'this account'} may not see it",
-                hint="correct gce.project; gcloud projects list shows yours",
-                error=CredentialsError,
-            )
-        return fine(f"{login.project} exists")
-    state = str(found.get("lifecycleState", "ACTIVE"))
-    if state != "ACTIVE":
         return failed(
-            f"project {login.project} is being deleted ({state})",
-            hint=f"gcloud projects undelete {login.project}, or set another gce.project",
-            error=UsageError,
-        )
-    return fine(f"{login.project} (number {found.get('projectNumber', 'unknown')}) is active")
-
-
-def check_billing(login: Login) -> Finding:
-    """Whether the project has a billing account."""
-    try:
-        found = login.api("cloudbilling").read(f"projects/{login.project}/billingInfo")
-    except ApiError as error:
-        return _not_told(error, f"see whether project {login.project} has a billing account")
-    if not found.get("billingEnabled", False):
-        return failed(
-            f"project {login.project} has no active billing account",
-            hint=f"https://console.cloud.google.com/billing/linkedaccount?project={login.project}",
+            f"there is no project {login.project}, or {login.name} may not see it",
+            hint="correct gce.project; gcloud projects list shows yours",
             error=CredentialsError,
         )
-    account = str(found.get("billingAccountName", "")).rpartition("/")[2]
-    return fine(f"{account or 'an account'} pays for {login.project}")
-
-
-def check_apis(login: Login, services: Sequence[str]) -> Finding:
-    """Whether the APIs (`compute.googleapis.com`, …) are on that this configuration needs."""
-    parent = f"projects/{login.project}"
-    names = [f"{parent}/services/{service}" for service in services]
-    try:
-        found = login.api("serviceusage").read(f"{parent}/services:batchGet", {"names": names})
-    except ApiError as error:
-        return _not_told(error, f"see which APIs are on in {login.project}")
-    enabled = [service for service in found.get("services", []) if service.get("state") == "ENABLED"]
-    on = {str(service["name"]).rpartition("/")[2] for service in enabled}
-    off = [service for service in services if service not in on]
-    if off:
-        return failed(
-            f"switched off in project {login.project}: {', '.join(off)}",
-            hint=f"gcloud services enable {' '.join(off)} --project={login.project}; then wait a minute",
-            error=CredentialsError,
-        )
-    return fine(f"{', '.join(service.partition('.')[0] for service in services)} are on")
+    return fine(f"Compute Engine works in {login.project}")
 
 
 def check_permissions(login: Login, *, external_address: bool) -> Finding:
@@ -181,15 +126,13 @@ def check_permissions(login: Login, *, external_address: bool) -> Finding:
     if external_address:
         wanted[EXTERNAL_ADDRESS] = "roles/compute.instanceAdmin.v1"
     try:
-        lacking = missing(login, list(wanted))
+        lacking = login.lacks("cloudresourcemanager", f"projects/{login.project}", list(wanted))
     except ApiError as error:
-        return _not_told(error, f"see what {login.email or 'this account'} may do in {login.project}")
+        return _not_told(error, f"see what {login.name} may do in {login.project}")
     if lacking:
-        roles = list(dict.fromkeys(wanted[permission] for permission in lacking))
         return failed(
-            f"{login.email or 'this account'} lacks {len(lacking)} of {len(wanted)} permissions in {login.project}: "
-            + ", ".join(lacking),
-            hint=login.grant(roles),
+            f"{login.name} lacks {len(lacking)} of {len(wanted)} permissions in {login.project}: {', '.join(lacking)}",
+            hint=login.grant(list(dict.fromkeys(wanted[permission] for permission in lacking))),
             error=CredentialsError,
         )
     return fine(f"all {len(wanted)} that up, run and down need")
@@ -198,23 +141,16 @@ def check_permissions(login: Login, *, external_address: bool) -> Finding:
 def check_firewall_rights(login: Login) -> Finding | None:
     """Whether we may add firewall rules; None: yes, or it is not known."""
     try:
-        lacking = missing(login, _FIREWALL)
+        lacking = login.lacks("cloudresourcemanager", f"projects/{login.project}", FIREWALL)
     except ApiError:
         return None
     if not lacking:
         return None
     return failed(
-        f"`up` has to add firewall rules, and {login.email or 'this account'} lacks {', '.join(lacking)}",
+        f"`up` has to add firewall rules, and {login.name} lacks {', '.join(lacking)}",
         hint=f"hvdcloud setup makes rules that stay; or {login.grant(['roles/compute.securityAdmin'])}",
         error=CredentialsError,
     )
-
-
-def missing(login: Login, permissions: Sequence[str]) -> list[str]:
-    """Those that we do not have in the project. Raises ApiError: Resource Manager does not answer."""
-    body = {"permissions": list(permissions)}
-    found = login.api("cloudresourcemanager").post(f"projects/{login.project}:testIamPermissions", body)
-    return [permission for permission in permissions if permission not in found.get("permissions", [])]
 
 
 def check_service_account(login: Login, *, account: str, setup: str) -> Finding:
@@ -224,25 +160,23 @@ def check_service_account(login: Login, *, account: str, setup: str) -> Finding:
         account: e-mail address, or DEFAULT_ACCOUNT.
         setup: how to get one.
     """
-    email = account if account != DEFAULT_ACCOUNT else default_account(login)
-    if not email:
-        return failed(
-            f"project {login.project} has no default service account (gce.service_account: {DEFAULT_ACCOUNT})",
-            hint=setup,
-            error=UsageError,
-        )
-    act_as = "iam.serviceAccounts.actAs"
-    path = f"projects/-/serviceAccounts/{email}:testIamPermissions"
+    email, act_as = account, "iam.serviceAccounts.actAs"
+    if account == DEFAULT_ACCOUNT:
+        with explained(f"find the default service account of {login.project}"):
+            email = str(login.client().get_project().get("defaultServiceAccount", ""))
+        if not email:
+            message = f"project {login.project} has no default service account (gce.service_account: {DEFAULT_ACCOUNT})"
+            return failed(message, hint=setup, error=UsageError)
     try:
-        found = login.api("iam").post(path, {"permissions": [act_as]})
+        lacking = login.lacks("iam", f"projects/-/serviceAccounts/{email}", [act_as])
     except ApiError as error:
         if error.status == 404:
             hint = f"{setup}; or correct gce.service_account"
             return failed(f"there is no service account {email}", hint=hint, error=UsageError)
         return _not_told(error, f"see whether VMs may run as {email}")
-    if act_as not in found.get("permissions", []):
+    if lacking:
         return failed(
-            f"{login.email or 'this account'} may not make VMs that run as {email}: it lacks {act_as}",
+            f"{login.name} may not make VMs that run as {email}: it lacks {act_as}",
             hint=f"the project's owner can: gcloud iam service-accounts add-iam-policy-binding {email} "
             f"--project={login.project} --member={login.member} --role=roles/iam.serviceAccountUser",
             error=CredentialsError,
@@ -251,16 +185,6 @@ def check_service_account(login: Login, *, account: str, setup: str) -> Finding:
         said = "which the organization may allow more than nodes need, or nothing at all"
         return warning(f"nodes run as {email}, the project's default, {said}", hint=setup)
     return fine(f"nodes run as {email}")
-
-
-def default_account(login: Login) -> str:
-    """The project's default service account; "": there is none."""
-    with explained(f"find the default service account of {login.project}"):
-        return str(login.client().get_project().get("defaultServiceAccount", ""))
-
-
-def _switched_off(error: ApiError) -> bool:
-    return bool({error.code, error.reason} & {"SERVICE_DISABLED", "accessNotConfigured"})
 
 
 def _not_told(error: ApiError, doing: str) -> Finding:
