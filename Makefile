@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants witnesses bench bench-boot bench-elastic bench-gce bench-images bench-own-machines bench-preemption bench-slow-ranks bench-step-cost bench-zstd lock lock-images clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants witnesses bench bench-boot bench-elastic bench-preemption bench-step-cost lock lock-images clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -116,39 +116,20 @@ witnesses: .cache/witness/skypilot/.complete .cache/witness/dstack/.complete ## 
 fuzz: setup .cache/fuzz/.complete ## hostile input for whatever a node, bucket or file can say: make fuzz FUZZ_SECONDS=600
 	@PYTHONPATH=$(CURDIR):$$(echo .cache/fuzz/lib/python3.*/site-packages) $(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
-bench: setup base-image .cache/bench/.complete ## hvdcloud against a hand-written floor and TorchX
+bench: setup base-image ## a launch, against the same job started by hand
 	@$(BIN)/python -m tests.bench
 
-bench-elastic: setup base-image ## from the loss of a node to the next step, elastic against starting again
+bench-elastic: setup base-image ## from the loss of a node to the next step of an elastic run
 	@$(BIN)/python -m tests.bench.elastic
-
-bench-gce: setup ## provider gce with 1 to 256 nodes, against the Compute API's emulator
-	@$(BIN)/python -m tests.bench.gce
 
 bench-boot: setup base-image registry ## a VM's time to ready, beside its GPU's driver and its image
 	@$(BIN)/python -m tests.bench.boot
 
-bench-preemption: setup ## from a preemption notice to the last byte in the bucket: 10 MB, 100 MB, 1 GB
-	@$(BIN)/python -m tests.bench.preemption
-
-bench-slow-ranks: setup base-image ## what counting the waits of ranks costs a training step
-	@$(BIN)/python -m tests.bench.slow_ranks
-
 bench-step-cost: setup base-image ## what a training step costs, against horovodrun started by hand
 	@$(BIN)/python -m tests.bench.step_cost
 
-bench-images: setup base-image registry ## what images cost: bytes by layer, seconds to build, push and pull
-	@$(BIN)/python -m tests.bench.images
-
-bench-zstd: setup base-image registry ## layers packed with zstd against gzip: bytes, seconds to pack, push and pull
-	@$(BIN)/python -m tests.bench.zstd
-
-bench-own-machines: setup base-image ## machines reached by SSH: an image to two, and up, against doing it by hand
-	@$(BIN)/python -m tests.bench.own_machines
-
-.cache/bench/.complete: tools/setup.sh tools/locks/bench.txt
-	@PYTHON="$(PYTHON)" tools/setup.sh .cache/bench bench
-	@touch $@
+bench-preemption: setup ## from a preemption notice to the last byte in the bucket: 10 MB, 100 MB, 1 GB
+	@$(BIN)/python -m tests.bench.preemption
 
 .cache/docs/.complete: tools/setup.sh tools/locks/docs.txt
 	@PYTHON="$(PYTHON)" tools/setup.sh .cache/docs docs
