@@ -66,11 +66,6 @@ class Plain:
         tail = f"?{urlencode(query)}" if query else ""
         return self.send(method, f"/compute/v1/projects/test-project/{path}{tail}", data)
 
-    def admin(self, method: str, path: str, data: Any = None) -> Any:
-        reply = self.send(method, f"/_emulator/{path}", data)
-        assert reply.status == 200, reply.data
-        return reply.json
-
     def bulk(self, body: dict[str, Any], *, zone: str = ZONE, request_id: str | None = None) -> Reply:
         return self("POST", f"zones/{zone}/instances/bulkInsert", body, requestId=request_id or str(uuid.uuid4()))
 
