@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.errors import ExitCode, ImageError, UsageError
+from hvdcloud.errors import ExitCode, ImageError
 from hvdcloud.image.build import buildkit
 from hvdcloud.image.build.buildkit import BuildKit
 from hvdcloud.image.engine_stream import ignore
@@ -143,16 +143,6 @@ def test_arguments_travel_in_the_environment_where_ps_does_not_show_them(
     assert Path(f"{out}.tar").read_bytes() == b"".join(built.context.stream())
 
 
-def test_images_for_vms_are_asked_for_by_their_platform(docker: Docker, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    command = docker(build=f'echo "$@" >> {out}; cat > /dev/null')
-    for architecture in ("amd64", ""):
-        builder(command).build(small_step(), architecture=architecture, progress=ignore)
-    for_vms, for_here = out.read_text().splitlines()
-    assert " --tag hvdcloud/t:1 --platform linux/amd64 " in for_vms
-    assert "--platform" not in for_here
-
-
 def test_a_command_that_does_not_read_the_context_says_why_it_failed(docker: Docker) -> None:
     command = docker(build="exec 0<&-; echo 'failed to dial gRPC: cannot connect to the Docker daemon'; exit 1")
     large = build_step(
@@ -161,17 +151,6 @@ def test_a_command_that_does_not_read_the_context_says_why_it_failed(docker: Doc
     with pytest.raises(ImageError, match="cannot connect to the Docker daemon") as raised:
         builder(command).build(large, progress=ignore)
     assert raised.value.code == ExitCode.IMAGE
-
-
-def test_a_file_that_becomes_shorter_while_it_is_sent_is_named(docker: Docker) -> None:
-    command = docker(build="cat > /dev/null; echo 'unexpected EOF'; exit 1")
-    # A file of sysfs claims a page's size, whatever it holds.
-    file = Path("/sys/kernel/uevent_seqnum")
-    short = build_step(
-        Entry(path="dockerfiles/small.Dockerfile", content=b"FROM scratch\n"), Entry(path="wheels/x.whl", source=file)
-    )
-    with pytest.raises(UsageError, match=f"{file} became shorter"):
-        builder(command).build(short, progress=ignore)
 
 
 def test_ctrl_c_ends_the_command_and_whatever_it_started(docker: Docker, tmp_path: Path) -> None:

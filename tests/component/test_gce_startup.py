@@ -6,9 +6,7 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import subprocess
-import sys
 import threading
 import time
 import tty
@@ -21,7 +19,6 @@ import pytest
 
 from hvdcloud.providers.engine.requests import CAPABILITIES, TMPFS
 from hvdcloud.providers.gce.plan import startup
-from tests.golden import assert_golden
 
 IMAGE = "us-central1-docker.pkg.dev/p/hvdcloud/digits@sha256:" + "a" * 64
 KEY = 'ssh-ed25519 AAAA "quoted" $HOME `id` laptop'
@@ -162,25 +159,6 @@ def booted(tmp_path_factory: pytest.TempPathFactory) -> Booted:
     return Booted(vm, vm.boot(driver="R580"))
 
 
-@pytest.mark.parametrize("gpu", [True, False])
-def test_the_text_is_the_golden_one_and_passes_shellcheck(gpu: bool, tmp_path: Path) -> None:
-    text, other = (startup.render(image=IMAGE, registry_login=True, gpu=each, driver="R580") for each in (gpu, not gpu))
-    assert_golden(f"startup-cos-{'gpu' if gpu else 'cpu'}.sh", text)
-    file = tmp_path / "startup.sh"
-    file.write_text(text)
-    subprocess.run(["bash", "-n", file], check=True)
-    if not gpu:
-        # They differ in this value alone: what shellcheck says of one, it says of both.
-        assert text == other.replace("\nGPU=yes\n", "\nGPU=no\n")
-        return
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    shellcheck = shutil.which("shellcheck", path=path)
-    if shellcheck is None:
-        pytest.skip("no shellcheck")
-    found = subprocess.run([shellcheck, file], text=True, capture_output=True, check=False)
-    assert found.returncode == 0, found.stdout
-
-
 def test_no_value_can_break_out_of_its_quotes(vm: Vm) -> None:
     image = f"registry/x'; touch {vm.folder}/broken; '$(touch {vm.folder}/broken)"
     vm.boot(image=image, registry_login=False)
@@ -252,9 +230,6 @@ def test_the_container_is_told_which_data_sets_it_fetches_and_which_of_the_nodes
     [line] = [each for each in (vm.folder / "environment").read_text().splitlines() if "DATA_SETS" in each]
     told = json.loads(line.partition("=")[2])
     assert told == {"sets": [{"name": "train", "source": "gs://b/t"}], "index": 11, "count": 12}
-
-
-FORMAT = "mkfs.ext4 -q -F -m 0 -L hvdcloud-data -E nodiscard,lazy_itable_init=1,lazy_journal_init=1 "
 
 
 def test_container_optimized_os_lets_the_other_nodes_in(booted: Booted) -> None:
@@ -684,11 +659,6 @@ def test_a_container_that_came_up_all_the_same_is_not_cut_off(vm: Vm) -> None:
     asked = [call for call in vm.calls if call.startswith(("docker container inspect -f", "sleep", "shutdown"))]
     look = "docker container inspect -f {{.State.Running}} hvdcloud"
     assert asked[-8:] == [look, "sleep 15", look, "sleep 15", look, "sleep 15", look, "shutdown -h now"]
-
-
-def hide(vm: Vm, command: str) -> dict[str, str]:
-    """For `command -v`: as if there were no such program, whatever this machine has."""
-    return {f"command -v {command}": f"command -v no-such-{command}"}
 
 
 # -- the end of the VM -------------------------------------------------------------------------------------------------

@@ -83,13 +83,6 @@ def test_one_answer_has_the_sample_the_state_and_the_log_from_where_the_last_end
     assert later["state"]["result"] == "succeeded"
 
 
-def test_a_node_that_never_ran_anything_is_sampled_when_it_is_asked(cluster: NodeCluster) -> None:
-    answer = cluster.verb("n0", "look")
-    assert answer["run"] is None
-    assert answer["sample"]["memory_total"] > 0
-    assert "cpu" in answer["sample"]
-
-
 @ONE_NODE
 def test_of_a_long_log_only_the_end_comes_in_whole_lines(cluster: NodeCluster) -> None:
     cluster.start_run("for n in range(20000): print('line', n)")

@@ -6,7 +6,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,11 +50,9 @@ def node_behind(command: str) -> Node:
 def failure(state: ClusterState, node: Node) -> NodeError:
     pin(state, [node])
     session = Session(node, state)
-    began = time.monotonic()
     with pytest.raises(NodeError) as raised:
         session.open(within=2.0)
     session.close()
-    assert time.monotonic() - began < 10
     return raised.value
 
 

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -215,10 +214,8 @@ def test_a_machine_that_is_taken_away_has_a_notice_and_runs_its_shutdown_script(
             return vm.serial.decode(errors="replace")
 
         until(lambda: "startup-script: preempted FALSE" in console(), seconds=BOOT_SECONDS, what="the first answer")
-        began = time.monotonic()
         emulator.preempt(ZONE, "vm-0")
         until(lambda: emulator.state.left() == [], seconds=BOOT_SECONDS, what="the VM and its disk to be gone")
-        assert time.monotonic() - began < 30
         log = console()
         assert "startup-script: preempted TRUE" in log
         # `timeout` ended its program: what the machine ignores in its last seconds, the script does not.

@@ -64,7 +64,7 @@ def test_a_node_is_reached_at_a_loopback_port_also_when_it_has_another_one(
     assert greeting(again) == b"SSH-"
 
 
-@pytest.mark.engine(alone=True)  # Another test's container would take the ports.
+@pytest.mark.nightly  # Another test's container may take the ports.
 def test_ports_that_other_programs_hold_are_stepped_over(
     engine: Any, image: str, spec: ClusterSpec, tmp_path: Path
 ) -> None:

@@ -97,18 +97,6 @@ def test_a_failing_instruction_is_named_with_its_own_last_20_lines(last: str) ->
     assert error.details.splitlines() == [f"line {number}" for number in range(80, 100)]
 
 
-def test_a_requirement_that_does_not_exist_is_reported_in_pips_words() -> None:
-    error = failed(
-        "#9 [requirements 6/6] RUN pip install\n"
-        "#9 1.2 ERROR: Could not find a version that satisfies the requirement nosuch==9\n"
-        "#9 1.3 ERROR: No matching distribution found for nosuch==9\n"
-        '#9 ERROR: process "/bin/sh -c pip install" did not complete successfully: exit code: 1\n'
-    )
-    said = "Could not find a version that satisfies the requirement nosuch==9"
-    assert error.message == f"a small image was not built: pip: {said}"
-    assert error.hint == "fix it"
-
-
 def test_what_a_build_refuses_is_the_error_itself() -> None:
     error = failed(
         "#9 [2/2] RUN x\n#9 0.2 noise\n#9 0.3 hvdcloud: refused: it has no apt-get\n"

@@ -16,7 +16,7 @@ from hvdcloud.config.model import Config
 from hvdcloud.errors import CapacityError, NodeError, UsageError
 from hvdcloud.providers import platform
 from hvdcloud.providers.engine import gpus
-from hvdcloud.providers.engine.gpus import Gpus, GpuShare, access, choose, device_request, holders, shares, users
+from hvdcloud.providers.engine.gpus import Gpus, GpuShare, access, choose, device_request, holders, shares
 from hvdcloud.providers.engine.requests import with_gpus
 from hvdcloud.providers.local.requests import container_requests
 
@@ -84,22 +84,11 @@ def test_a_real_h100_and_the_program_on_it_are_read() -> None:
     assert (process.gpu, str(process)) == (uuid, "python3 (pid 527, 916.5 MB)")
 
 
-def test_a_process_is_named_with_its_memory_where_the_driver_tells_it() -> None:
-    assert list(map(str, FOUR.processes)) == ["python3 (pid 4711, 12.3 GB)", "render, all (pid 812)"]
-
-
 def test_another_users_words_do_not_act_on_the_terminal() -> None:
     (process,) = gpus.parse_processes("GPU-1, 7, 1, evil\x1b[2J\n")
     (device,) = gpus.parse_devices("0, GPU-1, 535\x1b[2J, 1, 2, [N/A], T4\x1b[2J\n")
     assert "\x1b" not in f"{process}{device.name}{device.driver}"
     assert gpus.parse_devices("0, GPU-1\x1b[2J, 535, 1, 2, [N/A], T4\n") == ()
-
-
-def test_compute_capabilities_are_read() -> None:
-    assert gpus.parse_capabilities("9.0, NVIDIA H100\n7.0, Tesla V100\n[N/A], T\n") == {
-        "9.0": "NVIDIA H100",
-        "7.0": "Tesla V100",
-    }
 
 
 # --- who has them ---------------------------------------------------------------------------------------------------
@@ -117,11 +106,6 @@ def test_only_our_own_containers_with_the_label_hold_gpus() -> None:
     assert (
         holders([container(UUIDS[0], **{"managed-by": "another"}), container(), {**container(), "Labels": None}]) == ()
     )
-
-
-def test_a_gpu_is_used_by_a_cluster_or_else_by_its_processes() -> None:
-    held = holders([container(UUIDS[1])])
-    assert users(FOUR, held) == {UUIDS[1]: "cluster digits of ben-box", UUIDS[3]: "render, all (pid 812)"}
 
 
 # --- which node gets which ------------------------------------------------------------------------------------------
@@ -269,18 +253,6 @@ def test_an_image_for_cuda_gets_all_gpus_unless_the_file_says_how_many(
     tmp_path: Path, settings: dict[str, object], gets: object
 ) -> None:
     assert config(tmp_path, **settings).local.gpus == gets
-
-
-def test_fewer_gpus_than_nodes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"local\.gpus is 1, and nodes is 2"):
-        config(tmp_path, **{"local.gpus": 1})
-    assert config(tmp_path, **{"local.gpus": 1, "nodes": 1}).local.gpus == 1
-
-
-def test_gpus_for_an_image_without_cuda_are_remarked_on(tmp_path: Path) -> None:
-    found = platform(config(tmp_path, **{"local.gpus": "all"})).device_mismatch()
-    assert found is not None
-    assert "image.device is cpu" in found.message
 
 
 def test_cuda_without_gpus_is_a_mismatch_that_names_the_key(tmp_path: Path) -> None:

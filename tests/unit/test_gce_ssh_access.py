@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -38,9 +37,7 @@ def test_the_first_service_that_answers_with_an_address_is_believed() -> None:
         return "203.0.113.9"
 
     assert caller_source("auto", fetch=fetch) == "198.51.100.7/32"
-    began = time.monotonic()
     assert caller_source("auto", fetch=one_is_slow) == "203.0.113.9/32"
-    assert time.monotonic() - began < 20
     done.set()
 
 

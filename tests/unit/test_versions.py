@@ -23,10 +23,6 @@ each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
 each_cuda_row = pytest.mark.parametrize("row", CUDA_ROWS, ids=lambda row: row.label)
 
 
-def test_no_two_rows_are_called_the_same() -> None:
-    assert Counter(row.label for row in ROWS).most_common(1)[0][1] == 1
-
-
 @each_row
 def test_a_rows_files_are_there_and_pin_each_project_once(row: Row) -> None:
     locks = dockerfiles() / "locks"
@@ -75,18 +71,6 @@ def test_a_gpu_too_new_for_a_row_is_refused_with_the_row_that_runs_it() -> None:
     with pytest.raises(UsageError) as refused:
         check_fits(find("torch", "cuda", "2.7.1"), gpu="nvidia-b200", capability="10.0")
     assert refused.value.hint == "set image.version: 2.13.0, whose image does"
-
-
-@pytest.mark.parametrize("gpu", ["nvidia-tesla-t4", "nvidia-tesla-v100", "nvidia-l4"])
-def test_both_tensorflow_images_run_on_every_gpu_that_n1_and_g2_have(gpu: str) -> None:
-    for version in ("2.15.1", "2.21.0"):
-        check_fits(find("tensorflow", "cuda", version), gpu=gpu, capability=catalog.gpu(gpu).compute_capability)
-
-
-def test_a_gpu_too_new_for_the_default_tensorflow_image_is_refused_with_the_newer_row() -> None:
-    with pytest.raises(UsageError) as refused:
-        check_fits(find("tensorflow", "cuda"), gpu="nvidia-h100-80gb", capability="9.0")
-    assert refused.value.hint == "set image.version: 2.21.0, whose image does"
 
 
 def test_a_gpu_that_no_row_runs_on_is_refused_with_another_gpu() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from hvdcloud.console import Console
 from hvdcloud.errors import NodeError
-from hvdcloud.visible import JobText, as_left, log_of, says, visible, words
+from hvdcloud.visible import JobText, log_of, says, visible, words
 from tests.support.screens import Screen
 
 CLIPBOARD = "\x1b]52;c;cm0gLXJmIH4=\x07"
@@ -54,12 +54,6 @@ def test_what_would_act_on_a_terminal_is_seen_instead(attack: str) -> None:
     assert shown.endswith(" after")
     assert visible(shown) == shown
     assert len(shown) > len(text)
-
-
-def test_it_is_written_as_python_would() -> None:
-    assert visible("\x1b[31m\x9b \u202e \U000e0041 \x7f") == "\\x1b[31m\\x9b \\u202e \\U000e0041 \\x7f"
-    assert visible("a\tb\nc") == "a\tb\nc"
-    assert visible("a\tb\nc", lines=False) == "a\\x09b\\x0ac"
 
 
 @pytest.mark.parametrize(
@@ -188,11 +182,6 @@ def test_every_line_of_a_job_begins_with_whose_it_is(said: str, size: int, monke
     assert not [line for line in lines if line.startswith("[hvdcloud]")]
 
 
-def test_no_backspace_goes_back_over_what_may_take_no_room() -> None:
-    # A tab at the right margin, combining characters, letters that are drawn into the one before.
-    assert "\b" not in JobText().feed(f"[0] {chr(9) * 99}{chr(0x301) * 9}{chr(0x1161) * 9}{chr(8) * 99}".encode())
-
-
 def test_what_is_ours_begins_a_line_of_its_own_and_the_job_goes_on_below(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen(monkeypatch)
     console = Console(out=screen, err=screen)
@@ -297,8 +286,3 @@ def test_no_text_looks_like_a_hint_of_ours() -> None:
     lines = err.getvalue().splitlines()
     assert [line for line in lines if line.lstrip().startswith("→")] == ["  → hvdcloud status"]
     assert [line for line in lines if line.startswith(("error", "warning"))] == ["error: fine", "warning: fine"]
-
-
-def test_what_was_drawn_over_itself_is_shown_as_it_was_left() -> None:
-    assert as_left("[0]  10%|#\r[0]  99%|##\b\b\r100%\r") == "[0] 100%"
-    assert as_left("[1] \x1b[1;32mgreen\x1b[0m") == "[1] green"
