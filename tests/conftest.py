@@ -37,8 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is nightly, what may take long, and with several processes: what one of them runs together, and what first.
 
     A file is run by one process, but unit and component tests share nothing and are given out one by one. Files with
-    machines follow one another in one process, where what the first has pushed and pulled is there. They come first, then
-    the other files with the mark `engine`.
+    machines follow one another in one process, where what the first has pushed and pulled is there. They come first,
+    then the other files with the mark `engine`.
     """
     machines = {item.path for item in items if "earlier" in getattr(item, "fixturenames", ())}
     engine = {item.path for item in items if item.get_closest_marker("engine")}

@@ -13,6 +13,8 @@ import pytest
 from tests.standins.compute import BootDelays, Delays, Emulator, Records
 from tests.support.compute_clients import LABELS, ZONE, Plain, bulk_body, until
 
+pytestmark = pytest.mark.nightly
+
 FAST = Delays(start=0.005, create=0.02, delete=0.02, other=0.01)
 DISK = bulk_body("x")["instanceProperties"]["disks"][0]
 

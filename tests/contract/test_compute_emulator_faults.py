@@ -16,6 +16,8 @@ import pytest
 from tests.standins.compute import Delays, Emulator
 from tests.support.compute_clients import ZONE, Plain, bulk_body, until
 
+pytestmark = pytest.mark.nightly
+
 BULK = "compute.instances.bulkInsert"
 
 

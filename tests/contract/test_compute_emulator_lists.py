@@ -9,6 +9,8 @@ import pytest
 from tests.standins.compute import Delays, Emulator
 from tests.support.compute_clients import LABELS, ZONE, Plain
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Emulator]:

@@ -23,7 +23,7 @@ from tests.support.compute_clients import Plain
 from tests.support.harness import until
 from tests.support.machines_lab import BOOT_SECONDS, PROJECT, ZONE, Lab, Records, instance_resource
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 
 @pytest.fixture

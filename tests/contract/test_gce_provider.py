@@ -28,7 +28,6 @@ from hvdcloud.providers.gce.names import request_id
 from hvdcloud.providers.gce.ops import create
 from tests.standins.compute import BootDelays, Delays, Emulator, Records
 from tests.support.gce_bench import BULK_INSERT, DELETE, A, B, Bench, W
-from tests.support.harness import at_this_load
 
 # By the shipped prices: 8 vCPUs, 30 GB and a T4, on demand and on Spot, each with disk and address.
 HEAD = 8 * 0.031611 + 30 * 0.004237 + 0.35 + 100 * 0.10 / 730 + 0.005
@@ -350,7 +349,9 @@ def test_an_operation_that_fails_although_its_vms_are_there_leaves_none(bench: B
 
 @pytest.mark.usefixtures("soon")
 def test_a_service_account_that_was_just_made_is_waited_for(bench: Bench) -> None:
-    bench.emulator.new_account(NEW_ACCOUNT, unknown_seconds=at_this_load(0.5))
+    missing = f"The resource '{NEW_ACCOUNT}' of type 'serviceAccount' was not found."
+    error = {"code": "EXTERNAL_RESOURCE_NOT_FOUND", "message": missing}
+    bench.fail({"operation_error": error}, method=BULK_INSERT, times=2)
     spec = bench.spec()
     bench.create(spec, bench.another(service_account=NEW_ACCOUNT))
     assert set(bench.zones_asked()) == {A}
@@ -533,7 +534,7 @@ def test_a_node_that_never_gets_ready_ends_the_wait_at_the_deadline(bench: Bench
     bench.fail({"hang_ready": True, "at": "pulling"}, instance=spec.node_name(1))
     nodes = bench.create(spec)
     with pytest.raises(NodeError, match="did not come up in time") as caught:
-        bench.wait(nodes, seconds=at_this_load(2))
+        bench.wait(nodes, seconds=2)
     assert f"{spec.node_name(1)}: pulling" in caught.value.details
     assert f"{spec.node_name(0)}:" not in caught.value.details
     bench.provider.destroy(spec.name)

@@ -14,6 +14,8 @@ import pytest
 
 from tests.standins.storage import StorageServer, running_server
 
+pytestmark = pytest.mark.nightly
+
 KIB256 = 256 << 10
 
 

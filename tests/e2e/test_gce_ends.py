@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
 from tests.support.cloud_views import BOOT_SECONDS, in_bucket, left, zone_of
-from tests.support.harness import Project, Screen, at_this_load, until
+from tests.support.harness import Project, Screen, until
 
 pytestmark = pytest.mark.engine
 
@@ -98,7 +98,7 @@ def test_a_laptop_that_pulls_for_longer_than_the_nodes_live_cleans_up_after_them
 
 
 def test_a_vm_that_nobody_uses_deletes_itself_and_says_why(cloud: Cloud, tmp_path: Path) -> None:
-    project = cloud.project(tmp_path, "t-ends-idle", nodes=1, limits={"idle": at_this_load(15)})
+    project = cloud.project(tmp_path, "t-ends-idle", nodes=1, limits={"idle": 60})
     project.hvdcloud("push")
     project.hvdcloud("up")
     said = re.compile(r"\bhvdcloud: idle for \d+ (?:s|min): no run, no SSH session; switching off$", re.MULTILINE)

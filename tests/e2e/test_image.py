@@ -172,6 +172,7 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
         (folder / name).write_text(text)
 
 
+@pytest.mark.nightly
 def test_pip_reads_what_a_requirements_file_may_hold_in_the_projects_folder(
     engine: Any, small: Build, repositories: str, tmp_path: Path
 ) -> None:

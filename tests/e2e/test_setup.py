@@ -212,6 +212,7 @@ def test_what_was_changed_or_deleted_outside_is_restored(lab: Lab) -> None:
     assert bucket["public_access_prevention"] == "enforced"
 
 
+@pytest.mark.nightly
 def test_the_users_own_variables_do_what_they_say(lab: Lab) -> None:
     bucket_of_another(lab.cloud, "theirs")
 
