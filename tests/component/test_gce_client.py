@@ -104,17 +104,6 @@ def test_what_would_fail_again_is_tried_once(script: Script, client: ComputeClie
     assert len(script.calls) == 1
 
 
-def test_no_server_at_the_endpoint_is_an_api_error_with_the_plain_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = ComputeClient(
-        project="p", credentials=AnonymousCredentials(), endpoint="http://127.0.0.1:9", retry_seconds=0
-    )
-    with pytest.raises(ApiError) as raised:
-        client.zones()
-    assert (raised.value.status, raised.value.reason) == (None, "connectionError")
-    assert "Connection refused" in raised.value.message
-    assert "object at 0x" not in raised.value.message
-
-
 class BadCredentials(AnonymousCredentials):
     def __init__(self, *errors: Exception) -> None:
         super().__init__()
@@ -223,13 +212,6 @@ def test_nothing_written_yet_and_a_vm_that_is_gone_are_told_apart(script: Script
     assert found["digits-0"] == {}
     assert "digits-1" not in found
     assert json.loads(found["digits-2"]["status"]) == {"status": "ready", "of": "digits-2"}
-
-
-def test_a_permission_that_is_missing_is_no_missing_status(script: Script, client: ComputeClient) -> None:
-    script.handler = lambda _: refusal(403, "forbidden", "Required 'compute.instances.getGuestAttributes'")
-    with pytest.raises(ApiError) as raised:
-        client.guest_attributes("z", ["digits-0"])
-    assert raised.value.action is Action.STOP
 
 
 def test_vms_that_a_list_leaves_out_are_found_by_name(script: Script, client: ComputeClient) -> None:

@@ -19,7 +19,6 @@ import pytest
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.config.gce import SshConfig
-from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
 from hvdcloud.google.error_rules import RULES
 from hvdcloud.providers.base import NodeProgress, UnseenError
@@ -185,16 +184,6 @@ def test_ctrl_c_between_workers_and_head_leaves_nothing(bench: Bench) -> None:
     assert bench.left == []
 
 
-def test_progress_tells_zones_and_the_steps_of_each_node_when_they_change(bench: Bench) -> None:
-    spec = bench.spec(nodes=1)
-    bench.wait(bench.create(spec))
-    assert (A, "asking for 1 VM") in bench.said
-    steps = [step for name, step in bench.said if name == spec.node_name(0)]
-    assert steps[-1] == "ready"
-    assert len(steps) == len(set(steps))
-    bench.provider.destroy(spec.name)
-
-
 def test_the_journal_has_every_request_id_before_it_is_sent(bench: Bench) -> None:
     spec = bench.spec()
     provider = bench.provider
@@ -239,13 +228,6 @@ def test_plan_is_pure_and_what_is_sent(bench: Bench) -> None:
     (sent,) = [entry.body for entry in bench.emulator.log.entries() if entry.method == BULK_INSERT]
     assert sent == plan.requests[-1].body
     bench.provider.destroy(spec.name)
-
-
-def test_max_cost_shortens_the_nodes_life_and_says_so(bench: Bench) -> None:
-    provider = bench.another(limits=LimitsConfig(max_cost=1.0))
-    plan = provider.plan(bench.spec())
-    assert plan.worst_case_dollars == pytest.approx(1.0, abs=0.001)
-    assert any("max_cost" in notice for notice in plan.notices)
 
 
 def test_nodes_through_iap_have_a_proxy_command_and_no_external_address(bench: Bench) -> None:

@@ -21,13 +21,11 @@ from typing import Any
 import pytest
 
 from hvdcloud.lifecycle.up import MAKING_SECONDS
-from tests.support.gce_records import ZONES, A, B, RecordsCloud, W, came_up, make, records_cloud
+from tests.support.gce_records import ZONES, A, RecordsCloud, came_up, make, records_cloud
 from tests.support.harness import HVDCLOUD, Project, until
 from tests.support.price_table import write_prices
 
 pytestmark = pytest.mark.engine
-
-BULK_INSERT = "compute.instances.bulkInsert"
 CHANGES = {"POST", "DELETE"}
 
 
@@ -153,30 +151,7 @@ def test_at_a_terminal_whatever_is_not_yes_is_no(empty: RecordsCloud, tmp_path: 
     assert requested(empty) == []
 
 
-def test_yes_at_a_terminal_continues(empty: RecordsCloud, tmp_path: Path) -> None:
-    with at_a_terminal(project_of(empty, tmp_path, ask_above=1), "up") as (process, terminal):
-        read_until(terminal, QUESTION)
-        os.write(terminal, b"y\n")
-        read_until(terminal, None)
-        assert process.wait(timeout=60) == 5
-    assert BULK_INSERT in requested(empty)
-
-
 # --- limits.max_cost --------------------------------------------------------------------------------------------------
-
-
-def test_max_cost_holds_in_whichever_zone_has_room(empty: RecordsCloud, tmp_path: Path) -> None:
-    for zone in (A, B):
-        empty.fail({"stockout": {}}, method=BULK_INSERT, zone=zone)
-    ended = came_up(project_of(empty, tmp_path, max_cost=1.0).hvdcloud("up", expect=None))
-    entries = [entry for entry in empty.cloud.emulator.log.entries() if entry.method == BULK_INSERT]
-    limits = [entry.body["instanceProperties"]["scheduling"]["maxRunDuration"]["seconds"] for entry in entries]
-    # 3600 / 0.92 = 3913.04 s and 3600 / 1.22 = 2950.8 s, of which 60 s are for the start and 30 s for being late.
-    assert limits == ["3823", "3823", "2860"]
-    # 3823 s = 1:03:43; 2860 s = 0:47:40
-    assert "limits.max_cost of $1.00 shortens limits.max_run_duration from 2:00:00 to 1:03:43" in ended.err
-    assert f"in {W}, the most expensive of these zones, it is $1.22/h for 0:47:40 at most, at worst $1.00" in ended.err
-    assert "\n$0.92/h, at worst $1.00\n" in ended.err
 
 
 # --- status, list, down -----------------------------------------------------------------------------------------------
@@ -222,22 +197,6 @@ def test_status_tells_what_it_cost_and_will_cost_at_worst(empty: RecordsCloud, t
     assert rows[1][:6] == ["t-gce", "2/2", "whole", "0.92", "0.31", "1.85"]
     assert len(rows) == 2, "one cluster is its own total"
     assert re.search(r"listing again found nothing left; it cost \$0\.31$", said(project, "down"), flags=re.MULTILINE)
-
-
-def test_list_has_the_total_of_several_clusters(empty: RecordsCloud, tmp_path: Path) -> None:
-    near, far = project_of(empty, tmp_path / "1"), project_of(empty, tmp_path / "2", "t-gce-far", zones=[W])
-    make(near)
-    make(far)
-    older(empty, "t-gce", minutes=60, ends_in=60)
-    older(empty, "t-gce-far", minutes=30, ends_in=30)
-    rows = [re.split(r" {2,}", row) for row in said(near, "list").splitlines()]
-    # 0.92; 0.92 x 120.5 / 60 = 1.8477
-    assert rows[1][3:6] == ["0.92", "0.92", "1.85"]
-    # 1.22 / 2; 1.22 x 60.5 / 60 = 1.2302
-    assert rows[2][3:6] == ["1.22", "0.61", "1.23"]
-    # 0.92 + 1.22; 0.92 + 0.61; 1.8477 + 1.2302
-    assert rows[3] == ["total", "4", "2.14", "1.53", "3.08"]
-    said(near, "down", "--all")
 
 
 def test_a_node_that_is_off_has_no_end_and_one_that_is_gone_is_not_counted(empty: RecordsCloud, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from tests.support.harness import Project, Screen, labelled, looking, processes_in, project_in, receives_files, until
-from tests.support.terminal import terminal
 
 pytestmark = pytest.mark.engine
 
@@ -223,18 +222,6 @@ def test_pressing_ctrl_c_again_and_again_changes_nothing(project: Project, engin
     assert "Traceback" not in screen.text
 
 
-def test_an_interrupted_up_leaves_no_row_of_its_nodes_on_the_screen(project: Project, engine: Any) -> None:
-    project.write("train.py", "")
-    with terminal(project, "up") as screen:
-        screen.wait_for(lambda text: f"{project.name}-1" in text)
-        screen.process.send_signal(signal.SIGINT)
-        code, _ = screen.end()
-    assert code == 130
-    lines = [line for line in screen.text.splitlines() if line.strip()]
-    assert lines[0].startswith(f"up of {project.name} was interrupted"), screen.text
-    assert labelled(engine, project.name) == []
-
-
 # --- run and pull ----------------------------------------------------------------------------------------------------
 
 
@@ -332,13 +319,6 @@ def test_down_finishes_what_a_killed_down_began(project: Project, engine: Any, m
     interrupt_when(project, engine, moment, "down")
     list_shows_the_truth(project, engine)
     project.hvdcloud("down")
-    assert labelled(engine, project.name) == []
-
-
-def test_ctrl_c_does_not_stop_a_down_that_deletes(project: Project, engine: Any) -> None:
-    project.hvdcloud("up")
-    code, _ = interrupt_when(project, engine, deletes, "down", number=signal.SIGINT)
-    assert code == 0
     assert labelled(engine, project.name) == []
 
 

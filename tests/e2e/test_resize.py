@@ -135,13 +135,3 @@ def test_a_resize_that_was_killed_is_finished_by_the_next(project: Project, engi
     project.hvdcloud("resize", "1")
     assert nodes(engine, project) == ["0"]
     trains_on(project, 1)
-
-
-def test_an_interrupted_growth_leaves_the_cluster_as_it_was(project: Project, engine: Any) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        code, printed = interrupted(project, number, lambda: "2" in nodes(engine, project), "resize", "4")
-        assert code == 130, printed
-        assert "what it had made is deleted, and the other nodes are as they were" in printed
-        assert nodes(engine, project) == ["0", "1"]
-        assert project.hvdcloud("status", "--json").json["result"]["whole"]
-    trains_on(project, 2)

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -283,18 +282,6 @@ def test_a_node_that_is_not_the_pinned_one_is_refused(project: Project) -> None:
         assert project.hvdcloud("ssh", "0", "hostname", expect=255).out == ""
     finally:
         pins.write_text(right)
-
-
-def test_another_project_of_the_same_name_neither_trains_on_it_nor_deletes_it(project: Project, tmp_path: Path) -> None:
-    other = replace(project, folder=tmp_path)
-    configure(other)
-    other.write("train.py", jobs.COUNTS_UP)
-    for command in ("up", "run", "launch", "status", "pull", "down"):
-        said = other.hvdcloud(command, expect=2).err
-        assert f"cluster t-runs belongs to the project in {project.folder}, not to that in {tmp_path}" in said
-        assert "hvdcloud down --name t-runs" in said
-    # Who types the name means it.
-    assert "t-runs-1" in other.hvdcloud("status", "--name", "t-runs").out
 
 
 def test_down_refuses_until_every_checkpoint_is_verified_on_disk(engine: Any, image: str, tmp_path: Path) -> None:

@@ -321,20 +321,6 @@ def test_what_was_set_up_from_elsewhere_is_not_touched(lab: Lab) -> None:
     assert lab.keys == KEYS
 
 
-def test_without_terraform_it_says_where_to_get_it_and_opentofu_is_as_good(lab: Lab, tmp_path: Path) -> None:
-    terraform = shutil.which("terraform")
-    (tmp_path / "bin").mkdir()
-    path = lab.project.environ.get("PATH", os.environ["PATH"])
-    others = [folder for folder in path.split(":") if not (Path(folder) / "terraform").exists()]
-    lab.project.environ["PATH"] = ":".join([str(tmp_path / "bin"), *others])
-    refused = lab.setup("--yes", expect=2)
-    assert "there is no terraform on PATH" in refused.err
-    assert "https://developer.hashicorp.com/terraform/install" in refused.err
-    (tmp_path / "bin" / "tofu").symlink_to(str(terraform))
-    lab.setup("--yes")
-    assert lab.keys == KEYS
-
-
 class Gate:
     """A stand-in of Cloud Storage in which no bucket can be made until it is opened."""
 

@@ -47,11 +47,6 @@ def test_a_cuda_row_says_what_it_is_compiled_with_and_for(row: Row) -> None:
     assert list(nccl.values()) == [row.nccl]
 
 
-def test_only_cuda_rows_know_of_cuda() -> None:
-    others = [row for row in ROWS if not row.cuda]
-    assert [row.label for row in others if row.device != "cpu" or row.capabilities or row.donor or row.nccl] == []
-
-
 @pytest.mark.parametrize("gpu", GPUS)
 def test_the_default_torch_image_runs_on_every_gpu_that_compute_engine_still_has(gpu: str) -> None:
     check_fits(find("torch", "cuda"), gpu=gpu, capability=catalog.gpu(gpu).compute_capability)
@@ -96,7 +91,3 @@ def test_code_runs_on_its_own_major_version_from_its_minor_version_on(
     else:
         with pytest.raises(UsageError):
             check_fits(row, gpu="x", capability=capability)
-
-
-def test_an_image_for_cpus_runs_beside_any_gpu() -> None:
-    check_fits(find("torch", "cpu"), gpu="nvidia-tesla-k80", capability="3.7")

