@@ -72,7 +72,7 @@ def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(
         "open_bucket(sys.argv[1]).upload(Path(sys.argv[2]), 'x')"
     )
     writer = subprocess.Popen([sys.executable, "-c", code, bucket.url, str(source)])
-    until(lambda: any(path.stat().st_size for path in temporary.glob("*")), seconds=20, what="the writer to begin")
+    until(lambda: any(path.stat().st_size for path in temporary.glob("*")), what="the writer to begin")
     writer.send_signal(signal.SIGSTOP)
     open_bucket(bucket.url).write("y", b"")
     assert len(list(temporary.iterdir())) == 1

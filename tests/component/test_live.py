@@ -113,7 +113,7 @@ with HardEnd(delete, seconds=seconds, log=folder / "log") as end:
 def start(folder: Path, *, seconds: float, how: str) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-c", STARTER, str(folder), str(seconds), how]
     process = subprocess.Popen(argv, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    until((folder / "armed").exists, seconds=20, what="the end to be armed")
+    until((folder / "armed").exists, what="the end to be armed")
     return process
 
 
@@ -121,14 +121,14 @@ def test_a_killed_command_is_rolled_back_and_everything_deleted(tmp_path: Path) 
     process = start(tmp_path, seconds=600, how="waits")
     process.send_signal(signal.SIGKILL)
     process.wait()
-    until((tmp_path / "deleted").exists, seconds=30, what="the deletion")
+    until((tmp_path / "deleted").exists, what="the deletion")
     assert (tmp_path / "rolled-back").exists()
     assert "not everything was deleted" in (tmp_path / "log").read_text()
 
 
 def test_everything_is_deleted_when_the_time_is_over(tmp_path: Path) -> None:
     process = start(tmp_path, seconds=2, how="waits")
-    until((tmp_path / "deleted").exists, seconds=30, what="the deletion")
+    until((tmp_path / "deleted").exists, what="the deletion")
     assert process.wait(timeout=60) == -signal.SIGKILL
     assert (tmp_path / "rolled-back").exists()
     assert "the time is over" in (tmp_path / "log").read_text()

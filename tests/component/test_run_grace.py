@@ -151,5 +151,5 @@ def test_a_lost_supervisor_does_not_cut_the_grace_short(cluster: NodeCluster) ->
     cluster.wait_for_log("told to end", times=2)
     os.kill(cluster.supervisor(), signal.SIGKILL)
     stopping.communicate(timeout=60)
-    until(lambda: "last-1.pt" in saved(cluster), seconds=30, what="what was saved")
+    until(lambda: "last-1.pt" in saved(cluster), what="what was saved")
     wait_gone(pids(cluster))

@@ -121,7 +121,7 @@ def test_closing_ends_the_program_and_what_it_started_even_if_it_will_not(tmp_pa
     pid = tmp_path / "pid"
     stubborn = f"trap '' TERM\necho obstinate >&2\nsleep 987654 &\necho $! > {pid}.new\nmv {pid}.new {pid}\nwait"
     proxy = Proxy(program_in(tmp_path, stubborn))
-    until(pid.exists, seconds=10, what="the program's start")
+    until(pid.exists, what="the program's start")
     for _ in range(2):
         proxy.close()
     assert proxy.said == "obstinate"

@@ -409,7 +409,7 @@ def test_who_follows_a_run_over_a_network_that_is_away_for_a_while_sees_its_end(
         machines.errors = [NodeError(said, hint="wait")]
 
     def cut() -> None:
-        until(lambda: "epoch 1" in laptop.out.getvalue(), seconds=20, what="the first line")
+        until(lambda: "epoch 1" in laptop.out.getvalue(), what="the first line")
         vm.vanish()
         threading.Timer(2.0, vm.come_back).start()
 

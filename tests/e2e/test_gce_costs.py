@@ -107,7 +107,7 @@ def test_what_nodes_that_deleted_themselves_left_does_not_stand_in_the_way(empty
     emulator = empty.cloud.emulator
     for vm in emulator.state.instances():
         emulator.preempt(vm["zone"].rpartition("/")[2], vm["name"])
-    until(lambda: not emulator.state.instances(), seconds=10, what="the VMs to be gone")
+    until(lambda: not emulator.state.instances(), what="the VMs to be gone")
     ended = came_up(project.hvdcloud("up", expect=None))
     assert "the nodes of an earlier t-gce are gone; deleting what is left of it: firewall hvdcloud-t-gce-" in ended.err
 
@@ -205,7 +205,7 @@ def test_a_node_that_is_off_has_no_end_and_one_that_is_gone_is_not_counted(empty
     older(empty, "t-gce", minutes=60, ends_in=60)
     world = empty.cloud.emulator.state
     empty.cloud.emulator.kill(A, "t-gce-1")
-    until(lambda: "TERMINATED" in [vm["status"] for vm in world.instances()], seconds=10, what="the VM to be off")
+    until(lambda: "TERMINATED" in [vm["status"] for vm in world.instances()], what="the VM to be off")
     # 0.46 + 0.46 until now; then 0.46 and the disk's 0.01
     text = said(project, "status")
     assert "cost so far: $0.92, and $0.47/h until hvdcloud down: nothing else ends it" in text
@@ -213,7 +213,7 @@ def test_a_node_that_is_off_has_no_end_and_one_that_is_gone_is_not_counted(empty
     rows = [re.split(r" {2,}", row) for row in said(project, "list").splitlines()]
     assert rows[1][3:6] == ["0.47", "0.92", "no end"]
     empty.cloud.emulator.preempt(A, "t-gce-0")
-    until(lambda: len(world.instances()) == 1, seconds=10, what="the VM to be gone")
+    until(lambda: len(world.instances()) == 1, what="the VM to be gone")
     text = said(project, "status")
     # What is left is the one that is off: 0.46, and its disk.
     assert "cost so far: $0.46, and $0.01/h until hvdcloud down" in text

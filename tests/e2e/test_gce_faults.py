@@ -128,7 +128,7 @@ def test_up_waits_until_a_zone_has_room(cloud: RecordsCloud, emulator: Emulator,
         screen.wait_for("t-gce: no room in 3 zones; next try in 4 s")
         assert cloud.left() == []
         emulator.faults.clear()
-        screen.end(within=60)
+        screen.end()
     came_up(Ended(process.returncode, "", screen.text))
     assert "no zone has room; trying until " in screen.text
     assert zones_asked(emulator) == [*ZONES, A]
@@ -190,7 +190,7 @@ def test_the_network_goes_away_in_the_middle(cloud: RecordsCloud, tmp_path: Path
             screen = Screen(process)
             screen.wait_for("t-gce-1: driver")
             relay.cut()
-            screen.end(within=60)
+            screen.end()
         assert process.returncode == 8
         says(
             Ended(process.returncode, "", screen.text),
@@ -279,7 +279,7 @@ def test_a_zone_that_is_cut_off_while_vms_are_made_there(
         screen = Screen(process)
         screen.wait_for("t-gce-1: ready")
         emulator.set_unreachable(A, True)
-        screen.end(within=60)
+        screen.end()
     assert process.returncode == 8
     says(Ended(8, "", screen.text), "t-gce did not come up", f"zone {A}")
     assert len(emulator.state.instances()) == 2
@@ -329,7 +329,7 @@ def test_a_node_that_is_lost_while_it_comes_up(
         screen = Screen(process)
         screen.wait_for("t-gce-1: driver")
         (emulator.kill if how == "die" else emulator.preempt)(A, "t-gce-1")
-        screen.end(within=60)
+        screen.end()
     assert process.returncode == 5
     says(Ended(5, "", screen.text), *words)
     nothing_is_left(cloud, project)
@@ -346,7 +346,7 @@ def test_a_node_that_never_gets_ready_is_waited_for_until_ctrl_c(
         screen = Screen(process)
         screen.wait_for("t-gce-1: pulling")
         process.send_signal(signal.SIGINT)
-        screen.end(within=60)
+        screen.end()
     assert process.returncode == 130
     assert screen.text.splitlines()[-1] == (
         f"{command} of t-gce was interrupted; everything that it had made is deleted; hvdcloud {command} starts again"

@@ -39,7 +39,7 @@ def test_nodes_wait_for_the_right_to_pull_after_setup(cloud: Cloud, tmp_path: Pa
     cloud.emulator.access.settle(NODES_ACCOUNT, seconds=600)
     with project.started("up") as process:
         screen = Screen(process)
-        screen.wait_for("not allowed to pull yet", seconds=150)
+        screen.wait_for("not allowed to pull yet")
         cloud.emulator.access.settle(NODES_ACCOUNT, seconds=0)
         assert process.wait(timeout=800) == 0, screen.text
     project.hvdcloud("down")

@@ -96,14 +96,14 @@ def test_a_build_that_is_interrupted_leaves_nothing(engine: Any) -> None:
     )
     try:
         assert process.stdout is not None
-        until(lambda: process.stdout.readline() == "begun\n", seconds=60, what="the build")
-        until(lambda: running(seconds), seconds=10, what="the step's process")
+        until(lambda: process.stdout.readline() == "begun\n", what="the build")
+        until(lambda: running(seconds), what="the step's process")
         process.send_signal(signal.SIGINT)
         process.wait(timeout=80)
     finally:
         process.kill()
         process.communicate()
-    until(lambda: not running(seconds), seconds=20, what="the end of the build's process")
+    until(lambda: not running(seconds), what="the end of the build's process")
     assert not running("--tag", f"{NAME}:1"), "the docker command is still there"
     assert inspected(engine.api, f"{NAME}:1") is None
 

@@ -45,11 +45,11 @@ def test_a_container_that_is_stopped_takes_no_whole_file_with_it(project: Projec
     with project.started("run", "--", "python", "train.py", "0", "1") as process:
         screen = Screen(process)
         screen.wait_for("trains\n", times=2)
-        until(lambda: len(on_disk(engine, project.name, index)) >= 3, seconds=30, what="checkpoints")
+        until(lambda: len(on_disk(engine, project.name, index)) >= 3, what="checkpoints")
         written = on_disk(engine, project.name, index)
         assert not written <= in_bucket(project), "nothing but its end makes the node upload"
         engine.containers.get(node).stop(timeout=STOP_SECONDS)
-        screen.end(within=60)
+        screen.end()
     assert exit_code(engine, node) != KILLED
     assert written <= in_bucket(project)
     said = engine.containers.get(node).logs().decode()

@@ -83,11 +83,10 @@ def test_what_would_lose_checkpoints_or_break_a_run_is_refused(project: Project,
     for number in ("1", "3"):
         refused = project.hvdcloud("resize", number, expect=2).err
         assert "is active and not elastic" in refused
-    until(lambda: "on" in project.hvdcloud("logs").out, seconds=30, what="the ranks")
+    until(lambda: "on" in project.hvdcloud("logs").out, what="the ranks")
     engine.containers.get(f"{project.name}-1").kill()
     until(
         lambda: project.hvdcloud("status", "--json").json["result"]["runs"][0]["state"] == "lost",
-        seconds=60,
         what="its loss",
     )
     refused = project.hvdcloud("resize", "2", expect=9).err
@@ -107,9 +106,9 @@ def interrupted(project: Project, number: int, moment: Callable[[], object], *ar
     """Send a command a signal as soon as something is true. Returns its exit code and what it printed."""
     with project.started(*args) as process:
         screen = Screen(process)
-        until(lambda: moment() or process.poll() is not None, seconds=30, what="the moment", pause=0.05)
+        until(lambda: moment() or process.poll() is not None, what="the moment", pause=0.05)
         process.send_signal(number)
-        screen.end(within=60)
+        screen.end()
     return process.returncode, screen.text
 
 

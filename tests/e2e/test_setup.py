@@ -352,7 +352,7 @@ def test_ctrl_c_waits_till_everything_that_was_made_is_written_down(lab: Lab, ga
         screen = Screen(process)
         screen.wait_for("Interrupt received.")
         gate.open.set()
-        screen.end(within=30)
+        screen.end()
     assert process.returncode == 130, screen.text
     assert "; hvdcloud setup continues from there" in screen.text
     bucket = lab.resources["google_storage_bucket"]
@@ -372,6 +372,6 @@ def test_kill_9_leaves_terraform_to_end_and_the_next_setup_continues(lab: Lab, g
             screen = Screen(second)
             screen.wait_for("Acquiring state lock")
             gate.open.set()
-            screen.end(within=60)
+            screen.end()
     assert second.returncode == 0, screen.text
     assert lab.keys == KEYS
