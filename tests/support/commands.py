@@ -14,6 +14,7 @@ import pkgutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from multiprocessing.connection import Connection, wait
@@ -23,6 +24,8 @@ from typing import IO
 
 LOADED = ("docker", "paramiko", "google.cloud.compute_v1", "google.cloud.storage", "google.oauth2.credentials")
 """What commands load only when they need it."""
+_ONE_THREAD = threading.Lock()
+"""multiprocessing reads how a process ended once, and looks at all of them whenever one starts."""
 
 
 class Command:
@@ -58,7 +61,8 @@ class Command:
             self.args = tuple(map(str, words))
             arguments = (self.args, str(cwd), dict(env), (empty, out, err), session, first)
             self._process = _server().Process(target=_be, args=arguments)
-            self._process.start()
+            with _ONE_THREAD:
+                self._process.start()
         self.stdout = None if reader < 0 else os.fdopen(reader, errors="replace", encoding="utf-8")
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -66,19 +70,20 @@ class Command:
     @property
     def returncode(self) -> int | None:
         """None: it runs. Negative: the signal that ended it."""
-        return self._process.exitcode
+        with _ONE_THREAD:
+            return self._process.exitcode
 
     def poll(self) -> int | None:
         """See `returncode`."""
-        return self._process.exitcode
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit code. Raises subprocess.TimeoutExpired: it runs on."""
         if not wait([self._process.sentinel], timeout):
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-        self._process.join()
-        assert self._process.exitcode is not None
-        return self._process.exitcode
+        code = self.returncode
+        assert code is not None
+        return code
 
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
         """What it still prints, once it has ended."""
