@@ -17,7 +17,7 @@ from tests.standins.compute.access import Access
 from tests.standins.compute.api import Answer, Api, Log, Request
 from tests.standins.compute.auth import Keys, TokenError
 from tests.standins.compute.backing import Backing
-from tests.standins.compute.catalogue import REGION_OF, ZONES
+from tests.standins.compute.catalogue import REGION_OF
 from tests.standins.compute.errors import ApiError, CutError, invalid_field
 from tests.standins.compute.faults import Faults
 from tests.standins.compute.google import Google
@@ -170,13 +170,6 @@ class Emulator:
     def set_quota(self, metric: str, limit: float, *, region: str | None = None) -> None:
         with self.state.lock:
             self.state.quotas.set(metric, limit, region=region)
-
-    def set_quota_unavailable(self, region: str, unavailable: bool) -> None:
-        """regions.get has a warning in place of quotas, or quotas again."""
-        if region not in ZONES:
-            raise invalid_field("region", region, "Unknown region.")
-        with self.state.lock:
-            (self.state.quotas.unavailable.add if unavailable else self.state.quotas.unavailable.discard)(region)
 
     def add_network(self, name: str, ranges: Mapping[str, str]) -> None:
         """A VPC network with one subnetwork of its name in each region of `ranges` (region → CIDR)."""
