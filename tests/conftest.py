@@ -28,15 +28,13 @@ BUILD_SECONDS = 1800
 """For a test that may have to build an image first, where `python -m tests.prepare` has not."""
 NIGHTLY = ("witness",)
 """Folders whose tests `make nightly` runs."""
-ALONE = ("unit", "component")
-"""Folders whose tests share nothing."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is nightly, what may take long, and with several processes: what one of them runs together, and what first.
 
-    A file is run by one process, but unit and component tests share nothing and are given out one by one. Files with
+    A file is run by one process, but component tests, which mostly wait, are given out one by one. Files with
     machines follow one another in one process, where what the first has pushed and pulled is there. They come first,
     then the other files with the mark `engine`.
     """
@@ -47,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.nightly)
         if item.path in machines:
             item.add_marker(pytest.mark.xdist_group("machines"))
-        elif item.path.parent.name not in ALONE:
+        elif item.path.parent.name != "component":
             item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
         # The first of them builds the images, which may compile Horovod.
         if {"image", "tensorflow_image"} & set(getattr(item, "fixturenames", ())) and not item.get_closest_marker(
