@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants witnesses bench bench-boot bench-elastic bench-gce bench-images bench-own-machines bench-preemption bench-slow-ranks bench-step-cost bench-zstd lock lock-images clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants nightly bench bench-boot bench-elastic bench-preemption bench-step-cost lock lock-images clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -7,12 +7,9 @@ LOCK_ARGS ?=
 LIVE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-# One process for the tests that do not use the engine, and the rest for those that do.
+# Each of them may have a cluster of 5 GiB: fewer on a machine with less memory.
 PYTEST_PROCESSES ?= 4
-PYTEST_PARALLEL ?= -n $(PYTEST_PROCESSES) --dist loadscope
-# What `witnesses` installs: not by hash, but in environments of their own, which nothing but tests/witness runs.
-WITNESS_skypilot := 0.14.1
-WITNESS_dstack := 0.22.5
+PYTEST_PARALLEL ?= -n $(PYTEST_PROCESSES) --dist loadgroup --no-loadscope-reorder
 BIN := $(CURDIR)/.venv/bin
 # A docker command with BuildKit, where the machine's has none: tools/engine.sh.
 export PATH := $(CURDIR)/.cache/docker:$(PATH)
@@ -59,7 +56,15 @@ live: setup ## an hour on Google's own servers, which costs a dollar: make live 
 	@$(BIN)/python -m tests.live $(LIVE_ARGS)
 
 test: setup base-image registry .cache/terraform/.complete ## every test; some: make test PYTEST_ARGS=tests/unit
+	@$(BIN)/python -m tests.prepare
 	@$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+
+nightly: ## what takes long: tests with the mark, all kill points, witnesses, soak, mutants, images, fuzz; an hour
+	@$(MAKE) --no-print-directory test PYTEST_ARGS="-m nightly $(PYTEST_ARGS)"
+	@$(MAKE) --no-print-directory mutants
+	@$(MAKE) --no-print-directory soak
+	@$(MAKE) --no-print-directory test-images
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 
 # Half of its tests wait for most of their time.
 check: PYTEST_PROCESSES := 6
@@ -108,47 +113,23 @@ policy: .cache/terraform/.complete ## checkov on terraform/: does it give anybod
 mutants: setup ## damaged copies of the package, each of which a test has to notice; no Docker needed
 	@$(BIN)/python -m tests.mutants
 
-witnesses: .cache/witness/skypilot/.complete .cache/witness/dstack/.complete ## SkyPilot and dstack (1 GB) for tests/witness
-
-.cache/witness/%/.complete: Makefile
-	@$(PYTHON) -m venv $(@D) && $(@D)/bin/pip install --quiet '$*[gcp]==$(WITNESS_$*)' && touch $@
-
 fuzz: setup .cache/fuzz/.complete ## hostile input for whatever a node, bucket or file can say: make fuzz FUZZ_SECONDS=600
 	@PYTHONPATH=$(CURDIR):$$(echo .cache/fuzz/lib/python3.*/site-packages) $(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
-bench: setup base-image .cache/bench/.complete ## hvdcloud against a hand-written floor and TorchX
+bench: setup base-image ## a launch, against the same job started by hand
 	@$(BIN)/python -m tests.bench
 
-bench-elastic: setup base-image ## from the loss of a node to the next step, elastic against starting again
+bench-elastic: setup base-image ## from the loss of a node to the next step of an elastic run
 	@$(BIN)/python -m tests.bench.elastic
-
-bench-gce: setup ## provider gce with 1 to 256 nodes, against the Compute API's emulator
-	@$(BIN)/python -m tests.bench.gce
 
 bench-boot: setup base-image registry ## a VM's time to ready, beside its GPU's driver and its image
 	@$(BIN)/python -m tests.bench.boot
 
-bench-preemption: setup ## from a preemption notice to the last byte in the bucket: 10 MB, 100 MB, 1 GB
-	@$(BIN)/python -m tests.bench.preemption
-
-bench-slow-ranks: setup base-image ## what counting the waits of ranks costs a training step
-	@$(BIN)/python -m tests.bench.slow_ranks
-
 bench-step-cost: setup base-image ## what a training step costs, against horovodrun started by hand
 	@$(BIN)/python -m tests.bench.step_cost
 
-bench-images: setup base-image registry ## what images cost: bytes by layer, seconds to build, push and pull
-	@$(BIN)/python -m tests.bench.images
-
-bench-zstd: setup base-image registry ## layers packed with zstd against gzip: bytes, seconds to pack, push and pull
-	@$(BIN)/python -m tests.bench.zstd
-
-bench-own-machines: setup base-image ## machines reached by SSH: an image to two, and up, against doing it by hand
-	@$(BIN)/python -m tests.bench.own_machines
-
-.cache/bench/.complete: tools/setup.sh tools/locks/bench.txt
-	@PYTHON="$(PYTHON)" tools/setup.sh .cache/bench bench
-	@touch $@
+bench-preemption: setup ## from a preemption notice to the last byte in the bucket: 10 MB, 100 MB, 1 GB
+	@$(BIN)/python -m tests.bench.preemption
 
 .cache/docs/.complete: tools/setup.sh tools/locks/docs.txt
 	@PYTHON="$(PYTHON)" tools/setup.sh .cache/docs docs

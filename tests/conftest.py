@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
-import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from tests.support.engine_slots import needs_engine, needs_machines, no_engine, slots, turn
+from tests.prepare import built
 
 # A shell has what it runs in the background ignore Ctrl-C, which would be passed on to every command under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# Tests start the node program hundreds of times, which takes half as long when it was compiled before.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
-
-# A shim of setuptools, of which nodes and users know nothing, is asked for each module that a process loads.
-os.environ["SETUPTOOLS_USE_DISTUTILS"] = "stdlib"
 
 # A docker command with BuildKit, where the machine's has none: tools/engine.sh.
 os.environ["PATH"] = f"{Path(__file__).parents[1] / '.cache' / 'docker'}{os.pathsep}{os.environ['PATH']}"
@@ -36,68 +25,49 @@ for variable in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "COLORTERM"):
     os.environ.pop(variable, None)
 
 BUILD_SECONDS = 1800
-"""For a test that may have to build an image first."""
+"""For a test that may have to build an image first, where `python -m tests.prepare` has not."""
+NIGHTLY = ("witness",)
+"""Folders whose tests `make nightly` runs."""
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes(specs: Sequence[Any]) -> None:
-    """The processes begin with the modules of the tests loaded."""
-    from tests.support.warm import python_of_tests
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is nightly, what may take long, and with several processes: what one of them runs together, and what first.
 
-    for spec in specs:
-        spec.python = python_of_tests()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One of the processes runs tests that do not use the engine, and the rest those that do; then it helps them."""
-    from tests.support.schedule import EngineSlots
-
-    config.option.loadscopereorder = False
-    processes = len(config.option.tx)
-    return EngineSlots(config, log, slots=slots(processes - 1), late_slots=slots(processes))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
-    """What is collected stays until the end: the garbage collector does not look at it again and again."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that build images have more time; with several processes, what takes longest comes first.
-
-    First those with machines, then those with TensorFlow's image, those at the engine and files of many tests.
+    A file is run by one process, but component tests, which mostly wait, are given out one by one. Files with
+    machines follow one another in one process, where what the first has pushed and pulled is there. They come first,
+    then the other files with the mark `engine`.
     """
+    machines = {item.path for item in items if "earlier" in getattr(item, "fixturenames", ())}
+    engine = {item.path for item in items if item.get_closest_marker("engine")}
     for item in items:
+        if item.path.parent.name in NIGHTLY:
+            item.add_marker(pytest.mark.nightly)
+        if item.path in machines:
+            item.add_marker(pytest.mark.xdist_group("machines"))
+        elif item.path.parent.name != "component":
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
         # The first of them builds the images, which may compile Horovod.
-        if "images" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
+        if {"image", "tensorflow_image"} & set(getattr(item, "fixturenames", ())) and not item.get_closest_marker(
+            "timeout"
+        ):
             item.add_marker(pytest.mark.timeout(BUILD_SECONDS))
-    if hasattr(config, "workerinput"):
-        tests = Counter(item.path for item in items)
-        tensorflow = {item.path for item in items if "tensorflow_image" in getattr(item, "fixturenames", ())}
-        items.sort(
-            key=lambda item: (
-                not needs_machines(item.path),
-                item.path not in tensorflow,
-                not needs_engine(item.path),
-                -tests[item.path],
-                item.path,
-            )
-        )
+    items.sort(key=lambda item: (item.path not in machines, item.path not in engine))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """A test without the mark `engine` is not connected to the engine; with `engine(alone=True)` no other one is."""
-    mark = item.get_closest_marker("engine")
-    with turn(alone=mark.kwargs.get("alone", False)) if mark else no_engine():
+    """A test without the mark `engine` is not connected to the engine."""
+    with contextlib.nullcontext() if item.get_closest_marker("engine") else no_engine():
         return (yield)
+
+
+@contextlib.contextmanager
+def no_engine() -> Iterator[None]:
+    """Refuse every connection to the engine, also of commands that are started in the block."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", "unix:///this-test-has-no-pytest.mark.engine")
+        yield
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -147,39 +117,12 @@ def engine() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def images(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """References of the images that any test of this session uses, by the fixture that names them.
-
-    All are built before the first of these tests: none has to be in time while Horovod is compiled for another one.
-    """
-    used = {name for item in request.session.items for name in getattr(item, "fixturenames", ())} & _FRAMEWORKS.keys()
-    # Made here: two threads that ask for it first would each make one, and pytest keeps the last.
-    tmp_path_factory.getbasetemp()
-    with ThreadPoolExecutor() as pool:
-        built = pool.map(lambda name: _built(_FRAMEWORKS[name], tmp_path_factory), used)
-        return dict(zip(used, built, strict=True))
-
-
-@pytest.fixture(scope="session")
-def image(images: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> str:
+def image() -> str:
     """The torch CPU image with scikit-learn: built once, and found by its content the next time."""
-    # A test that asks for it while it runs is not known to `images`.
-    return images.get("image") or _built("torch", tmp_path_factory)
+    return built("torch")
 
 
 @pytest.fixture(scope="session")
-def tensorflow_image(images: Mapping[str, str]) -> str:
+def tensorflow_image() -> str:
     """The TensorFlow CPU image with scikit-learn, likewise."""
-    return images["tensorflow_image"]
-
-
-_FRAMEWORKS: Mapping[str, Literal["torch", "tensorflow"]] = {"image": "torch", "tensorflow_image": "tensorflow"}
-
-
-def _built(framework: Literal["torch", "tensorflow"], tmp_path_factory: pytest.TempPathFactory) -> str:
-    from hvdcloud.config.model import ImageConfig
-    from hvdcloud.image.build.builder import build
-
-    project = tmp_path_factory.mktemp(framework)
-    (project / "requirements.txt").write_text("scikit-learn\n")
-    return build(ImageConfig(framework=framework), project_dir=project).reference
+    return built("tensorflow")

@@ -19,7 +19,6 @@ lock() {
 }
 
 lock dev 3.10 --group dev "$@" pyproject.toml
-lock bench 3.10 --group bench "$@"
 # tf needs 3.11.
 lock terraform 3.11 --group terraform "$@"
 lock docs 3.10 --group docs "$@"

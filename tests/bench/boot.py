@@ -20,9 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.bench.measure import Sample, output, run
-from tests.bench.publish import ends_in_words, publish, say
-from tests.bench.report import table
-from tests.bench.workplace import JOB
+from tests.bench.publish import JOB, ends_in_words, publish, say, table
 from tests.standins.compute.state import Vm
 from tests.support.cloud import Cloud, running_cloud
 from tests.support.harness import HVDCLOUD, Project

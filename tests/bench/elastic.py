@@ -1,10 +1,7 @@
-"""`python -m tests.bench.elastic`: from the loss of a node to the next step, elastic against starting again.
+"""`python -m tests.bench.elastic`: from the loss of a node to the next step.
 
-Elastic: one run on four nodes, with this machine attached; each kind of loss once a round, each after all ranks train
-again. Static: what a person types when the same training without `run.elastic` has lost a node, once a round:
-`hvdcloud down --force && hvdcloud up && hvdcloud run`, and the shorter `hvdcloud resize 4 && hvdcloud run`; both resume
-from the newest checkpoint as far as they have one. The clock is the job's own: it prints when each step was done, and
-all nodes are on this machine.
+One run on four nodes, with this machine attached; each kind of loss once a round, each after all ranks train again. The
+clock is the job's own: it prints when each step was done, and all nodes are on this machine.
 """
 
 from __future__ import annotations
@@ -15,36 +12,30 @@ import secrets
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from tests.bench.measure import BenchError
-from tests.bench.publish import ends_in_words, publish, say
+from tests.bench.publish import ends_in_words, publish, say, table
 from tests.support import elastic_run
 from tests.support.chaos import disturb
 from tests.support.elastic_run import Recovery, Training
-from tests.support.harness import Project, Screen, labelled, share_engine, until
+from tests.support.harness import Project, labelled, share_engine
 
 NODES = 4
 FEWEST_RUNS = 3
 """Fewer do not replace the results that are committed."""
 LIMIT_SECONDS = 180
 JOB = "--epochs 100000 --pause 0.1"
-GLOO_SECONDS = 10
-"""HOROVOD_GLOO_TIMEOUT_SECONDS of the static runs: with Horovod's own 30 s they would notice a loss later."""
 KINDS = {
     "kill": "container killed (kill -9)",
     "pause": "node frozen (answers nothing)",
     "network": "node cut off from the network",
     "worker": "training process killed (kill -9)",
     "rank 0": "container of rank 0 killed",
-}
-STATIC = {
-    "down, up, run": "static: down --force, up, run",
-    "resize, run": "static: resize 4, run",
 }
 
 
@@ -107,81 +98,19 @@ def whole(training: Training, recovery: Recovery) -> Recovery:
     return replace(recovery, whole=step.at - lost_at, pause=training.longest_pause(lost_at))
 
 
-def measure_static(engine: Any, folder: Path, *, how: str) -> float:
-    """Seconds from the loss of a node of a static run to the first step of the run after it."""
-    project = elastic_run.elastic_project(folder, f"t-bench-{secrets.token_hex(2)}", nodes=NODES, options=JOB)
-    run = {
-        "command": f"python train.py {JOB}",
-        "env": {"OMP_NUM_THREADS": "1", "HOROVOD_GLOO_TIMEOUT_SECONDS": str(GLOO_SECONDS)},
+def markdown(found: Mapping[str, Sequence[Recovery]]) -> str:
+    """As a table."""
+    columns: Mapping[str, Callable[[Recovery], float]] = {
+        "seconds to the next step": lambda each: each.lost,
+        "longest pause until all ranks": lambda each: each.pause,
+        "steps done again": lambda each: each.repeated,
+        "seconds to all ranks": lambda each: each.whole or 0.0,
     }
-    project.configure(nodes=NODES, run=run, checkpoints={"keep_every": 1})
-    with cluster(project, engine):
-        with project.started("run") as process:
-            screen = Screen(process)
-            until(lambda: "epoch t=" in screen.text, seconds=LIMIT_SECONDS, what="the first epoch's end")
-            happened = disturb(engine, "kill", f"{project.name}-2")
-            screen.end(within=LIMIT_SECONDS)
-        if how == "resize, run":
-            project.hvdcloud("resize", str(NODES), "--force")
-        else:
-            project.hvdcloud("down", "--force")
-            project.hvdcloud("up")
-        with elastic_run.attached(project) as (screen, training):
-            step = training.step_after(happened.at, seconds=LIMIT_SECONDS)
-            project.hvdcloud("stop")
-            screen.end(within=LIMIT_SECONDS)
-    return step.at - happened.at
-
-
-def document(found: dict[str, list[Recovery]], static: dict[str, list[float]], *, load: float) -> dict[str, Any]:
-    """What was measured, in seconds."""
-    return {
-        "nodes": NODES,
-        "cores": os.cpu_count(),
-        "load_before": load,
-        "gloo_timeout_seconds": GLOO_SECONDS,
-        "elastic_gloo_timeout_seconds": elastic_run.GLOO_TIMEOUT_SECONDS,
-        "elastic": {
-            kind: {
-                "to_next_step": [each.lost for each in samples],
-                "to_all_ranks": [each.whole for each in samples],
-                "longest_pause": [each.pause for each in samples],
-                "steps_again": [each.repeated for each in samples],
-            }
-            for kind, samples in found.items()
-        },
-        "static": static,
-    }
-
-
-def markdown(result: dict[str, Any]) -> str:
-    """As tables."""
-    ways = [seconds for seconds in result["static"].values() if seconds]
-    # The faster of the two ways to start again.
-    again_takes = min(map(statistics.median, ways), default=None)
-    lines = [
-        "| loss | seconds to the next step | longest pause until all ranks | steps done again | seconds to all ranks "
-        "| starting again takes |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    rows = [
+        [KINDS[kind], *(shown([of(each) for each in samples]) for of in columns.values())]
+        for kind, samples in found.items()
     ]
-    for kind, samples in result["elastic"].items():
-        seconds = samples["to_next_step"]
-        if not seconds:
-            continue
-        ratio = f"{again_takes / statistics.median(seconds):.1f} x" if again_takes is not None else "-"
-        again = f"{statistics.median(samples['steps_again']):.0f}"
-        cells = [shown(seconds), shown(samples["longest_pause"]), again, shown(samples["to_all_ranks"]), ratio]
-        lines.append(f"| {' | '.join([KINDS[kind], *cells])} |")
-    for how, seconds in result["static"].items():
-        if seconds:
-            lines.append(f"| {STATIC[how]} | {shown(seconds)} | | | | |")
-    lines.append(
-        f"\nMedian (least to most); {result['nodes']} nodes on {result['cores']} cores; "
-        f"Gloo's timeout is {result['gloo_timeout_seconds']} s in static runs, "
-        f"{result['elastic_gloo_timeout_seconds']} s in elastic ones. What starting again takes is the faster way's; "
-        "it ends with all ranks, the next step of an elastic run is that of the others."
-    )
-    return "\n".join(lines) + "\n"
+    return f"{table(['loss', *columns], rows)}\n\nMedian (least to most); {NODES} nodes on {os.cpu_count()} cores.\n"
 
 
 def shown(seconds: Sequence[float]) -> str:
@@ -204,14 +133,12 @@ def main() -> int:
         place = Path(folder)
         elastic_run.elastic_project(place / "image", "t-bench-image").hvdcloud("build", timeout=1200)
         found = measure_elastic(engine, place / "elastic", runs=options.runs)
-        static: dict[str, list[float]] = {how: [] for how in STATIC}
-        for turn in range(options.runs):
-            for how in STATIC:
-                seconds = measure_static(engine, place / f"{how.partition(',')[0]}-{turn}", how=how)
-                say(f"round {turn + 1}/{options.runs}: {STATIC[how]}: {seconds:.1f} s")
-                static[how].append(seconds)
-    result = document(found, static, load=load)
-    publish("elastic", result, markdown(result), folder=options.results, complete=options.runs >= FEWEST_RUNS)
+    document = {
+        "load": load,
+        "cpus": os.cpu_count(),
+        "losses": {k: [asdict(each) for each in v] for k, v in found.items()},
+    }
+    publish("elastic", document, markdown(found), folder=options.results, complete=options.runs >= FEWEST_RUNS)
     return 0
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench.measure import BenchError
-from tests.bench.workplace import HERE, REPOSITORY
+
+HERE = Path(__file__).resolve().parent
+JOB = HERE / "job"
+REPOSITORY = HERE.parents[1]
 
 
 def say(text: str) -> None:
@@ -49,3 +52,9 @@ def publish(name: str, document: object, tables: str, *, folder: Path | None, co
     (folder / f"{name}.md").write_text(tables)
     sys.stdout.write(tables)
     say(f"written to {folder}/{name}.json and {name}.md")
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """As Markdown; the first column is text, the others are numbers."""
+    lines = [headers, ["---", *["---:"] * (len(headers) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

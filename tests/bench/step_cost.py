@@ -28,8 +28,7 @@ from hvdcloud.runs.horovod_args import horovodrun_argv
 from hvdcloud.runs.spec import Host
 from tests.bench.elastic import cluster
 from tests.bench.measure import BenchError, output
-from tests.bench.publish import ends_in_words, publish, say
-from tests.bench.workplace import JOB
+from tests.bench.publish import JOB, ends_in_words, publish, say
 from tests.support.harness import Project, project_in, share_engine
 
 FEWEST_ROUNDS = 5

@@ -116,7 +116,7 @@ def test_a_grant_that_is_young_is_waited_for(server: StorageServer, bindings: li
     given = [*bindings]
     bindings.clear()
     node = boot(**{entrypoint.SETTLED_VARIABLE: str(time.time() + 300)})
-    until(lambda: server.requests, seconds=60, what="the first attempt")
+    until(lambda: server.requests, what="the first attempt")
     bindings[:] = given
     out, _ = node.communicate(timeout=120)
     assert node.returncode == 0
@@ -127,7 +127,7 @@ def test_a_grant_that_is_young_is_waited_for(server: StorageServer, bindings: li
 def test_a_node_that_is_told_to_end_does_not_wait(server: StorageServer, bindings: list[dict[str, Any]]) -> None:
     bindings.clear()
     node = boot(pause=600, **{entrypoint.SETTLED_VARIABLE: str(time.time() + 3000)})
-    until(lambda: server.requests, seconds=60, what="the first attempt")
+    until(lambda: server.requests, what="the first attempt")
     node.send_signal(signal.SIGTERM)
     out, _ = node.communicate(timeout=120)
     assert out.splitlines()[-1] == "told to end"

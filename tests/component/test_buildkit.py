@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.errors import ExitCode, ImageError, UsageError
+from hvdcloud.errors import ExitCode, ImageError
 from hvdcloud.image.build import buildkit
 from hvdcloud.image.build.buildkit import BuildKit
 from hvdcloud.image.engine_stream import ignore
@@ -97,14 +97,6 @@ def test_a_client_without_buildkit_is_told_what_to_install(docker: Docker) -> No
     assert raised.value.hint.startswith("install docker-buildx, ")
 
 
-@pytest.mark.parametrize("server", [Server(component="Podman Engine"), Server(api_version="1.40")])
-def test_an_engine_without_buildkit_is_recognised(docker: Docker, server: Server) -> None:
-    docker(buildx=True)
-    with pytest.raises(ImageError, match=r"Engine 4\.3\.1 has no BuildKit") as raised:
-        buildkit.find(server)
-    assert raised.value.hint == "install Docker 23 or newer"
-
-
 def test_layers_are_packed_with_zstd_where_engine_and_command_can(docker: Docker, tmp_path: Path) -> None:
     out = tmp_path / "out"
     docker(buildx=True, build=f'echo "$@" > {out}; cat > /dev/null')
@@ -143,16 +135,6 @@ def test_arguments_travel_in_the_environment_where_ps_does_not_show_them(
     assert Path(f"{out}.tar").read_bytes() == b"".join(built.context.stream())
 
 
-def test_images_for_vms_are_asked_for_by_their_platform(docker: Docker, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    command = docker(build=f'echo "$@" >> {out}; cat > /dev/null')
-    for architecture in ("amd64", ""):
-        builder(command).build(small_step(), architecture=architecture, progress=ignore)
-    for_vms, for_here = out.read_text().splitlines()
-    assert " --tag hvdcloud/t:1 --platform linux/amd64 " in for_vms
-    assert "--platform" not in for_here
-
-
 def test_a_command_that_does_not_read_the_context_says_why_it_failed(docker: Docker) -> None:
     command = docker(build="exec 0<&-; echo 'failed to dial gRPC: cannot connect to the Docker daemon'; exit 1")
     large = build_step(
@@ -163,32 +145,15 @@ def test_a_command_that_does_not_read_the_context_says_why_it_failed(docker: Doc
     assert raised.value.code == ExitCode.IMAGE
 
 
-def test_a_file_that_becomes_shorter_while_it_is_sent_is_named(docker: Docker) -> None:
-    command = docker(build="cat > /dev/null; echo 'unexpected EOF'; exit 1")
-    # A file of sysfs claims a page's size, whatever it holds.
-    file = Path("/sys/kernel/uevent_seqnum")
-    short = build_step(
-        Entry(path="dockerfiles/small.Dockerfile", content=b"FROM scratch\n"), Entry(path="wheels/x.whl", source=file)
-    )
-    with pytest.raises(UsageError, match=f"{file} became shorter"):
-        builder(command).build(short, progress=ignore)
-
-
 def test_ctrl_c_ends_the_command_and_whatever_it_started(docker: Docker, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     # As 20.10 with SIGINT ignored: nothing but SIGKILL ends it, nor its plugin.
     command = docker(build=f"trap '' INT; sleep 300 & echo $! > {pid}; wait; sleep 300")
     threading.Thread(
-        target=lambda: (until(pid.exists, seconds=10, what="the command"), os.kill(os.getpid(), signal.SIGINT)),
+        target=lambda: (until(pid.exists, what="the command"), os.kill(os.getpid(), signal.SIGINT)),
         daemon=True,
     ).start()
     with pytest.raises(KeyboardInterrupt):
         builder(command).build(small_step(), progress=ignore)
     plugin = Path("/proc") / pid.read_text().strip()
-    until(lambda: not plugin.exists() or "Z" in (plugin / "stat").read_text(), seconds=20, what="the plugin's end")
-
-
-def test_a_command_that_falls_silent_is_given_up(docker: Docker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buildkit, "SILENCE_SECONDS", 0.2)
-    with pytest.raises(ImageError, match=r"a small image has said nothing for 0\.2 s"):
-        builder(docker(build="exec sleep 300")).build(small_step(), progress=ignore)
+    until(lambda: not plugin.exists() or "Z" in (plugin / "stat").read_text(), what="the plugin's end")

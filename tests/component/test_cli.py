@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -16,8 +15,7 @@ from hvdcloud.cli.app import Invocation
 from hvdcloud.cli.main import command_line, silence_libraries
 from hvdcloud.config.file import load_config
 from hvdcloud.config.gce import GpuConfig
-from tests.support.harness import HVDCLOUD, Project
-from tests.support.terminal import printed_on_a_terminal
+from tests.support.harness import Project
 
 
 @pytest.fixture
@@ -79,10 +77,6 @@ def test_help_names_every_command(project: Project) -> None:
         assert f"\n  {command} " in out
 
 
-def test_version(project: Project) -> None:
-    assert project.hvdcloud("--version").out.startswith("hvdcloud 0.")
-
-
 def test_an_unknown_command_or_option_is_a_usage_error(project: Project) -> None:
     assert "error: No such command 'upp'" in project.hvdcloud("upp", expect=2).err
     assert "→ hvdcloud up --help" in project.hvdcloud("up", "--nodse", "3", expect=2).err
@@ -139,11 +133,6 @@ def test_init_writes_the_template_that_is_asked_for(project: Project, template: 
     assert f"import horovod.{framework}" in (project.folder / "x/train.py").read_text()
 
 
-def test_init_names_the_cluster(project: Project) -> None:
-    assert project.hvdcloud("init", "x", "--name", "other", "--json").json["result"]["name"] == "other"
-    assert "name: other" in (project.folder / "x" / "hvdcloud.yaml").read_text()
-
-
 MY_TRAIN = "import pandas\nimport torch\n"
 DESCRIBED = """\
 wrote hvdcloud.yaml
@@ -178,19 +167,6 @@ def test_init_script_writes_hvdcloud_yaml_only_and_says_what_it_took_for_what(pr
     assert files_of(project) == written
 
 
-def test_init_script_is_readable_on_a_narrow_terminal(project: Project) -> None:
-    project.write("my_train.py", MY_TRAIN)
-    command = [*HVDCLOUD, "init", "--script", "my_train.py"]
-    environ = {**project.env(), "TERM": "xterm-256color"}
-    _, printed = printed_on_a_terminal(command, cwd=project.folder, environ=environ)
-    wrapped = (
-        DESCRIBED.replace("on its own", "on its\n      own")
-        .replace("folder are kept", "\n      folder are kept")
-        .replace(" \n", "\n")
-    )
-    assert printed.decode().splitlines() == wrapped.splitlines()
-
-
 def test_init_script_takes_gpus_requirements_and_what_it_is_told(project: Project) -> None:
     project.write("sub dir/fit.py", "import transformers\n")
     project.write("requirements.txt", "transformers\n")
@@ -220,29 +196,12 @@ def test_init_script_refuses_what_it_cannot_describe(project: Project, tmp_path:
     assert list(project.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["train.py", "my_train.py"])
-def test_init_beside_a_training_script_names_the_command_for_it(project: Project, name: str) -> None:
-    project.write(name, "import torch\n")
-    ended = project.hvdcloud("init", expect=2)
-    assert ended.err.splitlines() == [
-        f"error: {name} exists, and a template would train something else",
-        f"  → hvdcloud init --script {name}",
-    ]
-    assert files_of(project) == {name: "import torch\n"}
-
-
 def test_init_works_in_a_folder_with_other_files_and_keeps_them(project: Project) -> None:
     project.write(".gitignore", "*.log\n")
     project.write("helper.py", "import os\n")
     out = project.hvdcloud("init").out
     assert "kept .gitignore as it is\n" in out
     assert (project.folder / ".gitignore").read_text() == "*.log\n"
-    assert (project.folder / "train.py").exists()
-
-
-def test_a_template_that_is_asked_for_goes_beside_a_script(project: Project) -> None:
-    project.write("my_train.py", "import torch\n")
-    project.hvdcloud("init", "--template", "torch")
     assert (project.folder / "train.py").exists()
 
 
@@ -274,12 +233,6 @@ def test_config_validate_names_everything_that_is_wrong(project: Project) -> Non
     project.write("hvdcloud.yaml", "name: digits\n")
     assert project.hvdcloud("config", "validate").out == "hvdcloud.yaml is valid: cluster digits, provider local\n"
     assert project.hvdcloud("config", "validate", "--json").json["result"] == {"file": "hvdcloud.yaml", "valid": True}
-
-
-def test_config_schema_is_the_answer_itself(project: Project) -> None:
-    schema = json.loads(project.hvdcloud("config", "schema").out)
-    assert "checkpoints" in schema["properties"]
-    assert json.loads(project.hvdcloud("config", "schema", "--json").out) == schema
 
 
 def test_completion_knows_the_commands(project: Project) -> None:

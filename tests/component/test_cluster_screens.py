@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
-
-import pytest
-
-from tests.golden import assert_golden
-from tests.support.terminal import COLOUR, printed_on_a_terminal
 
 PRINTS = """
 from datetime import datetime, timezone
@@ -105,7 +98,6 @@ error: digits is not deleted: run 20261121-101112-abcdef is still going
   41 files of run 20261121-101112-abcdef: not pulled
   → hvdcloud stop ends it
 """
-ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def test_a_pipe_gets_these_lines() -> None:
@@ -115,27 +107,3 @@ def test_a_pipe_gets_these_lines() -> None:
     )
     assert ended.stdout == ON_OUT
     assert ended.stderr == ON_ERR
-
-
-@pytest.mark.parametrize("columns", [80, 140])
-@pytest.mark.parametrize("colours", [{"TERM": "xterm-256color"}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_a_terminal_of_any_width_gets_the_same_and_tables_that_fit(
-    tmp_path: Path, columns: int, colours: dict[str, str]
-) -> None:
-    environ = {"TERM": "xterm-256color", **colours, "COLUMNS": str(columns)}
-    code, printed = printed_on_a_terminal([sys.executable, "-c", PRINTS], cwd=tmp_path, environ=environ)
-    assert code == 0, printed.decode()
-    assert bool(COLOUR.search(printed)) == (colours == {"TERM": "xterm-256color"})
-    lines = ESCAPE.sub("", printed.decode()).replace("\r\n", "\n")
-    if columns == 140:
-        assert lines == ON_OUT + ON_ERR
-    else:
-        assert_golden("clusters-80.txt", lines)
-
-
-def test_a_pipe_gets_these_lines_whatever_terminal_is_asked_for() -> None:
-    terminal = {"TERM": "dumb", "COLUMNS": "40", "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1", "PYTHONIOENCODING": "utf-8"}
-    ended = subprocess.run(
-        [sys.executable, "-c", PRINTS], capture_output=True, text=True, env={**os.environ, **terminal}
-    )
-    assert ended.stdout == ON_OUT

@@ -65,15 +65,6 @@ def test_dockerignore_means_for_nodes_what_it_means_for_docker(tmp_path: Path, l
     assert built == [".dockerignore", *kept]
 
 
-def test_reports_of_runs_stay_here_whatever_is_ignored(tmp_path: Path) -> None:
-    for name in ("report-20261121-101112-abcdef.html", "report-template.html", "train.py"):
-        (tmp_path / name).write_text(name)
-    assert paths(tmp_path) == ["report-template.html", "train.py"]
-    assert [path.name for path in build_files(tmp_path)] == ["report-template.html", "train.py"]
-    (tmp_path / ".dockerignore").write_text("train.py\n")
-    assert "report-20261121-101112-abcdef.html" not in {path.name for path in build_files(tmp_path)}
-
-
 def test_a_build_without_dockerignore_leaves_out_what_gitignore_does_and_with_one_it_does_not_count(
     tmp_path: Path,
 ) -> None:
@@ -129,9 +120,3 @@ def test_links_are_sent_as_links_and_modes_are_kept(tmp_path: Path) -> None:
     link, script = list_code(tmp_path)
     assert (link.path, link.link) == ("link", "run.sh")
     assert (script.mode, script.size, len(script.sha256)) == (0o755, 6, 64)
-
-
-def test_a_broken_ignore_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / ".dockerignore").write_bytes("data\n".encode("utf-16"))
-    with pytest.raises(UsageError, match=r"\.dockerignore cannot be used: it is not UTF-8"):
-        list_code(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -47,14 +46,6 @@ def on_a_terminal(tmp_path: Path, *args: str, **environ: str) -> tuple[int, byte
 def test_a_terminal_without_escape_codes_gets_lines(tmp_path: Path, term: str) -> None:
     _, printed = on_a_terminal(tmp_path, "-c", PRINTS, TERM=term)
     assert printed.decode().splitlines() == [*ON_ERR, *ON_OUT]
-
-
-def test_a_pipe_gets_the_same_lines_whatever_colours_are_asked_for(tmp_path: Path) -> None:
-    colours = {"TERM": "xterm-256color", "FORCE_COLOR": "1", "CLICOLOR_FORCE": "1", "TTY_COMPATIBLE": "1"}
-    program = [sys.executable, "-c", PRINTS]
-    ended = subprocess.run(program, capture_output=True, check=True, text=True, env={**os.environ, **colours})
-    assert ended.stderr.splitlines() == ON_ERR
-    assert ended.stdout.splitlines() == ON_OUT
 
 
 WIDE = """

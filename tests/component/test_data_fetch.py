@@ -265,13 +265,6 @@ def test_a_node_gets_its_share_by_name(server: StorageServer, node: DataNode, tm
     assert len(downloads(server)) == len(set(sorted(objects)[0::2]) - set(sorted(objects)[2::3]))
 
 
-def test_more_nodes_than_files(server: StorageServer, tmp_path: Path) -> None:
-    put(server, small(2))
-    one = DataNode(tmp_path / "node", server.url, index=2, count=3)
-    state = one.fetch(train=DataSet(name="train", source=PREFIX, per_node="shard"))
-    assert (state.phase, state.exit_code) == (FAILED, ExitCode.USAGE)
-
-
 def test_two_starts_at_once_are_one_fetch(server: StorageServer, node: DataNode) -> None:
     put(server, small(20))
     opened = held(server)
@@ -284,17 +277,6 @@ def test_two_starts_at_once_are_one_fetch(server: StorageServer, node: DataNode)
     [state] = node.ended()
     assert state.phase == READY
     assert len(downloads(server)) == 20
-
-
-def test_another_request_ends_the_old_one(server: StorageServer, node: DataNode) -> None:
-    put(server, small(20))
-    server.fault(method="GET", path="/download/", times=16, action={"delay": 60})
-    node.start(train=PREFIX)
-    node.reaches(FETCHING)
-    server.faults.clear()
-    state = node.fetch(val=PREFIX)
-    assert (state.name, state.phase) == ("val", READY)
-    assert not (node.data / "train").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
@@ -322,13 +304,6 @@ def test_a_disk_that_is_too_small_or_fills(server: StorageServer, node: DataNode
         assert node.fetch(train=PREFIX).phase == READY
     finally:
         subprocess.run(["umount", "--lazy", node.data], check=True)
-
-
-def test_a_mounted_set_is_not_fetched(node: DataNode) -> None:
-    mounted = DataSet(name="val", source="file:///somewhere", mounted=True)
-    assert node.fetch(val=mounted).phase == FAILED
-    (node.data / "val").mkdir()
-    assert node.fetch(val=mounted).phase == READY
 
 
 def test_bad_requests_are_refused(node: DataNode) -> None:

@@ -73,13 +73,6 @@ def test_without_an_engine_the_command_that_starts_one_is_named(monkeypatch: pyt
     assert "systemctl start docker" in raised.value.hint
 
 
-def test_a_dead_engines_socket_is_no_engine(nowhere: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(nowhere))
-        with pytest.raises(NodeError, match="Connection refused"):
-            engine.connect()
-
-
 def test_a_socket_that_this_user_may_not_use_is_a_matter_of_permission(nowhere: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(nowhere))
@@ -168,46 +161,6 @@ def test_a_context_that_does_not_exist_never_becomes_this_machines_engine(
             use()
     other = "unset DOCKER_CONTEXT" if by_environment else "docker context use default"
     assert raised.value.hint == f"docker context ls shows the engines; {other} takes this machine's"
-
-
-def test_a_projects_contexts_do_not_count(settings: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    context(tmp_path, "lab", host="unix:///nowhere/evil.sock", config="{}")
-    monkeypatch.setenv("DOCKER_CONTEXT", "lab")
-    monkeypatch.setenv("HOME", str(settings))
-    with pytest.raises(UsageError, match="lab"):
-        engine.connect()
-    monkeypatch.setenv("DOCKER_CONFIG", ".")
-    with pytest.raises(UsageError, match="DOCKER_CONFIG=") as raised:
-        engine.connect()
-    assert raised.value.hint == 'export DOCKER_CONFIG="$PWD/."'
-
-
-def test_contexts_are_found_without_a_config_json(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Path
-) -> None:
-    if shutil.which("docker") is None:
-        pytest.skip("docker-py finds contexts beside a config.json only")
-    context(settings, "lab", host="unix:///nowhere/lab.sock")
-    monkeypatch.setenv("DOCKER_CONTEXT", "lab")
-    with pytest.raises(NodeError, match=r"/nowhere/lab\.sock"):
-        engine.connect()
-
-
-@pytest.mark.parametrize("written", ["", "{}", '{"auths": {', '\ufeff{"auths":{}}', '{"credsStore":"desktop.exe"}'])
-def test_what_the_docker_command_goes_on_with_is_gone_on_with(
-    settings: Path, monkeypatch: pytest.MonkeyPatch, written: str
-) -> None:
-    (settings / "config.json").write_text(written)
-    monkeypatch.setattr("docker.utils.utils.DEFAULT_UNIX_SOCKET", "http+unix:///nowhere/docker.sock")
-    with pytest.raises(NodeError, match="no Docker engine answers at its default address"):
-        engine.connect()
-
-
-@pytest.mark.parametrize("written", ['["x"]', "7", '{"auths": ["x"]}', '{"auths": {"a.b": {"auth": "x"}}}'])
-def test_a_configuration_of_another_kind_is_named(settings: Path, written: str) -> None:
-    (settings / "config.json").write_text(written)
-    with pytest.raises(UsageError, match=f"{settings}/config.json is no configuration of the docker command"):
-        engine.connect()
 
 
 def test_a_contexts_tls_files_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,13 +253,6 @@ def test_an_engine_that_does_not_answer_about_a_registry_is_named_and_no_credent
     with pytest.raises(NodeError) as raised:
         registry.digest_at_registry("127.0.0.1:5000/digits:1")
     assert raised.value.message == silence(slow)
-
-
-def test_an_engine_that_ends_during_a_request_is_named(slow: Script) -> None:
-    client = engine.connect(timeout=60)
-    slow.handler = lambda _: Reply(reset=True)
-    with pytest.raises(NodeError, match=r"the connection to the Docker engine at DOCKER_HOST=tcp://.* was lost"):
-        client.api.containers()
 
 
 def test_what_a_slow_engine_did_not_delete_is_left_and_named(slow: Script, monkeypatch: pytest.MonkeyPatch) -> None:

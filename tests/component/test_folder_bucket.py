@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import tempfile
-from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -16,20 +13,6 @@ from hvdcloud.errors import CapacityError
 from hvdcloud.storage.folder_tree import TEMPORARY
 from hvdcloud.storage.open import open_bucket
 from tests.support.harness import until
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_the_owner_can_delete_it_all(tmp_path: Path) -> None:
-    for folder in takewhile(lambda folder: folder != Path(tempfile.gettempdir()), (tmp_path, *tmp_path.parents)):
-        folder.chmod(0o755)
-    root = tmp_path / "bucket"
-    root.mkdir()
-    os.chown(root, 65534, 65534)
-    open_bucket(root.as_uri()).write("a/b", b"1")
-    code = "import os, shutil, sys; os.setgid(65534); os.setuid(65534); shutil.rmtree(sys.argv[1] + '/a')"
-    subprocess.run([sys.executable, "-c", code, str(root)], check=True, timeout=30)
-    assert not (root / "a").exists()
-
 
 RACE = """
 import sys
@@ -89,7 +72,7 @@ def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(
         "open_bucket(sys.argv[1]).upload(Path(sys.argv[2]), 'x')"
     )
     writer = subprocess.Popen([sys.executable, "-c", code, bucket.url, str(source)])
-    until(lambda: any(path.stat().st_size for path in temporary.glob("*")), seconds=20, what="the writer to begin")
+    until(lambda: any(path.stat().st_size for path in temporary.glob("*")), what="the writer to begin")
     writer.send_signal(signal.SIGSTOP)
     open_bucket(bucket.url).write("y", b"")
     assert len(list(temporary.iterdir())) == 1

@@ -12,7 +12,7 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 
 from hvdcloud.checks import Status
-from hvdcloud.errors import CapacityError, CredentialsError, UsageError
+from hvdcloud.errors import CapacityError, UsageError
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.outlook import Outlook, look_ahead
 from tests.support import gce_samples
@@ -120,15 +120,6 @@ def test_all_is_well(client: ComputeClient) -> None:
     assert found.vm_image == "projects/cos-cloud/global/images/cos-125-19216-0-1"
 
 
-def test_more_nodes_are_no_more_calls(client: ComputeClient, api: Api) -> None:
-    api.t4_quota = dict.fromkeys(api.t4_quota, 1000.0)
-    api.gpus_all_regions = 1000.0
-    check(client, nodes=1)
-    of_one, api.calls = len(api.calls), []
-    assert check(client, nodes=256).problems == []
-    assert len(api.calls) == of_one == 7
-
-
 def test_settings_that_cannot_be_are_found_without_asking(client: ComputeClient, api: Api) -> None:
     with pytest.raises(UsageError, match="switched nvidia-tesla-p100 off"):
         check(client, gpu_type="nvidia-tesla-p100")
@@ -148,15 +139,6 @@ def test_a_machine_type_that_is_spot_only_is_not_asked_for_on_demand(
         check(client, **H100, **changes)
     assert refused.value.hint == "write gce.spot: all"
     assert api.calls == []
-
-
-def test_a_machine_type_that_is_spot_only_may_be_a_spot_vm(client: ComputeClient, api: Api) -> None:
-    assert not any("Spot VM only" in problem.message for problem in check(client, **H100, spot="all").problems)
-    assert api.calls
-
-
-def test_chosen_zones_are_tried_in_their_order(client: ComputeClient) -> None:
-    assert check(client, zones=("us-east1-c", "us-central1-a")).zones == ["us-east1-c", "us-central1-a"]
 
 
 def test_a_chosen_zone_without_the_gpu_is_a_problem_that_names_those_that_have_it(client: ComputeClient) -> None:
@@ -212,13 +194,6 @@ def test_no_region_with_quota_is_one_problem_with_all_reasons(client: ComputeCli
     assert found.zones == []
 
 
-def test_the_projects_own_quota_counts_everywhere(client: ComputeClient, api: Api) -> None:
-    api.gpus_all_regions = 0.0
-    (problem,) = check(client).problems
-    assert problem.error is CapacityError
-    assert "GPUS_ALL_REGIONS 4 needed, 0 of 0 free" in problem.message
-
-
 @pytest.mark.parametrize("what", ["p", "regions", "zones", "machineTypes", "acceleratorTypes", "instances"])
 def test_what_the_api_does_not_answer_stops_nothing(client: ComputeClient, api: Api, what: str) -> None:
     api.trouble[what] = refusal(503, "backendError", "later")
@@ -226,17 +201,6 @@ def test_what_the_api_does_not_answer_stops_nothing(client: ComputeClient, api: 
     assert found.problems == []
     assert "us-central1-a" in found.zones
     assert any("later" in notice for notice in found.notices)
-
-
-def test_an_api_that_is_off_is_said_once(client: ComputeClient, api: Api) -> None:
-    off = refusal(403, "accessNotConfigured", "off", reason="SERVICE_DISABLED", metadata={"activationUrl": "https://x"})
-    for what in ("p", "regions", "zones", "machineTypes", "acceleratorTypes", "instances", "cos-125-lts"):
-        api.trouble[what] = off
-    found = check(client)
-    (problem,) = found.problems
-    assert problem.error is CredentialsError
-    assert "gcloud services enable compute.googleapis.com" in problem.hint
-    assert found.vm_image == ""
 
 
 def test_an_image_that_cannot_be_found_is_a_problem(client: ComputeClient, api: Api) -> None:
@@ -281,30 +245,8 @@ def test_a_subnetworks_name_allows_the_regions_that_have_one(client: ComputeClie
     assert problem.message == "no zone of gce.zones is in gce.subnetwork's regions europe-west4, us-east1"
 
 
-def test_a_subnetworks_name_keeps_the_cheapest_zone_first(client: ComputeClient, api: Api) -> None:
-    api.subnetworks = dict.fromkeys(("us-east1", "us-central1"), "mine")
-    named = check(client, network="mine", subnetwork="nodes").zones
-    assert named == check(client).zones
-    assert len(named) == 3
-
-
 def test_a_subnetwork_that_no_region_has_is_a_problem(client: ComputeClient, api: Api) -> None:
     api.subnetworks = {"us-central1": "another"}
     (problem,) = check(client, network="mine", subnetwork="nodes").problems
     assert problem.message == "network mine has no subnetwork nodes in any region"
     assert problem.hint == "hvdcloud setup makes them; or correct gce.subnetwork"
-
-
-def test_no_zone_of_the_subnetworks_regions_has_the_gpu(client: ComputeClient, api: Api) -> None:
-    api.subnetworks = {"europe-west4": "mine"}
-    (problem,) = check(client, network="mine", subnetwork="nodes").problems
-    assert problem.message == "no zone of the 1 region with gce.subnetwork has n1-standard-8 with nvidia-tesla-t4"
-
-
-def test_a_region_that_does_not_answer_is_taken_to_have_the_subnetwork(client: ComputeClient, api: Api) -> None:
-    api.subnetworks, api.silent_regions = {"us-east1": "mine"}, ["us-central1"]
-    assert set(check(client, network="mine", subnetwork="nodes").zones) == {
-        "us-central1-a",
-        "us-central1-b",
-        "us-east1-c",
-    }

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import shutil
 import subprocess
-import sys
-import threading
 import time
-import tty
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +15,6 @@ import pytest
 
 from hvdcloud.providers.engine.requests import CAPABILITIES, TMPFS
 from hvdcloud.providers.gce.plan import startup
-from tests.golden import assert_golden
 
 IMAGE = "us-central1-docker.pkg.dev/p/hvdcloud/digits@sha256:" + "a" * 64
 KEY = 'ssh-ed25519 AAAA "quoted" $HOME `id` laptop'
@@ -162,25 +155,6 @@ def booted(tmp_path_factory: pytest.TempPathFactory) -> Booted:
     return Booted(vm, vm.boot(driver="R580"))
 
 
-@pytest.mark.parametrize("gpu", [True, False])
-def test_the_text_is_the_golden_one_and_passes_shellcheck(gpu: bool, tmp_path: Path) -> None:
-    text, other = (startup.render(image=IMAGE, registry_login=True, gpu=each, driver="R580") for each in (gpu, not gpu))
-    assert_golden(f"startup-cos-{'gpu' if gpu else 'cpu'}.sh", text)
-    file = tmp_path / "startup.sh"
-    file.write_text(text)
-    subprocess.run(["bash", "-n", file], check=True)
-    if not gpu:
-        # They differ in this value alone: what shellcheck says of one, it says of both.
-        assert text == other.replace("\nGPU=yes\n", "\nGPU=no\n")
-        return
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    shellcheck = shutil.which("shellcheck", path=path)
-    if shellcheck is None:
-        pytest.skip("no shellcheck")
-    found = subprocess.run([shellcheck, file], text=True, capture_output=True, check=False)
-    assert found.returncode == 0, found.stdout
-
-
 def test_no_value_can_break_out_of_its_quotes(vm: Vm) -> None:
     image = f"registry/x'; touch {vm.folder}/broken; '$(touch {vm.folder}/broken)"
     vm.boot(image=image, registry_login=False)
@@ -228,33 +202,12 @@ def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata
     }
 
 
-def test_what_the_metadata_does_not_say_is_not_asked_for(vm: Vm) -> None:
-    vm.put("attributes", "hvdcloud-authorized-key\nhvdcloud-idle-not\n")
-    done = vm.boot()
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert not any("/attributes/hvdcloud-idle" in call or "endpoint" in call for call in vm.called("curl"))
-    assert "HVDCLOUD_IDLE=" in (vm.folder / "environment").read_text().splitlines()
-
-
 def test_what_the_node_program_says_of_its_end_is_on_the_serial_port(vm: Vm) -> None:
     said = "hvdcloud: idle for 30 min: no run, no SSH session; switching off"
     vm.put("logs", f'hvdcloud-status {{"status": "ready"}}\nServer listening on 0.0.0.0\n{said}\n')
     lines = vm.boot().stdout.splitlines()
     assert said in lines
     assert not any("listening" in line for line in lines)
-
-
-def test_the_container_is_told_which_data_sets_it_fetches_and_which_of_the_nodes_it_is(vm: Vm) -> None:
-    vm.put("attributes", "hvdcloud-authorized-key\nhvdcloud-data-sets\n")
-    vm.put("data-sets", '{"sets": [{"name": "train", "source": "gs://b/t"}], "index": "@INDEX@", "count": 12}')
-    vm.put("name", "digits-2-11")
-    assert vm.boot().returncode == 0
-    [line] = [each for each in (vm.folder / "environment").read_text().splitlines() if "DATA_SETS" in each]
-    told = json.loads(line.partition("=")[2])
-    assert told == {"sets": [{"name": "train", "source": "gs://b/t"}], "index": 11, "count": 12}
-
-
-FORMAT = "mkfs.ext4 -q -F -m 0 -L hvdcloud-data -E nodiscard,lazy_itable_init=1,lazy_journal_init=1 "
 
 
 def test_container_optimized_os_lets_the_other_nodes_in(booted: Booted) -> None:
@@ -276,37 +229,6 @@ def test_the_token_is_on_no_command_line_and_not_in_the_serial_log(booted: Boote
 def test_a_registry_of_ones_own_is_not_logged_in_to(vm: Vm) -> None:
     vm.boot(image="127.0.0.1:5000/digits@sha256:aa", registry_login=False)
     assert vm.called("docker login") == []
-
-
-def test_a_node_without_gpus_needs_no_driver(vm: Vm) -> None:
-    vm.boot(gpu=False)
-    assert vm.called("cos-extensions") == vm.called("mount") == []
-    assert "nvidia" not in vm.called("docker run")[0]
-
-
-def test_pulling_is_reported_in_percent_at_most_once_a_second(vm: Vm) -> None:
-    first, second, third = "0123456789ab", "1123456789ab", "2123456789ab"
-    vm.put(
-        "pull",
-        f"""
-        echo "sha256:aa: Pulling from hvdcloud/digits"
-        echo "{first}: Already exists"
-        for layer in {second} {third}; do echo "$layer: Pulling fs layer"; done
-        echo "{second}: Downloading"; echo "{second}: Verifying Checksum"; echo "{second}: Download complete"
-        echo "{third}: Download complete"; echo "{second}: Pull complete"
-        echo "{third}: Pull complete"
-        printf '%s' "Status: Downloaded newer image"
-        """,
-    )
-    # Microseconds at the beginning and at each line that names a layer: six lines within the first second, then one
-    # after a second, one just before another second is over, and one when it is.
-    vm.put("clock", "\n".join(map(str, [0, *range(0, 999_999, 199_999)[:6], 1_000_000, 1_999_999, 2_000_000])))
-    vm.program("clock", 'sed -n "$(grep -c ^clock "$FAKE/calls")p" "$FAKE/clock"')
-    done = vm.boot(replace={"${EPOCHREALTIME/./}": "$(clock)"})
-    assert len(vm.called("clock")) == 10
-    told = [status["percent"] for status in vm.statuses if status["status"] == "pulling"]
-    assert told == [0, 66, 100]
-    assert "hvdcloud: Status: Downloaded newer image" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -362,12 +284,6 @@ def test_a_pull_that_stays_refused_ends_when_every_grant_holds(vm: Vm) -> None:
     assert vm.statuses[-1] == {"status": "failed", "step": "pull", "error": DENIED}
 
 
-def test_an_image_that_is_missing_is_not_waited_for_after_setup_either(vm: Vm) -> None:
-    vm.put("pull", "echo 'manifest unknown' >&2; exit 1\n")
-    assert vm.boot(settled_at=time.time() + 60).returncode == 1
-    assert len(vm.called("docker pull")) == 1
-
-
 def test_a_failure_is_reported_as_json_whatever_it_says(vm: Vm) -> None:
     vm.put("no-driver", 'a "quoted" \\ path\n\ttab, bell \a, caf\u00e9, $HOME & `id` {"x": 1}\nlast line\n')
     done = vm.boot()
@@ -382,29 +298,10 @@ def test_a_failure_is_reported_as_json_whatever_it_says(vm: Vm) -> None:
     assert 'hvdcloud: failed: step driver: a "quoted"' in done.stdout
 
 
-def test_a_long_error_is_cut_at_its_beginning(vm: Vm) -> None:
-    vm.put("no-driver", "x" * 3000 + "the cause\n")
-    vm.boot()
-    assert len(vm.statuses[-1]["error"]) == 1000
-    assert vm.statuses[-1]["error"].endswith("xthe cause")
-
-
-def test_a_driver_without_devices_is_a_failure(vm: Vm) -> None:
-    (vm.folder / "dev" / "nvidia0").unlink()
-    vm.boot()
-    assert vm.statuses[-1]["error"] == f"the driver is installed, but there is no {vm.folder}/dev/nvidia0"
-
-
 def test_what_hangs_is_given_up_with_its_name(vm: Vm) -> None:
     (vm.folder / "bin" / "cos-extensions").write_text("#!/bin/bash\nexec /bin/sleep 60\n")
     vm.boot(replace={"retry 3 limited 900": "retry 1 limited 1"})
     assert vm.statuses[-1]["error"] == "not done within 1 s: cos-extensions install gpu -- -version=default"
-
-
-def test_a_metadata_server_without_the_key_is_a_failure_of_the_start(vm: Vm) -> None:
-    vm.boot(replace={"attributes/hvdcloud-authorized-key": "attributes/nothing"})
-    assert vm.statuses[-1]["step"] == "start"
-    assert vm.statuses[-1]["error"].startswith("curl: (6) no ")
 
 
 def test_guest_attributes_that_are_switched_off_do_not_stop_a_node(vm: Vm) -> None:
@@ -587,54 +484,6 @@ def test_a_driver_that_fails_ends_the_pull_at_once(vm: Vm) -> None:
     assert vm.called("docker run") == []
 
 
-def test_a_reader_that_stops_does_not_end_the_start(vm: Vm) -> None:
-    """The guest agent reads what the script prints, and stops at a line that is too long."""
-    vm.put("pull", "head -c 100000 /dev/zero | tr '\\0' x; echo")
-    script = vm.script()
-    first = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {{ {script}\n}} | head -n 1"],
-        env=vm.environment,
-        text=True,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert first.stdout == "hvdcloud: step host\n"
-    assert vm.statuses[-1] == {"status": "starting"}
-    assert len(vm.called("docker wait")) == 1
-
-
-def test_a_serial_port_has_every_line_once(vm: Vm) -> None:
-    """Newer guest agents copy what a script prints to the system log only, so it writes to the port itself."""
-    port, terminal = os.openpty()
-    tty.setraw(terminal)
-    read = bytearray()
-
-    def follow() -> None:
-        # The end of a terminal that nobody has open any more is an error.
-        with contextlib.suppress(OSError):
-            while data := os.read(port, 4096):
-                read.extend(data)
-
-    reader = threading.Thread(target=follow)
-    reader.start()
-    try:
-        printed = vm.boot(replace={"/dev/ttyS0": os.ttyname(terminal)}).stdout
-    finally:
-        os.close(terminal)
-        reader.join(timeout=10)
-        os.close(port)
-    lines = read.decode().split("\r\n")
-    assert lines.pop() == ""
-    assert lines == printed.splitlines()
-    assert lines.count("hvdcloud: step pull") == 1
-
-
-def test_no_line_is_longer_than_the_guest_agent_reads(vm: Vm) -> None:
-    vm.put("pull", "head -c 100000 /dev/zero | tr '\\0' x; echo")
-    assert max(map(len, vm.boot().stdout.splitlines())) == 4000
-
-
 @pytest.mark.parametrize("idle", ["soon", "-1", ""])
 def test_a_limit_that_makes_no_sense_is_the_default(vm: Vm, idle: str) -> None:
     fail_in_the_driver(vm)
@@ -669,13 +518,6 @@ def test_a_container_that_neither_gets_ready_nor_ends_is_a_failed_start(vm: Vm) 
     assert vm.calls[-1] == "shutdown -h now"
 
 
-def test_a_container_that_takes_its_time_to_get_ready_is_waited_for(vm: Vm) -> None:
-    vm.put("runs", 'echo true; (($1 < 3)) || echo \'hvdcloud-status {"status": "ready"}\' >"$FAKE/logs"')
-    assert vm.boot().returncode == 0
-    assert vm.called("docker kill") == []
-    assert len(vm.called("docker wait")) == 1
-
-
 def test_a_container_that_came_up_all_the_same_is_not_cut_off(vm: Vm) -> None:
     vm.program("docker", STAND_INS["docker"].replace('"run "*) ', '"run "*) echo "no answer" >&2; exit 1;'))
     vm.put("runs", "(($1 > 3)) && echo false || echo true")
@@ -684,11 +526,6 @@ def test_a_container_that_came_up_all_the_same_is_not_cut_off(vm: Vm) -> None:
     asked = [call for call in vm.calls if call.startswith(("docker container inspect -f", "sleep", "shutdown"))]
     look = "docker container inspect -f {{.State.Running}} hvdcloud"
     assert asked[-8:] == [look, "sleep 15", look, "sleep 15", look, "sleep 15", look, "shutdown -h now"]
-
-
-def hide(vm: Vm, command: str) -> dict[str, str]:
-    """For `command -v`: as if there were no such program, whatever this machine has."""
-    return {f"command -v {command}": f"command -v no-such-{command}"}
 
 
 # -- the end of the VM -------------------------------------------------------------------------------------------------
@@ -735,24 +572,3 @@ def test_at_the_end_a_vm_whose_container_or_docker_is_gone_loses_no_time(vm: Vm,
     assert done.returncode == 0
     assert done.stdout == "hvdcloud: the VM ends; its container has ended already\n"
     assert not vm.called("docker exec")
-
-
-def test_at_the_end_a_container_that_docker_is_ending_already_is_waited_for(vm: Vm) -> None:
-    process = vm.folder / "proc/17/cmdline"
-    process.parent.mkdir(parents=True)
-    process.write_bytes(b"python3\0-I\0-m\0hvdcloud.node\0entrypoint\0")
-    vm.program("sleep", f"[[ $(grep -c ^sleep $FAKE/calls) -lt 3 ]] || rm -f {process}")
-    done = shut_down(vm, preempted=True, docker="exit 1")
-    assert done.returncode == 0
-    first, last = done.stdout.splitlines()
-    assert first == "hvdcloud: the VM is being preempted: Docker is ending its container, which uploads its checkpoints"
-    assert re.fullmatch(r"hvdcloud: the container ended \d+ s after the VM's end began", last)
-    assert len(vm.called("sleep")) == 3
-
-
-def test_at_the_end_a_docker_that_goes_away_meanwhile_is_said(vm: Vm) -> None:
-    gone = 'if [[ $1 == container ]]; then echo true; else echo "the daemon is shutting down" >&2; exit 1; fi'
-    done = shut_down(vm, docker=gone)
-    assert done.returncode == 0
-    assert re.search(r"no answer about the checkpoints after \d+ s: the daemon is shutting down\n", done.stdout)
-    assert re.search(r"hvdcloud: the container ended \d+ s after the VM's end began\n", done.stdout)

@@ -7,11 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 
 from hvdcloud.lifecycle.init import TEMPLATES
 from tests.support.harness import Project
-from tools.reference import all_commands
 
 RUN, OLDER = "20261121-101112-abcdef", "20261120-101112-abcdef"
 
@@ -57,40 +55,6 @@ def test_help_is_in_groups(project: Project) -> None:
     assert names["Clean up"] == ["stop", "pull", "down"]
     assert {"init", "doctor", "launch"} <= set(names["Start"])
     assert names["Cloud"] == ["setup", "offers"]
-
-
-@pytest.mark.parametrize("columns", [80, 140])
-def test_help_has_a_whole_sentence_for_every_command(project: Project, columns: int) -> None:
-    out = screen(project, "--help", columns=columns)
-    assert max(map(len, out.splitlines())) <= 80
-    said = " ".join(out.partition("Start:")[2].split())
-    for command in all_commands():
-        if command.parent is not None and command.parent.parent is None:
-            sentence = command.command.help.partition("\n\n")[0]
-            assert sentence.endswith("."), command.command_path
-            assert f"{command.info_name} {' '.join(sentence.split())}" in said
-
-
-@pytest.mark.parametrize("command", all_commands(), ids=lambda command: str(command.command_path))
-def test_help_of_a_command_fits_a_narrow_terminal(command: typer.Context, project: Project) -> None:
-    lines = screen(project, *command.command_path.split()[1:], "--help", columns=80).splitlines()
-    assert [
-        line for line in lines if len(line) > 80 or "..." in line.replace("]...", "").replace("command...", "")
-    ] == []
-
-
-@pytest.mark.parametrize("group", [(), ("config",)], ids=lambda words: " ".join(("hvdcloud", *words)))
-def test_a_command_has_one_line_in_a_narrow_list(group: tuple[str, ...], project: Project) -> None:
-    listed = re.split(r"(?m)^(?:Start|Commands):\n", screen(project, *group, "--help", columns=80))[1]
-    rows = [line for line in listed.splitlines() if line.startswith("  ")]
-    assert rows
-    assert [row for row in rows if not re.fullmatch(r"  [a-z]+ +[A-Z].*\.", row)] == []
-
-
-@pytest.mark.parametrize("command", all_commands(), ids=lambda command: str(command.command_path))
-def test_every_option_says_what_it_does_in_whole_sentences(command: typer.Context) -> None:
-    for parameter in command.command.get_params(command):
-        assert re.fullmatch(r"[A-Z].*\.", parameter.help or "", re.DOTALL), parameter.name
 
 
 def test_the_name_alone_prints_the_help(project: Project) -> None:

@@ -101,17 +101,6 @@ def test_a_failed_build_fails_the_step_with_its_own_exit_code(workflow: dict[Any
     assert workflow["jobs"]["image"]["defaults"]["run"]["shell"] == "bash"
 
 
-def test_the_options_are_those_that_hvdcloud_has(workflow: dict[Any, Any], runner: Runner) -> None:
-    import inspect
-
-    from hvdcloud.cli import image
-
-    runner.run(build_step(workflow), printed(result=OUTCOME), 0)
-    command, *rest = runner.called
-    known = {f"--{name.replace('_', '-')}" for name in inspect.signature(getattr(image, command)).parameters}
-    assert {word for word in rest if word.startswith("--")} <= known | {"--json"}
-
-
 def test_no_key_is_needed_and_no_more_is_allowed_than_that(workflow: dict[Any, Any]) -> None:
     assert workflow["permissions"] == {}
     assert workflow["jobs"]["image"]["permissions"] == {"contents": "read", "id-token": "write"}

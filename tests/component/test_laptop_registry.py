@@ -78,7 +78,7 @@ def test_a_command_that_is_killed_leaves_none() -> None:
     assert answers(port) == 401
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    until(lambda: answers(port) == 0, seconds=20, what="the registry to end")
+    until(lambda: answers(port) == 0, what="the registry to end")
 
 
 @needs_program

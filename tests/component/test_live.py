@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -15,7 +14,7 @@ import pytest
 
 from hvdcloud.units import dollars
 from tests.live import hard_end
-from tests.live.__main__ import LIFE, keys, nested
+from tests.live.__main__ import LIFE, keys
 from tests.live.anonymize import Anonymizer
 from tests.live.price import STEPS, price, question
 from tests.support.harness import until
@@ -64,15 +63,6 @@ def test_nothing_tells_whose_project_it_was() -> None:
         assert kept in text
 
 
-def test_the_same_thing_has_the_same_placeholder_in_all_texts() -> None:
-    taker = anonymizer()
-    first = json.loads(taker.document(OPERATION))
-    again = json.loads(taker.document({**OPERATION, "id": "4611686018427387905"}))
-    assert {key for key in first if first[key] != again[key]} == {"id"}
-    assert taker.text("34.72.11.9 34.72.11.10 34.72.11.9") == "203.0.113.1 203.0.113.2 203.0.113.1"
-    assert taker.text("0.0.0.0/0 127.0.0.1 169.254.169.254") == "0.0.0.0/0 127.0.0.1 169.254.169.254"
-
-
 def test_the_question_names_the_price_of_hvdclouds_own_table() -> None:
     assert {step.name for step in STEPS} == set(LIFE)
     hour, half = (
@@ -85,19 +75,6 @@ def test_the_question_names_the_price_of_hvdclouds_own_table() -> None:
     assert f"about {dollars(hour.expected)}, at worst {dollars(hour.worst)};" in " ".join(asked.split())
     assert "After 60 minutes everything is deleted" in asked
     assert max(map(len, asked.splitlines())) <= 80
-
-
-def test_a_vm_ends_by_compute_engines_own_limit() -> None:
-    assert nested(keys(name="live", project="p", minutes=45))["limits"]["max_run_duration"] == 45 * 60
-
-
-def test_without_a_terminal_nothing_is_made(tmp_path: Path) -> None:
-    argv = [*LIVE, "--results", str(tmp_path)]
-    ended = subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert "at worst $" in ended.stderr
-    assert ended.stderr.splitlines()[-1].startswith("error: ")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_answer_that_is_not_the_projects_name_makes_nothing(tmp_path: Path) -> None:
@@ -136,7 +113,7 @@ with HardEnd(delete, seconds=seconds, log=folder / "log") as end:
 def start(folder: Path, *, seconds: float, how: str) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-c", STARTER, str(folder), str(seconds), how]
     process = subprocess.Popen(argv, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    until((folder / "armed").exists, seconds=20, what="the end to be armed")
+    until((folder / "armed").exists, what="the end to be armed")
     return process
 
 
@@ -144,28 +121,17 @@ def test_a_killed_command_is_rolled_back_and_everything_deleted(tmp_path: Path) 
     process = start(tmp_path, seconds=600, how="waits")
     process.send_signal(signal.SIGKILL)
     process.wait()
-    until((tmp_path / "deleted").exists, seconds=30, what="the deletion")
+    until((tmp_path / "deleted").exists, what="the deletion")
     assert (tmp_path / "rolled-back").exists()
     assert "not everything was deleted" in (tmp_path / "log").read_text()
 
 
 def test_everything_is_deleted_when_the_time_is_over(tmp_path: Path) -> None:
     process = start(tmp_path, seconds=2, how="waits")
-    until((tmp_path / "deleted").exists, seconds=30, what="the deletion")
+    until((tmp_path / "deleted").exists, what="the deletion")
     assert process.wait(timeout=60) == -signal.SIGKILL
     assert (tmp_path / "rolled-back").exists()
     assert "the time is over" in (tmp_path / "log").read_text()
-
-
-@pytest.mark.parametrize(("how", "deleted"), [("disarms", False), ("ends", True)])
-def test_what_ended_well_is_not_deleted_again(how: str, deleted: bool, tmp_path: Path) -> None:
-    process = start(tmp_path, seconds=600, how=how)
-    assert process.wait(timeout=30) == 0
-    if deleted:
-        until((tmp_path / "deleted").exists, seconds=30, what="the deletion")
-    else:
-        # Its process has ended, and took its turn if it was to have one.
-        assert not (tmp_path / "deleted").exists()
 
 
 def test_a_deletion_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ from tests.support.node_buckets import BucketNode, NewNode
 from tests.support.vanishing import RUN, Laptop, Vm
 
 PREFIX = run_prefix("digits", RUN)
-LATER = "20261122-101112-abcdef"
 
 
 class Home:
@@ -159,14 +158,6 @@ def test_a_file_that_is_written_again_replaces_the_one_that_is_here(home: Scene)
     assert here.pulled() == {"last.pt": b"second, and longer"}
 
 
-def test_hundreds_of_small_files_come(home: Scene) -> None:
-    here, (head, _) = home
-    files = {f"shard-{number}": b"%d" % number for number in range(300)}
-    head.write(files)
-    assert here.bring() == 300
-    assert here.pulled() == files
-
-
 def test_what_had_arrived_when_the_connection_broke_is_not_sent_again(home: Scene) -> None:
     here, (head, _) = home
     data = random.Random(7).randbytes(6_000_000)
@@ -195,18 +186,6 @@ def test_a_connection_that_breaks_anywhere_leaves_a_bucket_that_verifies(home: S
     assert all(files[name] == data for name, data in partly.items() if name != "last.pt")
     here.bring()
     assert here.pulled() == {**files, "last.pt": b"v2" * 10_000}
-
-
-def test_what_had_arrived_of_a_node_that_never_answers_again_can_be_pulled(home: Scene) -> None:
-    here, (head, _) = home
-    # Kept apart in time, so that the order in which they come is known.
-    for number in range(3):
-        head.write({f"part-{number}": bytes([number]) * 100_000}, complete=number == 2)
-    head.cut_after = 250_000
-    with pytest.raises(NodeError):
-        here.bring()
-    head.vm.vanish()
-    assert len(here.pulled()) >= 1
 
 
 def test_a_killed_mirror_leaves_nothing_that_looks_like_a_checkpoint(home: Scene, tmp_path: Path) -> None:
@@ -342,36 +321,6 @@ def test_a_node_that_answers_nonsense_is_an_error_and_nothing_else(laptop: Lapto
         vm.close()
 
 
-@pytest.mark.parametrize(
-    "looked",
-    [
-        {RUN: {"manifest-0.json": [5, -1]}},
-        {RUN: {"manifest-0.json": [5, True]}},
-        {RUN: {"manifest-0.json": [1 << 70, 5]}},
-        {RUN: {"manifest-0.json": "x"}},
-        {RUN: 7},
-        {"../../x-abcdef": {"manifest-0.json": [5, 5]}},
-        7,
-    ],
-)
-def test_a_look_that_makes_no_sense_brings_nothing(laptop: Laptop, looked: Any) -> None:
-    def looks(channel: paramiko.Channel) -> None:
-        channel.sendall(json.dumps({"runs": looked}).encode() + b"\n")
-        channel.send_exit_status(0)
-        channel.close()
-
-    vm = Vm({"hvdcloud-node": looks})
-    try:
-        context, cluster, _ = laptop.context([vm])
-        session = Session(cluster.nodes[0], context.state)
-        bucket = FolderBucket(laptop.folder / "bucket")
-        assert Mirror(bucket, cluster="digits", cluster_id="abcdef").bring(session) == 0
-        assert list(bucket.list("")) == []
-        session.close()
-    finally:
-        vm.close()
-
-
 def test_a_node_that_sends_more_than_it_was_asked_for_is_cut_off(home: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     here, (head, _) = home
     head.write({"large.pt": b"x" * 200_000})
@@ -414,21 +363,6 @@ def test_nodes_get_what_they_lack_to_continue_and_restore_it(home: Scene, tmp_pa
         }
     # What came from here does not come back under another name.
     assert here.bring(0) == here.bring(1) == 0
-
-
-def test_a_node_of_a_new_cluster_gets_the_runs_that_the_last_one_continued_from(
-    home: Scene, new_node: Callable[[int], BucketNode], tmp_path: Path
-) -> None:
-    here, (head, other) = home
-    head.write({"epoch-1.pt": b"one"})
-    here.bring(0)
-    directory = head.root / "var/lib/hvdcloud/checkpoints" / LATER
-    restore(head.bucket, cluster="digits", run_from=RUN, directory=directory)
-    head.write({"epoch-2.pt": b"two"}, run=LATER)
-    here.bring(0)
-    here.send(1, LATER)
-    target = tmp_path / "restored"
-    assert restore(other.bucket, cluster="digits", run_from=LATER, directory=target) == 2
 
 
 def test_a_node_whose_own_manifest_is_newer_keeps_it(home: Scene) -> None:

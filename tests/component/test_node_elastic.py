@@ -9,12 +9,10 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from hvdcloud.node.uploads import drain
 from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces
 from tests.support.nodes import RUN
 
@@ -203,9 +201,7 @@ def test_a_head_that_is_preempted_ends_the_run_with_its_end_written_down(two_nod
 
     # What its container does before it ends; the others need it, and cannot wait for another one.
     program = "from hvdcloud.node.uploads import drain; drain.drain('preempted', ending=True)"
-    began = time.monotonic()
     subprocess.run([sys.executable, "-c", program], env=cluster.environment(head), check=True, timeout=60)
-    assert time.monotonic() - began < drain.WRITERS_SECONDS_ON_A_VM
 
     state = cluster.current()
     assert (state["state"], state["result"]) == ("done", "lost")

@@ -44,7 +44,7 @@ def test_samples_of_every_node_are_beside_the_checkpoints_and_are_none(cluster: 
     for name in cluster.names:
         # Each node samples at its own pace: the first sample of one says nothing of the other's.
         newest = cluster.run_dir(name) / "sample.json"
-        until(newest.exists, seconds=20, what=f"a sample of {name}")
+        until(newest.exists, what=f"a sample of {name}")
     enough(cluster)
     assert cluster.wait_done()["result"] == "succeeded"
     bucket = FolderBucket(cluster.bucket)
@@ -60,13 +60,13 @@ def test_samples_of_every_node_are_beside_the_checkpoints_and_are_none(cluster: 
         "weights-0.pt",
     ]
     assert list_runs(bucket, "digits") == [RUN]
-    until(lambda: bucket.stat(events_name("digits", RUN)), seconds=20, what="the events in the bucket")
+    until(lambda: bucket.stat(events_name("digits", RUN)), what="the events in the bucket")
 
 
 def test_one_answer_has_the_sample_the_state_and_the_log_from_where_the_last_ended(cluster: NodeCluster) -> None:
     cluster.start_run(TRAINS)
     cluster.wait_for_log("epoch 1/2", times=2)
-    until(lambda: (cluster.run_dir("n0") / "sample.json").exists(), seconds=20, what="a sample")
+    until(lambda: (cluster.run_dir("n0") / "sample.json").exists(), what="a sample")
     head, other = cluster.verb("n0", "look"), cluster.verb("n1", "look")
     assert head["run"] == other["run"] == RUN
     assert head["state"]["state"] == "running"
@@ -81,13 +81,6 @@ def test_one_answer_has_the_sample_the_state_and_the_log_from_where_the_last_end
     assert "epoch 1/2" not in later["log"]["text"]
     assert later["log"]["text"].count("epoch 2/2") == 2
     assert later["state"]["result"] == "succeeded"
-
-
-def test_a_node_that_never_ran_anything_is_sampled_when_it_is_asked(cluster: NodeCluster) -> None:
-    answer = cluster.verb("n0", "look")
-    assert answer["run"] is None
-    assert answer["sample"]["memory_total"] > 0
-    assert "cpu" in answer["sample"]
 
 
 @ONE_NODE

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.lifecycle import logs
 from hvdcloud.lifecycle.notify import address
 from hvdcloud.node import notify, paths
-from hvdcloud.node.uploads import drain
 from hvdcloud.runs import notice
 from hvdcloud.runs.notice import send
 from tests.standins.metadata.preemption import notices
@@ -91,12 +89,6 @@ def test_what_will_not_pass_is_not_tried_again(answer: int | str, problem: str, 
     hook.answers = [answer]
     assert send(hook.url, BODY) == problem
     assert [path for path, _, _ in hook.got] == [f"/services/{TOKEN}"]
-
-
-def test_a_server_that_never_takes_it_is_given_up(hook: Webhook) -> None:
-    hook.answers = [500] * 100
-    assert send(hook.url, BODY) == "the server answered HTTP 500"
-    assert len(hook.got) == notice.ATTEMPTS
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "no..where"])
@@ -214,13 +206,10 @@ def test_a_head_that_is_preempted_tells_before_it_goes(head: NodeCluster, hook: 
     with notices() as server:
         server.preempt()
         head.has_metadata_server("n0", server.url)
-        began = time.monotonic()
         ending = head.call("n0", "hvdcloud.node.boot.entrypoint:save_all")
         ending.communicate(timeout=60)
         assert ending.returncode == 0
-        took = time.monotonic() - began
     assert [(message["result"], message["run"]) for message in hook.messages] == [("lost", RUN)]
-    assert took < drain.LEAVE_SECONDS
 
 
 # --- from this machine ------------------------------------------------------------------------------------------------

@@ -54,13 +54,6 @@ def test_a_project_that_has_changed_is_dirty(project: Path, change: str) -> None
     assert source.revision == f"{git(project, 'rev-parse', 'HEAD')}-dirty"
 
 
-def test_what_changes_outside_of_the_project_does_not_matter(project: Path) -> None:
-    (project.parent / "README").write_text("changed\n")
-    source = source_of(project, {})
-    assert source is not None
-    assert source.revision == git(project, "rev-parse", "HEAD")
-
-
 def test_a_repository_without_a_remote_or_without_a_commit_or_none_at_all(project: Path, tmp_path: Path) -> None:
     git(project, "remote", "remove", "origin")
     assert list(source_labels(project, {})) == ["org.opencontainers.image.revision"]

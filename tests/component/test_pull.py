@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.fetch import local_paths
 from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, object_name, run_prefix, to_json
 from hvdcloud.checkpoints.pull import PullError, PullResult, pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
@@ -139,24 +138,6 @@ def test_what_is_on_disk_is_verified_and_not_fetched_without_a_ledger(world: Wor
     world.path("a").write_bytes(b"wrong")
     assert world.pull().fetched == 1
     assert world.path("a").read_bytes() == b"right"
-
-
-def test_progress_reaches_the_end(world: Workers) -> None:
-    for number in range(5):
-        world.put(str(number), b"12345")
-    world.publish()
-    seen: list[tuple[int, int]] = []
-    pull(
-        world.bucket,
-        cluster=CLUSTER,
-        run=RUN,
-        target=world.target,
-        verified_files=VerifiedFiles(world.ledger_path),
-        on_progress=lambda done, total: seen.append((done, total)),
-    )
-    assert seen[0] == (0, 25)
-    assert seen[-1] == (25, 25)
-    assert seen == sorted(seen)
 
 
 def test_a_run_without_checkpoints_says_so(world: Workers) -> None:
@@ -296,12 +277,6 @@ def test_a_link_in_place_of_a_file_is_replaced_and_not_written_through(world: Wo
     assert world.pull().fetched == 1
     assert not world.path("file").is_symlink()
     assert precious.read_bytes() == b"data"
-
-
-def test_a_link_that_stays_inside_is_fine(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real")
-    assert local_paths(tmp_path, ["link/x"]) == {"link/x": tmp_path / "link" / "x"}
 
 
 def test_too_little_space_is_found_out_before_anything_is_fetched(world: Workers) -> None:

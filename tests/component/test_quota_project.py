@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import google.auth
 import pytest
 
-from hvdcloud.errors import CredentialsError
 from hvdcloud.google.credentials import google_credentials
-from hvdcloud.google.errors import ApiError
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.storage.gcs import GcsBucket
-from tests.support.scripted_api import Reply, Script, refusal
+from tests.support.scripted_api import Reply, Script
 
 
 @pytest.fixture
@@ -62,28 +59,3 @@ def test_every_request_names_the_quota_project_of_the_login(
     script.handler = lambda _: Reply({"name": "op-1"})
     call(script, login)
     assert {asked.quota_project for asked in script.calls} == {"counted"}
-
-
-@pytest.mark.parametrize(
-    ("quota_project", "hint"),
-    [
-        ("counted", "gcloud auth application-default set-quota-project mine"),
-        ("mine", "gcloud services enable compute.googleapis.com --project=mine"),
-        (None, "gcloud services enable compute.googleapis.com --project=mine"),
-    ],
-)
-def test_an_api_that_is_off_is_looked_for_where_the_call_counted(
-    script: Script, login: Path, quota_project: str | None, hint: str
-) -> None:
-    """Google names that project by its number, which tells nobody which one it is."""
-    content: dict[str, Any] = json.loads(login.read_text()) | {"quota_project_id": quota_project}
-    login.write_text(json.dumps(content))
-    consumer = {"consumer": "projects/123456789012", "service": "compute.googleapis.com"}
-    script.replies = [refusal(403, "accessNotConfigured", reason="SERVICE_DISABLED", metadata=consumer)]
-
-    with pytest.raises(ApiError) as refused:
-        compute(script).instances("digits")
-
-    shown = refused.value.as_user_error(doing="list VMs")
-    assert isinstance(shown, CredentialsError)
-    assert hint in shown.hint

@@ -139,12 +139,6 @@ def test_a_package_of_the_project_is_built_among_its_files_and_again_when_it_cha
         assert (name_of(tmp_path) != before) is (name in hashed)
 
 
-def test_a_wheel_of_the_project_is_sent_although_git_ignores_it(tmp_path: Path) -> None:
-    write(tmp_path, {"requirements.txt": "dist/mine-1.0-py3-none-any.whl", ".gitignore": "dist/\n"})
-    write(tmp_path, {"dist/mine-1.0-py3-none-any.whl": "", "dist/other.whl": ""})
-    assert sent(tmp_path) == ({"requirements.txt", "dist/mine-1.0-py3-none-any.whl"}, {".gitignore"})
-
-
 def test_a_linked_package_and_a_linked_file_are_what_they_link_to(tmp_path: Path) -> None:
     write(tmp_path, {"real/setup.py": "", "more.txt": "./lib\n"})
     (tmp_path / "lib").symlink_to("real")
@@ -181,11 +175,6 @@ def test_what_no_build_has_is_said_with_its_line_before_anything_is_built(
     assert hint in raised.value.hint
 
 
-def test_an_absolute_path_may_be_one_of_the_users_own_image(tmp_path: Path) -> None:
-    write(tmp_path, {"requirements.txt": "-f /opt/theirs\nmine @ file:///opt/mine.whl\n"})
-    plan_image(ImageConfig(base=f"theirs@sha256:{'1' * 64}"), project_dir=tmp_path)
-
-
 def test_a_file_that_is_not_utf_8_is_said_with_its_line_and_how_to_name_its_encoding(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_bytes("six\n# für später\nidna\n".encode("latin-1"))
     with pytest.raises(UsageError, match=r"requirements\.txt, line 2: 'utf-8' codec can't decode byte 0xfc") as raised:
@@ -193,9 +182,3 @@ def test_a_file_that_is_not_utf_8_is_said_with_its_line_and_how_to_name_its_enco
     assert raised.value.hint.endswith("# -*- coding: latin-1 -*-")
     (tmp_path / "requirements.txt").write_bytes("# -*- coding: latin-1 -*-\n# für später\nidna\n".encode("latin-1"))
     assert sent(tmp_path) == ({"requirements.txt"}, set())
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_a_file_of_comments_needs_no_layer_in_any_encoding(tmp_path: Path, encoding: str) -> None:
-    (tmp_path / "requirements.txt").write_bytes("# nothing yet\n\n".encode(encoding))
-    assert read(tmp_path, "requirements.txt") is None

@@ -6,7 +6,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,11 +50,9 @@ def node_behind(command: str) -> Node:
 def failure(state: ClusterState, node: Node) -> NodeError:
     pin(state, [node])
     session = Session(node, state)
-    began = time.monotonic()
     with pytest.raises(NodeError) as raised:
         session.open(within=2.0)
     session.close()
-    assert time.monotonic() - began < 10
     return raised.value
 
 
@@ -124,7 +121,7 @@ def test_closing_ends_the_program_and_what_it_started_even_if_it_will_not(tmp_pa
     pid = tmp_path / "pid"
     stubborn = f"trap '' TERM\necho obstinate >&2\nsleep 987654 &\necho $! > {pid}.new\nmv {pid}.new {pid}\nwait"
     proxy = Proxy(program_in(tmp_path, stubborn))
-    until(pid.exists, seconds=10, what="the program's start")
+    until(pid.exists, what="the program's start")
     for _ in range(2):
         proxy.close()
     assert proxy.said == "obstinate"

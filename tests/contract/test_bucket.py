@@ -16,7 +16,6 @@ import pytest
 from hvdcloud.errors import CheckpointError
 from hvdcloud.storage.base import (
     MOST_READ,
-    PIECE,
     Bucket,
     ChangedWhileUploadingError,
     CorruptObjectError,
@@ -327,22 +326,6 @@ def test_a_name_that_this_disk_does_not_take_costs_its_own_file(bucket: Bucket, 
     for target in targets[:2]:
         assert isinstance(results[target], CheckpointError)
     assert not [path for path in tmp_path.iterdir() if path.name.endswith("-part")]
-
-
-@pytest.mark.parametrize("start", [0, 5, PIECE, 2 * PIECE + 6, 2 * PIECE + 7, 3 * PIECE])
-def test_an_object_of_any_size_is_read_in_pieces(bucket: Bucket, start: int) -> None:
-    data = os.urandom(2 * PIECE + 7)
-    bucket.write("log", data)
-    pieces = list(bucket.pieces("log", start=start))
-    assert b"".join(pieces) == data[start:]
-    assert max(map(len, pieces), default=0) <= PIECE
-
-
-def test_pieces_of_an_empty_object_and_of_none(bucket: Bucket) -> None:
-    bucket.write("log", b"")
-    assert list(bucket.pieces("log")) == []
-    with pytest.raises(ObjectMissingError):
-        list(bucket.pieces("nothing"))
 
 
 def test_the_modification_time_of_the_node_is_kept(bucket: Bucket, tmp_path: Path) -> None:

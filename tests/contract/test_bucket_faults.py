@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -66,20 +64,9 @@ def test_a_service_that_recovers_is_not_noticed(server: StorageServer, bucket: B
 def test_a_service_that_stays_down_is_an_error_within_the_time_set(server: StorageServer) -> None:
     bucket = open_bucket("gs://bucket", endpoint=server.url, retry_seconds=0.5)
     server.fault(path="", action={"status": 503}, times=1000)
-    started = time.monotonic()
     for call in (lambda: bucket.read("x"), lambda: bucket.write("x", b""), lambda: list(bucket.list(""))):
         with pytest.raises(BucketUnreachableError):
             call()
-    assert time.monotonic() - started < 60
-
-
-def test_no_server_at_all_is_an_error_too(tmp_path: Path) -> None:
-    bucket = open_bucket("gs://bucket", endpoint="http://127.0.0.1:9", retry_seconds=0.3)
-    with pytest.raises(BucketUnreachableError) as caught:
-        bucket.read("x")
-    assert caught.value.code == ExitCode.CHECKPOINT
-    results = fetch(bucket, item_of("x", tmp_path / "x", b"1"))
-    assert isinstance(results["x"], BucketUnreachableError)
 
 
 def test_a_bucket_that_does_not_exist_and_one_that_is_forbidden_say_so(server: StorageServer, bucket: Bucket) -> None:
@@ -320,28 +307,3 @@ def test_a_pull_whose_network_goes_away_says_how_to_continue_and_then_does(
         bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "out", verified_files=VerifiedFiles(verified_files)
     )
     assert (again.files, again.fetched) == (100, 100 - arrived)
-
-
-def test_a_corrupted_object_is_code_9_and_every_other_file_arrives(
-    server: StorageServer, bucket: Bucket, tmp_path: Path
-) -> None:
-    directory = tmp_path / "node"
-    directory.mkdir()
-    for number in range(10):
-        (directory / str(number)).write_bytes(bytes([number]) * 1000)
-    Uploader(bucket, cluster=CLUSTER, run=RUN, node=0, directory=directory, quiet_seconds=0).finish(
-        time.monotonic() + 60
-    )
-    body = json.dumps({"bucket": "bucket", "name": f"{CLUSTER}/{RUN}/7", "offset": 500}).encode()
-    urllib.request.urlopen(urllib.request.Request(f"{server.url}/_corrupt", data=body, method="POST"), timeout=10)
-    with pytest.raises(PullError) as caught:
-        pull(
-            bucket,
-            cluster=CLUSTER,
-            run=RUN,
-            target=tmp_path / "out",
-            verified_files=VerifiedFiles(tmp_path / "ledger.json"),
-        )
-    assert caught.value.code == ExitCode.CHECKPOINT
-    assert [failure.name for failure in caught.value.result.failed] == ["7"]
-    assert sorted(path.name for path in (tmp_path / "out" / RUN).iterdir()) == [str(n) for n in range(10) if n != 7]

@@ -98,10 +98,3 @@ def test_a_metadata_server_that_is_away_is_no_reason_to_give_a_checkpoint_up(tmp
     assert kind == "BucketUnreachableError"
     assert "Metadata server unavailable" in message
     assert len(asked) > 1
-
-
-def test_a_vm_without_a_service_account_has_no_credentials(tmp_path: Path) -> None:
-    with running_server(tmp_path / "server") as server, metadata_server(refuses=404) as (metadata, _):
-        kind, message, _ = job(server.url, metadata)
-    assert kind == "CredentialsError"
-    assert "404" in message

@@ -10,6 +10,8 @@ import requests
 
 from tests.standins.compute import Emulator
 
+pytestmark = pytest.mark.nightly
+
 TEST_PERMISSIONS = "/v1/projects/test-project:testIamPermissions"
 
 

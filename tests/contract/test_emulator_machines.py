@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,14 @@ import requests
 
 from hvdcloud.providers.gce.plan import startup
 from tests.standins.compute import Emulator
-from tests.standins.compute.machines import LABEL, Machines, remove_leftovers
-from tests.standins.compute.machines_firewall import iptables_text
+from tests.standins.compute.machines import LABEL, Machines
 from tests.standins.compute.machines_metadata import Guest, MetadataServer
 from tests.standins.registry import free_port, running_registry
 from tests.support.compute_clients import Plain
 from tests.support.harness import until
 from tests.support.machines_lab import BOOT_SECONDS, PROJECT, ZONE, Lab, Records, instance_resource
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 
 @pytest.fixture
@@ -144,36 +142,6 @@ def test_two_machines_pull_run_and_reach_each_other_where_a_rule_lets_them(
     assert reached() == ("refused", "refused")
 
 
-PULLS_AND_DELETES = """#!/bin/bash
-set -euo pipefail
-url=http://metadata.google.internal/computeMetadata/v1/instance/attributes/hvdcloud-image
-image=$(curl -sSf -H 'Metadata-Flavor: Google' "$url")
-docker pull "$image"
-docker run --rm "$image" cat /etc/os-release
-docker rmi "$image"
-"""
-
-
-def test_a_machine_has_the_layers_of_its_image_that_this_engine_has(engine: Any, port: int, tmp_path: Path) -> None:
-    with (
-        Machines(loopback_ports=[port], lent_layers=True) as machines,
-        running_registry(tmp_path, {}, addresses=("127.0.0.1", machines.gateway), port=port) as host,
-    ):
-        lab, image = Lab(machines), f"{host}/hvdcloud/lent:1"
-        engine.images.get("debian:bookworm-slim").tag(image)
-        try:
-            engine.images.push(image)
-            with machines.empty_disks("vm-1"):
-                for name in ("vm-0", "vm-1"):
-                    lab.boot(name, PULLS_AND_DELETES, hvdcloud_image=image)
-            said = [lab.wait_for("startup-script exit status 0", on=name) for name in ("vm-0", "vm-1")]
-        finally:
-            engine.images.remove(image)
-    assert ["Already exists" in each for each in said] == [True, False]
-    assert ["Pull complete" in each for each in said] == [False, True]
-    assert ["VERSION_CODENAME=bookworm" in each for each in said] == [True, True]
-
-
 def test_a_script_that_shuts_down_turns_the_machine_off_and_delete_leaves_nothing(lab: Lab, engine: Any) -> None:
     instance = lab.boot("vm-0", "#!/bin/sh\necho working\nshutdown -h now\n")
     until(lambda: lab.records.off == ["vm-0"], seconds=BOOT_SECONDS, what="the machine to be off")
@@ -189,31 +157,6 @@ def test_a_vm_whose_start_failed_while_the_laptop_is_dead_switches_itself_off(la
     lab.wait_for("hvdcloud: the start failed and nobody deleted this VM for 2 s", on="vm-0")
     until(lambda: lab.records.off == ["vm-0"], seconds=BOOT_SECONDS, what="the machine to be off")
     assert json.loads(lab.status("vm-0") or "")["step"] == "pull"
-
-
-@pytest.mark.parametrize(
-    ("fault", "seen"),
-    [
-        ({}, ["driver", "pulling", "starting", "ready"]),
-        ({"hang_ready": True}, []),
-        ({"hang_ready": True, "at": "pulling"}, ["driver", "pulling"]),
-        ({"fail_ready": {"step": "pulling", "error": "denied"}}, ["driver", "pulling", "failed"]),
-        ({"fail_ready": {"step": "container", "error": "exit status 1"}}, ["driver", "pulling", "starting", "failed"]),
-    ],
-)
-def test_the_fault_plan_decides_what_is_heard_of_a_machine(
-    metadata: tuple[str, Records], fault: dict[str, Any], seen: list[str]
-) -> None:
-    host, records = metadata
-    records.faults["vm-0"] = fault
-    url = f"http://{host}/computeMetadata/v1/instance/guest-attributes/hvdcloud/status"
-    heard = []
-    for status in ("driver", "pulling", "starting", "ready"):
-        requests.put(url, data=json.dumps({"status": status}), headers={"Metadata-Flavor": "Google"}, timeout=10)
-        stored = records.attributes["vm-0"].get(("hvdcloud", "status"))
-        if stored and json.loads(stored)["status"] not in heard:
-            heard.append(json.loads(stored)["status"])
-    assert heard == seen
 
 
 def test_a_stop_runs_the_shutdown_script_and_is_no_power_off_of_its_own(lab: Lab) -> None:
@@ -271,10 +214,8 @@ def test_a_machine_that_is_taken_away_has_a_notice_and_runs_its_shutdown_script(
             return vm.serial.decode(errors="replace")
 
         until(lambda: "startup-script: preempted FALSE" in console(), seconds=BOOT_SECONDS, what="the first answer")
-        began = time.monotonic()
         emulator.preempt(ZONE, "vm-0")
         until(lambda: emulator.state.left() == [], seconds=BOOT_SECONDS, what="the VM and its disk to be gone")
-        assert time.monotonic() - began < 30
         log = console()
         assert "startup-script: preempted TRUE" in log
         # `timeout` ended its program: what the machine ignores in its last seconds, the script does not.
@@ -284,27 +225,6 @@ def test_a_machine_that_is_taken_away_has_a_notice_and_runs_its_shutdown_script(
             each for each in emulator.state.all_operations() if each["operationType"] == "compute.instances.preempted"
         ]
         assert (operation["status"], operation["user"]) == ("DONE", "system@google.com")
-
-
-def test_what_a_killed_emulator_left_is_removed(engine: Any) -> None:
-    program = (
-        "import time\n"
-        "from tests.support.machines_lab import Lab, Machines\n"
-        "lab = Lab(Machines())\n"
-        "lab.boot('vm-0', '#!/bin/sh')\n"
-        "lab.wait_for('Docker is up', on='vm-0')\n"
-        "print(lab.machines.network, flush=True)\n"
-        "time.sleep(60)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as emulator:
-        assert emulator.stdout
-        network = emulator.stdout.readline().strip()
-        assert len(left(engine, network)) == 3
-        assert not any(network in removed for removed in remove_leftovers(engine)), "the emulator still runs"
-        emulator.kill()
-    removed = [found for found in remove_leftovers(engine) if network in found]
-    assert [found.partition(" ")[0] for found in removed] == ["container", "volume", "network"]
-    assert left(engine, network) == []
 
 
 # -- the metadata server ---------------------------------------------------------------------------------------------
@@ -402,47 +322,3 @@ def test_googles_own_library_gets_its_token_there(metadata: tuple[str, Records])
 
 
 # -- firewall rules --------------------------------------------------------------------------------------------------
-
-
-def verdicts(*rules: dict[str, Any], tags: tuple[str, ...] = ("web",)) -> list[str]:
-    """The rules of the chain of an instance with these tags, without the first and the last, which are always there."""
-    instance = instance_resource("vm-0", {}, tags=tags)
-    peer = instance_resource("vm-1", {}, tags=("mesh",))
-    text = iptables_text(instance, rules=rules, members=[(instance, "10.0.0.2"), (peer, "10.0.0.3")])
-    lines = [line.removeprefix("-A VPC ") for line in text.splitlines() if line.startswith("-A VPC ")]
-    assert (lines[0], lines[-1]) == ("-m conntrack --ctstate RELATED,ESTABLISHED -j RETURN", "-j DROP")
-    return lines[1:-1]
-
-
-def test_without_a_rule_nothing_comes_in() -> None:
-    assert verdicts() == []
-
-
-def test_sources_are_ranges_or_members_with_a_tag() -> None:
-    both = ingress("both", sourceRanges=["192.0.2.0/24", "2001:db8::/32"], sourceTags=["mesh"])
-    assert verdicts(both) == [
-        "-s 192.0.2.0/24 -p tcp --dport 2222 -j RETURN",
-        "-s 10.0.0.3/32 -p tcp --dport 2222 -j RETURN",
-    ]
-    assert verdicts(ingress("nobody has it", sourceTags=["other"])) == []
-    assert verdicts(ingress("anyone")) == ["-p tcp --dport 2222 -j RETURN"]
-
-
-def test_a_rule_is_for_its_targets_its_network_and_its_direction() -> None:
-    assert verdicts(ingress("target", targetTags=["web"])) != []
-    assert verdicts(ingress("target", targetTags=["db"])) == []
-    assert verdicts(ingress("network", network="global/networks/other")) == []
-    assert verdicts(ingress("direction", direction="EGRESS")) == []
-    assert verdicts(ingress("disabled", disabled=True)) == []
-
-
-def test_the_lowest_priority_number_is_first_and_deny_before_allow() -> None:
-    allow = ingress("allow", allowed=[{"IPProtocol": "all"}])
-    deny = ingress("deny", denied=[{"IPProtocol": "tcp", "ports": ["22", "1000-2000"]}])
-    del deny["allowed"]
-    assert verdicts(allow, deny, ingress("first", priority=1, allowed=[{"IPProtocol": "icmp"}])) == [
-        "-p icmp -j RETURN",
-        "-p tcp --dport 22 -j DROP",
-        "-p tcp --dport 1000:2000 -j DROP",
-        "-j RETURN",
-    ]

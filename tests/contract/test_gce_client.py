@@ -7,18 +7,14 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hvdcloud.errors import CredentialsError
 from hvdcloud.google import http
-from hvdcloud.google.error_rules import Action
-from hvdcloud.google.errors import ApiError, operation_errors
+from hvdcloud.google.errors import operation_errors
 from hvdcloud.providers.gce.api.client import ComputeClient, connect_client
-from hvdcloud.providers.gce.capacity.outlook import look_ahead
 from hvdcloud.providers.gce.names import belongs_to, request_id
 from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
 from tests.standins.compute import Emulator
@@ -90,24 +86,6 @@ def test_a_cluster_is_made_seen_and_deleted(client: ComputeClient, emulator: Emu
     assert emulator.state.left() == []
 
 
-def test_a_firewall_rule_is_made_seen_and_deleted(client: ComputeClient) -> None:
-    rule = {
-        "name": "hvdcloud-digits-abcdef-ssh",
-        "network": "projects/test-project/global/networks/default",
-        "direction": "INGRESS",
-        "sourceRanges": ["198.51.100.7/32"],
-        "targetTags": ["hvdcloud-digits-abcdef"],
-        "allowed": [{"IPProtocol": "tcp", "ports": ["2222"]}],
-    }
-    assert operation_errors(client.wait(client.insert_firewall(rule, str(uuid.uuid4())), deadline=soon())) == []
-    (made,) = [each for each in client.firewalls() if each["name"] == rule["name"]]
-    assert made["allowed"] == rule["allowed"]
-    deletion = client.delete_firewall(rule["name"], str(uuid.uuid4()))
-    assert deletion is not None
-    client.wait(deletion, deadline=soon())
-    assert client.delete_firewall(rule["name"], str(uuid.uuid4())) is None
-
-
 def test_statuses_arrive_and_a_vm_that_is_gone_has_none(client: ComputeClient, emulator: Emulator) -> None:
     emulator.faults.add({"hang_ready": True}, instance="digits-1")
     create(client)
@@ -128,23 +106,6 @@ def test_a_connection_that_breaks_makes_nothing_twice(client: ComputeClient, emu
     assert len([entry for entry in emulator.log.entries() if "bulkInsert" in entry.target]) == 3
 
 
-def test_a_stockout_is_an_error_although_no_http_status_says_so(client: ComputeClient, emulator: Emulator) -> None:
-    emulator.faults.add({"stockout": {"after": 1}}, method="compute.instances.bulkInsert")
-    done = client.wait(client.bulk_insert(ZONE, body(client), request_id("digits")), deadline=soon())
-    errors = operation_errors(done)
-    assert errors
-    assert {error.action for error in errors} == {Action.NEXT_ZONE}
-    until(lambda: emulator.state.left() == [])
-
-
-def test_a_quota_tells_its_metric_limit_and_region(client: ComputeClient, emulator: Emulator) -> None:
-    emulator.set_quota("NVIDIA_T4_GPUS", 1, region="us-central1")
-    done = client.wait(client.bulk_insert(ZONE, body(client), request_id("digits")), deadline=soon())
-    group = client.operation_group(ZONE, done["operationGroupId"])
-    (error, *_) = [error for each in group for error in operation_errors(each) if error.metric]
-    assert (error.metric, error.region, error.action) == ("NVIDIA_T4_GPUS", "us-central1", Action.NEXT_REGION)
-
-
 @pytest.mark.parametrize("says", [("warning",), ("list",), ("warning", "list")])
 def test_a_zone_that_cannot_be_seen_is_named(client: ComputeClient, emulator: Emulator, says: tuple[str, ...]) -> None:
     create(client)
@@ -161,27 +122,6 @@ def test_operations_in_flight_are_seen_until_they_are_done(client: ComputeClient
     assert [each for each in found if belongs_to(each.get("clientOperationId", ""), "digits")]
     client.wait(operation, deadline=soon())
     assert [each for each in client.operations_in_flight().items if each["name"] == operation["name"]] == []
-
-
-def test_credentials_that_the_api_refuses_are_reported_as_such(client: ComputeClient, emulator: Emulator) -> None:
-    emulator.faults.add({"status": 401}, times=None)
-    with pytest.raises(ApiError) as raised:
-        client.zones()
-    shown = raised.value.as_user_error(doing="list zones")
-    assert isinstance(shown, CredentialsError)
-    assert shown.hint.endswith("gcloud auth application-default login")
-
-
-def test_what_is_asked_for_hundreds_of_nodes_costs_as_much_as_of_one(client: ComputeClient, emulator: Emulator) -> None:
-    calls = []
-    for nodes in (1, 256):
-        emulator.log.clear()
-        spec = replace(SPEC, nodes=nodes)
-        found = look_ahead(client, spec, SETTINGS, zones=[ZONE], today=date(2026, 11, 20))
-        assert (found.problems, found.zones) == ([], [ZONE])
-        assert found.vm_image.startswith("projects/cos-cloud/global/images/")
-        calls.append(sorted(entry.target.partition("?")[0] for entry in emulator.log.entries()))
-    assert calls[0] == calls[1]
 
 
 def until(true: Callable[[], bool]) -> None:

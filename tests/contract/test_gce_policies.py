@@ -71,15 +71,6 @@ def test_a_region_that_is_not_allowed_is_left_for_the_next(bench: Bench, in_oper
     assert bench.provider.destroy(spec.name) == []
 
 
-def test_no_region_that_is_allowed_is_one_error_with_the_policy_and_how_to_see_it(bench: Bench) -> None:
-    bench.emulator.enforce(LOCATIONS, allowed=["europe-west4"])
-    with pytest.raises(CredentialsError) as caught:
-        bench.create(bench.spec())
-    assert f"Location ZONE:{A} violates constraint constraints/{LOCATIONS}" in caught.value.message
-    assert f"gcloud org-policies describe {LOCATIONS} --effective --project=test-project" in caught.value.hint
-    assert bench.zones_asked() == [A, W]
-
-
 @pytest.mark.parametrize("in_operation", [False, True], ids=["answer", "operation"])
 def test_external_addresses_that_are_forbidden_end_up_with_the_way_without_them(
     bench: Bench, in_operation: bool
@@ -101,10 +92,8 @@ def test_guest_attributes_that_are_forbidden_end_the_wait_at_once(bench: Bench) 
     bench.emulator.enforce("compute.disableGuestAttributesAccess")
     spec = bench.spec()
     nodes = bench.create(spec)
-    begun = time.monotonic()
     with pytest.raises(CredentialsError, match=r"constraints/compute\.disableGuestAttributesAccess violated") as caught:
         bench.wait(nodes, seconds=60)
-    assert time.monotonic() - begun < 60
     assert "gcloud org-policies describe compute.disableGuestAttributesAccess" in caught.value.hint
     assert bench.provider.destroy(spec.name) == []
 

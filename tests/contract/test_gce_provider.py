@@ -19,16 +19,14 @@ import pytest
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.config.gce import SshConfig
-from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
 from hvdcloud.google.error_rules import RULES
-from hvdcloud.providers.base import NodeProgress, NoRoomError, UnseenError
+from hvdcloud.providers.base import NodeProgress, UnseenError
 from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.names import request_id
 from hvdcloud.providers.gce.ops import create
 from tests.standins.compute import BootDelays, Delays, Emulator, Records
 from tests.support.gce_bench import BULK_INSERT, DELETE, A, B, Bench, W
-from tests.support.harness import at_this_load
 
 # By the shipped prices: 8 vCPUs, 30 GB and a T4, on demand and on Spot, each with disk and address.
 HEAD = 8 * 0.031611 + 30 * 0.004237 + 0.35 + 100 * 0.10 / 730 + 0.005
@@ -186,16 +184,6 @@ def test_ctrl_c_between_workers_and_head_leaves_nothing(bench: Bench) -> None:
     assert bench.left == []
 
 
-def test_progress_tells_zones_and_the_steps_of_each_node_when_they_change(bench: Bench) -> None:
-    spec = bench.spec(nodes=1)
-    bench.wait(bench.create(spec))
-    assert (A, "asking for 1 VM") in bench.said
-    steps = [step for name, step in bench.said if name == spec.node_name(0)]
-    assert steps[-1] == "ready"
-    assert len(steps) == len(set(steps))
-    bench.provider.destroy(spec.name)
-
-
 def test_the_journal_has_every_request_id_before_it_is_sent(bench: Bench) -> None:
     spec = bench.spec()
     provider = bench.provider
@@ -242,20 +230,6 @@ def test_plan_is_pure_and_what_is_sent(bench: Bench) -> None:
     bench.provider.destroy(spec.name)
 
 
-def test_max_cost_shortens_the_nodes_life_and_says_so(bench: Bench) -> None:
-    provider = bench.another(limits=LimitsConfig(max_cost=1.0))
-    plan = provider.plan(bench.spec())
-    assert plan.worst_case_dollars == pytest.approx(1.0, abs=0.001)
-    assert any("max_cost" in notice for notice in plan.notices)
-
-
-def test_what_the_api_says_of_places_is_asked_once_for_two_plans_of_one_launch(bench: Bench) -> None:
-    for _ in ("before the build", "after the build"):
-        bench.provider.plan(bench.spec(name="t-once"))
-    asked = bench.calls()
-    assert set(asked.values()) == {1}, asked
-
-
 def test_nodes_through_iap_have_a_proxy_command_and_no_external_address(bench: Bench) -> None:
     bench.emulator.add_network("mine", {"us-central1": "10.10.0.0/20"})
     provider = bench.another(ssh=SshConfig(source="iap"), network="mine", subnetwork="mine")
@@ -266,15 +240,6 @@ def test_nodes_through_iap_have_a_proxy_command_and_no_external_address(bench: B
     assert f"start-iap-tunnel {node.name} 2222" in (ready.proxy_command or "")
     (vm,) = bench.emulator.state.instances()
     assert "accessConfigs" not in vm["networkInterfaces"][0]
-    provider.destroy(spec.name)
-
-
-def test_nodes_in_a_private_range_are_reached_by_their_internal_address(bench: Bench) -> None:
-    bench.emulator.add_network("mine", {"us-central1": "10.10.0.0/20"})
-    provider = bench.another(ssh=SshConfig(source="10.0.0.0/8"), network="mine", subnetwork="mine")
-    spec = bench.spec(nodes=1)
-    (node,) = bench.create(spec, provider)
-    assert (node.address or "").startswith("10.")
     provider.destroy(spec.name)
 
 
@@ -322,14 +287,6 @@ def test_a_region_without_room_is_left_for_another_with_a_subnetwork_of_that_nam
     assert bench.provider.destroy(spec.name) == []
 
 
-def test_no_room_says_what_each_zone_said_last(bench: Bench) -> None:
-    bench.fail({"stockout": {}}, method=BULK_INSERT, times=None)
-    with pytest.raises(NoRoomError) as caught:
-        bench.create(bench.spec())
-    assert caught.value.said == dict.fromkeys([A, B, W], "no capacity: ZONE_RESOURCE_POOL_EXHAUSTED")
-    assert caught.value.hint.startswith("--wait 6h tries until a zone has room; or list other zones")
-
-
 def test_no_quota_of_the_project_ends_the_search(bench: Bench) -> None:
     spec = bench.spec()
     plan = bench.provider.plan(spec)
@@ -373,21 +330,10 @@ def test_an_operation_that_fails_although_its_vms_are_there_leaves_none(bench: B
 
 
 @pytest.mark.usefixtures("soon")
-def test_an_operation_that_failed_for_a_passing_reason_is_requested_again_in_the_same_zone(bench: Bench) -> None:
-    bench.fail(
-        {"operation_error": {"code": "RESOURCE_OPERATION_RATE_EXCEEDED", "message": "scripted"}}, method=BULK_INSERT
-    )
-    spec = bench.spec()
-    bench.create(spec)
-    assert bench.zones_asked() == [A, A]
-    requests = [entry["request_id"] for entry in bench.journal.entries() if entry["event"] == "bulkInsert"]
-    assert len(set(requests)) == 2
-    bench.provider.destroy(spec.name)
-
-
-@pytest.mark.usefixtures("soon")
 def test_a_service_account_that_was_just_made_is_waited_for(bench: Bench) -> None:
-    bench.emulator.new_account(NEW_ACCOUNT, unknown_seconds=at_this_load(0.5))
+    missing = f"The resource '{NEW_ACCOUNT}' of type 'serviceAccount' was not found."
+    error = {"code": "EXTERNAL_RESOURCE_NOT_FOUND", "message": missing}
+    bench.fail({"operation_error": error}, method=BULK_INSERT, times=2)
     spec = bench.spec()
     bench.create(spec, bench.another(service_account=NEW_ACCOUNT))
     assert set(bench.zones_asked()) == {A}
@@ -448,13 +394,6 @@ def test_a_request_that_is_refused_is_exit_code_2(bench: Bench, status: int, mes
     assert bench.zones_asked() == [A]
 
 
-def test_an_api_that_stays_down_during_create_is_an_error_that_says_so(bench: Bench) -> None:
-    bench.retry_seconds = 0.5
-    bench.fail({"status": 503}, method=BULK_INSERT, times=None)
-    with pytest.raises(NodeError, match="scripted"):
-        bench.create(bench.spec())
-
-
 def test_no_answer_to_a_bulk_insert_that_had_its_effect_leaves_nothing(bench: Bench) -> None:
     bench.retry_seconds = 0.5
     bench.fail({"reset": "after"}, method=BULK_INSERT, times=None)
@@ -467,14 +406,6 @@ def test_a_firewall_rule_that_is_refused_takes_the_vms_with_it(bench: Bench) -> 
     bench.fail({"status": 400, "message": "scripted"}, method="compute.firewalls.insert", times=None)
     with pytest.raises(UsageError, match="firewall"):
         bench.create(bench.spec())
-
-
-def test_a_zone_that_the_project_may_not_use_is_skipped(bench: Bench) -> None:
-    message = f"Location {A} is not found or access is unauthorized."
-    bench.fail({"status": 404, "message": message}, method=BULK_INSERT, zone=A)
-    spec = bench.spec()
-    assert bench.create(spec)[0].id.startswith(B)
-    bench.provider.destroy(spec.name)
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -571,10 +502,8 @@ def test_a_node_that_fails_is_named_with_its_step_cause_and_boot_log(bench: Benc
     spec = bench.spec()
     bench.fail({"fail_ready": {"step": "pulling", "error": "manifest unknown"}}, instance=spec.node_name(1), zone=A)
     nodes = bench.create(spec)
-    began = time.monotonic()
     with pytest.raises(NodeError) as caught:
         bench.wait(nodes)
-    assert time.monotonic() - began < 60
     assert spec.node_name(1) in caught.value.message
     assert "pulling" in caught.value.message
     assert "manifest unknown" in caught.value.message
@@ -582,30 +511,12 @@ def test_a_node_that_fails_is_named_with_its_step_cause_and_boot_log(bench: Benc
     bench.provider.destroy(spec.name)
 
 
-def test_a_node_that_may_not_use_its_bucket_is_a_matter_of_its_accounts_rights(bench: Bench) -> None:
-    spec = bench.spec()
-    said = {"step": "bucket", "error": "reading in gs://bucket was refused: 403", "refused": "read"}
-    bench.fail({"fail_ready": said}, instance=spec.node_name(1), zone=A)
-    nodes = bench.create(spec)
-    with pytest.raises(CredentialsError) as caught:
-        bench.wait(nodes)
-    account = bench.emulator.state.instances()[0]["serviceAccounts"][0]["email"]
-    bucket = spec.bucket.removeprefix("gs://").partition("/")[0]
-    assert caught.value.message == (
-        f"{account}, which node {spec.node_name(1)} runs as, may not read the objects of gs://{bucket}"
-    )
-    assert f"add-iam-policy-binding gs://{bucket} --member=serviceAccount:{account} --role=" in caught.value.hint
-    bench.provider.destroy(spec.name)
-
-
 def test_a_node_that_never_gets_ready_ends_the_wait_at_the_deadline(bench: Bench) -> None:
     spec = bench.spec()
     bench.fail({"hang_ready": True, "at": "pulling"}, instance=spec.node_name(1))
     nodes = bench.create(spec)
-    began = time.monotonic()
     with pytest.raises(NodeError, match="did not come up in time") as caught:
-        bench.wait(nodes, seconds=at_this_load(2))
-    assert time.monotonic() - began < 60
+        bench.wait(nodes, seconds=2)
     assert f"{spec.node_name(1)}: pulling" in caught.value.details
     assert f"{spec.node_name(0)}:" not in caught.value.details
     bench.provider.destroy(spec.name)

@@ -119,7 +119,7 @@ def test_shrink_waits_for_what_a_killed_command_still_makes(
     bench.fail({"slow": 1.0}, method=BULK_INSERT)
     growing = threading.Thread(target=lambda: provider.grow(larger(spec, 3), [2], journal=bench.journal), daemon=True)
     growing.start()
-    until(lambda: len(vms(bench)) > 2, seconds=10, what="the new VM to be on its way")
+    until(lambda: len(vms(bench)) > 2, what="the new VM to be on its way")
     assert list(bench.another(zones=[ZONE]).shrink(spec.name, [2])) == []
     assert sorted(vms(bench)) == ["0", "1"]
 

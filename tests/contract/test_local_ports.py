@@ -12,9 +12,7 @@ import pytest
 
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec, Node
-from hvdcloud.errors import NodeError
 from hvdcloud.providers.local.provider import LocalProvider
-from tests.support.harness import labelled
 from tests.support.provider_backends import new_spec
 from tests.support.trouble import held_ports, next_port
 
@@ -66,7 +64,7 @@ def test_a_node_is_reached_at_a_loopback_port_also_when_it_has_another_one(
     assert greeting(again) == b"SSH-"
 
 
-@pytest.mark.engine(alone=True)  # Another test's container would take the ports.
+@pytest.mark.nightly  # Another test's container may take the ports.
 def test_ports_that_other_programs_hold_are_stepped_over(
     engine: Any, image: str, spec: ClusterSpec, tmp_path: Path
 ) -> None:
@@ -75,14 +73,3 @@ def test_ports_that_other_programs_hold_are_stepped_over(
         assert (node.address, published(engine, spec)) == ("127.0.0.1", [node.port])
         assert node.port not in held
         assert greeting(node) == b"SSH-"
-
-
-@pytest.mark.engine(alone=True)  # Another test's container would find no port either.
-def test_when_the_engine_finds_no_port_nothing_is_left(
-    engine: Any, image: str, spec: ClusterSpec, tmp_path: Path
-) -> None:
-    none_is_free = f"container {spec.node_name(0)}: the engine found no free loopback port"
-    with held_ports(next_port(engine, image), 120), pytest.raises(NodeError, match=none_is_free) as refused:
-        up(LocalProvider(engine), spec, tmp_path)
-    assert "hvdcloud up again" in refused.value.hint
-    assert labelled(engine, spec.name) == []

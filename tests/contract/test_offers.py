@@ -67,29 +67,6 @@ def test_quota_that_refuses_is_marked_where_it_does(bench: Bench) -> None:
     assert "no quota: NVIDIA_T4_GPUS: 2 needed, 1 free" in said
 
 
-def test_quota_of_the_whole_project_is_marked_everywhere(bench: Bench) -> None:
-    bench.emulator.set_quota("GPUS_ALL_REGIONS", 0)
-    found = bench.offers()["offers"]
-    assert all("GPUS_ALL_REGIONS" in each["quota"][0] for each in found if each["zone"])
-
-
-def test_the_api_is_asked_four_things(bench: Bench) -> None:
-    bench.offers()
-    assert sorted(entry.method for entry in bench.emulator.log.entries()) == [
-        "compute.acceleratorTypes.aggregatedList",
-        "compute.machineTypes.aggregatedList",
-        "compute.projects.get",
-        "compute.regions.list",
-    ]
-
-
-def test_where_the_api_says_a_gpu_is_it_is_offered(bench: Bench) -> None:
-    zones = {each["zone"] for each in bench.offers("--gpu", "nvidia-tesla-a100")["offers"]}
-    # The emulator's zones, which are not all of the catalogue's.
-    assert "europe-west4-b" in zones
-    assert "asia-northeast1-a" not in zones
-
-
 def test_without_credentials_all_else_is_there(bench: Bench) -> None:
     bench.project.environ.pop("GOOGLE_APPLICATION_CREDENTIALS")
     bench.project.environ["NO_GCE_CHECK"] = "True"
@@ -115,12 +92,6 @@ def test_what_the_image_cannot_run_on_says_which_can(bench: Bench) -> None:
     assert "the image has no code for nvidia-tesla-v100: set image.version: 2.7.1" in said
 
 
-def test_gpus_near_their_end_and_past_it_are_marked(bench: Bench) -> None:
-    assert "nvidia-tesla-t4 ends 2027-08-01" in bench.project.hvdcloud("offers").out
-    said = bench.project.hvdcloud("offers", "--gpu", "nvidia-tesla-p100").out
-    assert "nvidia-tesla-p100 was switched off 2026-09-15" in said
-
-
 @pytest.mark.parametrize("machine_type", ["n1-standard-8", "n1-highmem-96", "a2-megagpu-16g", "a3-highgpu-8g"])
 def test_the_table_fits_a_terminal(bench: Bench, machine_type: str) -> None:
     gpu = {"type": "nvidia-tesla-t4", "count": 4} if machine_type.startswith("n1") else None
@@ -135,45 +106,12 @@ def test_the_table_fits_a_terminal(bench: Bench, machine_type: str) -> None:
     assert max(map(len, table)) <= 80
 
 
-def test_what_exists_as_spot_vm_only_is_not_offered_on_demand(bench: Bench) -> None:
-    found = bench.offers("--gpu", "nvidia-h100-80gb")["offers"]
-    small = [each for each in found if each["machine_type"] != "a3-highgpu-8g"]
-    assert small
-    assert all(each["spot_nodes"] == "all" for each in small)
-
-
 def test_a_few_lines_are_shown_and_the_configured_cluster_is_one_of_them(bench: Bench) -> None:
     bench.configure(machine_type="a3-highgpu-1g", gpu=None, spot="all")
     lines = bench.project.hvdcloud("offers").out.splitlines()
     assert any(line.startswith("*  a3-highgpu-1g") for line in lines)
     assert any("more: --json has all" in line for line in lines)
     assert len(lines) < 35
-
-
-def test_a_wrong_setting_is_reported_and_does_not_keep_offers_from_being_made(bench: Bench) -> None:
-    bench.configure(gpu={"type": "nvidia-tesla-t4", "count": 8})
-    found = bench.offers()
-    assert any("8 nvidia-tesla-t4 per node is not possible" in notice for notice in found["notices"])
-    assert {"n1-standard-8", "g2-standard-96"} <= {each["machine_type"] for each in found["offers"]}
-    ended = bench.project.hvdcloud("offers", "--gpu", "nvidia-l5", expect=2)
-    assert "nvidia-l5 is not in the table of GPUs" in ended.err
-
-
-def test_containers_on_this_machine_cost_nothing(bench: Bench) -> None:
-    said = bench.project.hvdcloud("offers", "--provider", "local").out
-    assert "cost nothing" in said
-    assert bench.emulator.log.entries() == []
-
-
-def test_where_the_subnetwork_is_not_is_in_json_only(bench: Bench) -> None:
-    path = "projects/test-project/regions/us-central1/subnetworks/default"
-    bench.configure(network="default", subnetwork=path)
-    offers = bench.offers()["offers"]
-    assert {each["region"] for each in offers if each["configured"]} == {"us-central1"}
-    assert all(each["elsewhere"] == (each["region"] not in (None, "us-central1")) for each in offers)
-    shown = bench.project.hvdcloud("offers").out
-    assert "gce.subnetwork is not in every region" in shown
-    assert "us-east1" not in shown
 
 
 def test_a_subnetworks_name_offers_every_region_that_has_one(bench: Bench) -> None:

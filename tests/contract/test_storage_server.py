@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
-import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +13,8 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from tests.standins.storage import StorageServer, running_server
+
+pytestmark = pytest.mark.nightly
 
 KIB256 = 256 << 10
 
@@ -300,44 +298,3 @@ def test_a_restart_forgets_nothing_and_old_generations_stay_only_if_kept(tmp_pat
             assert (reply.status, reply.data) == (200, b"old") if keep else reply.status == 404
             assert client("GET", "/storage/v1/b/bucket/o/gone").status == 404
             assert int(client.put("y", b"").json["generation"]) > int(new)
-
-
-def test_faults_are_scripted_over_http(server: StorageServer, client: Client) -> None:
-    client.put("x", b"1" * 1000)
-    fault = {"method": "GET", "path": "alt=media", "skip": 1, "times": 2, "action": {"status": 429}}
-    assert client("POST", "/_faults", fault).status == 200
-    assert [client("GET", f"{OBJECT}?alt=media").status for _ in range(4)] == [200, 429, 429, 200]
-    assert client("GET", "/_faults").json["faults"][0]["hits"] == 2
-    assert client("DELETE", "/_faults").status == 200
-    assert client("POST", "/_faults", {"action": {"explode": 1}}).status == 400
-    client("POST", "/_faults", {"path": "alt=media", "action": {"delay": 0.3}})
-    client("POST", "/_faults", {"path": "alt=media", "action": {"rate": 4000}})
-    for least in (0.25, 0.2):
-        started = time.monotonic()
-        assert client("GET", f"{OBJECT}?alt=media").data == b"1" * 1000
-        assert time.monotonic() - started >= least
-    client("POST", "/_corrupt", {"bucket": "bucket", "name": "x", "offset": 3})
-    assert client("GET", f"{OBJECT}?alt=media").data == b"111\xce" + b"1" * 996
-    client("POST", "/_faults", {"path": "alt=media", "action": {"cut": "response", "after": 10}})
-    with pytest.raises(http.client.IncompleteRead):
-        Client(server.url)("GET", f"{OBJECT}?alt=media")
-
-
-def test_it_runs_as_a_program_that_containers_can_reach(tmp_path: Path) -> None:
-    arguments = ["--host", "0.0.0.0", "--port", "0", "--folder", str(tmp_path), "--bucket", "bucket"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.standins.storage", *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    try:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", url)
-        with urllib.request.urlopen(f"{url}/storage/v1/b/bucket", timeout=10) as reply:
-            assert json.load(reply)["name"] == "bucket"
-    finally:
-        process.terminate()
-        assert process.wait(timeout=20) == 0
-        process.communicate()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +13,13 @@ import pytest
 from docker.errors import ImageNotFound
 
 from hvdcloud.engine import keeps_files
-from hvdcloud.errors import ImageError
 from hvdcloud.image.build.builder import Options, carry_out
 from hvdcloud.image.engine_stream import BuildEvent, inspected
 from hvdcloud.image.plan import base_images, custom_base
 from hvdcloud.image.plan.steps import ImagePlan
 from hvdcloud.image.plan.versions import ROWS
 from tests.conftest import BUILD_SECONDS
-from tests.standins.registry import free_port, running_registry
+from tests.standins.registry import running_registry
 from tests.support.small_image import small
 from tools.lock_images import renew
 
@@ -121,21 +119,6 @@ def test_what_was_made_on_this_machine_takes_its_place_and_the_labels_say_so(eng
     assert said == [f"{published.name} was made on this machine and is taken in place of {pinned}"]
 
 
-def test_what_base_image_sh_made_is_known_by_its_label_where_the_engine_has_a_digest_of_everything(
-    engine: Any, published: Published
-) -> None:
-    (label,) = re.findall(r"--change '(LABEL .+?)'", Path("tools/base-image.sh").read_text())
-    published.make("this machine", changes=label)
-    # So that the engine has a digest of it, as one with containerd's image store has at once.
-    engine.images.push(published.name)
-    pinned = f"{published.name}@sha256:{'1' * 64}"
-    assert base_images.here(engine.api, pinned) == published.name
-    assert base_images.here(engine.api, pinned, architecture="arm64") == pinned
-    published.make("another machine")
-    engine.images.push(published.name)
-    assert base_images.here(engine.api, pinned) == pinned
-
-
 def test_an_image_of_ones_own_by_tag_has_the_digest_that_it_was_pulled_by(engine: Any, published: Published) -> None:
     digest = published.publish("ours")
     engine.images.pull(published.name)
@@ -155,14 +138,3 @@ def test_lock_images_writes_what_the_registry_has(engine: Any, published: Publis
     assert file.read_text() == f"# What this is.\n\n# {host}, 2026-11-23\n{published.name}@{new}\n"
     assert renew(file, today=TODAY) == []
     assert inspected(engine.api, published.name) is None, "asking pulls nothing"
-
-
-@pytest.mark.usefixtures("engine")
-def test_lock_images_without_a_registry_leaves_the_file(registry: str, tmp_path: Path) -> None:
-    file = tmp_path / "base-images.txt"
-    for name in (f"127.0.0.1:{free_port()}/base/x:1", f"{registry}/base/none:1"):
-        text = f"# By tag: nothing is known.\n{name}\n"
-        file.write_text(text)
-        with pytest.raises(ImageError, match=r"127\.0\.0\.1"):
-            renew(file, today=TODAY)
-        assert file.read_text() == text

@@ -7,7 +7,6 @@ import io
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.doctor import Examination, doctor
 from hvdcloud.storage.open import open_bucket
 from tests.support.cloud import NODES_ACCOUNT
-from tests.support.gce_records import ZONES, RecordsCloud, make, records_cloud
-from tests.support.harness import Ended, Project, labelled, project_in, until
+from tests.support.gce_records import ZONES, RecordsCloud, records_cloud
+from tests.support.harness import Ended, Project, labelled, project_in
 
 pytestmark = pytest.mark.engine
 
@@ -124,14 +123,6 @@ def test_the_table_has_a_line_for_each_check_and_below_it_how_to_fix_it(cloud: R
     assert "1 failed" in out[-1]
 
 
-def test_a_terminal_without_such_signs_gets_words(project: Project) -> None:
-    # Python reads the variable when it starts.
-    plain = replace(project, environ={**project.environ, "PYTHONIOENCODING": "ascii"}, warm=False)
-    out = plain.hvdcloud("doctor").out
-    assert out.isascii()
-    assert out.startswith("ok ")
-
-
 def test_no_secret_and_no_token_is_shown(cloud: RecordsCloud, project: Project, tmp_path: Path) -> None:
     project = well(cloud, tmp_path / "more", run={"secrets": ["API_KEY", "OTHER_KEY"]})
     project.environ["API_KEY"] = SECRET
@@ -172,14 +163,6 @@ def test_an_api_that_is_off_is_reported_once_with_what_switches_it_on(cloud: Rec
     assert report.checks["quota"]["message"] == report.checks["firewall"]["message"] == "not checked: see project"
 
 
-def test_doctor_works_where_its_own_questions_are_not_allowed(cloud: RecordsCloud, project: Project) -> None:
-    cloud.cloud.emulator.google.off.update(f"{service}.googleapis.com" for service in ("cloudresourcemanager", "iam"))
-    report = examine(project)
-    assert report.exit_code == 0, report.text
-    assert report.names("unknown") == ["permissions", "service account"]
-    assert report.checks["project"]["status"] == report.checks["quota"]["status"] == "ok"
-
-
 def test_a_permission_that_is_missing_is_named_with_a_role_that_holds_it(cloud: RecordsCloud, project: Project) -> None:
     emulator = cloud.cloud.emulator
     emulator.access.deny(emulator.keys.email, "compute.instances.create", "compute.zones.list")
@@ -187,12 +170,6 @@ def test_a_permission_that_is_missing_is_named_with_a_role_that_holds_it(cloud: 
     words = ("compute.instances.create", "compute.zones.list", "--role=roles/compute.instanceAdmin.v1")
     report.failed("permissions", *words, f"--member=serviceAccount:{emulator.keys.email}", exit_code=3)
     assert report.checks["zones"]["message"] == "not checked: see permissions"
-
-
-def test_firewall_rules_have_to_be_allowed_only_where_some_are_missing(cloud: RecordsCloud, project: Project) -> None:
-    emulator = cloud.cloud.emulator
-    emulator.access.deny(emulator.keys.email, "compute.firewalls.create")
-    examine(project).failed("firewall", "compute.firewalls.create", "roles/compute.securityAdmin", exit_code=3)
 
 
 def test_a_service_account_that_we_may_not_use_is_reported(cloud: RecordsCloud, project: Project) -> None:
@@ -205,46 +182,6 @@ def test_a_service_account_that_we_may_not_use_is_reported(cloud: RecordsCloud, 
     examine(project).failed("service account", "there is no service account", "hvdcloud setup", exit_code=2)
 
 
-def test_nodes_without_an_account_of_their_own_are_refused_before_anything_is_asked(
-    cloud: RecordsCloud, tmp_path: Path
-) -> None:
-    unset = well(cloud, tmp_path, gce={"service_account": None})
-    default = "gce.service_account: default"
-    examine(unset).failed("service account", "is not set", "hvdcloud setup", default, exit_code=2)
-    refused = unset.hvdcloud("up", "--dry-run", expect=2)
-    assert "hvdcloud setup" in refused.err
-    assert default in refused.err
-
-
-def test_up_warns_of_a_permission_that_seems_to_be_missing_and_asks_google_itself(
-    cloud: RecordsCloud, project: Project
-) -> None:
-    cloud.cloud.emulator.access.deny(cloud.cloud.emulator.keys.email, "compute.instances.create")
-    said = project.hvdcloud("up", "--yes", expect=3).err
-    assert "compute.instances.create; the project's owner can: gcloud projects add-iam-policy-binding" in said
-    assert "error: cannot create" in said
-    assert cloud.left() == []
-
-
-def test_what_blocks_is_found_before_anything_is_built(cloud: RecordsCloud, project: Project) -> None:
-    cloud.cloud.emulator.set_quota("NVIDIA_L4_GPUS", 1, region="us-central1")
-    ended = project.hvdcloud("launch", "--yes", expect=4)
-    assert "NVIDIA_L4_GPUS 2 needed, 1 of 1 free" in ended.err
-    assert "image" not in ended.err.partition("error: ")[0]
-    assert cloud.left() == []
-
-
-def test_a_project_that_is_not_there_is_reported_once(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
-    report = examine(well(cloud, tmp_path / "more", gce={"project": "someone-elses"}))
-    report.failed("project", "someone-elses", "gcloud projects list", exit_code=3)
-    assert report.checks["zones"]["message"] == "not checked: see project"
-
-
-def test_a_project_without_billing_is_reported(cloud: RecordsCloud, project: Project) -> None:
-    cloud.cloud.emulator.google.billing = False
-    examine(project).failed("project", "https://console.cloud.google.com/billing", exit_code=3)
-
-
 def test_a_bucket_that_is_not_there_or_not_ours_is_reported(
     cloud: RecordsCloud, tmp_path: Path, project: Project
 ) -> None:
@@ -253,20 +190,6 @@ def test_a_bucket_that_is_not_there_or_not_ours_is_reported(
     examine(project, "--bucket", "file:///tmp/x").failed("bucket", "VMs cannot reach", "hvdcloud setup", exit_code=2)
     cloud.cloud.storage.denied.add("storage.objects.create")
     examine(project).failed("bucket", "storage.objects.create", "--role=roles/storage.objectUser", exit_code=3)
-
-
-def test_what_a_buckets_settings_cost_is_said_and_no_obstacle(cloud: RecordsCloud, project: Project) -> None:
-    settings = cloud.cloud.storage.settings
-    settings["softDeletePolicy"] = {"retentionDurationSeconds": "604800"}
-    report = examine(project)
-    assert (report.exit_code, report.checks["bucket"]["status"]) == (0, "ok")
-    assert "can be restored for 7 days, and is billed so long" in report.checks["bucket"]["message"]
-    settings.update({"location": "EUROPE-WEST4", "locationType": "region"})
-    assert "traffic between regions" in examine(project).checks["bucket"]["message"]
-    settings.update({"location": "US-CENTRAL1", "softDeletePolicy": {}})
-    found = examine(project).checks["bucket"]
-    assert found["status"] == "ok"
-    assert "what is deleted is gone (soft_delete_days = 7 in hvdcloud.tfvars" in found["message"]
 
 
 def test_data_sets_are_looked_at_before_anything_is_made(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
@@ -285,21 +208,6 @@ def test_data_sets_are_looked_at_before_anything_is_made(cloud: RecordsCloud, tm
     assert cloud.left() == []
 
 
-def test_a_registry_that_refuses_or_is_not_there_is_reported(
-    cloud: RecordsCloud, tmp_path: Path, project: Project
-) -> None:
-    # Not known as one that takes Google's tokens, and no user has logged in.
-    project.environ["HVDCLOUD_GOOGLE_REGISTRIES"] = ""
-    project.environ["DOCKER_CONFIG"] = str(tmp_path)
-    examine(project).failed("registry", "docker login", exit_code=3)
-    away = {"repository": "127.0.0.1:1/digits", "requirements": None, "device": "cuda"}
-    report = examine(well(cloud, tmp_path / "more", image=away))
-    report.failed("registry", "connection refused", "image.repository", exit_code=6)
-    unset = {"requirements": None, "device": "cuda"}
-    report = examine(well(cloud, tmp_path / "most", image=unset))
-    report.failed("registry", "image.repository is not set", "hvdcloud setup", exit_code=2)
-
-
 def test_a_quota_that_is_too_small_is_reported_with_what_is_needed(cloud: RecordsCloud, project: Project) -> None:
     cloud.cloud.emulator.set_quota("NVIDIA_L4_GPUS", 1, region="us-central1")
     report = examine(project)
@@ -307,62 +215,10 @@ def test_a_quota_that_is_too_small_is_reported_with_what_is_needed(cloud: Record
     assert examine(project, "--nodes", "1").exit_code == 0
 
 
-def test_head_and_workers_need_quota_together(cloud: RecordsCloud, tmp_path: Path) -> None:
-    emulator = cloud.cloud.emulator
-    emulator.set_quota("NVIDIA_L4_GPUS", 0, region="us-central1")
-    emulator.set_quota("PREEMPTIBLE_NVIDIA_L4_GPUS", 3, region="us-central1")
-    report = examine(well(cloud, tmp_path / "like", gce={"spot": "workers"}), "--nodes", "4")
-    report.failed("quota", "NVIDIA_L4_GPUS 4 needed, 0 of 0 free", "quotas?project=test-project", exit_code=4)
-    assert report.checks["machine"]["message"].endswith(", Spot; the head on demand")
-
-
-def test_a_zone_that_is_not_there_is_reported(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
-    report = examine(well(cloud, tmp_path / "more", gce={"zones": ["us-central1-x"]}))
-    report.failed("zones", "us-central1-x", "us-central1-a", exit_code=2)
-
-
-def test_a_machine_that_cannot_be_is_reported(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
-    k80 = {"machine_type": "n1-standard-2", "gpu": {"type": "nvidia-tesla-k80", "count": 1}}
-    report = examine(well(cloud, tmp_path / "more", gce=k80))
-    report.failed("machine", "switched nvidia-tesla-k80 off", exit_code=2)
-    assert report.checks["zones"]["message"] == "not checked: see machine"
-
-
-def test_a_gpu_that_the_image_has_no_code_for_is_reported(
-    cloud: RecordsCloud, tmp_path: Path, project: Project
-) -> None:
-    v100 = {"machine_type": "n1-standard-2", "gpu": {"type": "nvidia-tesla-v100", "count": 1}}
-    image = {"repository": cloud.repository, "requirements": None, "device": "cuda", "version": "2.13.0"}
-    report = examine(well(cloud, tmp_path / "more", gce=v100, image=image))
-    report.failed("GPU and image", "does not run on nvidia-tesla-v100", "image.version: 2.7.1", exit_code=2)
-
-
-def test_a_network_that_is_not_there_is_reported(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
-    report = examine(well(cloud, tmp_path / "more", gce={"network": "nowhere"}))
-    report.failed("network", "there is no network nowhere", "hvdcloud setup", exit_code=2)
-    cloud.cloud.emulator.add_network("mine", {"us-central1": "10.10.0.0/20"})
-    report = examine(well(cloud, tmp_path / "most", gce={"network": "mine", "subnetwork": "mine"}))
-    assert report.checks["network"]["status"] == "ok", report.text
-    report = examine(well(cloud, tmp_path / "last", gce={"network": "mine"}))
-    report.failed("network", "gce.subnetwork", exit_code=2)
-
-
 def test_what_keeps_nodes_from_being_reached_is_reported(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
     tunnel = well(cloud, tmp_path / "tunnel", gce={"ssh": {"source": "iap"}})
     tunnel.environ["PATH"] = str(tmp_path)
     examine(tunnel).failed("SSH", "there is no gcloud on this machine", "cloud.google.com/sdk", exit_code=2)
-
-
-def test_a_cluster_of_this_name_is_no_obstacle_and_a_strangers_vm_is(cloud: RecordsCloud, project: Project) -> None:
-    make(project)
-    report = examine(project)
-    assert (report.exit_code, report.checks["name"]["status"]) == (0, "warning"), report.text
-    assert "hvdcloud down --name t-doctor" in report.checks["name"]["hint"]
-    world = cloud.cloud.emulator.state
-    with world.lock:
-        for vm in world.all_vms():
-            vm.update(labels={})
-    examine(project).failed("name", "is not hvdcloud's", "--name", exit_code=2)
 
 
 def test_without_an_engine_the_rest_is_shown_all_the_same(cloud: RecordsCloud, project: Project) -> None:
@@ -373,43 +229,7 @@ def test_without_an_engine_the_rest_is_shown_all_the_same(cloud: RecordsCloud, p
     assert report.checks["quota"]["status"] == "ok"
 
 
-def test_credentials_come_first_where_several_things_are_wrong(cloud: RecordsCloud, project: Project) -> None:
-    project.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
-    cloud.cloud.emulator.set_quota("NVIDIA_L4_GPUS", 1, region="us-central1")
-    cloud.cloud.emulator.access.deny(cloud.cloud.emulator.keys.email, "iam.serviceAccounts.actAs")
-    report = examine(project)
-    assert report.names("failed") == ["service account", "quota", "engine"]
-    assert report.exit_code == 3
-
-
-def test_a_script_that_is_not_there_is_reported(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
-    (project.folder / "train.py").unlink()
-    examine(project).failed("files", "train.py", "run.command", exit_code=2)
-
-
 # --- how long it takes ------------------------------------------------------------------------------------------------
-
-
-def test_what_does_not_need_each_other_is_asked_at_the_same_time(cloud: RecordsCloud, project: Project) -> None:
-    # None of these is answered before all of them have been asked.
-    together = (
-        "compute.projects.get",
-        "iam.projects.serviceAccounts.testIamPermissions",
-        "compute.firewalls.list",
-        "compute.networks.get",
-        "compute.regions.list",
-    )
-    emulator = cloud.cloud.emulator
-    for method in together:
-        emulator.faults.add({"hold": "before"}, method=method)
-
-    def all_held() -> bool:
-        return {held["method"] for held in emulator.faults.plain()["held"]} == set(together)
-
-    with project.started("doctor", "--json") as process:
-        until(all_held, seconds=30, what="all of them to be asked")
-        emulator.faults.release()
-        assert process.wait(timeout=60) == 0
 
 
 def test_an_answer_that_does_not_come_is_a_failure_and_the_rest_is_shown(cloud: RecordsCloud, project: Project) -> None:
@@ -455,17 +275,3 @@ def test_on_this_machine_without_an_engine_it_says_how_to_start_one(local: Proje
     report.failed("engine", "unset DOCKER_HOST", exit_code=5)
     assert report.names("unknown") == ["name", "machine", "builder", "disk", "image"]
     assert {"bucket", "files", "state"} <= set(report.names("ok"))
-
-
-def test_on_this_machine_a_folder_that_cannot_be_one_is_reported(local: Project, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    bucket = (tmp_path / "file" / "bucket").as_uri()
-    examine(local, "--bucket", bucket).failed("bucket", "is not a folder", "checkpoints.bucket", exit_code=2)
-    report = examine(replace(local, state=tmp_path / "file" / "state"))
-    assert report.names("failed") == ["bucket", "state"], "the folder that stands in for a bucket is there too"
-
-
-def test_requirements_that_are_named_and_not_there_are_reported_by_doctor_too(local: Project) -> None:
-    (local.folder / "requirements.txt").unlink()
-    local.environ["HVDCLOUD_IMAGE__REQUIREMENTS"] = "requirements.txt"
-    examine(local).failed("image", "requirements.txt does not exist", exit_code=2)

@@ -21,13 +21,11 @@ from typing import Any
 import pytest
 
 from hvdcloud.lifecycle.up import MAKING_SECONDS
-from tests.support.gce_records import ZONES, A, B, RecordsCloud, W, came_up, make, records_cloud
+from tests.support.gce_records import ZONES, A, RecordsCloud, came_up, make, records_cloud
 from tests.support.harness import HVDCLOUD, Project, until
 from tests.support.price_table import write_prices
 
 pytestmark = pytest.mark.engine
-
-BULK_INSERT = "compute.instances.bulkInsert"
 CHANGES = {"POST", "DELETE"}
 
 
@@ -109,7 +107,7 @@ def test_what_nodes_that_deleted_themselves_left_does_not_stand_in_the_way(empty
     emulator = empty.cloud.emulator
     for vm in emulator.state.instances():
         emulator.preempt(vm["zone"].rpartition("/")[2], vm["name"])
-    until(lambda: not emulator.state.instances(), seconds=10, what="the VMs to be gone")
+    until(lambda: not emulator.state.instances(), what="the VMs to be gone")
     ended = came_up(project.hvdcloud("up", expect=None))
     assert "the nodes of an earlier t-gce are gone; deleting what is left of it: firewall hvdcloud-t-gce-" in ended.err
 
@@ -140,10 +138,6 @@ def test_below_the_limit_there_is_no_question(empty: RecordsCloud, tmp_path: Pat
     assert ended.err.count("at worst $2.47\n") == 2, "once as a note about the most expensive zone, once for all"
 
 
-def test_yes_agrees(empty: RecordsCloud, tmp_path: Path) -> None:
-    came_up(project_of(empty, tmp_path, ask_above=0).hvdcloud("up", "--yes", expect=None))
-
-
 QUESTION = "cluster t-gce may cost $2.47, more than limits.ask_above of $1.00; continue? [y/N] "
 
 
@@ -157,73 +151,7 @@ def test_at_a_terminal_whatever_is_not_yes_is_no(empty: RecordsCloud, tmp_path: 
     assert requested(empty) == []
 
 
-def test_ctrl_c_at_the_question_ends_it(empty: RecordsCloud, tmp_path: Path) -> None:
-    with at_a_terminal(project_of(empty, tmp_path, ask_above=1), "launch") as (process, terminal):
-        read_until(terminal, QUESTION)
-        process.send_signal(signal.SIGINT)
-        assert "Traceback" not in read_until(terminal, None)
-        assert process.wait(timeout=80) == 130
-    assert requested(empty) == []
-
-
-def test_yes_at_a_terminal_continues(empty: RecordsCloud, tmp_path: Path) -> None:
-    with at_a_terminal(project_of(empty, tmp_path, ask_above=1), "up") as (process, terminal):
-        read_until(terminal, QUESTION)
-        os.write(terminal, b"y\n")
-        read_until(terminal, None)
-        assert process.wait(timeout=60) == 5
-    assert BULK_INSERT in requested(empty)
-
-
 # --- limits.max_cost --------------------------------------------------------------------------------------------------
-
-
-def test_max_cost_holds_in_whichever_zone_has_room(empty: RecordsCloud, tmp_path: Path) -> None:
-    for zone in (A, B):
-        empty.fail({"stockout": {}}, method=BULK_INSERT, zone=zone)
-    ended = came_up(project_of(empty, tmp_path, max_cost=1.0).hvdcloud("up", expect=None))
-    entries = [entry for entry in empty.cloud.emulator.log.entries() if entry.method == BULK_INSERT]
-    limits = [entry.body["instanceProperties"]["scheduling"]["maxRunDuration"]["seconds"] for entry in entries]
-    # 3600 / 0.92 = 3913.04 s and 3600 / 1.22 = 2950.8 s, of which 60 s are for the start and 30 s for being late.
-    assert limits == ["3823", "3823", "2860"]
-    # 3823 s = 1:03:43; 2860 s = 0:47:40
-    assert "limits.max_cost of $1.00 shortens limits.max_run_duration from 2:00:00 to 1:03:43" in ended.err
-    assert f"in {W}, the most expensive of these zones, it is $1.22/h for 0:47:40 at most, at worst $1.00" in ended.err
-    assert "\n$0.92/h, at worst $1.00\n" in ended.err
-
-
-def test_a_zone_that_max_cost_does_not_pay_for_is_left_out(empty: RecordsCloud, tmp_path: Path) -> None:
-    # Two minutes cost 0.92 x 120 / 3600 = $0.0307 and 1.22 x 120 / 3600 = $0.0407.
-    plan = project_of(empty, tmp_path, max_cost=0.035).hvdcloud("up", "--dry-run", "--json").json["result"]
-    assert plan["zones"] == [A, B]
-    assert any(f"pays for too little there: {W}" in notice for notice in plan["notices"])
-    assert plan["worst_case_dollars"] <= 0.035
-    project = project_of(empty, tmp_path / "none", max_cost=0.03)
-    assert "is less than two minutes of 2 nodes" in project.hvdcloud("up", expect=2).err
-    assert requested(empty) == []
-
-
-def test_dry_run_shows_rate_and_worst_case(empty: RecordsCloud, tmp_path: Path) -> None:
-    project = project_of(empty, tmp_path, ask_above=0)
-    plan = project.hvdcloud("up", "--dry-run", "--json").json["result"]
-    assert plan["dollars_per_hour"] == pytest.approx(0.92)
-    assert plan["worst_case_dollars"] == pytest.approx(1.22 * 7290 / 3600)
-    assert project.hvdcloud("up", "--dry-run").out.endswith(
-        "$0.92/h, at worst $2.47 (after 2 h); nothing was changed\n"
-    )
-    near = project_of(empty, tmp_path / "near", zones=[A])
-    assert near.hvdcloud("up", "--dry-run").out.endswith("$0.92/h, at worst $1.86 (after 2 h); nothing was changed\n")
-
-
-def test_a_region_without_prices_is_said(empty: RecordsCloud, tmp_path: Path) -> None:
-    notices = (
-        project_of(empty, tmp_path, zones=["us-east1-c"])
-        .hvdcloud("up", "--dry-run", "--json")
-        .json["result"]["notices"]
-    )
-    assert (
-        "the price table has no prices of us-east1; those of us-central1 are used instead and may be far off" in notices
-    )
 
 
 # --- status, list, down -----------------------------------------------------------------------------------------------
@@ -271,29 +199,13 @@ def test_status_tells_what_it_cost_and_will_cost_at_worst(empty: RecordsCloud, t
     assert re.search(r"listing again found nothing left; it cost \$0\.31$", said(project, "down"), flags=re.MULTILINE)
 
 
-def test_list_has_the_total_of_several_clusters(empty: RecordsCloud, tmp_path: Path) -> None:
-    near, far = project_of(empty, tmp_path / "1"), project_of(empty, tmp_path / "2", "t-gce-far", zones=[W])
-    make(near)
-    make(far)
-    older(empty, "t-gce", minutes=60, ends_in=60)
-    older(empty, "t-gce-far", minutes=30, ends_in=30)
-    rows = [re.split(r" {2,}", row) for row in said(near, "list").splitlines()]
-    # 0.92; 0.92 x 120.5 / 60 = 1.8477
-    assert rows[1][3:6] == ["0.92", "0.92", "1.85"]
-    # 1.22 / 2; 1.22 x 60.5 / 60 = 1.2302
-    assert rows[2][3:6] == ["1.22", "0.61", "1.23"]
-    # 0.92 + 1.22; 0.92 + 0.61; 1.8477 + 1.2302
-    assert rows[3] == ["total", "4", "2.14", "1.53", "3.08"]
-    said(near, "down", "--all")
-
-
 def test_a_node_that_is_off_has_no_end_and_one_that_is_gone_is_not_counted(empty: RecordsCloud, tmp_path: Path) -> None:
     project = project_of(empty, tmp_path)
     make(project)
     older(empty, "t-gce", minutes=60, ends_in=60)
     world = empty.cloud.emulator.state
     empty.cloud.emulator.kill(A, "t-gce-1")
-    until(lambda: "TERMINATED" in [vm["status"] for vm in world.instances()], seconds=10, what="the VM to be off")
+    until(lambda: "TERMINATED" in [vm["status"] for vm in world.instances()], what="the VM to be off")
     # 0.46 + 0.46 until now; then 0.46 and the disk's 0.01
     text = said(project, "status")
     assert "cost so far: $0.92, and $0.47/h until hvdcloud down: nothing else ends it" in text
@@ -301,7 +213,7 @@ def test_a_node_that_is_off_has_no_end_and_one_that_is_gone_is_not_counted(empty
     rows = [re.split(r" {2,}", row) for row in said(project, "list").splitlines()]
     assert rows[1][3:6] == ["0.47", "0.92", "no end"]
     empty.cloud.emulator.preempt(A, "t-gce-0")
-    until(lambda: len(world.instances()) == 1, seconds=10, what="the VM to be gone")
+    until(lambda: len(world.instances()) == 1, what="the VM to be gone")
     text = said(project, "status")
     # What is left is the one that is off: 0.46, and its disk.
     assert "cost so far: $0.46, and $0.01/h until hvdcloud down" in text
@@ -314,74 +226,3 @@ def test_a_node_that_is_off_has_no_end_and_one_that_is_gone_is_not_counted(empty
 # A Spot worker costs 2 x 0.010 + 7.5 x 0.002 + 0.10 + 0.010 + 0.005 = $0.15/h in us-central1, and in us-west1
 # 2 x 0.015 + 7.5 x 0.003 + 0.15 + 0.012 + 0.006 = $0.2205/h. With a head like them on demand, four nodes cost
 # 0.46 + 3 x 0.15 = $0.91/h and 0.61 + 3 x 0.2205 = $1.2715/h.
-
-
-def elastic_project(cloud: RecordsCloud, root: Path, **limits: Any) -> Project:
-    """Of four nodes, of which one is enough."""
-    project = cloud.project(
-        root,
-        "t-gce",
-        nodes=4,
-        gce={"zones": [A, W], "ssh": {"source": "198.51.100.7/32"}},
-        run={"elastic": {"min": 1}},
-        limits={"max_run_duration": "2h", **limits},
-    )
-    write_prices(project.state)
-    return project
-
-
-def test_dry_run_shows_what_the_head_and_the_workers_cost(empty: RecordsCloud, tmp_path: Path) -> None:
-    project = elastic_project(empty, tmp_path)
-    plan = project.hvdcloud("up", "--dry-run", "--json").json["result"]
-    assert plan["dollars_per_hour"] == pytest.approx(0.91)
-    assert plan["worst_case_dollars"] == pytest.approx(1.2715 * 7290 / 3600)
-    # 1.2715 x 7290 / 3600 = 2.5748
-    text = project.hvdcloud("up", "--dry-run").out
-    assert text.endswith("$0.91/h, at worst $2.57 (after 2 h); nothing was changed\n")
-    assert "head: n1-standard-2 with 1 nvidia-tesla-t4, on demand, $0.46/h\n" in text
-    assert "3 workers: n1-standard-2 with 1 nvidia-tesla-t4, Spot, $0.15/h each\n" in text
-    assert requested(empty) == []
-
-
-def test_status_and_list_count_each_vm_by_what_it_is(empty: RecordsCloud, tmp_path: Path) -> None:
-    project = elastic_project(empty, tmp_path)
-    make(project)
-    older(empty, "t-gce", minutes=20, ends_in=100)
-    # 0.91 x 20 / 60 = 0.3033; and 100.5 min more: 0.91 x 120.5 / 60 = 1.8276
-    rows = [re.split(r" {2,}", row) for row in said(project, "list").splitlines()]
-    assert rows[1][:6] == ["t-gce", "4/4", "whole", "0.91", "0.30", "1.83"]
-    assert "cost so far: $0.30, at worst $1.83 (" in said(project, "status")
-    empty.cloud.emulator.preempt(A, "t-gce-3")
-    until(lambda: len(empty.cloud.emulator.state.instances()) == 3, seconds=10, what="the worker to be gone")
-    # 0.46 + 2 x 0.15 = 0.76; 0.76 x 20 / 60 = 0.2533
-    rows = [re.split(r" {2,}", row) for row in said(project, "list").splitlines()]
-    assert rows[1][1] == "3/4"
-    assert rows[1][3:5] == ["0.76", "0.25"]
-    said(project, "down", "--force")
-
-
-def test_offers_have_the_head_on_demand_and_say_so(empty: RecordsCloud, tmp_path: Path) -> None:
-    project = elastic_project(empty, tmp_path)
-    offers = project.hvdcloud("offers", "--json").json["result"]["offers"]
-    own = {offer["zone"]: offer for offer in offers if offer["configured"]}
-    assert set(own) == {A, W}
-    assert own[A]["dollars_per_hour"] == pytest.approx(0.91)
-    assert own[W]["dollars_per_hour"] == pytest.approx(1.2715)
-    assert {(offer["spot"], offer["spot_nodes"]) for offer in own.values()} == {(True, "workers")}
-    text = project.hvdcloud("offers").out
-    assert re.search(r"^\* +n1-standard-2 +1 tesla-t4 +workers +0\.91 ", text, flags=re.MULTILINE)
-    assert "workers: the head is on demand, the others are Spot VMs\n" in text
-    assert max(len(line) for line in text.splitlines() if " workers " in line) <= 100
-
-
-def test_the_preemptible_quota_counts_for_the_workers_and_the_standard_one_for_the_head(
-    empty: RecordsCloud, tmp_path: Path
-) -> None:
-    emulator = empty.cloud.emulator
-    for region in ("us-central1", "us-west1"):
-        emulator.set_quota("NVIDIA_T4_GPUS", 0, region=region)
-        emulator.set_quota("PREEMPTIBLE_NVIDIA_T4_GPUS", 3, region=region)
-    refused = elastic_project(empty, tmp_path, max_run_duration="8d", ask_above=None).hvdcloud("up", expect=4)
-    assert "NVIDIA_T4_GPUS 1 needed, 0 of 0 free" in refused.err
-    assert "PREEMPTIBLE" not in refused.err
-    assert requested(empty) == []

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import random
 import re
-import signal
-import tarfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hvdcloud.image.engine_stream import ignore
-from hvdcloud.image.publish.push import push
 from hvdcloud.storage.checksum import crc32c_of_bytes, crc32c_of_file
 from tests.standins.compute.machines import LABEL
 from tests.support import jobs
 from tests.support.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
-from tests.support.cloud_views import BOOT_SECONDS, left, vms
-from tests.support.harness import Ended, Project, Screen, until
-from tests.support.project_runs import last_run, pulled
+from tests.support.cloud_views import left, vms
+from tests.support.harness import Ended, Project, Screen
+from tests.support.project_runs import last_run
 
 pytestmark = pytest.mark.engine
 
@@ -231,37 +225,6 @@ def test_ssh_reaches_every_vm_and_they_reach_each_other(cluster: Project) -> Non
     assert cluster.hvdcloud("ssh", "0", "--", "ssh", "t-gce-1", "hostname").out == "t-gce-1\n"
 
 
-def test_an_api_that_falters_costs_a_run_some_time(cloud: Cloud, cluster: Project) -> None:
-    faults = cloud.emulator.faults
-    faults.add({"status": 503}, method="compute.instances.aggregatedList", times=2)
-    faults.add({"reset": "before"}, method="compute.instances.aggregatedList")
-    faults.add({"status": 429}, method="compute.disks.aggregatedList")
-    ended = cluster.hvdcloud("run", "--", "hostname")
-    assert {rule["hits"] for rule in faults.plain()["rules"]} == {1, 2}
-    assert {"[0] t-gce-0", "[1] t-gce-1"} <= set(ended.out.splitlines())
-    assert ended.err.count(", again in ") == 4
-
-
-def test_an_api_that_refuses_the_credentials_ends_a_run_before_it_begins(cloud: Cloud, cluster: Project) -> None:
-    before = cluster.hvdcloud("status", "--json").json["result"]
-    cloud.emulator.faults.add({"status": 401}, times=None)
-    refused = cluster.hvdcloud("run", expect=3)
-    assert "credentials" in refused.err
-    cloud.emulator.faults.clear()
-    after = cluster.hvdcloud("status", "--json").json["result"]
-    assert (after["cluster"]["nodes"], after["runs"]) == (before["cluster"]["nodes"], before["runs"])
-
-
-def test_a_zone_that_does_not_answer_is_no_obstacle_to_what_runs_elsewhere(cloud: Cloud, cluster: Project) -> None:
-    cloud.emulator.set_unreachable(ELSEWHERE, True)
-    assert "2 nodes" in cluster.hvdcloud("up").out
-    assert "t-gce-1" in cluster.hvdcloud("status").out
-    assert "[1] t-gce-1" in cluster.hvdcloud("run", "--", "hostname").out
-    listed = cluster.hvdcloud("list", expect=8)
-    assert "t-gce " in listed.out
-    assert f"zone {ELSEWHERE} did not answer" in listed.err
-
-
 def test_a_run_outlives_the_cli_and_is_followed_and_stopped_from_elsewhere(cluster: Project) -> None:
     with cluster.started("run") as terminal:
         Screen(terminal).wait_for("trains\n", times=2)
@@ -272,92 +235,15 @@ def test_a_run_outlives_the_cli_and_is_followed_and_stopped_from_elsewhere(clust
         screen = Screen(follower)
         screen.wait_for("trains\n", times=2)
         stopped = cluster.hvdcloud("stop", "--json").json["result"]
-        screen.end(within=30)
+        screen.end()
     assert (stopped["state"], stopped["checkpoints_complete"]) == ("stopped", True)
     assert follower.returncode == 7
-
-
-def test_a_detached_run_continues_from_the_previous_ones_checkpoints(cluster: Project) -> None:
-    cluster.write("train.py", jobs.COUNTS_UP)
-    cluster.hvdcloud("run", "--fresh")
-    detached = cluster.hvdcloud("run", "--detach")
-    assert "keeps running; hvdcloud logs -f" in detached.out
-    assert "2 checkpoint files restored on every node" in detached.err
-    assert sorted(re.findall(r"rank \d found \d", cluster.hvdcloud("logs", "-f").out)) == [
-        "rank 0 found 1",
-        "rank 1 found 1",
-    ]
 
 
 # --- without the laptop -----------------------------------------------------------------------------------------------
 
 
-def test_after_a_launch_whose_laptop_died_the_vms_power_off_and_any_laptop_cleans_up(
-    cloud: Cloud, tmp_path: Path
-) -> None:
-    project = cloud.project(tmp_path, "t-gce-dead", nodes=1)
-    write = 'for name in a b; do echo weights > "$HVDCLOUD_CHECKPOINT_DIR/$name.pt"; done; echo written; sleep 3'
-    with project.started("launch", "--", "sh", "-c", write) as process:
-        Screen(process).wait_for("] written", seconds=BOOT_SECONDS)
-        process.kill()
-        process.wait()
-    until(lambda: vms(cloud, project) == {"t-gce-dead-0": "TERMINATED"}, seconds=60, what="the VM to end itself")
-    # Nobody has allowed it to delete itself: its disk is still paid for, which `list` shows and `down` ends.
-    assert len([link for link in left(cloud, project) if "/disks/" in link]) == 1
-
-    elsewhere = replace(project, state=tmp_path / "another-laptop")
-    (found,) = (each for each in elsewhere.hvdcloud("list", "--json").json["result"] if each["name"] == project.name)
-    assert [node["state"] for node in found["nodes"]] == ["stopped"]
-    logs = elsewhere.hvdcloud("logs").out
-    assert "written" in logs
-    assert "switching off the nodes: the run has ended and its checkpoints are in the bucket" in logs
-    assert "have ended themselves; their log says: run" in project.hvdcloud("run", expect=5).err
-    assert "not pulled" in elsewhere.hvdcloud("down", expect=9).err
-    assert pulled(elsewhere) == {"a.pt", "b.pt"}
-    cloud.emulator.set_unreachable(ELSEWHERE, True)
-    unsure = elsewhere.hvdcloud("down", expect=8)
-    assert f"zone {ELSEWHERE}: did not answer" in unsure.err
-    assert left(cloud, project) == [], "what could be seen is deleted all the same"
-    assert f"zone {ELSEWHERE}" in elsewhere.hvdcloud("down", expect=8).err
-    cloud.emulator.set_unreachable(ELSEWHERE, False)
-    assert "nothing to delete" in elsewhere.hvdcloud("down").out
-
-
-def test_ctrl_c_while_a_vm_pulls_leaves_nothing(cloud: Cloud, tmp_path: Path) -> None:
-    project = cloud.project(tmp_path, "t-gce-ctrl-c", nodes=1)
-    assert cloud.machines
-    with cloud.machines.empty_disks(), project.started("up") as process:
-        screen = Screen(process)
-        screen.wait_for(": pulling", seconds=BOOT_SECONDS)
-        process.send_signal(signal.SIGINT)
-        screen.end(within=60)
-    assert process.returncode == 130, screen.text
-    assert "everything that it had made is deleted" in screen.text
-    assert left(cloud, project) == []
-
-
 # --- VMs that do not come up ------------------------------------------------------------------------------------------
-
-
-def test_a_container_that_does_not_start_says_so_with_the_boot_log(
-    cloud: Cloud, tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tag names something that was pushed by another user and is no node's image."""
-    tag = f"{cloud.registry}/hvdcloud/empty:v1"
-    data = io.BytesIO()
-    tarfile.open(fileobj=data, mode="w").close()
-    engine.api.import_image_from_data(data.getvalue(), repository=tag.rpartition(":")[0], tag="v1")
-    project = cloud.project(tmp_path, "t-gce-empty", nodes=1, image={"repository": tag})
-    try:
-        for name, value in cloud.environ.items():
-            monkeypatch.setenv(name, value)
-        push(tag, tag, progress=ignore)
-        ended = project.hvdcloud("up", expect=5)
-    finally:
-        engine.images.remove(tag, force=True)
-    assert re.search("^error: node t-gce-empty-0 failed at step start; it says: ", ended.err, flags=re.MULTILINE)
-    assert "boot log" in ended.err
-    assert left(cloud, project) == []
 
 
 # --- Identity-Aware Proxy ---------------------------------------------------------------------------------------------

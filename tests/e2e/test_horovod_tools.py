@@ -52,7 +52,7 @@ def timeline_in(folder: Path) -> list[dict[str, Any]]:
     return events
 
 
-@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+@pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=pytest.mark.nightly)])
 def test_timeline_and_autotuning_come_back_with_the_checkpoints(project: Project, controller: str) -> None:
     tools = ("--timeline", "--autotune", "--controller", controller, "--fresh")
     run = project.hvdcloud("run", *tools, "--json", "--", "python", "train.py").json["result"]

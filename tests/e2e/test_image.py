@@ -22,9 +22,6 @@ from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
 from hvdcloud.image.build.builder import BuildResult, Options, build, find_plan
 from hvdcloud.image.engine_stream import BuildEvent
-from hvdcloud.image.plan.sources import find_sources
-from hvdcloud.image.plan.versions import GLIBC_VERSION, PYTHON_VERSION
-from hvdcloud.image.plan.wheels import tags_of
 from tests.support.engines import default_gateway
 from tests.support.wheels import make_wheel
 
@@ -175,6 +172,7 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
         (folder / name).write_text(text)
 
 
+@pytest.mark.nightly
 def test_pip_reads_what_a_requirements_file_may_hold_in_the_projects_folder(
     engine: Any, small: Build, repositories: str, tmp_path: Path
 ) -> None:
@@ -211,14 +209,6 @@ def test_pip_reads_what_a_requirements_file_may_hold_in_the_projects_folder(
     assert found_in(engine, built.reference, "hvdcloud-secret", "two of a repository") == {"two of a repository"}
 
 
-def test_hashes_hold_beside_what_the_image_has(engine: Any, small: Build) -> None:
-    digest = "sha256:946d195a0d259cbba61165e88e65941f16e9b36ea6ddb97f00452bae8b1287d3"
-    built = small(f"--require-hashes\nidna==3.10 \\\n  --hash={digest}\n")
-    assert inside(engine, built.reference, "python", "-c", "import idna; print(idna.__version__)") == "3.10"
-    with pytest.raises(ImageError, match="DO NOT MATCH THE HASHES"):
-        small(f"idna==3.10 --hash={digest[:-1]}0\n")
-
-
 def test_an_editable_package_that_is_compiled_is_refused_with_what_to_write(small: Build, tmp_path: Path) -> None:
     setup = "from setuptools import Extension, setup\nsetup(name='fast', ext_modules=[Extension('fast', ['fast.c'])])\n"
     write(tmp_path, {"setup.py": setup, "fast.c": "int fast;\n"})
@@ -241,13 +231,6 @@ def test_a_requirement_cannot_replace_torch(small: Build) -> None:
     with pytest.raises(ImageError, match=r"Cannot install torch==2\.12\.0") as raised:
         small("torch==2.12.0\n")
     assert "(constraint) torch==2.13.0+cpu" in raised.value.details
-
-
-def test_local_wheels_are_chosen_by_the_tags_of_the_images_own_python(image: str, engine: Any, tmp_path: Path) -> None:
-    machine = find_sources(find_links=None, ca_bundle=None, project_dir=tmp_path).machine
-    found = inside(engine, image, "python", "-c", "from packaging.tags import sys_tags; print(*sys_tags())").split()
-    assert set(found) <= {str(tag) for tag in tags_of(machine, PYTHON_VERSION)}
-    assert f"py3-none-manylinux_{GLIBC_VERSION.replace('.', '_')}_{machine}" in found
 
 
 def test_local_wheels_and_the_ca_bundle_serve_the_build_and_stay_outside(
@@ -292,10 +275,3 @@ def test_two_builds_of_one_image_at_once_both_get_it(small: Build) -> None:
         results = list(pool.map(lambda _: small("idna==3.9\n"), range(2)))
     assert results[0].image_id == results[1].image_id
     assert sorted(result.cached for result in results) == [False, True]
-
-
-@pytest.mark.engine(alone=True)  # Another build has such images on its way.
-def test_a_build_leaves_no_image_without_a_name(engine: Any, small: Build) -> None:
-    before = {found.id for found in engine.images.list(filters={"dangling": True})}
-    small("idna==3.8\n")
-    assert {found.id for found in engine.images.list(filters={"dangling": True})} - before == set()

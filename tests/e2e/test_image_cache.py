@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
 from hvdcloud import engine as engines
-from hvdcloud.config.model import ImageConfig
-from hvdcloud.errors import UsageError
-from hvdcloud.image.build.builder import BuildResult, Options, build, carry_out
+from hvdcloud.image.build.builder import BuildResult, Options, carry_out
 from hvdcloud.image.engine_stream import BuildEvent
 from hvdcloud.image.plan.context import Context, Entry
 from hvdcloud.image.plan.steps import LABEL, ImagePlan, Step
@@ -183,15 +180,6 @@ def test_the_next_job_pulls_what_it_needs_and_builds_nothing_but_a_changed_layer
     assert tag_of(project.plan().last) in tags(port, project)
 
 
-def test_a_cache_that_cannot_be_read_costs_time_and_nothing_else(project: Project) -> None:
-    down = f"127.0.0.1:{free_port()}/{project.name}"
-    result, events = job(project, source=down)
-    assert not result.cached
-    why = [text for text in texts(events, "output") if text.startswith("not from the cache")]
-    assert len(why) == 3, "for each image that is missing"
-    assert all(down in text and "refused" in text for text in why)
-
-
 def test_a_cache_that_cannot_be_written_is_a_warning(project: Project) -> None:
     down = f"127.0.0.1:{free_port()}/{project.name}"
     result, events = job(project, target=down)
@@ -212,18 +200,3 @@ def test_an_index_with_a_password_is_in_no_cache(project: Project, port: int) ->
     assert warning.startswith("the compilers is not in the cache: its history holds the password of a package index")
     assert "hunter2" not in warning
     assert {tag.partition("-")[0] for tag in tags(port, project)} == {"base", project.plan().digest}
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("cache_from", "Not A Repository"),
-        ("cache_from", "https://host.example/path"),
-        ("cache_from", "host.example/path:latest"),
-        ("cache_to", "host.example/path:latest"),
-        ("cache_to", "path"),
-    ],
-)
-def test_what_is_no_repository_is_refused_before_anything_is_built(option: str, value: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"--{option.replace('_', '-')} '?{value}"):
-        build(ImageConfig(requirements=None), project_dir=tmp_path, options=Options(**{option: value}))

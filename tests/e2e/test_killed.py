@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from tests.support.harness import Project, Screen, labelled, looking, processes_in, project_in, receives_files, until
-from tests.support.terminal import terminal
 
 pytestmark = pytest.mark.engine
 
@@ -77,7 +76,7 @@ def interrupt_when(
             assert process.poll() is None, f"it ended too early\n{screen.text}"
             time.sleep(min(0.02, max(0.002, now - looked)))
             looked = time.monotonic()
-        screen.end(within=60)
+        screen.end()
     if number == signal.SIGKILL:
         assert process.returncode == -number, f"it had ended before the signal came\n{screen.text}"
     return process.returncode, screen.text
@@ -135,7 +134,7 @@ def list_shows_the_truth(project: Project, engine: Any) -> None:
         names += [other for found in listed for other in found["other_objects"]]
         return sorted(names) == sorted(before) == sorted(labelled(engine, project.name))
 
-    until(same, seconds=20, what="list to show what is on the engine")
+    until(same, what="list to show what is on the engine")
 
 
 # --- up --------------------------------------------------------------------------------------------------------------
@@ -212,27 +211,15 @@ def test_pressing_ctrl_c_again_and_again_changes_nothing(project: Project, engin
                     return True
             return False
 
-        until(there, seconds=30, what="the moment", pause=0.05)
+        until(there, what="the moment", pause=0.05)
         while process.poll() is None:
             process.send_signal(signal.SIGINT)
             time.sleep(0.01)
-        screen.end(within=10)
+        screen.end()
     assert labelled(engine, project.name) == []
     assert process.returncode == 130
     assert "was interrupted; everything that it had made is deleted" in screen.text
     assert "Traceback" not in screen.text
-
-
-def test_an_interrupted_up_leaves_no_row_of_its_nodes_on_the_screen(project: Project, engine: Any) -> None:
-    project.write("train.py", "")
-    with terminal(project, "up") as screen:
-        screen.wait_for(lambda text: f"{project.name}-1" in text)
-        screen.process.send_signal(signal.SIGINT)
-        code, _ = screen.end()
-    assert code == 130
-    lines = [line for line in screen.text.splitlines() if line.strip()]
-    assert lines[0].startswith(f"up of {project.name} was interrupted"), screen.text
-    assert labelled(engine, project.name) == []
 
 
 # --- run and pull ----------------------------------------------------------------------------------------------------
@@ -290,7 +277,7 @@ def test_a_run_whose_command_was_killed_once_it_was_launched_continues(
     list_shows_the_truth(cluster, engine)
     (run,) = cluster.hvdcloud("status", "--json").json["result"]["runs"][before:]
     assert run["state"] == "running"
-    until(lambda: cluster.hvdcloud("logs", run["run"]).out.count("works\n") == 2, seconds=60, what="both ranks at work")
+    until(lambda: cluster.hvdcloud("logs", run["run"]).out.count("works\n") == 2, what="both ranks at work")
     assert f"run {run['run']} is still going" in cluster.hvdcloud("down", expect=9).err
     assert cluster.hvdcloud("stop", "--json").json["result"]["state"] == "stopped"
     for name in (f"{cluster.name}-0", f"{cluster.name}-1"):
@@ -332,13 +319,6 @@ def test_down_finishes_what_a_killed_down_began(project: Project, engine: Any, m
     interrupt_when(project, engine, moment, "down")
     list_shows_the_truth(project, engine)
     project.hvdcloud("down")
-    assert labelled(engine, project.name) == []
-
-
-def test_ctrl_c_does_not_stop_a_down_that_deletes(project: Project, engine: Any) -> None:
-    project.hvdcloud("up")
-    code, _ = interrupt_when(project, engine, deletes, "down", number=signal.SIGINT)
-    assert code == 0
     assert labelled(engine, project.name) == []
 
 

@@ -119,7 +119,7 @@ def test_ctrl_c_in_the_run_detaches_and_says_how_to_come_back(project: Project, 
         screen = Screen(process)
         screen.wait_for("works", times=2)
         process.send_signal(signal.SIGINT)
-        screen.end(within=20)
+        screen.end()
     assert process.returncode == 130
     assert "continues, and then its nodes end themselves" in screen.text
     assert "error" not in screen.text
@@ -141,9 +141,9 @@ def test_ctrl_c_before_the_run_has_begun_deletes_what_was_made(project: Project,
 
     with project.started("launch", "--", "true") as process:
         screen = Screen(process)
-        until(receives_code, seconds=60, what="the code to be on its way")
+        until(receives_code, what="the code to be on its way")
         process.send_signal(signal.SIGINT)
-        screen.end(within=30)
+        screen.end()
     assert labelled(engine, project.name) == []
     assert process.returncode == 130
     assert "everything that it had made is deleted" in screen.text
@@ -176,7 +176,7 @@ def test_nodes_end_themselves_after_the_run_when_no_client_is_attached(project: 
         nodes = [node for found in clusters if found["name"] == project.name for node in found["nodes"]]
         return {node["state"] for node in nodes} == {"stopped"}
 
-    until(all_stopped, seconds=90, what="both nodes to end themselves")
+    until(all_stopped, what="both nodes to end themselves")
     assert "not pulled" in project.hvdcloud("down", expect=9).err
     pulled = project.hvdcloud("pull", "--json").json["result"]["runs"]
     assert [(entry["files"], entry["complete"]) for entry in pulled] == [(6, True)]

@@ -93,6 +93,6 @@ def test_what_was_killed_is_deleted_all_the_same(cloud: Cloud, tmp_path: Path) -
         screen.wait_for(lambda text: bool(cloud.emulator.state.instances()), seconds=SECONDS)
         os.kill(screen.process.pid, signal.SIGKILL)
         (log,) = (tmp_path / "results").glob("*/hard-end.log")
-        until(lambda: "everything is deleted" in log.read_text(), seconds=300, what="the deletion")
+        until(lambda: "everything is deleted" in log.read_text(), what="the deletion")
     assert cloud.left() == []
     assert not [kind for kind in resources(tmp_path / "terraform") if kind.endswith(("network", "repository"))]

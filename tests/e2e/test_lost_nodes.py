@@ -17,9 +17,6 @@ from tests.support.project_runs import in_bucket, last_run, on_disk, pulled
 
 pytestmark = pytest.mark.engine
 
-GLOO_TIMEOUT = 10
-# Nothing here takes half as long on a quiet machine. Without us Gloo would wait for its timeout, Open MPI forever.
-SECONDS = 20
 LEFTOVERS = ("train.py", "horovodrun", "mpirun", "orted")
 
 
@@ -39,7 +36,6 @@ def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
 
 def configure(project: Project, *, keep_every: float) -> None:
     project.configure(
-        run={"env": {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(GLOO_TIMEOUT)}},
         checkpoints={"keep_every": keep_every},
         image={"requirements": "requirements.txt"},
     )
@@ -69,7 +65,7 @@ def training(
             names = in_bucket(project) if uploads else on_disk(engine, project.name)
             return {int(name.split("-")[1]) for name in names}
 
-        until(lambda: writers() == {0, 1}, seconds=30, what="checkpoints of both ranks")
+        until(lambda: writers() == {0, 1}, what="checkpoints of both ranks")
         yield screen, process
 
 
@@ -94,7 +90,7 @@ def test_a_worker_that_dies_ends_the_run_and_loses_no_checkpoint_of_the_others(
     with training(project, engine, controller=controller, job=jobs.ENDLESS) as (screen, process):
         before = on_disk(engine, project.name, 0) | in_bucket(project)
         engine.containers.get(worker).kill()
-        screen.end(within=SECONDS)
+        screen.end()
     assert leftovers(engine, head) == []
     assert process.returncode == 7
     assert f"node {worker} was lost" in screen.text
@@ -106,7 +102,7 @@ def test_a_worker_that_dies_ends_the_run_and_loses_no_checkpoint_of_the_others(
     assert_the_lost_node_stands_in_the_way(project, worker, lost="stopped")
 
 
-@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+@pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=pytest.mark.nightly)])
 def test_a_worker_that_freezes_ends_the_run_and_its_checkpoints_come_when_it_thaws(
     project: Project, engine: Any, controller: str
 ) -> None:
@@ -116,7 +112,7 @@ def test_a_worker_that_freezes_ends_the_run_and_its_checkpoints_come_when_it_tha
     with training(project, engine, controller=controller, uploads=False, job=job) as (screen, process):
         before = on_disk(engine, project.name)
         freeze(engine.containers.get(worker))
-        screen.end(within=SECONDS)
+        screen.end()
     assert leftovers(engine, head) == []
     assert process.returncode == 7
     assert f"node {worker} was lost: no heartbeat" in screen.text
@@ -124,7 +120,7 @@ def test_a_worker_that_freezes_ends_the_run_and_its_checkpoints_come_when_it_tha
     assert not before <= pulled(project)
     assert_the_lost_node_stands_in_the_way(project, worker, lost="frozen")
     engine.containers.get(worker).unpause()
-    until(lambda: not leftovers(engine, worker), seconds=SECONDS, what=f"{worker} to end its part of the run")
+    until(lambda: not leftovers(engine, worker), what=f"{worker} to end its part of the run")
     project.hvdcloud("down", expect=9)
     assert before <= pulled(project)
     project.hvdcloud("down")
@@ -137,17 +133,17 @@ def test_a_head_that_dies_ends_the_run_on_the_others_and_what_was_uploaded_can_b
     with training(project, engine) as (screen, process):
         before = on_disk(engine, project.name, 1) | in_bucket(project)
         engine.containers.get(head).kill()
-        screen.end(within=SECONDS)
+        screen.end()
     assert process.returncode == 5
     assert f"node {head}, the head, has stopped" in screen.text
     assert "hvdcloud pull" in screen.text
-    until(lambda: not leftovers(engine, worker), seconds=SECONDS, what=f"{worker} to end its ranks")
+    until(lambda: not leftovers(engine, worker), what=f"{worker} to end its ranks")
     status = project.hvdcloud("status").out
     assert "runs: unknown" in status
     project.hvdcloud("logs", expect=5)
     project.hvdcloud("stop", expect=5)
     # The worker uploads its last files by itself.
-    until(lambda: before <= in_bucket(project), seconds=SECONDS, what="the worker's checkpoints")
+    until(lambda: before <= in_bucket(project), what="the worker's checkpoints")
     assert before <= pulled(project)
     assert_the_lost_node_stands_in_the_way(project, head, lost="stopped")
 
@@ -157,10 +153,10 @@ def test_a_head_that_freezes_is_reported_and_ends_the_run_when_it_thaws(project:
     with training(project, engine, uploads=False) as (screen, process):
         before = on_disk(engine, project.name)
         freeze(engine.containers.get(head))
-        screen.end(within=SECONDS)
+        screen.end()
     assert process.returncode == 5
     assert f"node {head}, the head, is frozen" in screen.text
-    until(lambda: not leftovers(engine, worker), seconds=SECONDS, what=f"{worker} to end its ranks")
+    until(lambda: not leftovers(engine, worker), what=f"{worker} to end its ranks")
     assert f"{head} is frozen" in project.hvdcloud("logs", expect=5).err
     assert not before <= pulled(project)
     assert_the_lost_node_stands_in_the_way(project, head, lost="frozen")
@@ -192,11 +188,11 @@ def test_a_connection_that_is_cut_is_made_again_and_neither_loses_nor_repeats_a_
         screen = Screen(process)
         for cuts in (1, 2, 3):
             screen.wait_for(" line ", times=screen.text.count(" line ") + 50)
-            until(lambda: b"cut" in nodes[0].exec_run(["sh", "-c", CUT]).output, seconds=20, what="a connection to cut")
+            until(lambda: b"cut" in nodes[0].exec_run(["sh", "-c", CUT]).output, what="a connection to cut")
             screen.wait_for("connecting again", times=cuts)
         for node in nodes:
             node.exec_run(["touch", "/tmp/enough"])
-        screen.end(within=60)
+        screen.end()
     assert process.returncode == 0, screen.text
     # A warning may stand in the middle of a line of output, where the connection broke.
     shown = re.sub(r"warning: .*connecting again.*\n", "", screen.text)

@@ -52,6 +52,7 @@ def test_eight_nodes_come_up_run_a_rank_each_and_go(project: Project, engine: An
     assert len(down["deleted"]) == 9
 
 
+@pytest.mark.nightly
 def test_one_node_takes_one_rank_or_one_for_each_slot(project: Project) -> None:
     project.hvdcloud("up", "--nodes", "1")
     assert ranks(project, "-np", "1") == ["t-sizes-0 0 1"]

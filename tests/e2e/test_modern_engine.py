@@ -18,7 +18,7 @@ from tests.standins.registry import running_registry
 from tests.support.modern_engine import ModernEngine, modern_engine
 from tests.support.small_image import NAME, small
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 DOCKERFILE = "FROM scratch\nCOPY files/ /opt/{}/\n"
 MANIFESTS = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"

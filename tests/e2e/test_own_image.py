@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -297,15 +296,6 @@ def test_what_the_configuration_wants_of_it_has_to_be_there(
     assert cause in raised.value.message
 
 
-def test_an_image_that_is_nowhere_is_named_with_its_key(tmp_path: Path, engine: Any) -> None:
-    name = "127.0.0.1:1/nothing:1"
-    with pytest.raises(ImageError) as raised:
-        build(ImageConfig(base=name, requirements=None), project_dir=tmp_path)
-    assert raised.value.message.startswith(f"image.base: {name} is not in the engine and can't be pulled: ")
-    assert raised.value.code == ExitCode.IMAGE
-    assert "docker login 127.0.0.1:1" in raised.value.hint
-
-
 def dockerfile(folder: Path, lines: str) -> None:
     (folder / "Dockerfile").write_text(f"ARG BASE\nFROM ${{BASE}}\n{lines}\n")
 
@@ -391,21 +381,3 @@ def test_a_dockerfile_that_breaks_the_node_says_so(built: Build, tmp_path: Path,
     with pytest.raises(ImageError) as raised:
         built(dockerfile="Dockerfile")
     assert raised.value.message.startswith(f"image.dockerfile Dockerfile can't be a node: {cause}")
-
-
-def test_a_dockerfile_whose_own_step_fails_is_named_with_its_last_lines(built: Build, tmp_path: Path) -> None:
-    dockerfile(tmp_path, "RUN echo no luck >&2; exit 7")
-    with pytest.raises(
-        ImageError, match=r"image\.dockerfile Dockerfile was not built: \[.*2/2\] RUN echo no luck"
-    ) as raised:
-        built(dockerfile="Dockerfile")
-    assert "no luck" in raised.value.details
-
-
-def test_a_refused_build_ends_with_exit_code_6_and_the_next_command(tmp_path: Path, engine: Any) -> None:
-    project = project_in(tmp_path, "t-own-refused")
-    project.write("requirements.txt", "")
-    project.configure(image={"base": BARE})
-    document = project.hvdcloud("build", "--json", expect=int(ExitCode.IMAGE)).json
-    assert "there is no Python on its PATH" in json.dumps(document["error"]["message"])
-    assert document["error"]["hint"] == "set image.base to an image on Debian or Ubuntu with Python 3.10 or newer"

@@ -124,6 +124,6 @@ def test_a_node_that_was_restarted_has_no_secret_and_keeps_what_comes_to_itself(
         listed = container.exec_run(["sh", "-c", look])
         return listed.output.split() if listed.exit_code == 0 else None
 
-    *files, mode = until(found, seconds=30, what="the restarted node")
+    *files, mode = until(found, what="the restarted node")
     assert b"secret" not in files
     assert mode == b"700"

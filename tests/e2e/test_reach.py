@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -135,10 +134,8 @@ def test_a_program_that_dies_is_a_lost_connection_and_the_next_call_starts_anoth
     session.open()
     (relay,) = relays()
     threading.Timer(0.5, relay.kill).start()
-    began = time.monotonic()
     with pytest.raises(NodeError, match="was lost"):
         session.run("sleep 60")
-    assert time.monotonic() - began < 45
     assert session.run("hostname").stdout == f"{NAME}\n"
     assert len(relays()) == 1
 

@@ -83,11 +83,10 @@ def test_what_would_lose_checkpoints_or_break_a_run_is_refused(project: Project,
     for number in ("1", "3"):
         refused = project.hvdcloud("resize", number, expect=2).err
         assert "is active and not elastic" in refused
-    until(lambda: "on" in project.hvdcloud("logs").out, seconds=30, what="the ranks")
+    until(lambda: "on" in project.hvdcloud("logs").out, what="the ranks")
     engine.containers.get(f"{project.name}-1").kill()
     until(
         lambda: project.hvdcloud("status", "--json").json["result"]["runs"][0]["state"] == "lost",
-        seconds=60,
         what="its loss",
     )
     refused = project.hvdcloud("resize", "2", expect=9).err
@@ -107,9 +106,9 @@ def interrupted(project: Project, number: int, moment: Callable[[], object], *ar
     """Send a command a signal as soon as something is true. Returns its exit code and what it printed."""
     with project.started(*args) as process:
         screen = Screen(process)
-        until(lambda: moment() or process.poll() is not None, seconds=30, what="the moment", pause=0.05)
+        until(lambda: moment() or process.poll() is not None, what="the moment", pause=0.05)
         process.send_signal(number)
-        screen.end(within=60)
+        screen.end()
     return process.returncode, screen.text
 
 
@@ -135,13 +134,3 @@ def test_a_resize_that_was_killed_is_finished_by_the_next(project: Project, engi
     project.hvdcloud("resize", "1")
     assert nodes(engine, project) == ["0"]
     trains_on(project, 1)
-
-
-def test_an_interrupted_growth_leaves_the_cluster_as_it_was(project: Project, engine: Any) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        code, printed = interrupted(project, number, lambda: "2" in nodes(engine, project), "resize", "4")
-        assert code == 130, printed
-        assert "what it had made is deleted, and the other nodes are as they were" in printed
-        assert nodes(engine, project) == ["0", "1"]
-        assert project.hvdcloud("status", "--json").json["result"]["whole"]
-    trains_on(project, 2)

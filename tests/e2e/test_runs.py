@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,15 +95,6 @@ def test_a_ranks_bytes_are_what_its_log_has(project: Project, controller: str) -
         assert b"\n".join(lines) == wrote
 
 
-def test_arguments_for_mpirun_arrive(project: Project) -> None:
-    configure(project, controller="mpi", mpi_args="--oversubscribe -x FROM_MPIRUN=yes")
-    try:
-        out = project.hvdcloud("run", "--", "sh", "-c", "echo rank says $FROM_MPIRUN").out
-    finally:
-        configure(project)
-    assert out.count("rank says yes") == 2
-
-
 def test_what_a_rank_finds_around_it(project: Project) -> None:
     file = project.folder / "hvdcloud.yaml"
     file.write_text(re.sub('"?GREETING"?: "?hello"?', "GREETING: 0123", file.read_text()))
@@ -120,16 +109,10 @@ def test_what_a_rank_finds_around_it(project: Project) -> None:
         assert int(fact["OMP_NUM_THREADS"]) >= 1
 
 
-def test_threads_are_cores_divided_by_slots(project: Project) -> None:
-    cores = max(1, (os.cpu_count() or 1) // 2)
-    for slots in (1, 2):
-        configure(project, slots_per_node=slots)
-        out = run(project, jobs.ENVIRONMENT).out
-        assert out.count(f'"OMP_NUM_THREADS": "{max(1, cores // slots)}"') == 2 * slots
-
-
-@pytest.mark.parametrize("controller", ["gloo", "mpi"])
-@pytest.mark.parametrize(("how", "code"), [("3", 3), ("raise", 1), ("signal", 137)])
+@pytest.mark.parametrize(
+    ("controller", "how", "code"),
+    [("gloo", "3", 3), ("mpi", "3", 3), ("gloo", "raise", 1), ("gloo", "signal", 137), ("mpi", "signal", 137)],
+)
 def test_the_exit_code_is_that_of_the_first_rank_to_fail(
     project: Project, controller: str, how: str, code: int
 ) -> None:
@@ -148,22 +131,6 @@ def test_the_exit_code_is_that_of_the_first_rank_to_fail(
     else:
         assert ended.json["result"]["reason"].startswith(f"rank 1 ({project.name}-1) ")
     assert "[launcher]" not in ended.err
-
-
-def test_a_command_that_is_not_in_the_image_is_named(project: Project) -> None:
-    ended = project.hvdcloud("run", "--json", "--", "pyhton", "train.py", expect=7)
-    assert ended.json["result"]["exit_code"] == 127
-    assert "pyhton" in ended.err
-
-
-def test_shell_syntax_in_the_command_works(project: Project) -> None:
-    configure(project, command="echo one $GREETING && exit 0")
-    assert "one hello" in project.hvdcloud("run").out
-
-
-def test_a_command_with_options_of_its_own_needs_no_dashes(project: Project) -> None:
-    out = project.hvdcloud("run", "-np", "1", "sh", "-c", "echo got $0 $1 $2", "--epochs", "2", "--json").out
-    assert "got --epochs 2 --json" in out
 
 
 def test_only_what_changed_is_sent_again(project: Project) -> None:
@@ -205,7 +172,7 @@ def test_secrets_show_nowhere(project: Project, engine: Any) -> None:
     assert left == b""
 
 
-@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+@pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=pytest.mark.nightly)])
 def test_a_rank_that_saves_when_it_is_stopped_is_told_once_and_has_time(project: Project, controller: str) -> None:
     project.write("train.py", jobs.SAVES_AT_ITS_END)
     with project.started(
@@ -214,7 +181,7 @@ def test_a_rank_that_saves_when_it_is_stopped_is_told_once_and_has_time(project:
         screen = Screen(process)
         screen.wait_for("trains\n", times=2)
         stopped = project.hvdcloud("stop")
-        screen.end(within=60)
+        screen.end()
     assert "waiting up to 30s for the ranks to save (run.grace)" in stopped.err
     assert "waiting up to 30 s (run.grace) for the ranks to save and end" in screen.text
     assert screen.text.count("is told to end") == 2
@@ -222,24 +189,15 @@ def test_a_rank_that_saves_when_it_is_stopped_is_told_once_and_has_time(project:
     assert "last.pt" in in_bucket(project)
 
 
-def test_a_secret_that_is_not_set_is_named(project: Project) -> None:
-    del project.environ["TOKEN"]
-    try:
-        ended = project.hvdcloud("run", expect=2)
-    finally:
-        project.environ["TOKEN"] = TOKEN
-    assert "run.secrets: TOKEN not set in this environment" in ended.err
-
-
 def follow_until_trains(project: Project) -> None:
-    until(lambda: project.hvdcloud("logs").out.count("trains\n") == 2, seconds=60, what="both ranks to train")
+    until(lambda: project.hvdcloud("logs").out.count("trains\n") == 2, what="both ranks to train")
 
 
 def test_a_run_continues_after_its_terminal_is_gone_and_is_followed_and_stopped_from_another(project: Project) -> None:
     project.write("train.py", jobs.ENDLESS_ALONE)
     with project.started("run") as terminal:
         assert terminal.stdout is not None
-        until(lambda: "trains" in terminal.stdout.readline(), seconds=60, what="the job to train")
+        until(lambda: "trains" in terminal.stdout.readline(), what="the job to train")
         terminal.send_signal(signal.SIGHUP)
         terminal.wait(timeout=80)
     assert terminal.returncode == 130
@@ -261,7 +219,7 @@ def test_ctrl_c_detaches_and_says_how_to_come_back(project: Project) -> None:
     project.write("train.py", jobs.ENDLESS_ALONE)
     with project.started("run") as terminal:
         assert terminal.stdout is not None
-        until(lambda: "trains" in terminal.stdout.readline(), seconds=60, what="the job to train")
+        until(lambda: "trains" in terminal.stdout.readline(), what="the job to train")
         terminal.send_signal(signal.SIGINT)
         out, _ = terminal.communicate(timeout=80)
     try:
@@ -272,19 +230,6 @@ def test_ctrl_c_detaches_and_says_how_to_come_back(project: Project) -> None:
         assert project.hvdcloud("status", "--json").json["result"]["runs"][-1]["state"] == "running"
     finally:
         project.hvdcloud("stop")
-
-
-def test_a_killed_cli_leaves_the_run_going(project: Project) -> None:
-    project.write("train.py", jobs.ENDLESS_ALONE)
-    with project.started("run") as terminal:
-        assert terminal.stdout is not None
-        until(lambda: "trains" in terminal.stdout.readline(), seconds=60, what="the job to train")
-        terminal.kill()
-        terminal.wait()
-    try:
-        assert project.hvdcloud("status", "--json").json["result"]["runs"][-1]["state"] == "running"
-    finally:
-        assert project.hvdcloud("stop", "--json").json["result"]["state"] == "stopped"
 
 
 def test_a_second_run_continues_from_the_first_ones_checkpoints(project: Project, tmp_path: Path) -> None:
@@ -299,12 +244,6 @@ def test_a_second_run_continues_from_the_first_ones_checkpoints(project: Project
     folder = Path(pulled[-1]["folder"])
     newest = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     assert newest == ["count-3.pt", "workspace/runs/count-3.h5"]
-
-
-def test_a_run_to_continue_from_that_is_not_in_the_bucket_is_refused_before_anything_is_sent(project: Project) -> None:
-    refused = project.hvdcloud("run", "--resume", "20200101-000000-abcdef", expect=2)
-    assert refused.err.count("holds no run 20200101-000000-abcdef of t-runs") == 1
-    assert "/var/lib/hvdcloud" not in refused.err
 
 
 def test_status_says_why_the_newest_run_failed(project: Project) -> None:
@@ -345,32 +284,6 @@ def test_a_node_that_is_not_the_pinned_one_is_refused(project: Project) -> None:
         assert project.hvdcloud("ssh", "0", "hostname", expect=255).out == ""
     finally:
         pins.write_text(right)
-
-
-def test_up_again_is_already_done(project: Project) -> None:
-    assert "is up already" in project.hvdcloud("up").out
-    assert "is up with 2 nodes, not 3" in project.hvdcloud("up", "--nodes", "3", expect=2).err
-
-
-def test_another_project_of_the_same_name_neither_trains_on_it_nor_deletes_it(project: Project, tmp_path: Path) -> None:
-    other = replace(project, folder=tmp_path)
-    configure(other)
-    other.write("train.py", jobs.COUNTS_UP)
-    for command in ("up", "run", "launch", "status", "pull", "down"):
-        said = other.hvdcloud(command, expect=2).err
-        assert f"cluster t-runs belongs to the project in {project.folder}, not to that in {tmp_path}" in said
-        assert "hvdcloud down --name t-runs" in said
-    # Who types the name means it.
-    assert "t-runs-1" in other.hvdcloud("status", "--name", "t-runs").out
-
-
-def test_list_and_status_show_the_cluster(project: Project) -> None:
-    clusters = {cluster["name"]: cluster for cluster in project.hvdcloud("list", "--json").json["result"]}
-    assert len(clusters[project.name]["nodes"]) == 2
-    assert "2/2" in project.hvdcloud("list").out
-    text = project.hvdcloud("status").out
-    assert f"{project.name}-1" in text
-    assert "cost so far: $0.00" in text
 
 
 def test_down_refuses_until_every_checkpoint_is_verified_on_disk(engine: Any, image: str, tmp_path: Path) -> None:

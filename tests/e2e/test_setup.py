@@ -212,6 +212,7 @@ def test_what_was_changed_or_deleted_outside_is_restored(lab: Lab) -> None:
     assert bucket["public_access_prevention"] == "enforced"
 
 
+@pytest.mark.nightly
 def test_the_users_own_variables_do_what_they_say(lab: Lab) -> None:
     bucket_of_another(lab.cloud, "theirs")
 
@@ -257,36 +258,6 @@ def test_the_users_own_variables_do_what_they_say(lab: Lab) -> None:
     assert "google_storage_bucket_iam_member" not in lab.resources
 
 
-def test_nodes_may_be_in_every_region_of_the_continent_that_has_the_gpu(lab: Lab) -> None:
-    lab.project.configure(gce={"machine_type": "a2-highgpu-2g"})
-    planned = lab.setup("--plan-only")
-    for region in ("us-east1", "us-west1", "us-west3", "us-west4"):
-        assert f'google_compute_subnetwork.other["{region}"] will be created' in planned.out
-    lab.setup("--yes", "--region", "us-central1", "--region", "us-east1")
-    before = lab.resources
-    assert {each["region"] for each in before["google_compute_subnetwork"].values()} == {"us-central1", "us-east1"}
-    assert lab.emulator.state.subnetworks["us-east1"]["hvdcloud"]["ipCidrRange"] == "10.10.16.0/20"
-    assert lab.keys == KEYS
-    assert "No changes." in lab.setup("--yes").out  # What was named stays.
-    # The bucket stays where it is; a region that is no longer wanted goes.
-    lab.setup("--yes", "--region", "us-west1", "--region", "us-central1")
-    after = lab.resources
-    assert {each["region"] for each in after["google_compute_subnetwork"].values()} == {"us-central1", "us-west1"}
-    assert after["google_storage_bucket"] == before["google_storage_bucket"]
-    assert after["google_artifact_registry_repository"] == before["google_artifact_registry_repository"]
-
-
-def test_another_experiment_of_the_same_project_adds_only_its_own(lab: Lab) -> None:
-    lab.setup("--yes")
-    other = lab.project.folder / "other.yaml"
-    other.write_text("name: words\n")
-    done = lab.setup("--yes", "-c", "other.yaml", "--project", LAB)
-    assert "1 added, 0 changed, 0 destroyed" in done.out
-    assert yaml.safe_load(other.read_text())["checkpoints"]["bucket"] == f"gs://{LAB}-hvdcloud/words"
-    assert "hvdcloud-digits" in str(lab.resources["google_project_iam_member"])
-    assert "hvdcloud-words" in str(lab.resources["google_project_iam_member"])
-
-
 def test_the_bucket_is_never_replaced_and_outlives_destroy_and_another_setup(lab: Lab) -> None:
     lab.setup("--yes")
     lab.object("digits/run/model.pt", b"x" * 1000)
@@ -311,10 +282,6 @@ def test_the_bucket_is_never_replaced_and_outlives_destroy_and_another_setup(lab
     lab.setup("--yes")
     assert lab.resources == before
     assert lab.keys == KEYS
-
-
-def test_destroy_with_nothing_set_up(lab: Lab) -> None:
-    assert lab.setup("--destroy", "--yes").out == "this machine has nothing to delete in project test-project\n"
 
 
 def test_destroy_is_refused_while_there_are_clusters(lab: Lab) -> None:
@@ -354,49 +321,6 @@ def test_what_was_set_up_from_elsewhere_is_not_touched(lab: Lab) -> None:
     assert lab.keys == KEYS
 
 
-def test_credentials_that_are_missing(lab: Lab) -> None:
-    lab.project.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(lab.cloud / "none.json")
-    assert "no usable Google credentials" in lab.setup("--yes", expect=3).err
-
-
-def test_without_a_terminal_nothing_is_done_unconfirmed(lab: Lab) -> None:
-    text = lab.file.read_text()
-    for command in (["setup"], ["setup", "--destroy"]):
-        refused = lab.project.hvdcloud(*command, expect=2)
-        assert "there is no terminal to ask on" in refused.err
-        assert "→ add --yes" in refused.err
-    assert lab.resources == {}
-    assert lab.file.read_text() == text
-
-
-def test_without_terraform_it_says_where_to_get_it_and_opentofu_is_as_good(lab: Lab, tmp_path: Path) -> None:
-    terraform = shutil.which("terraform")
-    (tmp_path / "bin").mkdir()
-    path = lab.project.environ.get("PATH", os.environ["PATH"])
-    others = [folder for folder in path.split(":") if not (Path(folder) / "terraform").exists()]
-    lab.project.environ["PATH"] = ":".join([str(tmp_path / "bin"), *others])
-    refused = lab.setup("--yes", expect=2)
-    assert "there is no terraform on PATH" in refused.err
-    assert "https://developer.hashicorp.com/terraform/install" in refused.err
-    (tmp_path / "bin" / "tofu").symlink_to(str(terraform))
-    lab.setup("--yes")
-    assert lab.keys == KEYS
-
-
-def test_without_the_file_it_says_how_to_get_one(lab: Lab) -> None:
-    lab.file.unlink()
-    assert "→ hvdcloud init" in lab.setup("--yes", "--name", "digits", expect=2).err
-    assert lab.resources == {}
-
-
-def test_a_file_that_cannot_be_edited_is_refused_before_anything_is_made(lab: Lab) -> None:
-    lab.file.write_text("name: digits\nimage: &one\n  framework: torch\n")
-    refused = lab.setup("--yes", expect=2)
-    assert "image is not a section of keys without an anchor" in refused.err
-    assert "by hand" in refused.err
-    assert lab.resources == {}
-
-
 class Gate:
     """A stand-in of Cloud Storage in which no bucket can be made until it is opened."""
 
@@ -428,23 +352,12 @@ def test_ctrl_c_waits_till_everything_that_was_made_is_written_down(lab: Lab, ga
         screen = Screen(process)
         screen.wait_for("Interrupt received.")
         gate.open.set()
-        screen.end(within=30)
+        screen.end()
     assert process.returncode == 130, screen.text
     assert "; hvdcloud setup continues from there" in screen.text
     bucket = lab.resources["google_storage_bucket"]
     lab.setup("--yes")  # Terraform's state has all that was made.
     assert lab.resources["google_storage_bucket"] == bucket
-    assert lab.keys == KEYS
-
-
-def test_a_terminal_that_is_closed_does_not_end_it(lab: Lab, gate: Gate) -> None:
-    with lab.project.started("setup", "--yes") as process:
-        assert gate.asked.wait(60)
-        os.killpg(process.pid, signal.SIGHUP)
-        gate.open.set()
-        screen = Screen(process)
-        screen.end(within=60)
-    assert process.returncode == 0, screen.text
     assert lab.keys == KEYS
 
 
@@ -459,6 +372,6 @@ def test_kill_9_leaves_terraform_to_end_and_the_next_setup_continues(lab: Lab, g
             screen = Screen(second)
             screen.wait_for("Acquiring state lock")
             gate.open.set()
-            screen.end(within=60)
+            screen.end()
     assert second.returncode == 0, screen.text
     assert lab.keys == KEYS

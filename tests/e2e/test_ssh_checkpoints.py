@@ -102,15 +102,15 @@ def test_nodes_that_end_at_their_limit_with_the_laptop_off_lose_nothing_and_leav
     project.hvdcloud("up", "--yes")
     home = project.state / project.name / "bucket" / project.name
     with project.started("run", "--", "sh", "-c", SAVES) as process:
-        until(lambda: len(list(home.glob("*/@node-1/step-*.pt"))) > 2, seconds=90, what="checkpoints at home")
+        until(lambda: len(list(home.glob("*/@node-1/step-*.pt"))) > 2, what="checkpoints at home")
         assert process.poll() is None
         process.kill()
     here = len(list(home.glob("*/step-*.pt")))
     assert hosts["gpu0"].docker("exec", "t-home-0", "printenv", "HVDCLOUD_TIME_LIMIT") == f"{LIMIT}\n"
-    until(lambda: written(hosts) > here + 1, seconds=30, what="checkpoints that the laptop never saw")
+    until(lambda: written(hosts) > here + 1, what="checkpoints that the laptop never saw")
     # As the head's entrypoint does when that is over.
     hosts["gpu0"].docker("exec", "--detach", "t-home-0", "hvdcloud-node", "end-at-limit", "1")
-    until(lambda: states(hosts) == {"exited"}, seconds=60, what="the nodes to end by themselves")
+    until(lambda: states(hosts) == {"exited"}, what="the nodes to end by themselves")
     said = project.hvdcloud("run", "--", "true", expect=5).err
     assert "have ended themselves; their log says: limits.max_run_duration of 2.0 h is over" in said
     # What is only there keeps them; they are started for it, and end again.
@@ -133,14 +133,13 @@ def test_nodes_that_end_at_their_limit_with_the_laptop_off_lose_nothing_and_leav
     with again.started("run", "--resume", run["run"], "--", "sh", "-c", FINDS) as process:
         until(
             lambda: again.hvdcloud("logs", expect=None).out.count("written") == 2,
-            seconds=90,
             what="both checkpoints on the nodes",
         )
         process.kill()
     # As after a reboot: nothing had time to leave the container.
     for host in hosts.hosts:
         host.docker("kill", *host.containers("name=t-home"))
-    until(lambda: states(hosts) == {"exited"}, seconds=60, what="the containers to be dead")
+    until(lambda: states(hosts) == {"exited"}, what="the containers to be dead")
     found = again.hvdcloud("pull", "--json").json["result"]["runs"]
     folder = Path(found[-1]["folder"])
     assert (folder / "late.pt").read_text() == (folder / "@node-1" / "late.pt").read_text() == "late\n"

@@ -49,7 +49,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
     project.write("train.py", DEADLOCK)
     project.configure(
         image={"requirements": "requirements.txt"},
-        limits={"stuck": "10s"},
+        limits={"stuck": "30s"},
     )
     project.hvdcloud("up")
     yield project
@@ -57,7 +57,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
     assert labelled(engine, project.name) == []
 
 
-@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+@pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=pytest.mark.nightly)])
 def test_a_deadlock_ends_the_run_with_the_stacks_of_all_ranks(project: Project, controller: str) -> None:
     document = project.hvdcloud("run", "--controller", controller, "--json", expect=7).json
     stuck = {tuple(group["ranks"]): group for group in document["result"]["stuck"]["groups"]}

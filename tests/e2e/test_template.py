@@ -84,7 +84,7 @@ class Training:
         return [int(number) for number in re.findall(r"epoch +(\d+)/\d+: loss", self.output)]
 
 
-@pytest.fixture(scope="module", params=["torch", "torch-elastic"])
+@pytest.fixture(scope="module", params=["torch", pytest.param("torch-elastic", marks=pytest.mark.nightly)])
 def container(request: pytest.FixtureRequest, image: str) -> Iterator[Container]:
     """A container of the image with the template as its workspace, one thread per rank."""
     client = docker.from_env()

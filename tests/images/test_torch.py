@@ -92,7 +92,7 @@ def test_a_rank_over_ssh_finds_the_driver_that_container_optimized_os_mounts(
         built(row), environment={"HVDCLOUD_AUTHORIZED_KEY": public}, volumes=mount, detach=True
     )
     try:
-        until(lambda: '"ready"' in node.logs().decode() or None, seconds=60, what="the node's sshd")
+        until(lambda: '"ready"' in node.logs().decode() or None, what="the node's sshd")
         node.reload()
         address = node.attrs["NetworkSettings"]["IPAddress"]
         ssh = [

@@ -29,7 +29,7 @@ from tests.live.hard_end import STOP_SECONDS, HardEnd
 from tests.live.price import STEPS, Step, price, question
 from tests.live.record import Follower, Recorder, newest
 from tests.live.teardown import PROJECT, begin, environ_of, teardown
-from tests.support.warm import WarmPopen
+from tests.support.harness import HVDCLOUD
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = ("tests/bench/job/allreduce.py", "tests/support/elastic_job.py", "tests/live/gpu_job.py")
@@ -65,8 +65,8 @@ class Live:
             self._count += 1
             sys.stdout.write(f"$ hvdcloud {command}\n")
         began = time.monotonic()
-        with WarmPopen(
-            shlex.split(command),
+        with subprocess.Popen(
+            [*HVDCLOUD, *shlex.split(command)],
             cwd=self.folder / PROJECT,
             env={**environ_of(self.folder), **(self.step.environ if self.step else {})},
             stdin=subprocess.DEVNULL,

@@ -88,7 +88,7 @@ def running_registry(
             stack.callback(process.kill)
         for address in addresses:
             host = f"{address}:{port}"
-            until(lambda host=host: answers(host), seconds=20, what=f"the registry at {host}")
+            until(lambda host=host: answers(host), what=f"the registry at {host}")
         yield f"127.0.0.1:{port}"
 
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from hvdcloud.cluster.model import LABEL_CLUSTER
 from hvdcloud.providers.local.requests import network_name
 from tests.support.harness import freeze
@@ -219,19 +217,6 @@ def _fill_disk(engine: Any, node: str) -> Undo:
 def _mounting(process: int) -> list[str]:
     """Words before a command that mounts in a container."""
     return ["nsenter", "--target", str(process), "--mount", "--pid"]
-
-
-def limit_network(container: Any, rate: str) -> None:
-    """Let a container send at `rate` only, such as `4mbit`, by a token bucket (tc-tbf(8)). Skips the test without."""
-    if shutil.which("tc") is None or shutil.which("nsenter") is None:
-        pytest.skip("a container's network is limited by tc and nsenter")
-    inside = ["nsenter", "--target", str(container.attrs["State"]["Pid"]), "--net"]
-    shape = ["root", "tbf", "rate", rate, "burst", "64kb", "latency", "400ms"]
-    done = subprocess.run(
-        [*inside, "tc", "qdisc", "add", "dev", "eth0", *shape], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        pytest.skip(f"no token bucket in this kernel: {done.stderr.strip()}")
 
 
 def possible(engine: Any) -> list[str]:

@@ -29,9 +29,3 @@ def in_bucket(cloud: Cloud, project: Project) -> set[str]:
     """The checkpoints that are in the bucket."""
     names = list(cloud.storage.store.bucket("bucket").names)
     return {name.rpartition("/")[2] for name in names if f"/{project.name}/" in name and name.endswith(".pt")}
-
-
-def machine_of(cloud: Cloud, vm: str) -> str:
-    """The name of the container that a VM is."""
-    assert cloud.machines
-    return f"{cloud.machines.network}-{zone_of(cloud, vm)}-{vm}"

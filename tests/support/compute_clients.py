@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from tests.standins.compute import Emulator
-from tests.support.harness import PATIENCE
+from tests.support.harness import DEADLINE
 
 ZONE = "us-central1-a"
 LABELS = {"managed-by": "someone", "cluster": "run"}
@@ -43,7 +43,7 @@ class Plain:
     def __init__(self, emulator: Emulator) -> None:
         self.emulator = emulator
         self.token: str | None = emulator.keys.issue(emulator.keys.email)[0]
-        self.connection = http.client.HTTPConnection(urlsplit(emulator.url).netloc, timeout=30 * PATIENCE)
+        self.connection = http.client.HTTPConnection(urlsplit(emulator.url).netloc, timeout=DEADLINE)
 
     def __enter__(self) -> Plain:
         return self
@@ -65,11 +65,6 @@ class Plain:
         """`path` below the project."""
         tail = f"?{urlencode(query)}" if query else ""
         return self.send(method, f"/compute/v1/projects/test-project/{path}{tail}", data)
-
-    def admin(self, method: str, path: str, data: Any = None) -> Any:
-        reply = self.send(method, f"/_emulator/{path}", data)
-        assert reply.status == 200, reply.data
-        return reply.json
 
     def bulk(self, body: dict[str, Any], *, zone: str = ZONE, request_id: str | None = None) -> Reply:
         return self("POST", f"zones/{zone}/instances/bulkInsert", body, requestId=request_id or str(uuid.uuid4()))
@@ -131,7 +126,7 @@ def bulk_body(*names: str, **properties: Any) -> dict[str, Any]:
 
 def until(condition: Any, *, seconds: float = 10) -> None:
     """Wait for it to be true."""
-    end = time.monotonic() + seconds * PATIENCE
+    end = time.monotonic() + max(seconds, DEADLINE)
     while not condition():
         assert time.monotonic() < end, "it never came true"
         time.sleep(0.01)

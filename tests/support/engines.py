@@ -98,7 +98,7 @@ def second_engine(
         stack.callback(process.wait, timeout=60)
         stack.callback(process.terminate)
         found = SecondEngine(docker_host=f"unix://{socket}", gateway=gateway, folder=folder)
-        until(lambda: _answers(found), seconds=60, what=f"the second engine, whose log is {folder}/log")
+        until(lambda: _answers(found), what=f"the second engine, whose log is {folder}/log")
         yield found
 
 

@@ -21,7 +21,7 @@ from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import Emulator
-from tests.support.harness import PATIENCE
+from tests.support.harness import DEADLINE
 
 BULK_INSERT = "compute.instances.bulkInsert"
 
@@ -82,7 +82,7 @@ class Bench:
         provider = provider or self.provider
         return list(provider.create(provider.plan(spec), journal=self.journal, on_progress=self.say))
 
-    def wait(self, nodes: list[Node], *, seconds: float = 20 * PATIENCE) -> list[Node]:
+    def wait(self, nodes: list[Node], *, seconds: float = DEADLINE) -> list[Node]:
         deadline = time.monotonic() + seconds
         return list(self.provider.wait_ready(nodes, deadline=deadline, on_progress=self.say))
 

@@ -95,7 +95,7 @@ class RecordsCloud:
             before = self.there()
             return before == listed(project) == self.there()
 
-        until(same, seconds=20, what="list to show what exists")
+        until(same, what="list to show what exists")
 
 
 def listed(project: Project) -> list[str]:

@@ -16,22 +16,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import psutil
 
-from tests.support.warm import WarmPopen
+from tests.support.commands import Command
 
 T = TypeVar("T")
+Process = Command | subprocess.Popen[str]
 
 # On what a test makes at the engine without hvdcloud.
 TEST_LABEL = "hvdcloud-test"
 HVDCLOUD = (sys.executable, "-m", "hvdcloud")
-PATIENCE = 4.0
-"""How many times longer than on a quiet machine a test waits for what has to happen, before it fails."""
+DEADLINE = 300.0
+"""Seconds after which a test fails that waits for what has to happen: the same for all, on a machine however busy."""
 
 
-def until(probe: Callable[[], T | None], *, seconds: float, what: str, pause: float = 1.0) -> T:
+def until(probe: Callable[[], T | None], *, seconds: float = DEADLINE, what: str, pause: float = 1.0) -> T:
     """The first truthy thing that `probe` returns; fails the test if there is none in time.
 
     A probe that starts commands or asks an engine takes processors from what it waits for: it follows the one before
@@ -40,7 +41,7 @@ def until(probe: Callable[[], T | None], *, seconds: float, what: str, pause: fl
     Args:
         pause: the most seconds between two of them; 0.05: what is looked for may pass.
     """
-    seconds *= PATIENCE
+    seconds = max(seconds, DEADLINE)
     deadline = time.monotonic() + seconds
     while True:
         began = time.monotonic()
@@ -53,13 +54,8 @@ def until(probe: Callable[[], T | None], *, seconds: float, what: str, pause: fl
         time.sleep(min(pause, max(0.05, 3 * (now - began))))
 
 
-def at_this_load(seconds: float) -> float:
-    """A limit that a command under test has to keep; longer where processors have more to do than the tests make."""
-    return seconds * max(1.0, os.getloadavg()[0] / (2 * (os.cpu_count() or 1)))
-
-
 @contextmanager
-def looking(process: subprocess.Popen[Any]) -> Iterator[None]:
+def looking(process: Process) -> Iterator[None]:
     """A command stands still for the block, so that what the test sees does not pass before the test acts on it."""
     process.send_signal(signal.SIGSTOP)
     try:
@@ -97,7 +93,7 @@ class Project:
     name: str
     environ: dict[str, str] = field(default_factory=dict)
     warm: bool = True
-    """Its commands begin with hvdcloud's modules loaded (tests/support/warm.py)."""
+    """Its commands begin with hvdcloud's modules loaded (tests/support/commands.py)."""
     first: str = ""
     """`MODULE:FUNCTION` that is called in the processes of its commands, which must be warm, before anything else."""
 
@@ -111,22 +107,29 @@ class Project:
 
         Args:
             args: hvdcloud's.
-            timeout: seconds, on a quiet machine.
+            timeout: seconds, where it takes longer than `DEADLINE`.
             expect: the exit code; None for any.
             before: words of a program that runs hvdcloud, such as `unshare -m`.
         """
-        with self._popen(before, args, stderr=subprocess.PIPE) as process:
+        with (
+            tempfile.TemporaryFile("w+", errors="replace") as out,
+            tempfile.TemporaryFile("w+", errors="replace") as err,
+        ):
+            process = self._start(before, args, stdout=out, stderr=err)
             try:
-                out, err = process.communicate(timeout=max(timeout, min(timeout * PATIENCE, 600.0)))
+                process.wait(timeout=max(timeout, DEADLINE))
             finally:
                 process.kill()
-        ended = Ended(process.returncode, out, err)
+                process.wait()
+            out.seek(0)
+            err.seek(0)
+            ended = Ended(process.wait(), out.read(), err.read())
         return ended if expect is None else ended.expect(expect)
 
     @contextmanager
-    def started(self, *args: str, before: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
+    def started(self, *args: str, before: Sequence[str] = ()) -> Iterator[Process]:
         """A command that runs during the block, killed if it is still there at the end; `before` as for `hvdcloud`."""
-        process = self._popen(before, args, stderr=subprocess.STDOUT, start_new_session=True)
+        process = self._start(before, args, session=True)
         try:
             yield process
         finally:
@@ -134,20 +137,29 @@ class Project:
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
-    def _popen(self, before: Sequence[str], args: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-        warm = self.warm and not before
-        assert warm or not self.first
-        if warm:
-            options["first"] = self.first
-        return (WarmPopen if warm else subprocess.Popen)(
-            args if warm else [*before, *HVDCLOUD, *args],
+    def _start(
+        self,
+        before: Sequence[str],
+        args: Sequence[str],
+        *,
+        stdout: IO[str] | None = None,
+        stderr: IO[str] | None = None,
+        session: bool = False,
+    ) -> Process:
+        if self.warm and not before:
+            words = {"stdout": stdout, "stderr": stderr, "session": session}
+            return Command(args, cwd=self.folder, env=self.env(), first=self.first, **words)
+        assert not self.first
+        return subprocess.Popen(
+            [*before, *HVDCLOUD, *args],
             cwd=self.folder,
             env=self.env(),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout or subprocess.PIPE,
+            stderr=stderr or subprocess.STDOUT,
+            start_new_session=session,
             text=True,
             errors="replace",
-            **options,
         )
 
     def write(self, name: str, text: str) -> None:
@@ -183,7 +195,7 @@ class Screen:
         process: with standard output and error in one pipe, which nothing else reads.
     """
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Process) -> None:
         self._process = process
         self._lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -204,7 +216,7 @@ class Screen:
         """None: it runs."""
         return self._process.poll()
 
-    def wait_for(self, words: str, *, times: int = 1, seconds: float = 90.0) -> None:
+    def wait_for(self, words: str, *, times: int = 1, seconds: float = DEADLINE) -> None:
         """Wait until `words` have been printed that many times; fails at once if the command ends before."""
 
         def printed() -> bool:
@@ -214,14 +226,11 @@ class Screen:
 
         until(printed, seconds=seconds, what=f"{times} x {words!r}")
 
-    def end(self, *, within: float) -> float:
-        """Wait until the command has ended, and everything it printed is here. Returns how many seconds that took."""
-        began = time.monotonic()
-        self._process.wait(timeout=within * PATIENCE)
-        took = time.monotonic() - began
-        self._reader.join(timeout=10 * PATIENCE)
+    def end(self, *, within: float = DEADLINE) -> None:
+        """Wait until the command has ended, and everything it printed is here."""
+        self._process.wait(timeout=max(within, DEADLINE))
+        self._reader.join(timeout=DEADLINE)
         assert not self._reader.is_alive()
-        return took
 
 
 def labelled(engine: Any, cluster: str | None = None) -> list[str]:

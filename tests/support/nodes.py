@@ -26,8 +26,7 @@ from typing import Any, TypeVar
 
 from hvdcloud.node.files import read_json
 from hvdcloud.runs.spec import DataRequest
-from tests.support.harness import PATIENCE, until
-from tests.support.warm import NODE, WarmPopen
+from tests.support.harness import DEADLINE, until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Of this process alone: a run's processes are found by its id, on the whole machine.
@@ -219,12 +218,14 @@ class NodeCluster:
 
     def call(self, name: str, function: str) -> subprocess.Popen[bytes]:
         """A function of the node program without arguments, `MODULE:FUNCTION`, as a process on a node."""
-        return start_verb(root=self.root(name), env=self.environment(name), first=function)
+        module, _, attribute = function.partition(":")
+        code = f"from {module} import {attribute}; {attribute}()"
+        return start_verb(root=self.root(name), env=self.environment(name), program=("-c", code))
 
     def verb(self, name: str, *verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """A verb's answer."""
         data = json.dumps(payload).encode() + b"\n" if payload is not None else b""
-        out, errors = self.start(name, *verb).communicate(data, timeout=60 * PATIENCE)
+        out, errors = self.start(name, *verb).communicate(data, timeout=DEADLINE)
         assert out, errors.decode()
         answer: dict[str, Any] = json.loads(out.splitlines()[-1])
         return answer
@@ -353,7 +354,7 @@ class NodeCluster:
         """After a test, passed or failed."""
         for path in Path("/proc").glob("[0-9]*"):
             try:
-                # That of a process that has ended is empty; that of a supervisor is the one of tests/support/warm.py.
+                # That of a process that has ended is empty.
                 environment, folder = (path / "environ").read_bytes(), (path / "cwd").readlink()
             except OSError:
                 continue
@@ -392,14 +393,13 @@ def node_environment(root: Path) -> dict[str, str]:
 
 
 def start_verb(
-    *verb: str, root: Path, env: Mapping[str, str] | None = None, first: str = ""
+    *verb: str, root: Path, env: Mapping[str, str] | None = None, program: Sequence[str] = ("-m", "hvdcloud.node")
 ) -> subprocess.Popen[bytes]:
-    """A verb of the node program, as a process that runs in its node's `/`; `first`: called before it."""
+    """A verb of the node program, as a process that runs in its node's `/`."""
     root.mkdir(parents=True, exist_ok=True)
     env = env or node_environment(root)
     pipe = subprocess.PIPE
-    words = {"cwd": root, "env": env, "stdin": pipe, "stdout": pipe, "stderr": pipe}
-    return WarmPopen(verb, program=NODE, first=first, **words)
+    return subprocess.Popen([sys.executable, *program, *verb], cwd=root, env=env, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
 def entry(path: str, data: bytes, *, mode: int = 0o644) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def running_machine(engine: Any, image: str, name: str) -> Iterator[Machine]:
             container.reload()
             address = container.attrs["NetworkSettings"]["IPAddress"]
             machine = Machine(container=container, metadata=metadata, address=address, key=pair.private)
-            until(lambda: machine.status.get("status") == "ready", seconds=40, what=f"{name} to be ready")
+            until(lambda: machine.status.get("status") == "ready", what=f"{name} to be ready")
             yield machine
         finally:
             container.remove(force=True)

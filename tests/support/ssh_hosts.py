@@ -177,7 +177,7 @@ class SshHosts:
         known, blocks = [], []
         for host in self.hosts:
             # On a busy machine the engine sometimes loses what so short a command says.
-            said = until(partial(host.run, "cat", "/etc/ssh/ssh_host_ed25519_key.pub"), seconds=20, what="its host key")
+            said = until(partial(host.run, "cat", "/etc/ssh/ssh_host_ed25519_key.pub"), what="its host key")
             known.append(f"{host.name},{host.address} {' '.join(said.split()[:2])}\n")
             blocks.append(f"Host {host.name}\n    HostName {host.address}\n    HostKeyAlias {host.name}\n")
         self.known_hosts.write_text("".join(known))

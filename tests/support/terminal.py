@@ -19,7 +19,7 @@ from typing import Any
 
 import pyte
 
-from tests.support.harness import HVDCLOUD, PATIENCE, Project
+from tests.support.harness import DEADLINE, HVDCLOUD, Project
 
 COLUMNS, ROWS = 80, 24
 COLOUR = re.compile(rb"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])[;m]")
@@ -50,7 +50,7 @@ class Terminal:
         os.write(self._descriptor, keys.encode())
 
     def wait_for(self, shown: Callable[[str], bool], *, seconds: float = 20.0) -> None:
-        deadline = time.monotonic() + seconds * PATIENCE
+        deadline = time.monotonic() + max(seconds, DEADLINE)
         while not shown(self.text):
             assert time.monotonic() < deadline, self.text
             if select.select([self._descriptor], [], [], 0.2)[0]:
@@ -58,10 +58,10 @@ class Terminal:
 
     def end(self, *, within: float = 60.0) -> tuple[int, bytes]:
         """The program's exit code, and everything that it printed."""
-        deadline = time.monotonic() + within * PATIENCE
+        deadline = time.monotonic() + max(within, DEADLINE)
         while select.select([self._descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
             if not self._read():
-                return self.process.wait(timeout=within * PATIENCE), self.printed
+                return self.process.wait(timeout=max(within, DEADLINE)), self.printed
         raise AssertionError(f"it is still there after {within} s:\n{self.text}")
 
     def close(self) -> None:

@@ -97,27 +97,6 @@ def test_a_failing_instruction_is_named_with_its_own_last_20_lines(last: str) ->
     assert error.details.splitlines() == [f"line {number}" for number in range(80, 100)]
 
 
-def test_a_requirement_that_does_not_exist_is_reported_in_pips_words() -> None:
-    error = failed(
-        "#9 [requirements 6/6] RUN pip install\n"
-        "#9 1.2 ERROR: Could not find a version that satisfies the requirement nosuch==9\n"
-        "#9 1.3 ERROR: No matching distribution found for nosuch==9\n"
-        '#9 ERROR: process "/bin/sh -c pip install" did not complete successfully: exit code: 1\n'
-    )
-    said = "Could not find a version that satisfies the requirement nosuch==9"
-    assert error.message == f"a small image was not built: pip: {said}"
-    assert error.hint == "fix it"
-
-
-def test_what_a_build_refuses_is_the_error_itself() -> None:
-    error = failed(
-        "#9 [2/2] RUN x\n#9 0.2 noise\n#9 0.3 hvdcloud: refused: it has no apt-get\n"
-        "#9 0.3 hvdcloud: next: set image.base\n#9 ERROR: executor failed running [x]: exit code: 3\n"
-    )
-    assert (error.message, error.hint) == ("a small image can't be a node: it has no apt-get", "set image.base")
-    assert error.details == "noise"
-
-
 @pytest.mark.parametrize(
     "log",
     [
@@ -131,26 +110,6 @@ def test_a_full_disk_is_called_one(log: str) -> None:
     error = failed(log)
     assert "the disk of the Docker engine is full" in error.message
     assert "docker system df" in error.hint
-
-
-def test_a_base_image_that_cannot_be_pulled_is_named() -> None:
-    why = 'failed to do request: Head "https://example.invalid/v2/x/manifests/1": dial tcp: no such host'
-    error = failed(
-        f"#3 [internal] load metadata for example.invalid/x:1\n#3 ERROR: {why}\n"
-        f"------\n > [internal] load metadata for example.invalid/x:1:\n------\nERROR: failed to solve: {why}\n"
-    )
-    assert "[internal] load metadata for example.invalid/x:1: failed to do request" in error.message
-    assert "make base-image" in error.hint
-
-
-def test_a_dockerfile_that_is_none_is_reported_in_buildkits_words() -> None:
-    said = "ERROR: failed to solve: dockerfile parse error line 2: unknown instruction: RUNN"
-    error = failed(f"#2 copy /context /\n#2 CACHED\n{said}\nView build details: elsewhere\n")
-    assert error.message == f"a small image was not built: {said}"
-
-
-def test_a_command_that_ends_without_a_word_is_an_error_all_the_same() -> None:
-    assert "docker does not say why" in failed("").message
 
 
 def test_in_our_own_dockerfiles_every_download_is_cached() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,8 +17,6 @@ from hvdcloud.errors import CapacityError, HvdcloudError, InterruptedByUserError
 from hvdcloud.lifecycle import capacity_wait
 from hvdcloud.providers.base import NoRoomError
 from tests.support import gce_samples
-from tests.support.harness import until
-from tests.support.screens import Screen
 
 FULL = {"us-central1-a": "no capacity: ZONE_RESOURCE_POOL_EXHAUSTED", "us-east1-b": "no quota: NVIDIA_T4_GPUS"}
 
@@ -115,20 +112,6 @@ def test_pauses_grow_to_five_minutes_and_the_last_try_is_at_the_end(experiment: 
     assert len(ids) == 7  # Each try is a cluster of its own.
 
 
-def test_a_log_says_when_the_next_try_is(experiment: Experiment, clock: Clock, err: io.StringIO) -> None:
-    wait = waiting(experiment, 21600)
-    wait.next_plan(PLAN, no_room())
-    wait.next_plan(PLAN, no_room())
-    first, *others = err.getvalue().splitlines()
-    assert re.fullmatch(r"no zone has room; trying until \w{3} \d\d:\d\d, which costs nothing; Ctrl-C ends it", first)
-    assert [line for line in others if "$" not in line] == [
-        "digits: no room in 2 zones; next try in 30 s",
-        "digits: trying again",
-        "digits: no room in 2 zones; next try in 60 s",
-        "digits: trying again",
-    ]
-
-
 @pytest.mark.parametrize("error", [NodeError("no network", hint=""), CapacityError("others hold the quota", hint="")])
 def test_passing_trouble_ends_no_wait(
     experiment: Experiment, clock: Clock, err: io.StringIO, error: HvdcloudError
@@ -163,27 +146,3 @@ def test_ctrl_c_is_one_line(experiment: Experiment, clock: Clock, command: str) 
         wait.next_plan(PLAN, no_room())
     assert caught.value.message == f"{command} of digits was interrupted while waiting for room; nothing of it is left"
     assert caught.value.hint == f"hvdcloud {command} --wait 6h starts again"
-
-
-def test_a_terminal_shows_what_each_zone_said_last_below_the_next_try(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    screen = Screen(monkeypatch)
-    experiment = Experiment(console=Console(err=screen, keyboard=screen))
-    expected = [
-        "digits         no room in 2 zones; next try in 30 s",
-        "us-central1-a  no capacity: ZONE_RESOURCE_POOL_EXHAUSTED",
-        "us-east1-b     no quota: NVIDIA_T4_GPUS",
-    ]
-
-    def look() -> None:
-        # It is drawn again all the time, also while it is read here.
-        until(
-            lambda: [line[2:] for line in screen.text.splitlines()[1:]] == expected,
-            seconds=10,
-            what="the zones to be drawn",
-            pause=0.05,
-        )
-
-    clock.on_sleep = look
-    waiting(experiment, 600).next_plan(PLAN, no_room())

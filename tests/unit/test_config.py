@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
 from hvdcloud.config.file import load, load_config
 from hvdcloud.config.model import Config, config_schema
@@ -113,48 +110,6 @@ def test_every_problem_is_reported_at_once(file: Path) -> None:
     assert "nodse" in error.message
     assert "nodes" in error.details
     assert "provider" in error.details
-
-
-def test_several_problems_have_one_hint_at_the_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(file.parent)
-    file.write_text("name: digits\nnodes: 0\nnodse: 1\nnodes: 2\ngce: {gpu: nvidia-l4, ssh: {sauce: iap}}\n")
-    with pytest.raises(UsageError) as caught:
-        load_config(environ={})
-    error = caught.value
-    assert [error.message, *error.details.splitlines()] == [
-        "hvdcloud.yaml:4: nodes appears twice; keep one of them",
-        "hvdcloud.yaml:3: unknown key nodse; did you mean nodes?",
-        "hvdcloud.yaml:5: unknown key gce.ssh.sauce; did you mean gce.ssh.source?",
-        "hvdcloud.yaml:5: gce.gpu: write {type: nvidia-l4, count: 1} (got nvidia-l4)",
-    ]
-    assert error.hint == "fix these 4 lines, then hvdcloud config validate"
-
-
-def test_the_hint_names_the_file_that_is_not_the_usual_one(file: Path) -> None:
-    assert refusal(file, "name: digits\nnodes: 0\n").hint == f"fix it, then hvdcloud config validate -c {file}"
-
-
-def all_keys(section: type[BaseModel] = Config, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for name, field in section.model_fields.items():
-        yield (*above, name)
-        for inner in (field.annotation, *get_args(field.annotation)):
-            if isinstance(inner, type) and issubclass(inner, BaseModel):
-                yield from all_keys(inner, (*above, name))
-
-
-@pytest.mark.parametrize("key", list(all_keys()), ids=".".join)
-def test_what_a_key_takes_is_said_in_our_words(key: tuple[str, ...]) -> None:
-    said = []
-    for wrong in ("x y", "", -1, 0, 1.5, 10**9, True, None, [1], {"x": [1]}, [], {"1": 1}):
-        tree: Any = wrong
-        for part in reversed(key):
-            tree = {part: tree}
-        try:
-            load_config(environ={}, flags={"name": "digits", **tree})
-        except UsageError as error:
-            said += [error.message, *error.details.splitlines()]
-    assert said
-    assert [each for each in said if "Input" in each or "valid" in each] == []
 
 
 def test_what_is_not_yaml_is_refused_with_its_line(file: Path) -> None:
@@ -307,13 +262,6 @@ def test_retry(file: Path) -> None:
     assert load_config(file, environ={}).run.retry == 3
     for wrong in ("-1", "101", "{max: 3}"):
         assert "run.retry" in refusal(file, f"name: a\nrun: {{retry: {wrong}}}\n").message
-
-
-def test_spot_comes_from_the_environment_and_from_flags_too(file: Path) -> None:
-    file.write_text("name: digits\n")
-    assert load_config(file, environ={"HVDCLOUD_GCE__SPOT": "all"}).gce.spot == "all"
-    assert load_config(file, environ={}, flags={"gce.spot": "workers"}).gce.spot == "workers"
-    assert "gce.spot: write workers, all or none (got head)" in refusal(file, "name: a\ngce: {spot: head}\n").message
 
 
 @pytest.mark.parametrize(

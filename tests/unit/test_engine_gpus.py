@@ -9,14 +9,12 @@ from typing import Any, Literal
 import pytest
 from docker.types import HostConfig
 
-from hvdcloud.checks import Status
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
 from hvdcloud.errors import CapacityError, NodeError, UsageError
-from hvdcloud.providers import platform
 from hvdcloud.providers.engine import gpus
-from hvdcloud.providers.engine.gpus import Gpus, GpuShare, access, choose, device_request, holders, shares, users
+from hvdcloud.providers.engine.gpus import Gpus, GpuShare, access, choose, device_request, holders, shares
 from hvdcloud.providers.engine.requests import with_gpus
 from hvdcloud.providers.local.requests import container_requests
 
@@ -75,31 +73,11 @@ def test_what_is_not_a_gpu_is_left_out(output: str) -> None:
     assert gpus.parse_processes(output) == ()
 
 
-def test_a_real_h100_and_the_program_on_it_are_read() -> None:
-    """What nvidia-smi of driver 580.159.04 printed."""
-    uuid = "GPU-39a31d5f-ce64-50b3-b942-71d4bcf9ed72"
-    (device,) = gpus.parse_devices(f"0, {uuid}, 580.159.04, 81559, 0, Disabled, NVIDIA H100 80GB HBM3\n")
-    assert (device.uuid, device.name, device.divided) == (uuid, "NVIDIA H100 80GB HBM3", False)
-    (process,) = gpus.parse_processes(f"{uuid}, 527, 874, python3\n")
-    assert (process.gpu, str(process)) == (uuid, "python3 (pid 527, 916.5 MB)")
-
-
-def test_a_process_is_named_with_its_memory_where_the_driver_tells_it() -> None:
-    assert list(map(str, FOUR.processes)) == ["python3 (pid 4711, 12.3 GB)", "render, all (pid 812)"]
-
-
 def test_another_users_words_do_not_act_on_the_terminal() -> None:
     (process,) = gpus.parse_processes("GPU-1, 7, 1, evil\x1b[2J\n")
     (device,) = gpus.parse_devices("0, GPU-1, 535\x1b[2J, 1, 2, [N/A], T4\x1b[2J\n")
     assert "\x1b" not in f"{process}{device.name}{device.driver}"
     assert gpus.parse_devices("0, GPU-1\x1b[2J, 535, 1, 2, [N/A], T4\n") == ()
-
-
-def test_compute_capabilities_are_read() -> None:
-    assert gpus.parse_capabilities("9.0, NVIDIA H100\n7.0, Tesla V100\n[N/A], T\n") == {
-        "9.0": "NVIDIA H100",
-        "7.0": "Tesla V100",
-    }
 
 
 # --- who has them ---------------------------------------------------------------------------------------------------
@@ -117,11 +95,6 @@ def test_only_our_own_containers_with_the_label_hold_gpus() -> None:
     assert (
         holders([container(UUIDS[0], **{"managed-by": "another"}), container(), {**container(), "Labels": None}]) == ()
     )
-
-
-def test_a_gpu_is_used_by_a_cluster_or_else_by_its_processes() -> None:
-    held = holders([container(UUIDS[1])])
-    assert users(FOUR, held) == {UUIDS[1]: "cluster digits of ben-box", UUIDS[3]: "render, all (pid 812)"}
 
 
 # --- which node gets which ------------------------------------------------------------------------------------------
@@ -146,18 +119,6 @@ def test_too_few_free_gpus_are_refused_with_who_uses_the_others() -> None:
         "1 of 4 GPUs of this machine are free, and 4 are needed: GPU 0 is used by cluster digits of ben-box; "
         "GPU 1 is used by python3 (pid 4711, 12.3 GB); GPU 3 is used by render, all (pid 812)"
     )
-
-
-def test_more_nodes_than_gpus_are_refused() -> None:
-    with pytest.raises(UsageError, match="2 GPUs, and 3 nodes with 2 in all are wanted"):
-        chosen(Gpus(devices=IDLE.devices[:2]), "all", nodes=3)
-
-
-def test_a_node_that_comes_later_gets_its_share_of_what_is_left() -> None:
-    held = holders([container(*UUIDS[:2])])
-    assert chosen(IDLE, "all", nodes=2, indices=[1], held=held) == [[2, 3]]
-    with pytest.raises(CapacityError, match="0 of 4 GPUs"):
-        chosen(IDLE, 4, nodes=3, indices=[2], held=holders([container(*UUIDS)]))
 
 
 @pytest.mark.parametrize(
@@ -269,23 +230,3 @@ def test_an_image_for_cuda_gets_all_gpus_unless_the_file_says_how_many(
     tmp_path: Path, settings: dict[str, object], gets: object
 ) -> None:
     assert config(tmp_path, **settings).local.gpus == gets
-
-
-def test_fewer_gpus_than_nodes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"local\.gpus is 1, and nodes is 2"):
-        config(tmp_path, **{"local.gpus": 1})
-    assert config(tmp_path, **{"local.gpus": 1, "nodes": 1}).local.gpus == 1
-
-
-def test_gpus_for_an_image_without_cuda_are_remarked_on(tmp_path: Path) -> None:
-    found = platform(config(tmp_path, **{"local.gpus": "all"})).device_mismatch()
-    assert found is not None
-    assert "image.device is cpu" in found.message
-
-
-def test_cuda_without_gpus_is_a_mismatch_that_names_the_key(tmp_path: Path) -> None:
-    (tmp_path / "hvdcloud.yaml").write_text("name: t\nimage: {device: cuda}\nlocal: {gpus: null}\n")
-    found = platform(load_config(tmp_path / "hvdcloud.yaml", environ={})).device_mismatch()
-    assert found is not None
-    assert "local.gpus is null" in found.message
-    assert found.status is Status.FAILED

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from hvdcloud.report.page import _read_log, _summary
-from hvdcloud.report.record import RunRecord
 from hvdcloud.runs.failure import Raised, raised_in
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.reports import RankRecord
@@ -306,37 +303,3 @@ def test_a_run_that_did_not_fail_has_no_failure() -> None:
     reader.feed(log_of((0, PLAIN)))
     assert reader.failure(RunState(result="succeeded", exit_code=0, ranks=[record(0, 0)])) is None
     assert reader.failure(RunState(result="stopped", reason="stopped on request", ranks=[record(0, 143)])) is None
-
-
-def test_a_long_message_is_cut() -> None:
-    log = log_of((1, PLAIN.replace("my bug", "x" * 5000)))
-    said, lines = explained(log, [record(1, 1)], "rank 1 on n1 exited with 1")
-    assert len(said) < 300
-    assert max(map(len, lines)) < 300
-
-
-def test_a_deep_traceback_is_shown_from_its_end() -> None:
-    frame = textwrap.indent('File "/workspace/deep.py", line 3, in f\n  f()\n', "  ")
-    log = log_of((1, "Traceback (most recent call last):\n" + frame * 30 + "RecursionError: too deep\n"))
-    _, lines = explained(log, [record(1, 1)], "rank 1 on n1 exited with 1")
-    assert len(lines) == 10
-    assert lines[-1] == "RecursionError: too deep"
-
-
-def test_the_report_tells_the_cause_too() -> None:
-    state = RunState(
-        run="r", result="failed", exit_code=1, reason="rank 0 on n0 exited with 1", ranks=[record(0, 1), record(1, 1)]
-    )
-    log = log_of((0, PEER), (1, PLAIN))
-    kept = RunRecord(
-        cluster="n",
-        run="r",
-        bucket="file:///b",
-        state=state,
-        log=[log],
-        samples={},
-        events=(),
-        checkpoints=(),
-        complete=True,
-    )
-    assert dict(_summary(kept, _read_log(kept), ()))["Reason"] == MY_BUG

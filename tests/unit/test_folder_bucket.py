@@ -9,7 +9,6 @@ import os
 import shutil
 import stat
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -85,10 +84,8 @@ def test_a_lock_that_another_holds_is_waited_for_but_not_without_end(
 def test_a_file_without_an_end_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "x").open("wb") as file:
         file.truncate(1 << 40)
-    began = time.monotonic()
     with pytest.raises(TooLargeError):
         open_bucket(tmp_path.as_uri()).read("x")
-    assert time.monotonic() - began < 1
 
 
 def test_only_plain_files_are_objects(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hvdcloud.errors import CredentialsError, NodeError
 from hvdcloud.providers.base import ignore_progress
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.ops import ready
-from hvdcloud.providers.gce.ops.ready import PAUSE_SECONDS, READS_PER_SECOND, Boots
+from hvdcloud.providers.gce.ops.ready import Boots
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
 
 ZONE = "us-central1-a"
@@ -61,21 +61,6 @@ def wait(client: Client) -> list[Any]:
     nodes = [mapper.node(vm) for vm in client.made]
     deadline = time.monotonic() + 60
     return Boots(client, mapper, nodes, cluster="digits", deadline=deadline, on_progress=ignore_progress).wait()
-
-
-def test_many_nodes_are_asked_less_often_than_few(pauses: list[float]) -> None:
-    many, few = Client(200, questions=3), Client(2, questions=1)
-    for client in (many, few):
-        assert all(node.host_key for node in wait(client))
-    assert many.asked == [200] * 4
-    assert pauses == [200 / READS_PER_SECOND] * 3 + [PAUSE_SECONDS]
-
-
-def test_nobody_waits_for_nodes_that_are_ready(pauses: list[float]) -> None:
-    client = Client(2, questions=0)
-    wait(client)
-    assert client.asked == [2]
-    assert pauses == []
 
 
 def test_a_vm_that_no_list_has_any_more_is_gone_though_it_was_ready(pauses: list[float]) -> None:

@@ -43,15 +43,6 @@ def test_the_gpu_that_a_machine_type_comes_with_counts_too(tmp_path: Path) -> No
     check_gpus(config(tmp_path, **settings))
 
 
-def test_the_default_image_and_the_default_gpu_go_together(tmp_path: Path) -> None:
-    check_gpus(config(tmp_path, **{"image.device": "cuda"}))
-
-
-def test_what_an_image_of_the_users_has_code_for_only_the_image_knows(tmp_path: Path) -> None:
-    settings = {name: value for name, value in OLD_GPU_NEW_IMAGE.items() if name != "image.version"}
-    check_gpus(config(tmp_path, **settings, **{"image.base": "registry.example/mine:1"}))
-
-
 def test_a_gpu_that_is_not_in_the_table_is_left_for_the_check_of_the_machine(tmp_path: Path) -> None:
     check_gpus(config(tmp_path, **{**OLD_GPU_NEW_IMAGE, "gce.gpu": {"type": "nvidia-tesla-x1", "count": 1}}))
 
@@ -105,7 +96,3 @@ def test_gpus_without_cuda_and_cuda_without_gpus_are_remarked_on(
 )  # fmt: skip
 def test_what_the_machines_are_is_said_by_role(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
     assert platform(config(tmp_path, **{"gce.gpu": T4, **settings})).machines() == said
-
-
-def test_containers_are_no_machines(tmp_path: Path) -> None:
-    assert platform(config(tmp_path, provider="local")).machines() is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import os
 import re
@@ -11,17 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.config.file import load_config
 from hvdcloud.config.model import ImageConfig
-from hvdcloud.console import Console
 from hvdcloud.errors import UsageError
 from hvdcloud.image.build.builder import find_plan
 from hvdcloud.image.plan import context, versions
 from hvdcloud.image.plan.requirements import read as requirements_of
 from hvdcloud.image.plan.sources import Sources, download_arguments, find_sources
 from hvdcloud.image.plan.wheels import local_wheels
-from hvdcloud.lifecycle.build import image_of_nodes, image_to_be
-from hvdcloud.lifecycle.context import Context
 
 ROW = versions.find("torch", "cpu")
 BASE = "debian:bookworm-slim@sha256:" + "1" * 64
@@ -177,17 +172,6 @@ def test_only_wheels_that_the_images_pip_can_install_are_sent(tmp_path: Path, ma
     assert (found - fitting, fitting - found) == (set(), set())
 
 
-def test_a_project_gets_local_wheels_but_not_torch_again(tmp_path: Path) -> None:
-    sources = wheels(tmp_path / "wheels", TORCH_WHEEL, "mine-1.0-py3-none-any.whl")
-    (tmp_path / "requirements.txt").write_text("mine\n")
-    sent = context_of(tmp_path, sources=sources)
-    assert [name for name in members(sent) if name.startswith("wheels/")] == ["wheels/mine-1.0-py3-none-any.whl"]
-    before = sent.digest()
-    (tmp_path / "wheels" / "mine-1.0-py3-none-any.whl").write_bytes(b"another wheel")
-    sent = context_of(tmp_path, sources=sources)
-    assert sent.digest() != before
-
-
 def test_no_requirement_can_replace_torch_or_horovod(tmp_path: Path) -> None:
     lines = content(project(tmp_path), "constraints.txt").splitlines()
     assert lines == ["torch==2.13.0+cpu", "horovod==0.28.1", "numpy>=2,<3"]
@@ -207,47 +191,6 @@ def test_no_requirement_brings_keras_3_or_the_other_tensorflow(
     assert locked.get("keras") == (keras.partition("==")[2] or None)
 
 
-def test_a_framework_with_a_hyphen_in_its_name_is_found_among_the_local_wheels(tmp_path: Path) -> None:
-    row = versions.find("tensorflow", "cpu", "2.15.1")
-    wheel = "tensorflow_cpu-2.15.1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
-    sources = wheels(tmp_path / "wheels", wheel, wheel.replace("_cpu", ""), wheel.replace("2.15.1", "2.14.0"))
-    sent = [
-        name for name in members(context.builder_context(row, sources, base_image=BASE)) if name.startswith("wheels/")
-    ]
-    assert sent == [f"wheels/{wheel}"]
-    (tmp_path / "requirements.txt").write_text("tensorflow\n")
-    project = context_of(tmp_path, row=row, sources=sources)
-    assert [name for name in members(project) if name.startswith("wheels/")] == []
-
-
-def test_a_rows_environment_is_part_of_the_builder_images_name() -> None:
-    row = versions.find("tensorflow", "cpu", "2.21.0")
-    bare = dataclasses.replace(row, environment=())
-    names = {context.builder_context(each, Sources(), base_image=BASE).digest() for each in (row, bare)}
-    assert len(names) == 2
-
-
-def test_files_that_requirements_include_come_along(tmp_path: Path) -> None:
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "base.txt").write_text("-c limits.txt\nidna\n")
-    (tmp_path / "more" / "limits.txt").write_text("idna<4\n")
-    sent = members(project(tmp_path, "-r more/base.txt\n"))
-    assert {"project/requirements.txt", "project/more/base.txt", "project/more/limits.txt"} <= set(sent)
-
-
-@pytest.mark.parametrize("line", ["-r missing.txt", "-r ../outside.txt"])
-def test_an_included_file_that_is_missing_or_outside_is_named(tmp_path: Path, line: str) -> None:
-    (tmp_path / "outside.txt").write_text("idna\n")
-    (tmp_path / "project").mkdir()
-    with pytest.raises(UsageError, match=line.rpartition("/")[2].removeprefix("-r ")):
-        project(tmp_path / "project", line + "\n")
-
-
-def test_a_missing_requirements_file_is_named_with_its_key(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=rf"{tmp_path}/requirements.txt.*image\.requirements"):
-        find_plan(ImageConfig(), project_dir=tmp_path)
-
-
 def test_a_version_without_an_image_is_refused_with_those_that_have_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"tensorflow 2\.16\.1 on cpu") as raised:
         find_plan(ImageConfig(framework="tensorflow", version="2.16.1"), project_dir=tmp_path)
@@ -258,12 +201,6 @@ def test_a_version_without_an_image_is_refused_with_those_that_have_one(tmp_path
 def test_a_path_in_the_configuration_that_is_not_there_is_named_with_its_key(tmp_path: Path, key: str) -> None:
     with pytest.raises(UsageError, match=rf"{tmp_path}/nowhere.*image\.{key}"):
         find_sources(**{"find_links": None, "ca_bundle": None, key: "nowhere"}, project_dir=tmp_path)
-
-
-def test_a_ca_bundle_without_a_certificate_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "ca.der").write_bytes(b"\x30\x82")
-    with pytest.raises(UsageError, match="no certificate in PEM form"):
-        find_sources(find_links=None, ca_bundle="ca.der", project_dir=tmp_path)
 
 
 def test_wheels_and_ca_bundle_default_to_what_pip_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,13 +227,6 @@ def test_proxies_and_package_indexes_reach_the_build_but_no_folder_of_this_machi
     }
 
 
-def test_with_pip_no_index_the_build_asks_no_package_index() -> None:
-    found = download_arguments({"PIP_NO_INDEX": "1", "PIP_EXTRA_INDEX_URL": "https://more.example.org/simple"})
-    assert [*found] == ["PIP_INDEX_URL"]
-    assert found["PIP_INDEX_URL"].startswith("file:")
-    assert download_arguments({"PIP_NO_INDEX": "0"}) == {}
-
-
 @pytest.mark.parametrize("lock", sorted((context.dockerfiles() / "locks").iterdir()), ids=lambda path: path.name)
 def test_every_requirement_in_the_locks_has_one_version_and_hashes(lock: Path) -> None:
     text = "".join(line for line in lock.read_text().splitlines(keepends=True) if not line.startswith("#"))
@@ -304,34 +234,6 @@ def test_every_requirement_in_the_locks_has_one_version_and_hashes(lock: Path) -
     assert entries
     pin = r"[\w.-]+==[\w.+]+( ; python_full_version (<|>=) '3\.\d+')?( +--hash=sha256:[0-9a-f]{64})+"
     assert [entry for entry in entries if not re.fullmatch(pin, entry)] == []
-
-
-@pytest.mark.parametrize("row", versions.ROWS, ids=lambda row: row.label)
-def test_a_framework_of_pypi_is_in_its_lock(row: versions.Row) -> None:
-    locked = dict(context.locked(context.dockerfiles() / "locks" / row.lock))
-    assert locked.get(row.project) == (None if row.index else row.version)
-
-
-def test_a_file_that_shrinks_while_it_is_sent_is_noticed(tmp_path: Path) -> None:
-    wheel = tmp_path / "mine-1.0-py3-none-any.whl"
-    wheel.write_bytes(bytes(3 << 20))
-    sent = context.Context(hashed=(context.Entry(path="wheels/x.whl", source=wheel),))
-    chunks = sent.stream()
-    assert any(len(chunk) == 1 << 20 for chunk in chunks)
-    os.truncate(wheel, 1 << 20)
-    with pytest.raises(UsageError, match="became shorter"):
-        list(chunks)
-
-
-def test_one_command_plans_its_image_once(tmp_path: Path) -> None:
-    (tmp_path / "hvdcloud.yaml").write_text("name: t\n")
-    (tmp_path / "requirements.txt").write_text("tqdm==4.66.1\n")
-    command = Context(load_config(tmp_path / "hvdcloud.yaml", flags={}, environ={}), Console())
-    planned = image_to_be(command)
-    # What is written meanwhile is for the next command.
-    (tmp_path / "requirements.txt").write_text("tqdm==4.67.0\n")
-    assert image_of_nodes(command) == image_to_be(command) == planned
-    assert image_to_be(Context(command.config, Console())) != planned
 
 
 def test_a_link_called_like_a_wheel_carries_no_file_from_elsewhere_into_the_build(tmp_path: Path) -> None:

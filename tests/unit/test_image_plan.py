@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import io
-import os
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from hvdcloud.config.file import load_config
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import UsageError
-from hvdcloud.image.plan import custom_base, requirements, versions
+from hvdcloud.image.plan import custom_base, requirements
 from hvdcloud.image.plan.sources import Sources
 from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
 
@@ -54,14 +52,6 @@ def test_a_base_is_built_on_twice_and_requirements_go_on_top(tmp_path: Path) -> 
     assert builder.what == node.what == "image.base theirs:1"
 
 
-def test_nothing_that_compiles_is_sent_for_the_image_that_nodes_run(tmp_path: Path) -> None:
-    builder, node = planned(tmp_path, base=custom_base.Base(reference="theirs:1", identity="sha256:a")).steps
-    assert {"dockerfiles/own/prepare.py", "dockerfiles/build/horovod.sh"} <= set(sent(builder))
-    assert not [name for name in sent(node) if name.startswith(("dockerfiles/build", "dockerfiles/patches", "wheels/"))]
-    assert {"dockerfiles/own/check_node.py", "hvdcloud/node/boot/entrypoint.py"} <= set(sent(node))
-    assert sent(builder)["dockerfiles/own/prepare.sh"].mode & 0o111
-
-
 def test_what_is_in_the_base_decides_the_name_and_not_how_it_is_called(tmp_path: Path) -> None:
     names = {
         planned(tmp_path, base=custom_base.Base(reference=reference, identity=identity)).reference
@@ -96,11 +86,6 @@ def test_the_gpus_of_the_nodes_are_what_it_has_to_have_code_for(tmp_path: Path) 
     assert known.steps[0].reference == unknown.steps[0].reference
 
 
-def test_patches_are_known_for_every_version_of_a_framework() -> None:
-    for row in versions.ROWS:
-        assert f"{row.version}:{','.join(row.patches)}" in custom_base.horovod_patches(row.framework).split()
-
-
 def test_local_wheels_of_any_python_are_sent_but_no_framework(tmp_path: Path) -> None:
     folder = tmp_path / "wheels"
     folder.mkdir()
@@ -120,14 +105,6 @@ def test_local_wheels_of_any_python_are_sent_but_no_framework(tmp_path: Path) ->
     project = custom_base.project_context(sources, requirements=wanted, node="x")
     assert [entry.path for entry in builder.unhashed if entry.path.endswith(".whl")] == [f"wheels/{ours}"]
     assert [entry.path for entry in project.hashed if entry.path.endswith(".whl")] == [f"wheels/{mine}"]
-
-
-def test_a_version_beside_a_base_is_refused_with_its_line(tmp_path: Path) -> None:
-    file = tmp_path / "hvdcloud.yaml"
-    file.write_text("name: x\nimage:\n  version: 2.13.0\n  base: theirs:1\n")
-    with pytest.raises(UsageError) as raised:
-        load_config(file)
-    assert raised.value.message.startswith(f"{file}:3: image.version: image.base brings the framework")
 
 
 # --- image.dockerfile -----------------------------------------------------------------------------------------------
@@ -188,21 +165,6 @@ def test_what_the_engine_made_of_it_is_what_counts_once_it_is_known(tmp_path: Pa
     assert plan_image(config, project_dir=tmp_path, own_image="sha256:b").reference != before.reference
 
 
-def test_a_dockerfile_in_dockerignore_is_sent_all_the_same(tmp_path: Path) -> None:
-    (tmp_path / ".dockerignore").write_text("Dockerfile\n")
-    dockerfile(tmp_path, "COPY . /src")
-    assert "Dockerfile" in sent(planned(tmp_path, dockerfile="Dockerfile").steps[-2])
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("x")
-    (tmp_path / "secret").chmod(0)
-    dockerfile(tmp_path, "COPY secret /")
-    with pytest.raises(UsageError, match=r"secret can't be read for image\.dockerfile"):
-        planned(tmp_path, dockerfile="Dockerfile")
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -250,12 +212,3 @@ def test_a_dockerfile_that_is_missing_or_elsewhere_is_named_with_its_key(tmp_pat
     dockerfile(tmp_path)
     with pytest.raises(UsageError, match="is not below the project's folder"):
         planned(project, dockerfile="../Dockerfile")
-
-
-def test_a_dockerfile_is_refused_before_a_base_is_looked_for(tmp_path: Path) -> None:
-    from hvdcloud.image.build.builder import build
-
-    (tmp_path / "Dockerfile").write_text("FROM debian\n")
-    config = ImageConfig(base="nowhere.invalid/image:1", dockerfile="Dockerfile", requirements=None)
-    with pytest.raises(UsageError, match="does not begin with that image"):
-        build(config, project_dir=tmp_path)

@@ -19,6 +19,9 @@ from hvdcloud.runs.reports import RankRecord
 from hvdcloud.runs.state import RunState
 from hvdcloud.visible import JobText, as_left, visible, words
 
+# It compares times, of up to a second each.
+pytestmark = pytest.mark.nightly
+
 SIZES = tuple(8_000 * 2**power for power in range(8))
 """Of a line, up to a megabyte: where the time grows with its square, the first of them tell."""
 LONG_ENOUGH = 0.25
@@ -153,8 +156,3 @@ def not_linear(parse: Callable[[str], object], alphabet: str) -> str:
 def test_the_time_of_a_parser_grows_with_the_length_of_a_line(parser: str) -> None:
     slow = {name: why for name, alphabet in ALPHABETS.items() if (why := not_linear(PARSERS[parser], alphabet))}
     assert not slow
-
-
-def test_a_line_of_a_megabyte_is_read_in_moments() -> None:
-    """It took minutes of CPU, in `run`, `logs -f`, `launch`, `top` and `report`; now 0.1 s."""
-    assert sum(seconds(PARSERS[name], "1,", 1_000_000) for name in ("run and logs", "report", "top")) < 3.0

@@ -83,13 +83,6 @@ def test_a_file_that_was_changed_on_the_node_is_put_right(laptop: Laptop) -> Non
     assert laptop.tree() == {"train.py": "right"}
 
 
-def test_mode_bits_follow_without_sending_the_content(laptop: Laptop) -> None:
-    laptop.sync({"run.sh": "true"}, mode=0o644)
-
-    assert laptop.sync({"run.sh": "true"}, mode=0o755) == []
-    assert (laptop.workspace / "run.sh").stat().st_mode & 0o777 == 0o755
-
-
 def test_a_file_may_become_a_folder_and_back(laptop: Laptop) -> None:
     laptop.sync({"data": "a file"})
     laptop.sync({"data/part": "in a folder"})
@@ -171,13 +164,6 @@ def test_a_sync_that_was_cut_off_is_finished_by_the_next_one(laptop: Laptop) -> 
     assert laptop.tree() == {}
 
 
-@pytest.mark.parametrize("paths", [["a", "a"], ["a", "a/b"]], ids=["the same path twice", "a file below a file"])
-def test_a_list_that_contradicts_itself_is_refused(laptop: Laptop, paths: list[str]) -> None:
-    entries = [laptop.entry(path, "x") for path in paths]
-    with pytest.raises(UsageError):
-        Sync(workspace=laptop.workspace, record=laptop.record, entries=entries)
-
-
 @pytest.mark.parametrize("value", [{}, {"path": "a"}, {"path": "a", "size": "x", "mode": 0, "sha256": ""}, "a", None])
 def test_a_malformed_list_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match="malformed"):
@@ -194,11 +180,6 @@ def test_a_malformed_list_is_refused(value: Any) -> None:
 def test_a_node_gets_only_files_that_it_was_told_of_and_each_once(answer: Any) -> None:
     with pytest.raises(NodeError, match="node n1 asks for files"):
         check_wanted(answer, node="n1", files=3)
-
-
-def test_what_a_node_lacks_is_sent_in_its_order() -> None:
-    assert check_wanted({"want": [2, 0]}, node="n1", files=3) == [2, 0]
-    assert check_wanted({"want": []}, node="n1", files=0) == []
 
 
 def test_a_link_that_a_rank_left_for_the_next_sync_leads_nowhere(laptop: Laptop) -> None:

@@ -143,11 +143,6 @@ def test_an_elastic_run_that_went_back_counts_each_epoch_once() -> None:
     assert read("\n".join(lines)) == Progress(unit="epoch", count=6)
 
 
-def test_epochs_count_where_both_are_printed() -> None:
-    text = "epoch 1/2 step 100/200\nepoch 1/2 step 200/200\nepoch 2/2 step 100/200\nepoch 2/2 step 200/200"
-    assert read(text) == Progress(unit="epoch", count=2)
-
-
 def reader_of(log: str, *, elastic: bool = True, piece: int = 5) -> LogReader:
     reader = LogReader(elastic=elastic)
     data = log.encode()
@@ -186,20 +181,6 @@ def test_the_progress_of_a_static_run_comes_from_rank_zero_alone() -> None:
     reader = reader_of(MOVED, elastic=False)
     assert reader.progress == Progress(unit="epoch", count=2)
     assert reader.last_line == "epoch  2/6: loss 0.8, 310 images/s"
-
-
-def test_the_same_epoch_of_every_rank_counts_once() -> None:
-    lines = [f"[{rank}] epoch {epoch}/9: loss {rank}.5" for epoch in range(1, 5) for rank in (1, 0, 2, 3)]
-    reader = reader_of("\n".join([*lines, ""]))
-    assert reader.progress == Progress(unit="epoch", count=4)
-    # One of them is listened to, not all in turn.
-    assert reader.numbers == {"loss": 1.5}
-
-
-def test_steps_that_every_rank_prints_do_not_look_like_steps_that_begin_again() -> None:
-    lines = [f"[{rank}] step {step}/900" for step in range(100, 600, 100) for rank in (0, 1)]
-    lines.insert(5, lines.pop(2))
-    assert reader_of("\n".join([*lines, ""])).progress == Progress(unit="step", count=500)
 
 
 def test_a_worker_that_continues_alone_from_an_earlier_commit_is_followed() -> None:

@@ -23,10 +23,10 @@ from hvdcloud.checkpoints.manifest import (
     state_name,
     to_json,
 )
-from hvdcloud.report.metrics import Metrics, MetricsReader, Series
+from hvdcloud.report.metrics import Series
 from hvdcloud.report.page import LAST_LINES, page, templates
 from hvdcloud.report.phases import phases, phases_text
-from hvdcloud.report.plot import nice_ticks, plot, short_time, time_ticks
+from hvdcloud.report.plot import plot
 from hvdcloud.report.record import RunRecord, read_record
 from hvdcloud.runs.log_lines import numbers_in
 from hvdcloud.runs.state import Event, RunState
@@ -131,14 +131,6 @@ def test_the_page_has_five_phases_with_what_each_has_cost() -> None:
 def test_what_a_state_lacks_goes_to_the_phase_before(changes: dict[str, Any], said: str) -> None:
     state = RunState.from_json({**record().state.to_json(), **MOMENTS, "about": {}, **changes})
     assert phases_text(phases(state, until=BEGAN + 630)) == said
-
-
-def read_metrics(log: bytes, *, samples: list[dict[str, Any]], elastic: bool = False) -> Metrics:
-    """The numbers in a log that comes in small pieces."""
-    reader = MetricsReader(samples=samples, started=BEGAN, elastic=elastic)
-    for start in range(0, len(log), 7):
-        reader.feed(log[start : start + 7])
-    return reader.metrics()
 
 
 WORLDS = [(6, 8), (312, 6), (452, 4), (618, 6), (771, 8)]
@@ -342,17 +334,6 @@ def test_a_run_whose_head_was_lost_is_reported_from_what_is_there() -> None:
     assert "None was written" in words(parsed(page(record(samples={}, checkpoints=[]))))
 
 
-def test_very_many_gpus_are_drawn_with_their_mean() -> None:
-    html = page(record(samples={node: samples(node, gpus=8) for node in range(8)}))
-    assert "mean of 64: " in words(parsed(html))
-    assert len(html) < 3_000_000
-
-
-def test_colours_and_progress_bars_of_a_log_are_left_as_a_terminal_leaves_them() -> None:
-    text = words(parsed(page(record(log=b"[0]  10%|#   |\r[0]  99%|####|\r100% done\n[1] \x1b[1;32mgreen\x1b[0m\n"))))
-    assert "[0] 100% done [1] green" in text
-
-
 @pytest.mark.parametrize(
     ("line", "numbers"),
     [
@@ -369,43 +350,6 @@ def test_colours_and_progress_bars_of_a_log_are_left_as_a_terminal_leaves_them()
 )
 def test_numbers_are_read_from_what_training_programs_print(line: str, numbers: dict[str, float]) -> None:
     assert numbers_in(line) == pytest.approx(numbers)
-
-
-def test_lines_get_their_time_from_how_long_the_log_was() -> None:
-    text = b"".join(b"[0] loss %d\n[1] loss 7\n" % n for n in range(4))
-    sized = [{"t": BEGAN + 10, "log": 0}, {"t": BEGAN + 20, "log": len(text) // 2}, {"t": BEGAN + 40, "log": len(text)}]
-    metrics = read_metrics(text, samples=sized)
-    assert metrics.timed
-    (loss,) = metrics.series
-    assert [value for _, value in loss.points] == [0, 1, 2, 3]
-    times = [at for at, _ in loss.points]
-    assert times == sorted(times)
-    assert 20 <= times[2] <= 30
-    untimed = read_metrics(text, samples=[])
-    assert not untimed.timed
-    assert [at for at, _ in untimed.series[0].points] == [1, 2, 3, 4]
-
-
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 97.3), (-3, 8), (0, 1.6e10), (0, 0.00021), (5, 5.1)])
-def test_axes_have_few_round_ticks_that_cover_the_data(low: float, high: float) -> None:
-    ticks = nice_ticks(low, high)
-    assert ticks[0] <= low
-    assert ticks[-1] >= high * 0.999
-    assert 3 <= len(ticks) <= 8
-
-
-def test_times_on_an_axis_are_those_of_a_clock() -> None:
-    assert time_ticks(600) == [0, 120, 240, 360, 480, 600]
-    assert [short_time(at) for at in (0, 45, 90, 120, 5400, 9000)] == [
-        "0",
-        "45 s",
-        "90 s",
-        "2 min",
-        "90 min",
-        "2 h 30 min",
-    ]
-    for until in (1, 59, 3600, 86400, 40 * 86400):
-        assert 2 <= len(time_ticks(until)) <= 8 or until == 1
 
 
 def test_a_record_is_read_from_the_bucket_and_broken_lines_are_left_out(tmp_path: Path) -> None:
@@ -457,24 +401,6 @@ def test_an_elastic_run_shows_its_world_who_was_lost_and_who_came_back() -> None
     assert {len(list(svg.iter("g"))) for svg in root.iter("svg")} == {5}
 
 
-def test_a_node_that_was_away_has_a_gap_in_its_lines() -> None:
-    root = parsed(page(elastic_record()))
-    memory = next(each for each in root.iter("figure") if each.findtext("figcaption") == "Memory in use")
-    pieces = [(each.get("d") or "").count("M") for each in memory.iter("path")]
-    assert pieces == [1, 1, 2, 2]
-
-
-def test_the_mean_of_many_lines_stays_in_time_where_some_have_gaps() -> None:
-    rows = {node: samples(node, gpus=8, count=240) for node in range(4)}
-    rows[3] = [row for row in rows[3] if not 300 < row["t"] - BEGAN < 900]
-    root = parsed(page(elastic_record(samples=rows)))
-    svg = next(root.iter("svg"))
-    for svg in root.iter("svg"):
-        for path in svg.iter("path"):
-            times = [float(at) for at in re.findall(r"[ML]([\d.]+),", path.get("d") or "")]
-            assert times == sorted(times)
-
-
 def test_a_run_that_was_started_again_says_so_and_one_that_lost_everything_ends_with_no_ranks() -> None:
     events = [
         {"t": BEGAN + 5, "event": "world", "ranks": "4", "nodes": "2"},
@@ -492,37 +418,6 @@ def test_a_run_that_was_started_again_says_so_and_one_that_lost_everything_ends_
     assert "ranks: 4 at the end, 4 at most, 0 at least" in text
     lost = words(parsed(page(elastic_record(events=events, state={**state, "result": "lost"}))))
     assert "ranks: 0 at the end" in lost
-
-
-def test_a_static_run_has_neither_world_nor_marks() -> None:
-    html = page(record())
-    assert "World size" not in captions(html)
-    assert not marks_of(parsed(html))
-    assert "Elastic" not in words(parsed(html))
-
-
-@pytest.mark.parametrize("value", [EVIL, None, [], {}, True, float("nan"), -1, 1e308, "7"])
-def test_whatever_an_elastic_runs_state_and_events_hold_does_no_harm(value: Any) -> None:
-    state = {**record().state.to_json(), **dict.fromkeys(("elastic", "world", "restarts", "members"), value)}
-    events = [
-        {"t": BEGAN + at, "event": name, **dict.fromkeys(("ranks", "nodes", "node", "detail"), value)}
-        for at, name in enumerate(("world", "world", "lost a node", "node joins", "started again", "preempted"))
-    ]
-    html = page(elastic_record(state=state, events=events))
-    parsed(html)
-    assert "<script" not in html
-    members = [{"name": value, "state": value}, {"name": "n", "since": value, "alias": value, "slots": value}]
-    parsed(page(elastic_record(state={**state, "elastic": {"min": value, "max": value}, "members": members})))
-
-
-def test_numbers_are_those_of_the_rank_that_speaks_whichever_prefix_it_has() -> None:
-    """Rank 0 was worker 0, and after that is lost worker 2; worker 1 says the same a moment later."""
-    lines = []
-    for epoch in range(1, 9):
-        speaker = 0 if epoch < 5 else 2
-        lines += [f"[{speaker}] epoch {epoch}: loss {epoch}.0", f"[1] epoch {epoch}: loss 99"]
-    metrics = read_metrics("\n".join(lines).encode(), samples=[], elastic=True)
-    assert [value for _, value in metrics.series[0].points] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_a_report_reads_no_more_than_runs_have_and_says_what_it_left_out(tmp_path: Path) -> None:

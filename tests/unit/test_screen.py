@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from hvdcloud.cli.screen import bar, events, head, rows
+from hvdcloud.cli.screen import events, head, rows
 from hvdcloud.lifecycle.top import View
 from hvdcloud.runs.progress import LogReader, Position
 from hvdcloud.runs.reports import NodeData, RankWaits, UploadReport
@@ -123,11 +121,6 @@ def test_a_run_that_waits_for_data_says_how_far_each_node_is() -> None:
 def test_money_that_nothing_ends_is_said_and_none_too() -> None:
     assert "no end to it" in said(view(cluster=cluster(worst_case_dollars=None)))[0]
     assert "costs nothing" in said(view(cluster=cluster(dollars_per_hour=0.0), dollars_so_far=0.0))[0]
-
-
-@pytest.mark.parametrize("share", [-1.0, 0.0, 0.001, 0.33, 0.5, 0.999, 1.0, 7.0])
-def test_a_bar_is_always_as_wide_as_it_should_be(share: float) -> None:
-    assert bar(share, 10).cell_len == 10
 
 
 def test_the_position_is_the_last_epoch_with_its_total() -> None:

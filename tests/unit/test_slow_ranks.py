@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from hvdcloud.runs.reports import RankWaits
-from hvdcloud.runs.slow_ranks import LEAST_SECONDS, slow_ranks, slow_ranks_of
+from hvdcloud.runs.slow_ranks import slow_ranks, slow_ranks_of
 from hvdcloud.runs.state import RunState
 
 
@@ -48,11 +48,6 @@ def test_the_ranks_that_wait_least_are_named(shares: Sequence[float], slow: list
 )
 def test_no_rank_is_named_where_none_holds_the_others_up(shares: Sequence[float]) -> None:
     assert slow_ranks(waits(*shares)) is None
-
-
-def test_nothing_is_said_of_the_first_seconds() -> None:
-    assert slow_ranks(waits(0.5, 0.0, seconds=LEAST_SECONDS - 1)) is None
-    assert slow_ranks(waits(0.5, 0.0, seconds=LEAST_SECONDS)) is not None
 
 
 def test_the_text_has_rank_node_and_number() -> None:

@@ -24,9 +24,6 @@ from hvdcloud.storage.base import PARTIAL_SUFFIX
 from tests.golden import assert_golden
 from tests.support.build_steps import build_step
 from tests.support.screens import Clock, Screen
-from tests.support.terminal import COLOUR
-
-SIZES = [(80, 24), (140, 45)]
 
 
 @contextlib.contextmanager
@@ -115,26 +112,6 @@ SCENES: Sequence[Callable[[Steps, Clock, Path], None]] = [
     pushing,
     many_nodes,
 ]
-
-
-@pytest.mark.parametrize("colour", [True, False])
-@pytest.mark.parametrize(("columns", "rows"), SIZES)
-def test_the_screens_are_the_golden_ones(
-    columns: int, rows: int, colour: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown = []
-    for scene in SCENES:
-        clock, screen = Clock(), Screen(monkeypatch, columns=columns, rows=rows, colour=colour)
-        with drawn_on(screen, clock) as steps:
-            scene(steps, clock, tmp_path)
-            steps.rows.refresh()
-            shown += [f"# {scene.__name__}", screen.coloured, ""]
-            assert "red" not in screen.coloured
-            assert colour == bool(COLOUR.search(screen.getvalue().encode()))
-            # The last line is empty: what the terminal echoes there moves nothing.
-            assert len(screen.text.splitlines()) < rows
-            assert max(map(len, screen.text.splitlines())) <= columns
-    assert_golden(f"progress-{columns}x{rows}{'' if colour else '-no-color'}.txt", "\n".join(shown))
 
 
 def test_a_pipe_and_a_dumb_terminal_get_a_line_for_each_step_that_takes_long(

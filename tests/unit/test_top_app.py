@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from textual.pilot import Pilot
@@ -15,7 +14,6 @@ from textual.pilot import Pilot
 from hvdcloud.cli.top_app import TopApp
 from hvdcloud.lifecycle.top import View
 from hvdcloud.runs.state import Member
-from tests.golden import assert_golden
 from tests.support.views import RUN, cluster, many_nodes, node, run, view
 
 Scene = Callable[["Seen"], Awaitable[None]]
@@ -68,117 +66,6 @@ class Seen:
 def names(text: str) -> list[str]:
     """The nodes that are on the screen."""
     return re.findall(r"(?m)^ (\S*digits-\d+) +(?:running|silent|gone)", text)
-
-
-EVERY_NODE = [f"digits-{index}" for index in range(64)]
-SILENT = view(
-    nodes=[node(0), node(1, silent=7.3, trouble="node digits-1 does not answer: timed out"), node(2, state="gone")],
-    cluster=cluster(expected_nodes=3),
-    notice="zone us-central1-a does not answer",
-)
-
-
-@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
-def test_the_screens_are_the_golden_ones(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    shown = []
-
-    async def scene(seen: Seen) -> None:
-        assert (max(map(len, seen.lines)) <= size[0], len(seen.lines)) == (True, size[1])
-        shown.append(seen.text)
-
-    for what in (view(), SILENT, many_nodes(64, gpus=8), view(run=None, log=[], log_lines=0, events=[])):
-        Seen(what).play(scene, size=size)
-    assert_golden(f"top-{size[0]}x{size[1]}.txt", "\n\n".join(shown) + "\n")
-
-
-def test_sixty_four_nodes_are_reached_by_keys_on_twenty_four_lines() -> None:
-    async def scene(seen: Seen) -> None:
-        assert names(seen.text)[0] == "digits-0"
-        await seen.press("end")
-        await seen.until(lambda text: names(text)[-1] == "digits-63")
-        await seen.press("home")
-        await seen.until(lambda text: names(text)[0] == "digits-0")
-        found = set(names(seen.text))
-        while names(seen.text)[-1] != "digits-63":
-            await seen.press("pagedown")
-            await seen.until(lambda text: not set(names(text)) <= found)
-            found.update(names(seen.text))
-        assert found == set(EVERY_NODE)
-        await seen.press("pageup")
-        await seen.until(lambda text: "digits-63" not in names(text))
-        # What does not scroll stays.
-        assert seen.lines[0].startswith("digits  ")
-        assert "q quits" in seen.lines[-1]
-
-    Seen(many_nodes(64)).play(scene)
-
-
-def test_the_log_is_scrolled_after_tab() -> None:
-    async def scene(seen: Seen) -> None:
-        assert "tab scrolls the log" in seen.lines[-1]
-        assert "[0] epoch 199/60" in seen.text
-        await seen.press("tab", "home")
-        await seen.until(lambda text: "[0] epoch 0/60" in text)
-        await seen.press("end")
-        await seen.until(lambda text: "[0] epoch 199/60" in text)
-
-    Seen(view()).play(scene)
-
-
-def printed(what: View, line: str) -> View:
-    return replace(what, log=[*what.log, line], log_lines=what.log_lines + 1)
-
-
-def test_the_wheel_scrolls_nodes_and_log() -> None:
-    async def scene(seen: Seen) -> None:
-        from textual.events import MouseScrollDown, MouseScrollUp
-
-        async def wheel(event: type[Any], y: int, times: int) -> None:
-            for _ in range(times):
-                position = {"x": 10, "y": y, "delta_x": 0, "delta_y": 0, "button": 0, "screen_x": 10, "screen_y": y}
-                seen.app.post_message(event(widget=None, shift=False, meta=False, ctrl=False, style=None, **position))
-            await seen.pilot.pause()
-
-        # Scrolling takes a moment, however many events have been handled.
-        await wheel(MouseScrollDown, 8, 100)
-        await seen.until(lambda text: names(text)[-1] == "digits-63")
-        await wheel(MouseScrollUp, 8, 100)
-        await seen.until(lambda text: names(text)[0] == "digits-0")
-        assert "[0] epoch 199/60" in seen.text
-        await wheel(MouseScrollUp, 21, 2)
-        await seen.until(lambda text: "[0] epoch 199/60" not in text)
-        log = [line for line in seen.lines if line.startswith("[0]")]
-        # Where it is scrolled back it stays, whatever is printed; at its end it follows.
-        seen.what = printed(seen.what, "[0] epoch 200/60: loss 0.5")
-        await seen.pilot.pause(0.7)
-        assert [line for line in seen.lines if line.startswith("[0]")] == log
-        await wheel(MouseScrollDown, 21, 10)
-        await seen.until(lambda text: "[0] epoch 200/60" in text)
-        seen.what = printed(seen.what, "[0] epoch 201/60: loss 0.5")
-        await seen.until(lambda text: "[0] epoch 201/60" in text)
-        assert seen.text.count("[0] epoch 200/60") == 1
-        # Another run begins its log again.
-        seen.what = replace(printed(seen.what, "[0] new"), run=run(run="another"), log=["[0] new"], log_lines=1)
-        await seen.until(lambda text: "[0] new" in text and "epoch 201" not in text)
-
-    Seen(many_nodes(64)).play(scene)
-
-
-def test_it_is_drawn_in_its_place_while_it_is_scrolled() -> None:
-    async def scene(seen: Seen) -> None:
-        await seen.press("end")
-        await seen.until(lambda text: names(text)[-1] == "digits-63")
-        later = [replace(each, sample={**each.sample, "memory": 31e9}) for each in seen.what.nodes]
-        seen.what = replace(seen.what, nodes=later)
-        await seen.until(lambda text: "31.0/63.0 GB" in text)
-        assert names(seen.text)[-1] == "digits-63"
-        # Fewer nodes than before: none of them is out of reach, and nothing of the others is left.
-        seen.what = replace(seen.what, nodes=later[:3])
-        await seen.until(lambda text: names(text) == EVERY_NODE[:3])
-
-    Seen(many_nodes(64)).play(scene)
 
 
 def test_it_takes_the_size_of_the_terminal() -> None:

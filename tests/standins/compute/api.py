@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from email.message import Message
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -86,9 +86,6 @@ class Log:
     def entries(self) -> list[Entry]:
         with self._lock:
             return list(self._entries)
-
-    def plain(self) -> list[dict[str, Any]]:
-        return [asdict(entry) for entry in self.entries()]
 
     def clear(self) -> None:
         with self._lock:

@@ -85,11 +85,6 @@ class Keys:
                 self._narrow.add(token)
         return token, self.token_seconds
 
-    def revoke(self) -> None:
-        """No token issued so far is valid any more."""
-        with self._lock:
-            self._tokens.clear()
-
     def exchange(self, body: bytes, *, token_uri: str) -> dict[str, Any]:
         """POST /token.
 

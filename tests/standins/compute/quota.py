@@ -67,7 +67,6 @@ class Quotas:
 
     def __init__(self) -> None:
         self._limits: dict[Key, float] = {}
-        self.unavailable: set[str] = set()
 
     def set(self, metric: str, limit: float, *, region: str | None = None) -> None:
         """A limit; one of a region, or of the whole project."""
@@ -75,7 +74,6 @@ class Quotas:
 
     def reset(self) -> None:
         self._limits.clear()
-        self.unavailable.clear()
 
     def limit(self, region: str | None, metric: str) -> float | None:
         return self._limits.get((region, metric), (REGIONAL if region else PROJECT).get(metric))

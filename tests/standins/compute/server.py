@@ -13,12 +13,11 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.standins.compute import admin
 from tests.standins.compute.access import Access
 from tests.standins.compute.api import Answer, Api, Log, Request
 from tests.standins.compute.auth import Keys, TokenError
 from tests.standins.compute.backing import Backing
-from tests.standins.compute.catalogue import REGION_OF, ZONES
+from tests.standins.compute.catalogue import REGION_OF
 from tests.standins.compute.errors import ApiError, CutError, invalid_field
 from tests.standins.compute.faults import Faults
 from tests.standins.compute.google import Google
@@ -172,13 +171,6 @@ class Emulator:
         with self.state.lock:
             self.state.quotas.set(metric, limit, region=region)
 
-    def set_quota_unavailable(self, region: str, unavailable: bool) -> None:
-        """regions.get has a warning in place of quotas, or quotas again."""
-        if region not in ZONES:
-            raise invalid_field("region", region, "Unknown region.")
-        with self.state.lock:
-            (self.state.quotas.unavailable.add if unavailable else self.state.quotas.unavailable.discard)(region)
-
     def add_network(self, name: str, ranges: Mapping[str, str]) -> None:
         """A VPC network with one subnetwork of its name in each region of `ranges` (region → CIDR)."""
         with self.state.lock:
@@ -228,8 +220,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, body: bytes) -> Answer:
         owner = self.server.owner
         path = self.path.partition("?")[0]
-        if path.startswith("/_emulator/"):
-            return admin.answer(owner, self.command, self.path, body)
         if path == "/token":
             return _token(owner, self.command, body)
         if path.startswith("/v1/services/"):

@@ -238,18 +238,6 @@ class Workers:
         """What is still there and costs money or opens a port: selfLinks."""
         return [one["selfLink"] for one in (*self.instances(), *self.all_disks(), *self.all_firewalls())]
 
-    def snapshot(self) -> dict[str, Any]:
-        """Everything, for GET /_emulator/state."""
-        return {
-            "project": self.project,
-            "instances": self.instances(),
-            "disks": self.all_disks(),
-            "firewalls": self.all_firewalls(),
-            "operations": self.all_operations(),
-            "unreachable": sorted(self.unreachable),
-            "left": self.left(),
-        }
-
 
 def _default_subnetworks() -> dict[str, str]:
     """As in a network of auto mode: https://cloud.google.com/vpc/docs/subnets#ip-ranges."""

@@ -8,13 +8,10 @@ In a test:
 
 from __future__ import annotations
 
-import functools
 import json
 import platform
 import shlex
 import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,6 @@ MODULE = ROOT / "terraform"
 VENV = ROOT / ".cache/terraform"
 VERSION = "8.2.0"
 TIME_VERSION = "0.13.1"
-STARTER = Path(__file__).with_name("starter.py")
 
 
 def stand_in(folder: Path, *, compute: str | None = None, storage: str | None = None) -> dict[str, str]:
@@ -48,7 +44,7 @@ def stand_in(folder: Path, *, compute: str | None = None, storage: str | None = 
     for name, version, options in (("google", VERSION, more), ("time", TIME_VERSION, ["--time"])):
         package = place / f"mirror/registry.terraform.io/hashicorp/{name}/{version}/{system}"
         package.mkdir(parents=True, exist_ok=True)
-        command = [str(VENV / "bin/python"), "-IS", str(STARTER), str(_warm()[0]), str(place), *options]
+        command = [str(VENV / "bin/python"), "-m", "tests.standins.terraform.provider", str(place), *options]
         program = package / f"terraform-provider-{name}_v{version}"
         # HOME: the plumbing keeps a certificate there.
         program.write_text(
@@ -67,26 +63,6 @@ def stand_in(folder: Path, *, compute: str | None = None, storage: str | None = 
         # Terraform does not check for a newer Terraform.
         "CHECKPOINT_DISABLE": "1",
     }
-
-
-@functools.cache
-def _warm() -> tuple[Path, subprocess.Popen[bytes]]:
-    """The process that has everything imported, see warm.py, and the socket where starter.py finds it.
-
-    It ends with this one, or when the pipe that it reads is closed.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="hvdcloud-provider-"))
-    process = subprocess.Popen(
-        [str(VENV / "bin/python"), "-m", "tests.standins.terraform.warm", str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        # Ctrl-C in a terminal is for the tests; it ends with them.
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n", "the provider's process did not start"
-    return folder / "socket", process
 
 
 def missing() -> str | None:

@@ -53,13 +53,7 @@ def _region(call: Call, name: str) -> dict[str, Any]:
         "selfLink": f"{world.root}/regions/{name}",
         "supportsPzs": False,
     }
-    if name in world.quotas.unavailable:
-        region["quotaStatusWarning"] = {
-            "code": "QUOTA_INFO_UNAVAILABLE",
-            "message": "Quota information is not available at this time.",
-        }
-    else:
-        region["quotas"] = world.quotas.plain(name, world.used())
+    region["quotas"] = world.quotas.plain(name, world.used())
     return region
 
 
