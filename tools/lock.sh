@@ -23,6 +23,7 @@ lock bench 3.10 --group bench "$@"
 # tf needs 3.11.
 lock terraform 3.11 --group terraform "$@"
 lock docs 3.10 --group docs "$@"
+lock record 3.10 --group record "$@"
 # atheris needs 3.11.
 lock fuzz 3.11 --group fuzz "$@"
 lock lock 3.10 --group lock "$@"
