@@ -17,10 +17,9 @@ from typing import Any
 
 import typer
 from typer.cli import get_docs_for_click
-from typer.main import get_command
 
 from hvdcloud import errors
-from hvdcloud.cli.main import app
+from hvdcloud.cli.main import command_line
 from hvdcloud.cluster import model
 from hvdcloud.config.file import ENV_NOT_CONFIG
 from hvdcloud.config.model import Config
@@ -45,7 +44,7 @@ OTHER_VARIABLES = {
     "SSL_CERT_FILE, PIP_CERT, REQUESTS_CA_BUNDLE": "CA certificates for the image's build; the first that exists",
     "http_proxy, https_proxy, ftp_proxy, all_proxy, no_proxy": "proxies for the image's build, in capitals too",
     "STORAGE_EMULATOR_HOST": "another Cloud Storage endpoint than Google's",
-    "GITHUB_SHA, GITHUB_REPOSITORY, CI_COMMIT_SHA, CI_PROJECT_URL": "the source, in CI, for the image's labels",
+    "GITHUB_SERVER_URL, GITHUB_REPOSITORY": "in GitHub Actions, for the image's labels",
 }
 FILES = {
     "hvdcloud.yaml": "the configuration, in the working folder or where `--config` says; its folder is the project",
@@ -71,7 +70,7 @@ PAGE = """\
 # The reference
 
 The options of `hvdcloud` itself may stand anywhere before the user's command. `hvdcloud --install-completion` makes the
-shell complete commands, options, templates, clusters, runs and nodes.
+shell complete commands, options, templates and clusters.
 
 {commands}## Exit codes
 
@@ -134,12 +133,12 @@ def all_commands() -> list[typer.Context]:
         if not inner and not command.hidden:
             yield context
 
-    return list(below("hvdcloud", get_command(app), None))
+    return list(below("hvdcloud", command_line(), None))
 
 
 def commands() -> str:
     """What Typer says of all commands, with the usage as heading, and without the options that each of them has."""
-    context = typer.Context(get_command(app), info_name="hvdcloud")
+    context = typer.Context(command_line(), info_name="hvdcloud")
     text = get_docs_for_click(obj=context.command, ctx=context, name="hvdcloud", indent=1)
     text = re.sub(r"(?m)^\* `--(help|install-completion|show-completion)\b.*\n", "", text)
     text = re.sub(r"\*\*Commands\*\*:\n\n(\* .*\n)+\n", "", text)
