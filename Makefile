@@ -83,11 +83,13 @@ soak: setup base-image ## random losses of nodes in one elastic run: make soak S
 reference: setup ## docs/reference.md, from the commands and the configuration's models
 	@$(BIN)/python -m tools.reference docs/reference.md
 
-record: setup base-image ## docs/launch.svg: a terminal in which one experiment is launched on this machine
+record: setup base-image .cache/record/.complete ## docs/launch.svg: a terminal in which one experiment is launched on this machine
 	@folder=$$(mktemp -d /tmp/hvdcloud.XXXXXX) && trap 'rm -rf "$$folder"' EXIT && \
 		export HVDCLOUD_STATE_DIR="$$folder/state" && \
 		$(BIN)/hvdcloud init "$$folder/digits" && $(BIN)/hvdcloud -c "$$folder/digits/hvdcloud.yaml" build && \
-		$(BIN)/python -m tools.record docs/launch.svg --size 100x32 --folder "$$folder/digits" -- hvdcloud launch
+		cd "$$folder/digits" && PATH="$(BIN):$$PATH" TERM=dumb $(CURDIR)/.cache/record/bin/termtosvg \
+			$(CURDIR)/docs/launch.svg --screen-geometry 100x32 --max-frame-duration 1000 --loop-delay 8000 \
+			--command "hvdcloud launch"
 
 test-images: setup base-image ## the images for GPUs and newer TensorFlow, really built; no GPU needed
 	@$(BIN)/python -m pytest tests/images $(PYTEST_ARGS)
@@ -130,6 +132,10 @@ bench-step-cost: setup base-image ## what a training step costs, against horovod
 
 bench-preemption: setup ## from a preemption notice to the last byte in the bucket: 10 MB, 100 MB, 1 GB
 	@$(BIN)/python -m tests.bench.preemption
+
+.cache/record/.complete: tools/setup.sh tools/locks/record.txt
+	@PYTHON="$(PYTHON)" tools/setup.sh .cache/record record
+	@touch $@
 
 .cache/docs/.complete: tools/setup.sh tools/locks/docs.txt
 	@PYTHON="$(PYTHON)" tools/setup.sh .cache/docs docs

@@ -22,6 +22,7 @@ lock dev 3.10 --group dev "$@" pyproject.toml
 # tf needs 3.11.
 lock terraform 3.11 --group terraform "$@"
 lock docs 3.10 --group docs "$@"
+lock record 3.10 --group record "$@"
 # atheris needs 3.11.
 lock fuzz 3.11 --group fuzz "$@"
 lock lock 3.10 --group lock "$@"
