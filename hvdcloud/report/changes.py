@@ -1,61 +1,19 @@
-"""A run's changes in a page: the number of its ranks over time, and marks where nodes were lost or joined. Pure."""
+"""How an elastic run changed: the number of its ranks over time, and how often nodes came and went. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from hvdcloud.report.metrics import Series
-from hvdcloud.report.plot import Mark
 from hvdcloud.report.record import RunRecord
-from hvdcloud.units import seconds
 
-MOST_MARKS = 200
-MARKED = {
-    "lost a node": "lost",
-    "worker failed": "lost",
-    "preempted": "warned",
-    "node leaves": "warned",
-    "node joins": "joined",
-    "started again": "again",
-}
-"""The events that a plot over time shows, and how they are drawn."""
-_APART = 250.0
-"""Marks of one kind that are closer than the plot's width by this are one."""
-_MEANING = {
-    "lost": "node lost, or its worker failed",
-    "warned": "preempted, or leaving",
-    "joined": "node joins",
-    "again": "horovodrun started again",
-}
+_LOSSES = ("lost a node", "worker failed", "preempted", "node leaves")
+"""The events after which there are fewer ranks before the work is done."""
 
 
 def changes_world(record: RunRecord) -> bool:
     """Whether ranks may have moved between nodes; where the state is missing, the events tell."""
     return record.state.elastic is not None or any(event.name == "world" for event in record.events)
-
-
-def marks(record: RunRecord, *, started: float, until: float) -> list[Mark]:
-    """What every plot over time shows, oldest first; what happened at once to several nodes is one mark."""
-    last: dict[str, Mark] = {}
-    found: list[Mark] = []
-    for event in sorted(record.events, key=lambda each: each.at):
-        if (kind := MARKED.get(event.name)) is None:
-            continue
-        at = min(until, max(0.0, event.at - started))
-        name = f"{event.text}, {seconds(at)} into the run"
-        if (before := last.get(kind)) is not None and at - before.at < until / _APART:
-            found.remove(before)
-            at, name = before.at, f"{before.name}; {name}"
-        last[kind] = Mark(at=at, kind=kind, name=name)
-        found.append(last[kind])
-    return found[-MOST_MARKS:]
-
-
-def key_of(shown: Sequence[Mark]) -> list[tuple[str, str]]:
-    """The kinds of the marks, each with what it means."""
-    kinds = {mark.kind for mark in shown}
-    return [(kind, meaning) for kind, meaning in _MEANING.items() if kind in kinds]
 
 
 def world_series(record: RunRecord, *, started: float, until: float) -> list[Series]:
@@ -80,8 +38,7 @@ def _steps(record: RunRecord, *, started: float, until: float) -> list[tuple[flo
     steps = [(min(until, max(0.0, at - started)), ranks) for at, ranks in worlds]
     if record.state.result != "succeeded":
         return steps
-    kinds = ("lost", "warned")
-    losses = [each.at - started for each in record.events if MARKED.get(each.name) in kinds]
+    losses = [each.at - started for each in record.events if each.name in _LOSSES]
     while len(steps) > 1 and steps[-1][1] < steps[-2][1] and not any(at >= steps[-2][0] for at in losses):
         steps.pop()
     return steps

@@ -44,8 +44,6 @@ class _OverTime:
 
     notes: Sequence[str]
     """What went wrong with the samples."""
-    key: Sequence[tuple[str, str]]
-    """Kinds of marks, each with its meaning."""
     world: Plot | None
     """Of an elastic run."""
     plots: Sequence[Plot | None]
@@ -194,8 +192,7 @@ def _over_time(record: RunRecord, metrics: Metrics) -> _OverTime | None:
     if started is None or last is None:
         return None
     until = max(1.0, last - started)
-    marks = changes.marks(record, started=started, until=until)
-    draw = partial(plot, until=until, marks=marks)
+    draw = partial(plot, until=until)
     world = changes.world_series(record, started=started, until=until)
     printed = []
     for each in metrics.series:
@@ -227,7 +224,6 @@ def _over_time(record: RunRecord, metrics: Metrics) -> _OverTime | None:
     trouble = {str(row["trouble"]) for rows in record.samples.values() for row in rows if "trouble" in row}
     return _OverTime(
         notes=sorted(trouble)[:5],
-        key=changes.key_of(marks),
         world=draw(world, title="World size", unit="{:.0f}".format, course=True, whole=True),
         plots=figures,
     )
@@ -275,19 +271,18 @@ def _plain(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _events(record: RunRecord) -> list[tuple[float, float, str, str]]:
-    """When it was, how many seconds into the run, how it is marked, and what it was; oldest first."""
-    found: list[tuple[float, str, str]] = []
+def _events(record: RunRecord) -> list[tuple[float, float, str]]:
+    """When it was, how many seconds into the run, and what it was; oldest first."""
+    found = [(event.at, event.text) for event in record.events]
     if record.state.started is not None:
-        found.append((record.state.started, "", "started"))
-    found += [(event.at, changes.MARKED.get(event.name, ""), event.text) for event in record.events]
+        found.insert(0, (record.state.started, "started"))
     for rank in record.state.ranks:
         if rank.ended is not None and rank.exit_code:
-            found.append((rank.ended, "", f"rank {rank.rank} on {rank.node} ended with {rank.exit_code}"))
+            found.append((rank.ended, f"rank {rank.rank} on {rank.node} ended with {rank.exit_code}"))
     if record.state.ended is not None:
-        found.append((record.state.ended, "", outcome(record)))
+        found.append((record.state.ended, outcome(record)))
     start = record.started or (found[0][0] if found else 0.0)
-    return [(at, max(0.0, at - start), kind, what) for at, kind, what in sorted(found, key=lambda row: row[0])]
+    return [(at, max(0.0, at - start), what) for at, what in sorted(found, key=lambda row: row[0])]
 
 
 def _line(line: str) -> str:

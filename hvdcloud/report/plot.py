@@ -21,17 +21,6 @@ _GAP_SECONDS, _GAP_TIMES = 15.0, 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """A moment at which something happened."""
-
-    at: float
-    """Seconds since the run began."""
-    kind: str
-    """How it is drawn: a CSS class."""
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """A number beside an axis."""
 
@@ -68,8 +57,6 @@ class Plot:
     """Of the vertical axis."""
     times: Sequence[Tick]
     """Of the horizontal axis; numbers of lines where times are not known."""
-    marks: Sequence[tuple[float, Mark]]
-    """Each with its horizontal place."""
     lines: Sequence[Line]
     legend: Sequence[str]
     """In the colours of the first lines."""
@@ -86,7 +73,6 @@ def plot(
     course: bool = False,
     whole: bool = False,
     gaps: bool = False,
-    marks: Sequence[Mark] = (),
 ) -> Plot | None:
     """A plot and its legend; None where no series has a point.
 
@@ -98,7 +84,6 @@ def plot(
         course: it is the end that counts, not the average.
         whole: there is nothing between whole numbers.
         gaps: where nothing was measured for long there is no line.
-        marks: on the time axis.
     """
     given = [each for each in series if each.points]
     if not given:
@@ -130,7 +115,6 @@ def plot(
         title=title,
         values=[Tick(at=y(tick), label=unit(tick)) for tick in ticks],
         times=[time_tick(at) for at in (time_ticks(until) if timed else nice_ticks(0.0, until))],
-        marks=[(x(mark.at), mark) for mark in marks] if timed else [],
         lines=lines,
         legend=_legend(given, unit=unit, many=many, course=course, whole=whole),
     )
