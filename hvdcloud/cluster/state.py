@@ -43,6 +43,8 @@ class ClusterState:
         self.verified_files = self.dir / "verified.json"
         """Which checkpoints were verified on this machine's disk."""
         self._record_file = self.dir / "cluster.json"
+        self.silent: set[str] = set()
+        """Ids of the nodes that have not answered this command for as long as a node is tried."""
 
     def make(self) -> None:
         """Create the folder, readable by its owner only; raises what `make_folder` raises."""

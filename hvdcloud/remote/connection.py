@@ -76,22 +76,27 @@ class NodeConnection:
         """Connect now, unless that is done; returns Fabric's connection.
 
         Args:
-            within: seconds, at most MOST_SECONDS, in which a node that does not answer is tried again.
+            within: seconds, at most MOST_SECONDS, in which a node that does not answer is tried again. One that has not
+                answered this command by the end of such a time before is tried once.
 
         Raises NodeError: it has not answered by then, or it is not the one whose host key was pinned.
         """
         from tenacity import retry_if_exception
 
-        seconds = min(within, MOST_SECONDS)
         with self._opening:
             if self._connection is None or not self._connection.is_connected:
                 self._closing.clear()
+                once = self.node.id in self._state.silent
+                seconds = min(within, CONNECT_SECONDS if once else MOST_SECONDS)
                 may_pass = retry_if_exception(self._may_pass)
-                attempts = login_attempts(may_pass, seconds=seconds, closing=self._closing)
+                attempts = login_attempts(may_pass, seconds=0.0 if once else seconds, closing=self._closing)
                 try:
                     self._connection = attempts(self._connect, time.monotonic() + seconds)
                 except LOSSES as error:
+                    if not self._closing.is_set():
+                        self._state.silent.add(self.node.id)
                     raise self._explain(error) from error
+                self._state.silent.discard(self.node.id)
             return self._connection
 
     def _may_pass(self, error: BaseException) -> bool:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from hvdcloud.cluster.model import Node, NodeState
+from hvdcloud.cluster.state import ClusterState
 from hvdcloud.config.ssh_hosts import SshHostConfig
 from hvdcloud.errors import NodeError
 from hvdcloud.providers.ssh import connection
 from hvdcloud.providers.ssh.connection import Connection
-from hvdcloud.remote.keys import new_key_pair
+from hvdcloud.remote.keys import new_key_pair, pin, write_key_pair
+from hvdcloud.remote.ssh import Session
 from tests.support.nodes import node_cluster
 
 
@@ -66,3 +70,25 @@ def test_a_host_that_is_busy_is_tried_until_its_time_is_over(busy: Busy, monkeyp
         host.run("true")
     host.close()
     assert busy.taken > 1
+
+
+def test_a_node_that_has_not_answered_is_tried_once_by_what_the_command_does_next(
+    busy: Busy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr("hvdcloud.remote.connection.MOST_SECONDS", 3.0)
+    state, key = ClusterState("digits"), new_key_pair("n")
+    write_key_pair(state.key_file, key)
+    node = Node(
+        name="digits-0", index=0, id="n0", state=NodeState.RUNNING, address="127.0.0.1", port=busy.port,
+        host_key=key.public.rpartition(" ")[0],
+    )  # fmt: skip
+    pin(state, [node])
+    busy.closes = 1_000
+    with pytest.raises(NodeError, match="node digits-0 does not answer"):
+        Session(node, state).run("true")
+    tried = busy.taken
+    assert tried > 1
+    with pytest.raises(NodeError, match="node digits-0 does not answer"):
+        Session(node, state).run("true")
+    assert busy.taken == tried + 1
