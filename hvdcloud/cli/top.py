@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from typing import TYPE_CHECKING
 
 import typer
 
 from hvdcloud.cli.app import Invocation
 from hvdcloud.console import is_dumb
-from hvdcloud.errors import HvdcloudError, UsageError
-
-if TYPE_CHECKING:
-    from hvdcloud.lifecycle.context import Context
+from hvdcloud.errors import UsageError
 
 
 def top(context: typer.Context) -> None:
     """Show nodes, GPUs, the run and its log on a live screen.
 
-    Keys: `q` quits, `l` shows or hides the log, `s` stops the run after a question. Arrows, page keys, Home, End and
-    the mouse wheel scroll the nodes or, after `tab`, the log. Quitting changes nothing.
+    Keys: `q` quits, `l` shows or hides the log. Arrows, page keys, Home, End and the mouse wheel scroll the nodes or,
+    after `tab`, the log. Quitting changes nothing.
 
     \b
     Example:
@@ -42,23 +37,7 @@ def top(context: typer.Context) -> None:
         quiet, console.quiet = console.quiet, True
         try:
             with Observer(experiment, cluster) as observer:
-                stop = functools.partial(_stop, experiment)
-                run_until_quit(TopApp(observe=observer.view, stop=stop))
+                run_until_quit(TopApp(observer.view))
         finally:
             console.quiet = quiet
     console.answer(f"cluster {cluster.name} stays as it is; hvdcloud down deletes it")
-
-
-def _stop(context: Context, run: str) -> str:
-    """End a run; returns what has become of it, or why not."""
-    from hvdcloud.lifecycle.logs import stop
-
-    try:
-        # Over a connection of its own, and through a client of its own.
-        with context.of(context.name) as experiment:
-            stop(experiment, run)
-    except HvdcloudError as error:
-        return f"{error.message}; {error.hint}"
-    except Exception as error:  # noqa: BLE001 - it would end the thread silently
-        return f"run {run} could not be stopped: {type(error).__name__}: {error}"
-    return f"run {run} has ended"

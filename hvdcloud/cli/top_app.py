@@ -6,18 +6,14 @@ Loading Textual takes longer than most commands do; `top` imports this file when
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Key
-from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, RichLog, Static
 
 from hvdcloud.cli.screen import COLUMNS, events, harmless, head, rows
@@ -47,27 +43,11 @@ class Nodes(DataTable[Text]):
         self.scroll_relative(y=pages * (self.size.height - self.header_height - 1), animate=False)
 
 
-class Question(ModalScreen[bool]):
-    """A question in the line of the keys; every key but `y` means no."""
-
-    def __init__(self, text: Text) -> None:
-        super().__init__()
-        self._text = text
-
-    def compose(self) -> ComposeResult:
-        yield Static(self._text)
-
-    def on_key(self, event: Key) -> None:
-        event.stop()
-        self.dismiss(event.key in {"y", "Y"})
-
-
 class TopApp(App[Exception]):
     """Draws views of a cluster until a key quits it; returns the error that ended it, if one did.
 
     Args:
         observe: returns what is known now; never waits.
-        stop: ends the run of this id, in a thread of its own, and returns what has become of it.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -81,10 +61,9 @@ class TopApp(App[Exception]):
     .-low #events { display: none; }
     .without-log RichLog { display: none; }
     .without-log Nodes { max-height: 1fr; }
-    Nodes, RichLog, Toast, Nodes > .datatable--header, Nodes > .datatable--hover {
+    Nodes, RichLog, Nodes > .datatable--header, Nodes > .datatable--hover {
         background: ansi_default; background-tint: transparent; color: ansi_default;
     }
-    Question { background: transparent; align: left bottom; }
     """
     VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-high")]  # noqa: RUF012 - declared by App, as of an instance
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -93,14 +72,13 @@ class TopApp(App[Exception]):
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", show=False),
         Binding("l,L", "log", "shows or hides the log", key_display="l"),
-        Binding("s,S", "stop_run", "stops the run", key_display="s"),
     ]
 
-    def __init__(self, *, observe: Callable[[], View], stop: Callable[[str], str]) -> None:
+    def __init__(self, observe: Callable[[], View]) -> None:
         # The terminal's own colours; without the argument, NO_COLOR would make all of them black.
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"
-        self._observe, self._stop = observe, stop
+        self._observe = observe
         self._top, self._happened = Static(), Static(id="events")
         self._table = Nodes(cursor_type="none", classes="-ansi-scrollbar")
         self._output = RichLog(max_lines=_MOST_LINES, min_width=1, auto_scroll=False, classes="-ansi-scrollbar")
@@ -163,28 +141,6 @@ class TopApp(App[Exception]):
     def action_log(self) -> None:
         self.screen.toggle_class("without-log")
         self._table.focus()
-
-    def action_stop_run(self) -> None:
-        if self._view.run is None or self._view.run.state.done:
-            self._say("there is no run to stop")
-            return
-        run = self._view.run.state.run
-
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self._say(f"stopping run {run} …")
-                threading.Thread(target=self._stop_run, args=(run,), daemon=True).start()
-
-        question = harmless(f"stop run {run}? Its checkpoints are kept. y/n", "reverse")
-        self.push_screen(Question(question), answered)
-
-    def _stop_run(self, run: str) -> None:
-        said = self._stop(run)
-        with contextlib.suppress(RuntimeError):  # The user has quit meanwhile.
-            self.call_from_thread(self._say, said)
-
-    def _say(self, text: str) -> None:
-        self.notify(harmless(text).plain, markup=False)
 
 
 def run_until_quit(app: TopApp) -> None:

@@ -31,7 +31,7 @@ def observe():
     return many_nodes(64)
 
 def app(argv, **_):
-    run_until_quit(TopApp(observe=observe, stop=lambda run: "run " + run + " has ended"))
+    run_until_quit(TopApp(observe))
     print("the cluster stays")
 
 main.command_line = lambda: app
@@ -78,15 +78,6 @@ def test_no_color_means_none_and_no_color_of_the_background_either(tmp_path: Pat
         # The background is the terminal's own.
         assert {found[0] for found in re.findall(rb"[\[;]((4[0-8])|(10[0-7]))[;m]", printed)} == set()
         assert COLOUR.search(printed)
-
-
-def test_ctrl_c_ends_it_also_while_it_asks(tmp_path: Path) -> None:
-    with top(tmp_path) as opened:
-        opened.wait_for(lambda text: "s stops the run" in text)
-        opened.press("s")
-        opened.wait_for(lambda text: "Its checkpoints are kept. y/n" in text)
-        opened.press("\x03")
-        assert opened.end(within=5.0)[0] == 0
 
 
 def test_a_bug_is_reported_as_everywhere_on_a_terminal_that_is_as_it_was(tmp_path: Path) -> None:

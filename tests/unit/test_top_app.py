@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from hvdcloud.cli.top_app import TopApp
 from hvdcloud.lifecycle.top import View
 from hvdcloud.runs.state import Member
-from tests.support.views import RUN, cluster, many_nodes, node, run, view
+from tests.support.views import cluster, many_nodes, node, run, view
 
 Scene = Callable[["Seen"], Awaitable[None]]
 
@@ -24,13 +24,8 @@ class Seen:
 
     def __init__(self, what: View) -> None:
         self.what = what
-        self.stopped: list[str] = []
-        self.app = TopApp(observe=lambda: self.what, stop=self._stop)
+        self.app = TopApp(lambda: self.what)
         self.pilot: Pilot[Exception]
-
-    def _stop(self, run: str) -> str:
-        self.stopped.append(run)
-        return f"run {run} has ended"
 
     def play(self, scene: Scene, *, size: tuple[int, int] = (80, 24)) -> Exception | None:
         async def run() -> None:
@@ -92,33 +87,6 @@ def test_the_log_is_hidden_and_shown() -> None:
     Seen(view()).play(scene)
 
 
-@pytest.mark.parametrize("answer", ["n", "q", "escape", "enter", "l"])
-def test_every_answer_but_yes_leaves_the_run_alone(answer: str) -> None:
-    async def scene(seen: Seen) -> None:
-        await seen.press("s")
-        assert seen.lines[-1] == f"stop run {RUN.state.run}? Its checkpoints are kept. y/n"
-        assert "digits-0" in seen.text
-        await seen.press(answer)
-        assert "s stops the run" in seen.lines[-1]
-        assert seen.stopped == []
-
-    Seen(view()).play(scene)
-
-
-def test_yes_stops_the_run_and_says_what_has_become_of_it() -> None:
-    async def scene(seen: Seen) -> None:
-        await seen.press("s", "y")
-        await seen.until(lambda text: f"run {RUN.state.run} has ended" in text)
-        assert seen.stopped == [RUN.state.run]
-        seen.what = replace(seen.what, run=run(state="done", result="stopped"))
-        await seen.until(lambda text: "  stopped  " in text)
-        await seen.press("s")
-        await seen.until(lambda text: "there is no run to stop" in text)
-        assert seen.stopped == [RUN.state.run]
-
-    Seen(view()).play(scene)
-
-
 @pytest.mark.parametrize("key", ["q", "Q", "ctrl+c", "ctrl+d"])
 def test_keys_quit(key: str) -> None:
     seen = Seen(view())
@@ -153,12 +121,7 @@ def test_no_name_reason_or_line_acts_on_the_screen() -> None:
     )
 
     async def scene(seen: Seen) -> None:
-        for _ in range(2):
-            assert all(char.isprintable() for line in seen.lines for char in line)
-            assert seen.text.count("[/foo] [link=https://evil.example]x \\x1b]52") >= 8
-            await seen.press("s")
-        await seen.press("s", "y")
-        await seen.until(lambda text: "ended" in text)
         assert all(char.isprintable() for line in seen.lines for char in line)
+        assert seen.text.count("[/foo] [link=https://evil.example]x \\x1b]52") >= 8
 
     Seen(hostile).play(scene, size=(250, 40))
