@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -31,40 +30,9 @@ from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.visible import log_of
 
 DESTROY_SECONDS = 60.0
+_POLL_SECONDS = 0.25
 STATUS_PREFIX = "hvdcloud-status "
 OURS = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
-
-
-class Followed:
-    """Containers' outputs that threads follow until their nodes are ready; ended all at once."""
-
-    def __init__(self) -> None:
-        self._streams: set[Any] = set()
-        self._ended = False
-
-    @contextlib.contextmanager
-    def following(self, stream: Any, deadline: float) -> Iterator[None]:
-        """A block that reads a stream of the engine's, which ends at the deadline (of time.monotonic()), or earlier."""
-        self._streams.add(stream)
-        # A read has no time limit of its own; closing the stream from outside ends it.
-        timer = threading.Timer(max(0.0, deadline - time.monotonic()), _hang_up, [stream])
-        timer.daemon = True
-        timer.start()
-        # `end` may have come before this stream was there.
-        if self._ended:
-            _hang_up(stream)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            self._streams.discard(stream)
-            _hang_up(stream)
-
-    def end(self) -> None:
-        """Have every thread's block end now, also one that begins later."""
-        self._ended = True
-        for stream in tuple(self._streams):
-            _hang_up(stream)
 
 
 class EngineNodes:
@@ -107,8 +75,8 @@ class EngineNodes:
             raise NodeError(f"node {node.name} has no log: {error.explanation}", hint="hvdcloud list") from error
         return bytes(output).decode(errors="replace")
 
-    def start_again(self, node: Node, deadline: float, followed: Followed) -> str:
-        """Start a stopped container, and wait as `follow_until_ready` does.
+    def start_again(self, node: Node, deadline: float, given_up: threading.Event) -> str:
+        """Start a stopped container, and wait as `until_ready` does.
 
         Raises:
             NodeError: it does not start, as where another program has its port or its GPU is gone.
@@ -124,13 +92,14 @@ class EngineNodes:
                 hint=f"{self._by_hand(f'docker start {node.name}')} says the same; fix that first",
             ) from error
         # What it said when it started earlier is of no use.
-        return self.follow_until_ready(node, deadline, followed, since=started_at(started))
+        return self.until_ready(node, deadline, given_up, since=started_at(started))
 
-    def follow_until_ready(self, node: Node, deadline: float, followed: Followed, *, since: float | None = None) -> str:
-        """Follow a container's output until its node program says that sshd answers; returns the node's host key.
+    def until_ready(self, node: Node, deadline: float, given_up: threading.Event, *, since: float | None = None) -> str:
+        """Read a container's output until its node program says that sshd answers; returns the node's host key.
 
         Args:
             deadline: of time.monotonic(): when to give up.
+            given_up: set where another node has failed.
             since: seconds since the epoch; what it said before is of no interest.
 
         Raises:
@@ -138,25 +107,28 @@ class EngineNodes:
         """
         from docker.errors import APIError
 
-        said: list[str] = []
-        try:
-            stream = self._api.logs(node.id, stdout=True, stderr=True, stream=True, follow=True, since=since)
-        except APIError as error:
-            raise NodeError(f"node {node.name} is gone: {error.explanation}", hint="hvdcloud up") from error
-        with followed.following(stream, deadline):
-            for line in _lines(stream):
-                status = _status(line)
+        while True:
+            late = time.monotonic() >= deadline
+            try:
+                runs = self._api.inspect_container(node.id)["State"]["Running"]
+                output = bytes(self._api.logs(node.id, stdout=True, stderr=True, since=since))
+            except APIError as error:
+                raise NodeError(f"node {node.name} is gone: {error.explanation}", hint="hvdcloud up") from error
+            said: list[str] = []
+            for line in output.decode(errors="replace").split("\n"):
+                status = _status(line.rstrip("\r"))
                 if status is None:
-                    said.append(line)
+                    said.append(line.rstrip("\r"))
                 elif status.get("status") == "ready":
                     return str(status["host_key"])
                 elif status.get("status") == "failed":
                     said.append(f"{status.get('step')}: {status.get('error')}")
-        why = "did not come up in time" if time.monotonic() >= deadline else "stopped while coming up"
+            if late or not runs or given_up.wait(_POLL_SECONDS):
+                break
         raise NodeError(
-            f"node {node.name} {why}",
+            f"node {node.name} {'did not come up in time' if late else 'stopped while coming up'}",
             hint=f"{self._by_hand(f'docker logs {node.name}')} shows all of it; hvdcloud up tries again",
-            details=log_of(f"node {node.name}", "\n".join(said[-20:])),
+            details=log_of(f"node {node.name}", "\n".join(said[-20:]).strip()),
         )
 
     # --- deleting -------------------------------------------------------------------------------------------------
@@ -243,18 +215,3 @@ def started_at(text: str) -> float:
     whole = datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
     fraction = re.match(r"\.\d{1,6}", text[19:])
     return whole + (float(fraction[0]) if fraction else 0.0)
-
-
-def _hang_up(stream: Any) -> None:
-    """Close a stream of the engine's; docker-py trips over one that has ended by itself."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        stream.close()
-
-
-def _lines(stream: Iterable[bytes]) -> Iterable[str]:
-    """Whole lines from chunks that may end anywhere."""
-    rest = b""
-    for chunk in stream:
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            yield line.decode(errors="replace").rstrip("\r")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +12,6 @@ from hvdcloud.errors import TeardownError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Provider, Stage, ignore_progress
 from hvdcloud.providers.engine.gpu_lock import TakenError
-from hvdcloud.providers.engine.nodes import Followed
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.journal import Journal
@@ -52,29 +52,29 @@ class EngineProvider(Provider):
     def wait_ready(
         self, nodes: Sequence[Node], *, deadline: float, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Node]:
-        """Follow every container's output until its node program says that sshd answers."""
+        """Read every container's output until its node program says that sshd answers."""
         return self._until_ready(
-            nodes, lambda engine, node, followed: engine.follow_until_ready(node, deadline, followed), on_progress
+            nodes, lambda engine, node, given_up: engine.until_ready(node, deadline, given_up), on_progress
         )
 
     def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
         """Containers that have ended are kept, with all that they hold: they start again."""
         return self._until_ready(
-            nodes, lambda engine, node, followed: engine.start_again(node, deadline, followed), ignore_progress
+            nodes, lambda engine, node, given_up: engine.start_again(node, deadline, given_up), ignore_progress
         )
 
     def _until_ready(
-        self, nodes: Sequence[Node], wait: Callable[[EngineNodes, Node, Followed], str], on_progress: OnProgress
+        self, nodes: Sequence[Node], wait: Callable[[EngineNodes, Node, threading.Event], str], on_progress: OnProgress
     ) -> Sequence[Node]:
         """The nodes with address and host key, which `wait` returns."""
-        followed = Followed()
+        given_up = threading.Event()
 
         def wait_for(node: Node) -> Node:
-            ready = self._with_address(node, wait(self._engine_of(node), node, followed))
+            ready = self._with_address(node, wait(self._engine_of(node), node, given_up))
             on_progress(NodeProgress(object=node.name, step="ready", stage=Stage.DONE))
             return ready
 
-        return side_by_side(wait_for, nodes, on_abort=followed.end)
+        return side_by_side(wait_for, nodes, on_abort=given_up.set)
 
     def console(self, node: Node) -> str:
         """The container's output."""
