@@ -10,6 +10,7 @@ the project's own, which adds its requirements. dockerfiles/ says what is in eac
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import stat
 import tarfile
@@ -80,18 +81,25 @@ class Context:
         """The context as a tar file, the same bytes on every machine; files are read as they are sent."""
         entries = sorted((*self.hashed, *self.unhashed), key=lambda entry: entry.path)
         folders = {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents} - {"."}
-        for folder in sorted(folders):
-            yield _header(folder, size=None, executable=True)
-        for entry in entries:
-            if entry.link is not None:
-                yield _header(entry.path, size=0, executable=True, link=entry.link)
-            elif entry.source is not None:
-                yield from _stream_file(entry, entry.source)
-            elif entry.content is None:
-                yield _header(entry.path, size=None, executable=True)
-            else:
-                yield _header(entry.path, size=len(entry.content), executable=entry.executable)
-                yield entry.content + _padding(len(entry.content))
+        for entry in (*(Entry(path=folder) for folder in sorted(folders)), *entries):
+            info = tarfile.TarInfo(entry.path)
+            info.mtime, info.linkname = MTIME, entry.link or ""
+            if entry.link is not None or (entry.source is None and entry.content is None):
+                info.type, info.mode = tarfile.DIRTYPE if entry.link is None else tarfile.SYMTYPE, 0o755
+                yield info.tobuf(format=tarfile.PAX_FORMAT)
+                continue
+            info.mode = 0o755 if entry.executable else 0o644
+            with entry.source.open("rb") if entry.source else io.BytesIO(entry.content or b"") as content:
+                left = info.size = content.seek(0, os.SEEK_END)
+                content.seek(0)
+                yield info.tobuf(format=tarfile.PAX_FORMAT)
+                while left:
+                    if not (chunk := content.read(min(left, _CHUNK))):
+                        message = f"{entry.source} became shorter while it was read"
+                        raise UsageError(message, hint="hvdcloud build tries again")
+                    left -= len(chunk)
+                    yield chunk
+            yield bytes(-info.size % tarfile.BLOCKSIZE)
         yield bytes(2 * tarfile.BLOCKSIZE)
 
 
@@ -132,34 +140,6 @@ def _hash(entry: Entry) -> str:
         while chunk := file.read(_CHUNK):
             total.update(chunk)
     return total.hexdigest()
-
-
-def _stream_file(entry: Entry, source: Path) -> Iterator[bytes]:
-    with source.open("rb") as file:
-        size = source.stat().st_size
-        yield _header(entry.path, size=size, executable=entry.executable)
-        left = size
-        while left:
-            chunk = file.read(min(left, _CHUNK))
-            if not chunk:
-                raise UsageError(f"{source} became shorter while it was read", hint="hvdcloud build tries again")
-            left -= len(chunk)
-            yield chunk
-    yield _padding(size)
-
-
-def _padding(size: int) -> bytes:
-    return bytes(-size % tarfile.BLOCKSIZE)
-
-
-def _header(path: str, *, size: int | None, executable: bool, link: str = "") -> bytes:
-    info = tarfile.TarInfo(path)
-    info.type = tarfile.SYMTYPE if link else tarfile.DIRTYPE if size is None else tarfile.REGTYPE
-    info.linkname = link
-    info.size = size or 0
-    info.mode = 0o755 if executable else 0o644
-    info.mtime = MTIME
-    return info.tobuf(format=tarfile.PAX_FORMAT)
 
 
 # --- what is in which image --------------------------------------------------------------------------------------
