@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from hvdcloud import project_files
 from hvdcloud.errors import UsageError
 from hvdcloud.project_files import build_files, code_files
 

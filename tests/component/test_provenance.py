@@ -1,4 +1,4 @@
-"""What git and a CI service say of a project."""
+"""What git says of a project, and GitHub Actions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.image.plan.provenance import Source, source_labels, source_of
-from tests.support.ci_environments import GITHUB, GITLAB
+from hvdcloud.image.plan.provenance import source_labels
+
+REVISION = "org.opencontainers.image.revision"
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -39,28 +40,20 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_git_says_where_the_project_comes_from_without_the_token(project: Path) -> None:
-    assert source_labels(project, {}) == {
-        "org.opencontainers.image.source": "https://github.com/lab/digits.git",
-        "org.opencontainers.image.revision": git(project, "rev-parse", "HEAD"),
-    }
+def test_git_says_the_commit_and_nothing_of_the_remote_with_its_token(project: Path) -> None:
+    assert source_labels(project, {}) == {REVISION: git(project, "rev-parse", "HEAD")}
 
 
 @pytest.mark.parametrize("change", ["requirements.txt", "new.txt"])
 def test_a_project_that_has_changed_is_dirty(project: Path, change: str) -> None:
     (project / change).write_text("torchmetrics\n")
-    source = source_of(project, {})
-    assert source is not None
-    assert source.revision == f"{git(project, 'rev-parse', 'HEAD')}-dirty"
+    assert source_labels(project, {}) == {REVISION: f"{git(project, 'rev-parse', 'HEAD')}-dirty"}
 
 
-def test_a_repository_without_a_remote_or_without_a_commit_or_none_at_all(project: Path, tmp_path: Path) -> None:
-    git(project, "remote", "remove", "origin")
-    assert list(source_labels(project, {})) == ["org.opencontainers.image.revision"]
-    (tmp_path / "plain").mkdir()
-    assert source_labels(tmp_path / "plain", {}) == {}
-    git(tmp_path / "plain", "init", "--quiet")
-    assert source_labels(tmp_path / "plain", {}) == {}
+def test_a_repository_without_a_commit_or_none_at_all(tmp_path: Path) -> None:
+    assert source_labels(tmp_path, {}) == {}
+    git(tmp_path, "init", "--quiet")
+    assert source_labels(tmp_path, {}) == {}
 
 
 def test_without_git_there_are_no_labels(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +61,9 @@ def test_without_git_there_are_no_labels(project: Path, monkeypatch: pytest.Monk
     assert source_labels(project, {}) == {}
 
 
-@pytest.mark.parametrize(
-    ("environment", "url"),
-    [(GITHUB, "https://github.com/lab/digits"), (GITLAB, "https://gitlab.lab/group/digits")],
-)
-def test_a_ci_service_knows_better_than_git(project: Path, environment: dict[str, str], url: str) -> None:
-    assert source_of(project, environment) == Source(url=url, revision="4f1c0ffee")
+def test_github_actions_names_the_repository(project: Path) -> None:
+    environment = {"GITHUB_SERVER_URL": "https://github.lab", "GITHUB_REPOSITORY": "lab/digits"}
+    assert source_labels(project, environment) == {
+        REVISION: git(project, "rev-parse", "HEAD"),
+        "org.opencontainers.image.source": "https://github.lab/lab/digits",
+    }
