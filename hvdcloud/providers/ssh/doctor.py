@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hvdcloud.checks import Check, Finding, failed, fine, first_of
 from hvdcloud.errors import HvdcloudError
+from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.ssh.hosts import Host, Hosts, settled
 from hvdcloud.providers.ssh.preflight import Examiner
 from hvdcloud.units import counted, size
@@ -40,9 +42,10 @@ def _host(examiner: Examiner, host: Host, spec: ClusterSpec, engines: dict[str, 
 
 
 def _examined(examiner: Examiner, host: Host, spec: ClusterSpec, engines: dict[str, Host]) -> Finding:
-    if problems := examiner.problems_of(host, spec):
-        return first_of(problems)
-    info, facts = host.api.info(), host.facts(ask_gpus=host.config.gpus is not None)
+    if taken := EngineNodes(host.api).names_taken(spec, range(spec.nodes)):
+        return replace(first_of(taken), message=f"{host.name}: {first_of(taken).message}")
+    info, facts = host.api.info(), examiner.facts_of(host, None)
+    examiner.gpus(host, facts)
     if (engine := str(info.get("ID") or "")) and (other := engines.setdefault(engine, host)) is not host:
         message = f"{host.name} and {other.name} in ssh.hosts are the same machine"
         return failed(message, hint=f"take {host.name} out, or use fewer --nodes")

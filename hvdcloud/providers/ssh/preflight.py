@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from hvdcloud.checks import Finding, failure
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
 from hvdcloud.image.engine_stream import inspected
+from hvdcloud.image.plan.steps import ARCHITECTURES
 from hvdcloud.providers.engine.gpu_lock import assign_gpus
 from hvdcloud.providers.engine.gpus import GpuShare
-from hvdcloud.providers.engine.nodes import OURS, EngineNodes
+from hvdcloud.providers.engine.nodes import OURS
 from hvdcloud.providers.engine.requests import with_gpus
 from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.facts import Facts
 from hvdcloud.providers.ssh.hosts import Host, Hosts
 from hvdcloud.providers.ssh.requests import HostRequest, choose_port, node_request, taken_ports
 from hvdcloud.units import size
-
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""What an image calls the processor that an engine and uname call so."""
 
 
 class Examiner:
@@ -33,23 +29,17 @@ class Examiner:
         self._idle_seconds = idle_seconds
         self._longest_seconds = longest_seconds
 
-    def problems_of(self, host: Host, spec: ClusterSpec) -> Sequence[Finding]:
-        """Why this host cannot have a node, as far as that does not depend on the image."""
-        nodes = EngineNodes(host.api)
-        found = [
-            replace(problem, message=f"{host.name}: {problem.message}")
-            for problem in nodes.names_taken(spec, range(spec.nodes))
-        ]
-        info = host.api.info()
-        found += [failure(error) for error in unfit(host, info, None)]
+    def facts_of(self, host: Host, image: Mapping[str, Any] | None) -> Facts:
+        """What a host says of itself. Raises HvdcloudError: it cannot have a node of this image; None: of any."""
+        for error in unfit(host, host.api.info(), image):
+            raise error
         facts = host.facts(ask_gpus=host.config.gpus is not None)
         if facts.address is None:
-            found.append(failure(_no_address(host)))
-        try:
-            self.gpus(host, facts)
-        except HvdcloudError as error:
-            found.append(failure(error))
-        return found
+            raise UsageError(
+                f"{host.name} does not say at which IPv4 address other hosts reach it",
+                hint=f"name it: ssh.hosts: {{host: {host.name}, address: …}}",
+            )
+        return facts
 
     def requests(self, spec: ClusterSpec, placed: Mapping[int, Host]) -> Sequence[HostRequest]:
         """What is asked for to make these nodes on these hosts, as things are now.
@@ -64,13 +54,12 @@ class Examiner:
         return [*found.values()]
 
     def _request(self, spec: ClusterSpec, index: int, host: Host, image: Mapping[str, Any] | None) -> HostRequest:
-        for error in unfit(host, host.api.info(), image):
-            raise error
-        facts = host.facts(ask_gpus=host.config.gpus is not None)
-        if image is not None and (full := no_room(host, image, facts)) and not _has(host, spec.image, image):
-            raise full
-        if facts.address is None:
-            raise _no_address(host)
+        facts = self.facts_of(host, image)
+        if image is not None and (full := no_room(host, image, facts)):
+            there = inspected(host.api, spec.image)
+            if there is None or not images.same_image(image, there):
+                raise full
+        assert facts.address is not None
         ours = [each["Labels"] or {} for each in host.api.containers(all=True, filters={"label": OURS})]
         request = node_request(
             spec,
@@ -132,17 +121,4 @@ def no_room(host: Host, image: Mapping[str, Any], facts: Facts) -> HvdcloudError
         f"the disk of {host.name}'s Docker engine has {size(facts.free_bytes)} free, and the image may need "
         f"{size(int(image['Size']))}",
         hint=f"{host.by_hand('docker system df')} shows what uses it",
-    )
-
-
-def _has(host: Host, name: str, image: Mapping[str, Any]) -> bool:
-    """Whether the host has the image."""
-    found = inspected(host.api, name)
-    return found is not None and images.same_image(image, found)
-
-
-def _no_address(host: Host) -> HvdcloudError:
-    return UsageError(
-        f"{host.name} does not say at which IPv4 address other hosts reach it",
-        hint=f"name it: ssh.hosts: {{host: {host.name}, address: …}}",
     )
