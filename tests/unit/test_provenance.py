@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import hvdcloud
 from hvdcloud.cluster import model
-from hvdcloud.image.plan.provenance import source_labels, version_labels
+from hvdcloud.image.plan.provenance import version_labels
 
 
 def test_versions_are_labels_and_what_has_none_is_left_out() -> None:
@@ -20,6 +18,6 @@ def test_versions_are_labels_and_what_has_none_is_left_out() -> None:
 def test_no_label_of_an_image_marks_an_object_of_a_cluster() -> None:
     clusters = {value for name, value in vars(model).items() if name.startswith("LABEL_")}
     names = ("cluster", "owner", "node", "nodes", "torch", "cuda")
-    ours = {*version_labels(dict.fromkeys(names, "1")), *source_labels(Path(), {"GITHUB_REPOSITORY": "lab/digits"})}
+    ours = version_labels(dict.fromkeys(names, "1"))
     assert clusters >= {"managed-by", "hvdcloud-cluster"}
     assert clusters.isdisjoint(ours)
