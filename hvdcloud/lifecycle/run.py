@@ -126,7 +126,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         with context.console.steps() as steps:
 
             def show(sending: Sending) -> None:
-                text, total = (sending.text, sending.total) if sending.sent < sending.total else (ready, None)
+                text, total = ("sending the code", sending.total) if sending.sent < sending.total else (ready, None)
                 steps.update("run", text, done=sending.sent, total=total, in_bytes=True, after=NOTICEABLE_SECONDS)
 
             if resume:

@@ -30,8 +30,6 @@ PREPARE_SECONDS = 600.0
 """How long a node may take to compare its files, and to make itself ready once the others are there."""
 _LARGE = 100_000_000
 """Bytes above which the user is warned."""
-_WORTH_NAMING = 0.2
-"""The share of all bytes from which on a file is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +59,9 @@ class Sent:
 
 
 class Sending:
-    """How much of the project's files the nodes have got. Any thread may call.
+    """How many bytes of the project's files the nodes lacked, all of them together, and how many are sent.
+
+    Any thread may call.
 
     Args:
         on_change: called with it whenever that changes.
@@ -69,52 +69,30 @@ class Sending:
     """
 
     def __init__(self, on_change: Callable[[Sending], object], warn: Callable[[str], object]) -> None:
+        self.sent = self.total = 0
         self._on_change, self._warn = on_change, warn
         self._lock = threading.Lock()
-        self._most = 0
-        self._largest = CodeFile(path="")
-        self._nodes = 0
-        self._sent = self._total = 0
-
-    @property
-    def text(self) -> str:
-        """What is sent, in words."""
-        share = self._largest.size / self._most if self._most else 0.0
-        named = f" ({self._largest.path} is {share:.0%})".replace("%", " %") if share >= _WORTH_NAMING else ""
-        return f"syncing {size(self._most)}{named}"
-
-    @property
-    def sent(self) -> float:
-        """Bytes, of the nodes on average."""
-        return self._sent / max(1, self._nodes)
-
-    @property
-    def total(self) -> float:
-        """Bytes that a node lacked, on average."""
-        return self._total / max(1, self._nodes)
+        self._warned = False
 
     def wanted(self, files: Sequence[CodeFile]) -> None:
         """A node lacks these files."""
         lacking = sum(file.size for file in files)
-        if not lacking:
-            return
         with self._lock:
-            warned = self._most > _LARGE
-            self._nodes += 1
-            self._total += lacking
-            if lacking > self._most:
-                self._most, self._largest = lacking, max(files, key=lambda file: file.size)
-        if lacking > _LARGE and not warned:
+            self.total += lacking
+            warns = lacking > _LARGE and not self._warned
+            self._warned |= warns
+        if warns:
+            largest = max(files, key=lambda file: file.size)
             self._warn(
-                f"every node is sent {size(lacking)}; the largest file is {self._largest.path} "
-                f"({size(self._largest.size)}): a line in .gitignore or .dockerignore leaves it out"
+                f"every node is sent {size(lacking)}; the largest file is {largest.path} ({size(largest.size)}): "
+                "a line in .gitignore or .dockerignore leaves it out"
             )
         self._on_change(self)
 
     def add(self, count: int) -> None:
         """This many more bytes are on their way."""
         with self._lock:
-            self._sent += count
+            self.sent += count
         self._on_change(self)
 
 
