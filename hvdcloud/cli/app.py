@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hvdcloud import __version__
-from hvdcloud.cli import complete
+from hvdcloud.cluster.files import state_root
 from hvdcloud.console import Console
 from hvdcloud.errors import ExitCode
 
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 Nodes = Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="The number of nodes.")]
 Provider = Annotated[
     str | None,
-    typer.Option(metavar="PROVIDER", help="The provider: local, ssh or gce.", autocompletion=complete.providers),
+    typer.Option(
+        metavar="PROVIDER", help="The provider: local, ssh or gce.", autocompletion=lambda: ["local", "ssh", "gce"]
+    ),
 ]
 Bucket = Annotated[str | None, typer.Option(metavar="BUCKET", help="The bucket: gs://BUCKET[/PREFIX] or file:///DIR.")]
 
@@ -146,7 +148,11 @@ def options(
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Use this cluster instead of the file's.", autocompletion=complete.clusters),
+        typer.Option(
+            metavar="NAME",
+            help="Use this cluster instead of the file's.",
+            autocompletion=lambda: sorted(file.parent.name for file in state_root().glob("*/journal.jsonl")),
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,

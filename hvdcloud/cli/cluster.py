@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hvdcloud.cli import complete
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Wait, Yes
 from hvdcloud.errors import UsageError
 from hvdcloud.units import counted, dollars, seconds, some
@@ -245,9 +244,7 @@ def _show_resize(console: Console, result: ResizeResult) -> None:
 
 def ssh(
     context: typer.Context,
-    node: Annotated[
-        str, typer.Argument(metavar="NODE", help="The node's name or index.", autocompletion=complete.nodes)
-    ] = "0",
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The node's name or index.")] = "0",
     command: Annotated[
         list[str] | None, typer.Argument(help="What to run there; options after its first word belong to it.")
     ] = None,

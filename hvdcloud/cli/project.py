@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hvdcloud.cli import complete
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider
 
 if TYPE_CHECKING:
@@ -31,6 +30,12 @@ _SIGNS = {
 }
 
 
+def _templates() -> list[str]:
+    from hvdcloud.lifecycle.init import TEMPLATES
+
+    return list(TEMPLATES)
+
+
 def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder.")] = Path(),
@@ -40,7 +45,7 @@ def init(
             metavar="TEMPLATE",
             help="The template: torch, torch-elastic, keras or bench.",
             show_default="torch",
-            autocompletion=complete.templates,
+            autocompletion=_templates,
         ),
     ] = None,
     script: Annotated[

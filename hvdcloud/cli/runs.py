@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hvdcloud.cli import complete
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider, Wait, Yes
 from hvdcloud.cli.cluster import show_down
 from hvdcloud.units import counted, dollars, kept_files, seconds, size, some
@@ -32,13 +31,11 @@ Command = Annotated[
     list[str] | None,
     typer.Argument(help="What every rank runs, instead of the file's; options after its first word belong to it."),
 ]
-Run = Annotated[
-    str | None, typer.Argument(metavar="RUN", help="The run's id; default: the newest.", autocompletion=complete.runs)
-]
+Run = Annotated[str | None, typer.Argument(metavar="RUN", help="The run's id; default: the newest.")]
 Controller = Annotated[
     str | None,
     typer.Option(
-        metavar="CONTROLLER", help="How ranks find each other: gloo or mpi.", autocompletion=complete.controllers
+        metavar="CONTROLLER", help="How ranks find each other: gloo or mpi.", autocompletion=lambda: ["gloo", "mpi"]
     ),
 ]
 Timeline = Annotated[
@@ -63,7 +60,6 @@ def run(
             "--resume",
             metavar="RUN",
             help="Continue from this run's checkpoints, also of a cluster that is gone.",
-            autocompletion=complete.runs,
         ),
     ] = None,
     controller: Controller = None,
