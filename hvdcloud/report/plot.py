@@ -49,8 +49,6 @@ class Plot:
     height: ClassVar[int] = HEIGHT
     left: ClassVar[int] = LEFT
     right: ClassVar[int] = WIDTH - RIGHT
-    top: ClassVar[int] = TOP
-    bottom: ClassVar[int] = HEIGHT - BOTTOM
 
     title: str
     values: Sequence[Tick]

@@ -78,6 +78,7 @@ def test_a_node_that_has_not_answered_is_tried_once_by_what_the_command_does_nex
     monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path))
     monkeypatch.setattr("hvdcloud.remote.connection.MOST_SECONDS", 3.0)
     state, key = ClusterState("digits"), new_key_pair("n")
+    state.make()
     write_key_pair(state.key_file, key)
     node = Node(
         name="digits-0", index=0, id="n0", state=NodeState.RUNNING, address="127.0.0.1", port=busy.port,
