@@ -17,7 +17,6 @@ from hvdcloud.image.build.builder import Options, carry_out
 from hvdcloud.image.engine_stream import BuildEvent, inspected
 from hvdcloud.image.plan import base_images, custom_base
 from hvdcloud.image.plan.steps import ImagePlan
-from hvdcloud.image.plan.versions import ROWS
 from tests.conftest import BUILD_SECONDS
 from tests.standins.registry import running_registry
 from tests.support.small_image import small
@@ -89,7 +88,7 @@ def build(engine: Any, base_image: str) -> tuple[str, dict[str, str], list[Build
         labels=base_images.labels(base_image),
     )
     events: list[BuildEvent] = []
-    plan = ImagePlan(reference=step.reference, digest="x", row=ROWS[0], steps=(step,))
+    plan = ImagePlan(reference=step.reference, digest="x", steps=(step,))
     carry_out(engine.api, plan, Options(progress=events.append))
     seen = engine.containers.run(step.reference, ["-c", "cat /seen"], entrypoint="sh", remove=True)
     return seen.decode().strip(), engine.images.get(step.reference).labels, events

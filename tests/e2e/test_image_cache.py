@@ -15,7 +15,6 @@ from hvdcloud.image.build.builder import BuildResult, Options, carry_out
 from hvdcloud.image.engine_stream import BuildEvent
 from hvdcloud.image.plan.context import Context, Entry
 from hvdcloud.image.plan.steps import LABEL, ImagePlan, Step
-from hvdcloud.image.plan.versions import ROWS
 from tests.standins.registry import free_port, running_registry
 from tests.support.engines import SecondEngine, same_image_on_both, second_engine
 from tests.support.harness import tags_of
@@ -74,9 +73,7 @@ class Project:
             labelled=True,
         )
         digest = project.context.digest()
-        return ImagePlan(
-            reference=f"hvdcloud/project:{digest}", digest=digest, row=ROWS[0], steps=(builder, base, project)
-        )
+        return ImagePlan(reference=f"hvdcloud/project:{digest}", digest=digest, steps=(builder, base, project))
 
     def _step(self, kind: str, what: str, dockerfile: str, *, labelled: bool = False, **more: Any) -> Step:
         sent = Context(hashed=(Entry(path="Dockerfile", content=dockerfile.encode()),), salt=(self.salt,))

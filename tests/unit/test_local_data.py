@@ -11,7 +11,7 @@ import pytest
 
 from hvdcloud.config.data import DataConfig
 from hvdcloud.errors import UsageError
-from hvdcloud.providers.local import data, requests
+from hvdcloud.providers.local import doctor, requests
 from tests.support.gce_samples import SPEC
 
 
@@ -39,24 +39,20 @@ def test_a_folder_that_cannot_be_mounted_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "here").mkdir()
     sets = with_data({name: (tmp_path / name).as_uri() for name in ("here", "gone", "file")})
-    problems = data.problems(replace(SPEC, data=sets))
-    assert [(each.message, each.hint, each.error) for each in problems] == [
-        (
-            f"the folder of data set gone, {tmp_path}/gone, does not exist",
-            "put the files there, or name another folder in data.gone",
-            UsageError,
-        ),
-        (
-            f"the folder of data set file, {tmp_path}/file, is no folder",
-            "put the files there, or name another folder in data.file",
-            UsageError,
-        ),
-    ]
+    found = doctor.data_folders(replace(SPEC, data=sets))
+    assert (found.message, found.hint, found.error) == (
+        f"the folder of data set gone, {tmp_path}/gone, does not exist",
+        "put the files there, or name another folder in data.gone",
+        UsageError,
+    )
+    assert found.details == (
+        f"the folder of data set file, {tmp_path}/file, is no folder; "
+        "put the files there, or name another folder in data.file"
+    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_folder_that_this_user_cannot_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "private").mkdir(mode=0o000)
     sets = with_data({"private": (tmp_path / "private").as_uri()})
-    [problem] = data.problems(replace(SPEC, data=sets))
-    assert problem.message.endswith("is not this user's to read")
+    assert doctor.data_folders(replace(SPEC, data=sets)).message.endswith("is not this user's to read")

@@ -67,14 +67,12 @@ class ImagePlan:
     Attributes:
         reference: the image's name: `hvdcloud/project:HASH`.
         digest: HASH, which stands for the content.
-        row: its versions; None for the user's own base image (`image.base`), whose versions are its own.
         steps: in the order in which they are built. The last one's image is the one wanted, maybe under another name.
         architecture: of the nodes, in an engine's words: `amd64`; "": the engine's own.
     """
 
     reference: str
     digest: str
-    row: versions.Row | None
     steps: tuple[Step, ...]
     architecture: str = ""
 
@@ -160,7 +158,6 @@ def plan_image(
     return ImagePlan(
         reference=f"hvdcloud/project:{digest}",
         digest=digest,
-        row=row,
         steps=tuple(steps),
         architecture=ARCHITECTURES.get(machine or "", ""),
     )

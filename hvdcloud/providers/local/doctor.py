@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,8 +14,8 @@ from hvdcloud.checks import Check, Finding, Severity, existing, failed, fine, fi
 from hvdcloud.providers.engine.gpu_lock import list_holders
 from hvdcloud.providers.engine.gpus import Wish, access, choose, users
 from hvdcloud.providers.engine.nodes import EngineNodes
-from hvdcloud.providers.local import data
 from hvdcloud.providers.local.gpus import ask_this_machine, hook_is_here
+from hvdcloud.providers.local.requests import data_mounts
 from hvdcloud.units import counted, size
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
         Check(name="name", run=lambda: _name(spec), see=see),
         Check(name="machine", run=lambda: _machine(spec, ranks=ranks), severity=Severity.WARNS, see=see),
         Check(name="bucket", run=lambda: _bucket(spec.bucket)),
-        *([Check(name="data", run=lambda: _folders(spec))] if data.mounts(spec) else []),
+        *([Check(name="data", run=lambda: data_folders(spec))] if data_mounts(spec) else []),
     ]
     if wish is not None:
         found.insert(2, Check(name="GPUs", run=lambda: _gpus(spec, wish), see=see))
@@ -93,11 +94,17 @@ def _bucket(url: str) -> Finding:
     return fine(f"{folder}, {free:.0f} GB free")
 
 
-def _folders(spec: ClusterSpec) -> Finding:
-    """Whether the folders with data can be mounted."""
-    if problems := data.problems(spec):
-        return first_of(problems)
-    return fine(f"{counted(len(data.mounts(spec)), 'folder')} of data to mount")
+def data_folders(spec: ClusterSpec) -> Finding:
+    """Whether the folders with data can be mounted: the engine, which may be root's, would be less strict."""
+    found = []
+    for name, each in spec.data.items():
+        if (folder := each.folder) is None or (folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)):
+            continue
+        exists = "is no folder" if not folder.is_dir() else "is not this user's to read"
+        why = exists if os.path.lexists(folder) else "does not exist"
+        message = f"the folder of data set {name}, {folder}, {why}"
+        found.append(failed(message, hint=f"put the files there, or name another folder in data.{name}"))
+    return first_of(found) if found else fine(f"{counted(len(data_mounts(spec)), 'folder')} of data to mount")
 
 
 def _asked(ask: Callable[[Any], Any]) -> Any:

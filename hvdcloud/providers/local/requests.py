@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
 from hvdcloud.cluster.model import SSH_PORT, ClusterSpec, Plan, Request
+from hvdcloud.node.data.sets import MOUNTED
 from hvdcloud.providers.base import NodeBucket
 from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request
-from hvdcloud.providers.local import data
 
 
 def make_plan(spec: ClusterSpec, *, idle_seconds: float | None = None) -> Plan:
@@ -32,7 +32,7 @@ def container_requests(
     network = network_name(spec.name)
     seen = bucket_as_seen_by_nodes(spec.bucket)
     cores = max(1, (os.cpu_count() or 1) // spec.nodes)
-    folders = data.mounts(spec)
+    folders = data_mounts(spec)
     limit = {} if idle_seconds is None else {"HVDCLOUD_IDLE": f"{idle_seconds:g}"}
     return [
         container_request(
@@ -55,6 +55,11 @@ def bucket_as_seen_by_nodes(bucket: str) -> NodeBucket:
     """The folder is mounted into the node."""
     mounts = {os.path.realpath(unquote(urlsplit(bucket).path)): BUCKET_IN_NODE}
     return NodeBucket(bucket=f"file://{BUCKET_IN_NODE}", mounts=mounts)
+
+
+def data_mounts(spec: ClusterSpec) -> Mapping[str, str]:
+    """The folders of this machine with data sets, by where they are in a node."""
+    return {f"{MOUNTED}/{name}": str(each.folder) for name, each in spec.data.items() if each.folder is not None}
 
 
 def network_name(cluster: str) -> str:
