@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hvdcloud.checks import Check, Finding, failed, fine, first_of
+from hvdcloud.checks import Check, Finding, Status, failed, fine, first_of
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.ssh.hosts import Host, Hosts, settled
@@ -42,10 +42,14 @@ def _host(examiner: Examiner, host: Host, spec: ClusterSpec, engines: dict[str, 
 
 
 def _examined(examiner: Examiner, host: Host, spec: ClusterSpec, engines: dict[str, Host]) -> Finding:
-    if taken := EngineNodes(host.api).names_taken(spec, range(spec.nodes)):
-        return replace(first_of(taken), message=f"{host.name}: {first_of(taken).message}")
+    taken = EngineNodes(host.api).names_taken(spec, range(spec.nodes))
+    name = replace(first_of(taken), message=f"{host.name}: {first_of(taken).message}") if taken else fine("")
+    if name.status is Status.FAILED:
+        return name
     info, facts = host.api.info(), examiner.facts_of(host, None)
     examiner.gpus(host, facts)
+    if name.status is Status.WARNING:
+        return name
     if (engine := str(info.get("ID") or "")) and (other := engines.setdefault(engine, host)) is not host:
         message = f"{host.name} and {other.name} in ssh.hosts are the same machine"
         return failed(message, hint=f"take {host.name} out, or use fewer --nodes")
