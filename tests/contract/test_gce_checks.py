@@ -118,9 +118,9 @@ def context(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """A project whose image is at the registry, with a bucket."""
     image = "us-central1-docker.pkg.dev/test-project/hvdcloud/digits@sha256:" + "0" * 64
     for name in ("image_to_be", "image_of_nodes"):
-        monkeypatch.setattr(f"hvdcloud.lifecycle.build.{name}", lambda context: image)
-    monkeypatch.setattr("hvdcloud.lifecycle.build.image_is_missing", lambda context: False)
-    monkeypatch.setattr("hvdcloud.doctor.machine.build_checks", lambda config, platform: [])
+        monkeypatch.setattr(f"hvdcloud.lifecycle.up.{name}", lambda context: image)
+    monkeypatch.setattr("hvdcloud.lifecycle.up.image_is_missing", lambda context: False)
+    monkeypatch.setattr("hvdcloud.lifecycle.up.build_checks", lambda config, platform: [])
     # A check that is late blocks nothing, and this machine may have other work for seconds.
     monkeypatch.setattr("hvdcloud.lifecycle.up.require", partial(require, seconds=600))
     monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import math
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -357,7 +358,10 @@ def test_a_network_that_is_not_there_is_reported(cloud: RecordsCloud, tmp_path: 
 
 def test_what_keeps_nodes_from_being_reached_is_reported(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
     tunnel = well(cloud, tmp_path / "tunnel", gce={"ssh": {"source": "iap"}})
-    tunnel.environ["PATH"] = str(tmp_path)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "docker").symlink_to(shutil.which("docker") or "")
+    tunnel.environ["PATH"] = str(tools)
     examine(tunnel).failed("SSH", "there is no gcloud on this machine", "cloud.google.com/sdk", exit_code=2)
 
 
