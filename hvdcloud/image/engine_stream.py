@@ -6,6 +6,7 @@ that does not check every item takes it for success.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -51,6 +52,9 @@ def follow_push(items: Iterable[Mapping[str, Any]], *, reference: str, progress:
         if "error" in item:
             raise push_error(_error_text(item), reference=reference)
         digest = str(item.get("aux", {}).get("Digest", digest))
+        # An engine with containerd's image store says it in words only.
+        if said := re.search(r"digest: (sha256:[0-9a-f]{64})", str(item.get("status", ""))):
+            digest = said[1]
         if "id" in item:
             progress(_layer(item))
     if not digest:

@@ -172,7 +172,7 @@ class _Builder(BaseHTTPRequestHandler):
             content += self.rfile.read(size)
             self.rfile.readline()
         self.rfile.readline()
-        self.contexts[self.path.partition("t=")[2].partition("&")[0]] = bytes(content)
+        self.contexts[self.path.partition("&t=")[2].partition("&")[0]] = bytes(content)
         self._answer(b'{"stream": "done"}\n')
 
     def _answer(self, body: bytes) -> None:

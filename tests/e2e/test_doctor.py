@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import math
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -217,7 +218,10 @@ def test_a_quota_that_is_too_small_is_reported_with_what_is_needed(cloud: Record
 
 def test_what_keeps_nodes_from_being_reached_is_reported(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
     tunnel = well(cloud, tmp_path / "tunnel", gce={"ssh": {"source": "iap"}})
-    tunnel.environ["PATH"] = str(tmp_path)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "docker").symlink_to(shutil.which("docker") or "")
+    tunnel.environ["PATH"] = str(tools)
     examine(tunnel).failed("SSH", "there is no gcloud on this machine", "cloud.google.com/sdk", exit_code=2)
 
 
