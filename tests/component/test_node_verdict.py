@@ -40,7 +40,7 @@ def prepare(cluster: NodeCluster, *, then: str) -> None:
         "import os, pathlib, time\n"
         "rank = int(os.environ.get('HOROVOD_RANK', '0'))\n"
         "pathlib.Path(os.environ['HVDCLOUD_CHECKPOINT_DIR'], f'of-{rank}').write_text('weights')\n"
-        "print('at work', flush=True)\n"
+        "os.write(1, b'at work\\n')\n"
         f"while not pathlib.Path({str(cluster.base / 'told')!r}).exists():\n    time.sleep(0.01)\n" + then
     )
     cluster.prepare([sys.executable, "-c", script])
