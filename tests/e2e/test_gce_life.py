@@ -246,7 +246,7 @@ def test_an_api_that_refuses_the_credentials_ends_a_run_before_it_begins(cloud: 
     before = cluster.hvdcloud("status", "--json").json["result"]
     cloud.emulator.faults.add({"status": 401}, times=None)
     refused = cluster.hvdcloud("run", expect=3)
-    assert "credentials" in refused.err
+    assert "GOOGLE_APPLICATION_CREDENTIALS" in refused.err
     cloud.emulator.faults.clear()
     after = cluster.hvdcloud("status", "--json").json["result"]
     assert (after["cluster"]["nodes"], after["runs"]) == (before["cluster"]["nodes"], before["runs"])
