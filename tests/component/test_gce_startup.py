@@ -570,5 +570,5 @@ def test_at_the_end_the_container_is_asked_for_its_checkpoints_and_then_ended(
 def test_at_the_end_a_vm_whose_container_or_docker_is_gone_loses_no_time(vm: Vm, docker: str) -> None:
     done = shut_down(vm, docker=docker, limit=10)
     assert done.returncode == 0
-    assert done.stdout == "hvdcloud: the VM ends; its container has ended already\n"
+    assert done.stdout == "hvdcloud: the VM is being shut down: its container has ended already\n"
     assert not vm.called("docker exec")

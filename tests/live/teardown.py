@@ -9,8 +9,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hvdcloud.config.file import CONFIG_FILE, load_config
+
+if TYPE_CHECKING:
+    from google.cloud.storage import Bucket
 
 PROJECT = "project"
 """The folder in the folder that `hvdcloud` runs in, with hvdcloud.yaml and what is sent to the nodes."""
@@ -31,7 +35,7 @@ def begin(folder: Path, what: str) -> None:
 
 
 def teardown(folder: Path) -> int:
-    """VMs first; then the checkpoints, and what `setup` made; the empty bucket stays, and costs nothing."""
+    """VMs first; then the checkpoints, what `setup` made, and the bucket, which `setup` would not make again."""
     folder = folder.absolute()
     codes = []
     if (folder / BEGUN / "up").exists():
@@ -39,6 +43,7 @@ def teardown(folder: Path) -> int:
     if (folder / BEGUN / "setup").exists():
         _empty(folder)
         codes.append(_hvdcloud(folder, "setup", "--destroy", "--yes"))
+        codes.append(_delete_bucket(folder))
     return max(codes, default=0)
 
 
@@ -47,17 +52,37 @@ def _hvdcloud(folder: Path, *words: str) -> int:
     return subprocess.run(argv, cwd=folder / PROJECT, env=environ_of(folder), stdin=subprocess.DEVNULL).returncode
 
 
-def _empty(folder: Path) -> None:
-    """Delete the cluster's objects, in a bucket that `setup` made."""
+def _bucket(folder: Path) -> tuple[Bucket | None, str]:
+    """The bucket that `setup` made, and the prefix of the cluster's objects; None: there is none."""
     from google.cloud.storage import Client
 
     url = load_config(folder / PROJECT / CONFIG_FILE, environ={}).checkpoints.bucket
     if url is None or not url.startswith("gs://"):
-        return
+        return None, ""
     name, _, prefix = url.removeprefix("gs://").partition("/")
     bucket = Client().bucket(name)
-    if prefix and bucket.exists():
+    return (bucket if bucket.exists() else None), prefix
+
+
+def _empty(folder: Path) -> None:
+    """Delete the cluster's objects."""
+    bucket, prefix = _bucket(folder)
+    if bucket is not None and prefix:
         bucket.delete_blobs(list(bucket.list_blobs(prefix=f"{prefix}/")))
+
+
+def _delete_bucket(folder: Path) -> int:
+    """Delete the bucket, unless it holds what is not ours; the exit code."""
+    from google.api_core.exceptions import Conflict
+
+    bucket, _ = _bucket(folder)
+    try:
+        if bucket is not None:
+            bucket.delete()
+    except Conflict:
+        print(f"gs://{bucket.name} holds what this did not write, and is left", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -51,8 +51,10 @@ def _examined(examiner: Examiner, host: Host, spec: ClusterSpec, engines: dict[s
     if name.status is Status.WARNING:
         return name
     if (engine := str(info.get("ID") or "")) and (other := engines.setdefault(engine, host)) is not host:
-        message = f"{host.name} and {other.name} in ssh.hosts are the same machine"
-        return failed(message, hint=f"take {host.name} out, or use fewer --nodes")
+        # Whichever has answered first: they are named in the order of ssh.hosts.
+        first, second = (each.name for each in examiner.hosts.all if each in (host, other))
+        message = f"{first} and {second} in ssh.hosts are the same machine"
+        return failed(message, hint=f"take {second} out, or use fewer --nodes")
     parts = [
         f"Docker {info.get('ServerVersion', '?')}",
         counted(int(info.get("NCPU", 0)), "core"),

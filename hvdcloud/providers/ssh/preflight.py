@@ -25,7 +25,7 @@ class Examiner:
     """Asks hosts, and plans what they are asked for."""
 
     def __init__(self, hosts: Hosts, *, idle_seconds: float | None, longest_seconds: float | None = None) -> None:
-        self._hosts = hosts
+        self.hosts = hosts
         self._idle_seconds = idle_seconds
         self._longest_seconds = longest_seconds
 
@@ -48,7 +48,7 @@ class Examiner:
         """
         index = {host.name: number for number, host in placed.items()}
         image = None if images.is_at_registry(spec.image) else images.image_here(spec.image)
-        found = self._hosts.require(
+        found = self.hosts.require(
             lambda host: self._request(spec, index[host.name], host, image), [*placed.values()], only_reads=True
         )
         return [*found.values()]

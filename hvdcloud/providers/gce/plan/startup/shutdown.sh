@@ -47,7 +47,7 @@ watch_the_end() {
 
 if ! container_runs; then
     if ! node_runs; then
-        say "the VM ends; its container has ended already"
+        say "the VM is being $(why): its container has ended already"
         exit 0
     fi
     say "the VM is being $(why): Docker is ending its container, which uploads its checkpoints"
