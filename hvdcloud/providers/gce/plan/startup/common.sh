@@ -145,10 +145,9 @@ delete_vm() {
         name=$(metadata instance/name) && ATTRIBUTES=$(metadata instance/attributes/) &&
         endpoint=$(optional hvdcloud-compute-endpoint) || return "$HOPELESS"
     # The token is on no command line.
-    curl -sS --fail-with-body -X DELETE --connect-timeout 5 --max-time 20 --retry 5 --retry-max-time 60 \
-        -H @<(printf 'Authorization: Bearer %s\n' "$token") \
+    curl -sS --fail-with-body -X DELETE --connect-timeout 5 --max-time 20 --retry 5 --retry-max-time 60 -H @- \
         "${endpoint:-https://compute.googleapis.com}/compute/v1/projects/$project/zones/${zone##*/}/instances/$name" \
-        >"$ERRORS" 2>&1 || status=$?
+        <<<"Authorization: Bearer $token" >"$ERRORS" 2>&1 || status=$?
     # 22: the API has answered, and its answer is no.
     ((status != 22)) || status=$HOPELESS
     return "$status"
