@@ -19,7 +19,7 @@ from hvdcloud.lifecycle.notify import tell_lost
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_from_head, mirroring
 from hvdcloud.remote.ssh import NODE_PROGRAM, Answer
 from hvdcloud.runs import archive
-from hvdcloud.runs.log_lines import JobLines, RankLines
+from hvdcloud.runs.log_lines import job_lines, rank_lines
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.state import RunState
 from hvdcloud.units import dollars
@@ -142,7 +142,7 @@ def _show(context: Context, state: RunState, *, rank: int | None, log: Iterable[
 
 def _reading(context: Context, rank: int | None, *, elastic: bool) -> tuple[LogReader, Callable[[bytes], None]]:
     """What takes the log's bytes, prints them and gives them to the reader beside it."""
-    reader, show = LogReader(elastic=elastic), _shown(context, rank, elastic=elastic)
+    reader, show = LogReader(elastic=elastic), _shown(context, rank)
 
     def take(data: bytes) -> None:
         show(data)
@@ -151,11 +151,11 @@ def _reading(context: Context, rank: int | None, *, elastic: bool) -> tuple[LogR
     return reader, take
 
 
-def _shown(context: Context, rank: int | None, *, elastic: bool) -> Callable[[bytes], None]:
+def _shown(context: Context, rank: int | None) -> Callable[[bytes], None]:
     """What prints the log's bytes: one rank's lines, or those of the job; with `--verbose` all of them."""
     if rank is None and context.console.verbose:
         return context.console.job_output
-    lines = JobLines(elastic=elastic) if rank is None else RankLines(rank)
+    lines = job_lines() if rank is None else rank_lines(rank)
     return lambda data: context.console.job_output(lines.feed(data))
 
 

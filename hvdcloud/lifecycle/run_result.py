@@ -28,7 +28,7 @@ from hvdcloud.units import kept_files, seconds, some
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.cost import Cost
-    from hvdcloud.runs.progress import Progress
+    from hvdcloud.runs.progress import Position
     from hvdcloud.runs.stacks import Stuck
 
 _DATA_ERRORS: Mapping[int | None, type[HvdcloudError]] = {
@@ -65,8 +65,8 @@ class RunResult:
     """Whether it failed because there were more ranks than GPUs."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The newest of each number that it printed: `loss`, `accuracy`, `images/s`."""
-    progress: Progress | None = None
-    """The epochs or steps that it did, if it was followed and prints them."""
+    progress: Position | None = None
+    """The last epoch or step, if it was followed and prints them."""
     cost: Cost | None = None
     """The cost of its cluster, where that went with the run; None also where it costs nothing."""
     world: int | None = None
@@ -179,7 +179,7 @@ def result_of(cluster: str, state: RunState) -> RunResult:
 def result_of_followed(cluster: str, followed: Followed) -> RunResult:
     """From a run's state and its whole log."""
     result, log = result_of(cluster, followed.state), followed.log
-    result = replace(result, last_line=log.last_line, progress=log.progress, metrics=log.metrics)
+    result = replace(result, last_line=log.last_line, progress=log.position, metrics=log.metrics)
     failure = log.failure(followed.state)
     if failure is None:
         return result

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hvdcloud.runs.log_lines import Lines, Speaker, counted, numbers_in, rank_and_text
+from hvdcloud.runs.log_lines import Lines, numbers_in, rank_and_text, speaks
 
 MOST_POINTS = 4000
 _MOST_KEPT = 16 * MOST_POINTS
@@ -30,7 +30,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """What the run printed: rank 0 of it, on any worker."""
+    """What rank 0 of the run printed; of an elastic run, every rank."""
 
     series: Sequence[Series]
     timed: bool
@@ -47,7 +47,7 @@ class MetricsReader:
     """
 
     def __init__(self, *, samples: Sequence[Mapping[str, Any]], started: float | None, elastic: bool = False) -> None:
-        self._speaker = Speaker(elastic=elastic)
+        self._elastic = elastic
         self._clock = _Clock(samples, started)
         self._lines = Lines()
         self._found: dict[str, list[tuple[float, float]]] = {}
@@ -67,11 +67,10 @@ class MetricsReader:
 
     def _take(self, line: bytes, end: int) -> None:
         whose = rank_and_text(line)
-        if whose is None or not self._speaker.may(whose[0]):
+        if whose is None or not speaks(whose[0], elastic=self._elastic):
             return
-        said = whose[1].decode(errors="replace")
-        values, at_epoch = numbers_in(said), counted(said)
-        if not (values or at_epoch) or not self._speaker.says(whose[0], at_epoch) or not values:
+        values = numbers_in(whose[1].decode(errors="replace"))
+        if not values:
             return
         self._count += 1
         at = self._clock.time_of(end) if self._clock.runs else float(self._count)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from hvdcloud.runs.reports import RankRecord
 from hvdcloud.runs.stacks import WORKSPACE
 from hvdcloud.runs.state import About, RunState
 from hvdcloud.visible import says, words
 
-KEPT_LINES = 400
-"""Of each rank, from its end: more than a traceback has."""
 SHOWN_LINES = 10
 _LONGEST = 160
 _AFTER_LINES = 60
@@ -22,13 +21,12 @@ _PYTHON_ENDS = (1, 134)
 _LAST_SECONDS = 60.0
 _ON_REQUEST = "stopped on request"
 _HEADER = re.compile(r"Traceback \(most recent call last\):$")  # A progress bar may come before it in the same line.
-_FRAME = re.compile(r'  File "(.+)", line (\d+)(, in .+)?$')
-_EXCEPTION = re.compile(r"(?:[\w<>]+\.)*([A-Za-z_]\w*)(?:: ?(.*))?$")
-_WITHOUT_MESSAGE = re.compile(r".*(?:\.|Error|Exception|Group|Interrupt|Exit|Iteration)")
-# Before each line of a group of exceptions.
-_MARGIN = re.compile(r" *(?:\| ?|\+ (?=Exception Group))")
+_FRAME = re.compile(r'  File "(.+)", line (\d+)(?:, in .+)?$')
+_EXCEPTION = re.compile(r"(?:[\w<>]+\.)*([A-Za-z_]\w*(?:: ?.*)?)$")
+# What a word alone has not: a message, a module, or a name like these.
+_IS_EXCEPTION = re.compile(r".*(?:[.:]|Error|Exception|Interrupt|Exit|Iteration)")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python[\d.]+/|^<")
-_MISSING_MODULE = re.compile(r"No module named '(\w+)(?:\.\w+)*'$")
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)(?:\.\w+)*'$")
 _SHARED_GPU = re.compile(r"ncclCommInitRank failed: invalid usage|invalid device ordinal")
 """What NCCL says of two ranks on one GPU, and CUDA of a rank that asks for a second one where there is none."""
 _CONSEQUENCE = re.compile(
@@ -41,27 +39,14 @@ _CONSEQUENCE = re.compile(
 class Raised:
     """An exception that ended a Python program."""
 
-    kind: str
-    """`ValueError`, without its module."""
-    message: str
-    """Its first line."""
+    text: str
+    """As Python prints it, without its module: `ValueError: my bug`."""
     place: str
     """`train.py:12`: the innermost line of the user's own code; empty if there is none."""
     lines: Sequence[str]
     """Its traceback, without the frames of libraries."""
     at: int
     """The number of its last line, among the lines that were given."""
-
-    @property
-    def text(self) -> str:
-        """As Python prints it."""
-        return f"{self.kind}: {self.message}" if self.message else self.kind
-
-    @property
-    def missing_module(self) -> str:
-        """The module that an import did not find; empty: it is another exception."""
-        found = _MISSING_MODULE.match(self.message) if self.kind == "ModuleNotFoundError" else None
-        return found[1] if found else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +65,7 @@ class Failure:
     """There were more ranks than GPUs, and CUDA or NCCL refused that."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Frame:
+class _Frame(NamedTuple):
     place: str
     own: bool
     """Of the user's code, not of a library."""
@@ -89,44 +73,30 @@ class _Frame:
 
 
 def raised_in(lines: Sequence[str]) -> Raised | None:
-    """The last exception whose traceback is among one rank's lines: of chained ones that which was raised last, of a
-    group a member."""
+    """The last exception whose traceback is among one rank's lines: of chained ones that which was raised last."""
     found: Raised | None = None
     frames: list[_Frame] | None = None
-    earlier: list[_Frame] = []
-    for at, text in enumerate(lines):
-        line = _MARGIN.sub("", text, count=1) if _MARGIN.match(text) else text
+    for at, line in enumerate(lines):
         if _HEADER.search(line):
             frames = []
         elif frame := _FRAME.match(line):
-            if frames is None:
-                # A syntax error of the program itself has no header. Else the last line was none of the traceback's.
-                frames = earlier if frame[3] else []
-            own = not _LIBRARY.search(frame[1])
+            # A syntax error of the program itself has no header.
+            frames = [] if frames is None else frames
             place = f"{frame[1].removeprefix(WORKSPACE)}:{frame[2]}"
-            frames.append(_Frame(place=place, own=own, lines=[line.replace(WORKSPACE, "")]))
+            frames.append(_Frame(place, not _LIBRARY.search(frame[1]), [line.replace(WORKSPACE, "")]))
         elif frames is None:
             continue
         elif line.startswith(" ") or not line:
             if frames and line:
                 frames[-1].lines.append(line)
-        elif (match := _EXCEPTION.match(line)) and (match[2] is not None or _WITHOUT_MESSAGE.match(line)):
-            found = _raised(match[1], match[2] or "", frames, at=at)
-            earlier, frames = frames, None
+        elif (raised := _EXCEPTION.match(line)) and _IS_EXCEPTION.match(line):
+            own, text = [frame for frame in frames if frame.own], raised[1].replace(WORKSPACE, "")
+            traceback = [line for frame in own or frames for line in frame.lines][1 - SHOWN_LINES :]
+            found = Raised(
+                text=text, place=own[-1].place if own else "", lines=[*map(_short, (*traceback, text))], at=at
+            )
+            frames = None
     return found
-
-
-def _raised(kind: str, message: str, frames: Sequence[_Frame], *, at: int) -> Raised:
-    own = [frame for frame in frames if frame.own]
-    text = f"{kind}: {message}" if message else kind
-    traceback = [line for frame in own or frames for line in frame.lines]
-    return Raised(
-        kind=kind,
-        message=message.replace(WORKSPACE, ""),
-        place=own[-1].place if own else "",
-        lines=[_short(line) for line in (*traceback[1 - SHOWN_LINES :], text)],
-        at=at,
-    )
 
 
 def told(state: RunState) -> str:
@@ -165,13 +135,12 @@ def explain(
     if not failed:
         # The reason names a rank that did not fail: the state contradicts itself.
         return Failure(reason=state.reason, lines=())
-    candidates = [_Candidate.of(record, ranks.get(record.rank, ())) for record in failed]
     # The head has judged by the ends alone: what ends first, or with a code of its own, counts. What was printed tells
     # which of the ranks that ended alike only followed the others.
+    candidates = [_Candidate.of(record, ranks.get(record.rank, ())) for record in failed]
     first = min(candidates, key=lambda each: (each.follows, each.record.exit_code != state.exit_code, each.began))
     crowded = 0 < About.from_json(state.about).gpus < state.np
-    refused = crowded and first.raised is not None and bool(_SHARED_GPU.search(first.raised.text))
-    return replace(first.failure(), shares_gpu=refused)
+    return first.failure(crowded=crowded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,20 +168,23 @@ class _Candidate:
         said = [self.raised.text] if self.raised else self.lines[-SHOWN_LINES:]
         return any(map(_CONSEQUENCE.search, said))
 
-    def failure(self) -> Failure:
+    def failure(self, *, crowded: bool) -> Failure:
+        """What is said of it; `crowded`: the run had more ranks than GPUs."""
         record = self.record
         who = f"rank {record.rank}" + (f" ({words(record.node, most=_LONGEST)})" if record.node else "")
-        if self.raised is not None:
-            place = f" ({self.raised.place})" if self.raised.place else ""
-            text = self.raised.text
-            reason, lines = f"{who} raised {_short(text)}{place}", self.raised.lines
-        else:
-            lines = [_short(line.replace(WORKSPACE, "")) for line in self.lines if line.strip()][-SHOWN_LINES:]
-            text = lines[-1].strip().removeprefix("hvdcloud: ") if lines else ""
-            reason = f"{who} {record.end}" + (f"; its last line: {_short(text)}" if text else "")
-            lines = lines if len(lines) > 1 else []
-        missing = self.raised.missing_module if self.raised else ""
-        return Failure(reason=reason, lines=lines, last_line=text, missing_module=missing)
+        if (raised := self.raised) is not None:
+            missing = _MISSING_MODULE.match(raised.text)
+            return Failure(
+                reason=f"{who} raised {_short(raised.text)}" + (f" ({raised.place})" if raised.place else ""),
+                lines=raised.lines,
+                last_line=raised.text,
+                missing_module=missing[1] if missing else "",
+                shares_gpu=crowded and bool(_SHARED_GPU.search(raised.text)),
+            )
+        lines = [_short(line.replace(WORKSPACE, "")) for line in self.lines if line.strip()][-SHOWN_LINES:]
+        text = lines[-1].strip().removeprefix("hvdcloud: ") if lines else ""
+        reason = f"{who} {record.end}" + (f"; its last line: {_short(text)}" if text else "")
+        return Failure(reason=reason, lines=lines if len(lines) > 1 else [], last_line=text)
 
 
 def _short(text: str) -> str:

@@ -1,8 +1,4 @@
-"""A run's log, line by line: its rank, where in the training it was written, and whether it speaks for the run.
-
-In a static run rank 0 speaks. In an elastic run rank 0 moves when nodes are lost, while the prefix of a line stays what
-it was: the rank that its worker had first. There the worker that prints where the training is speaks, until another one
-is further, or continues alone. Pure.
+"""A run's log, line by line: its rank, where in the training it was written, and what numbers it names. Pure.
 
 A job may print anything, in lines of any length. What is read of a line is bounded (`Lines`), and so is every
 repetition in the expressions here: the time that a log takes grows with its length, and with nothing else.
@@ -41,24 +37,21 @@ _LONGEST_RATE = 72
 # A line, or its beginning; a carriage return, at which `splitlines` would cut too, is part of it.
 _PIECE = re.compile(rb"[^\n]*\n|[^\n]+")
 _RANK = re.compile(rb"\[(\d{1,6})\] ")
-LONGEST_PREFIX = 9
-"""Bytes of the longest prefix that a rank's line can have."""
 LONGEST_BEGINNING = LONGEST_END = 2000
 """Bytes of a line that are read, of its beginning and of its end: a progress bar is one line, and its end counts."""
 LAUNCHER_PREFIX = b"[launcher] "
 _VERDICT_PREFIX = b"[hvdcloud] rank "
-_ABORTS = (b"terminate called after throwing an instance of 'gloo::", b"  what():  [/tmp/horovod/")
-_HOROVOD_ERROR = re.compile(rb"\[2[\d :.\-]{25}: [EF] /tmp/horovod/")
-_DATED = 48
-"""Bytes after which a line that begins with a date is known to be Horovod's or not."""
-_ALONE = 3
-"""After this many telling lines of another worker, with none of the speaker's between them, it has taken over."""
 
 
 def rank_and_text(line: bytes) -> tuple[int, bytes] | None:
     """Which rank's line it is, and the line without that; None: no rank's."""
     match = _RANK.match(line)
     return (int(match[1]), line[match.end() :]) if match else None
+
+
+def speaks(rank: int, *, elastic: bool) -> bool:
+    """Whether a rank's lines say where the run is: rank 0's, and those of all ranks in an elastic run, where it moves."""
+    return elastic or rank == 0
 
 
 def counted(line: str) -> dict[str, tuple[int, int | None]]:
@@ -140,103 +133,43 @@ class Lines:
         return line
 
 
-class Speaker:
-    """Tells the lines that speak for the run from those that other ranks print; in an elastic run that may change."""
-
-    def __init__(self, *, elastic: bool) -> None:
-        self._elastic = elastic
-        self._rank: int | None = None if elastic else 0
-        self._unit = ""
-        self._at = -1
-        self._other: int | None = None
-        self._alone = 0
-
-    def may(self, rank: int) -> bool:
-        """Whether this rank's lines have to be looked at."""
-        return self._elastic or rank == self._rank
-
-    def says(self, rank: int, at: dict[str, tuple[int, int | None]]) -> bool:
-        """Whether to take a line that is `at` (see `counted`), or has numbers; asked once for each, in order."""
-        if not self._elastic:
-            return rank == self._rank
-        unit = next(iter(at), "")
-        number = at[unit][0] if unit else -1
-        if rank != self._rank and self._rank is not None:
-            self._alone = self._alone + 1 if rank == self._other else 1
-            self._other = rank
-            further = unit == self._unit and number > self._at
-            if not further and self._alone < _ALONE:
-                return False
-        self._rank, self._other, self._alone = rank, None, 0
-        # Steps are counted within epochs where a program prints both: only the larger unit says which is further.
-        if unit and (unit == "epoch" or self._unit != "epoch"):
-            self._unit, self._at = unit, number
-        return True
-
-
 class LineFilter:
-    """Lets some lines of a log through, each as soon as its beginning tells which it is.
+    """Lets the lines of a log through that begin with one of these prefixes; with `hides` all others.
 
-    A line that has no end yet, such as a progress bar, goes through piece by piece as it came.
+    A line that has no end yet, such as a progress bar, goes through piece by piece as it came, once its beginning tells
+    which it is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *prefixes: bytes, hides: bool = False) -> None:
+        self._prefixes, self._hides = prefixes, hides
         self._start = b""
         """The beginning of a line, while it may still become either."""
         self._shown: bool | None = None
         """Whether the unfinished line is shown; None: not known yet."""
 
-    def shows(self, line: bytes) -> bool | None:
-        """Whether to show a line that begins so; None: more of it has to be seen."""
-        raise NotImplementedError
-
     def feed(self, data: bytes) -> bytes:
         """What to show of the next piece of the log."""
         shown = bytearray()
         for piece in _PIECE.findall(data):
-            line = self._start + piece
-            if self._shown is None:
-                self._shown = self.shows(line)
-                if self._shown is None and not line.endswith(b"\n"):
-                    self._start = line
-                    continue
+            line, ended = self._start + piece, piece.endswith(b"\n")
             self._start = b""
-            if self._shown is not False:
+            undecided = any(each != line and each.startswith(line) for each in self._prefixes)
+            if self._shown is None and undecided and not ended:
+                self._start = line
+                continue
+            if self._shown is None:
+                self._shown = line.startswith(self._prefixes) is not self._hides
+            if self._shown:
                 shown += line
-            if line.endswith(b"\n"):
-                self._shown = None
+            self._shown = None if ended else self._shown
         return bytes(shown)
 
 
-class RankLines(LineFilter):
+def rank_lines(rank: int) -> LineFilter:
     """Lets the lines of one rank through."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        self._prefix = b"[%d] " % rank
-
-    def shows(self, line: bytes) -> bool | None:
-        """Whether the line begins with `[RANK] `."""
-        return line.startswith(self._prefix) or (None if self._prefix.startswith(line) else False)
+    return LineFilter(b"[%d] " % rank)
 
 
-class JobLines(LineFilter):
-    """Lets through what the job itself says: neither the launcher's lines nor what Horovod prints in an elastic run
-    whenever nodes come and go; a rank's end, which the head notes, is told with its cause when the run has ended."""
-
-    def __init__(self, *, elastic: bool) -> None:
-        super().__init__()
-        self._elastic = elastic
-
-    def shows(self, line: bytes) -> bool | None:
-        """Whether the line is the job's own."""
-        rank = _RANK.match(line)
-        text = line[rank.end() :] if rank else line
-        hidden = (LAUNCHER_PREFIX, _VERDICT_PREFIX) if rank is None else _ABORTS if self._elastic else ()
-        if text.startswith(hidden) or (rank and self._elastic and _HOROVOD_ERROR.match(text)):
-            return False
-        if line.endswith(b"\n"):
-            return True
-        dated = rank and self._elastic and b"[2".startswith(text[:2]) and len(text) < _DATED
-        begins = any(start.startswith(text) for start in hidden) or (not rank and len(line) < LONGEST_PREFIX)
-        return None if dated or (begins and line[:1] == b"[") else True
+def job_lines() -> LineFilter:
+    """Lets everything through but the launcher's lines, and how ranks ended: that is told with its cause at the end."""
+    return LineFilter(LAUNCHER_PREFIX, _VERDICT_PREFIX, hides=True)

@@ -46,7 +46,7 @@ from hvdcloud.remote.ssh import Answer, Session
 from hvdcloud.report.page import page
 from hvdcloud.report.phases import phases
 from hvdcloud.report.record import RunRecord
-from hvdcloud.runs.log_lines import JobLines, RankLines
+from hvdcloud.runs.log_lines import job_lines, rank_lines
 from hvdcloud.runs.notice import message
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.reports import RankRecord, UploadReport, instant, json_lines
@@ -197,13 +197,13 @@ def log(data: bytes) -> None:
     for elastic in (False, True):
         reader = LogReader(elastic=elastic)
         shown = b""
-        filters = (RankLines(1), JobLines(elastic=elastic))
+        filters = (rank_lines(1), job_lines())
         for piece in (text[:cut], text[cut:]):
             reader.feed(piece)
             shown += b"".join(each.feed(piece) for each in filters)
         assert len(shown) <= 2 * len(text)
         failure = reader.failure(failed)
-        _sayable(reader.last_line, reader.position, reader.progress, reader.metrics, failure)
+        _sayable(reader.last_line, reader.position, reader.metrics, failure)
     _notice(failed, text)
 
 

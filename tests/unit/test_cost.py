@@ -9,7 +9,7 @@ import pytest
 
 from hvdcloud.cluster.cost import Cost, Meter
 from hvdcloud.cluster.model import Cluster, Node, NodeState
-from hvdcloud.runs.progress import LogReader, Progress
+from hvdcloud.runs.progress import LogReader, Position
 from hvdcloud.units import dollars
 
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=timezone.utc)
@@ -153,5 +153,5 @@ def test_rank_zero_alone_tells_how_far_a_run_is(piece: int) -> None:
     zero = LogReader(elastic=False)
     for start in range(0, len(log), piece):
         zero.feed(log[start : start + piece])
-    assert zero.progress == Progress(unit="epoch", count=3)
+    assert zero.position == Position(unit="epoch", number=3, total=3)
     assert zero.last_line == "epoch 3/3: loss 0.1"

@@ -50,23 +50,6 @@ SYNTAX = """\
           ^
 SyntaxError: invalid syntax
 """
-GROUP = """\
-  + Exception Group Traceback (most recent call last):
-  |   File "/workspace/train.py", line 4, in <module>
-  |     raise ExceptionGroup("many", [ExceptionGroup("inner", [error]), ValueError("a")])
-  | ExceptionGroup: many (2 sub-exceptions)
-  +-+---------------- 1 ----------------
-    | ExceptionGroup: inner (1 sub-exception)
-    +-+---------------- 1 ----------------
-      | Traceback (most recent call last):
-      |   File "/workspace/part.py", line 2, in g
-      |     raise TypeError("b")
-      | TypeError: b
-      +------------------------------------
-    +---------------- 2 ----------------
-    | ValueError: a
-    +------------------------------------
-"""
 DATA_LOADER = """\
 Traceback (most recent call last):
   File "/workspace/train.py", line 30, in <module>
@@ -105,7 +88,6 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
         ),
         pytest.param(CHAINED, "RuntimeError: no data", "train.py:5", id="chained"),
         pytest.param(SYNTAX, "SyntaxError: invalid syntax", "train.py:2", id="syntax error"),
-        pytest.param(GROUP, "TypeError: b", "part.py:2", id="group"),
         pytest.param(DATA_LOADER, "ValueError: bad sample", "digits.py:9", id="data loader"),
         pytest.param(AFTER_A_BAR, "ValueError: my bug", "my_train.py:7", id="after a progress bar"),
         pytest.param(WITH_ANOTHER_STREAM, "ValueError: my bug", "my_train.py:7", id="with lines of another stream"),

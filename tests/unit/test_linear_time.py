@@ -13,7 +13,7 @@ from hvdcloud.node.run.log import Normaliser
 from hvdcloud.report.metrics import MetricsReader
 from hvdcloud.report.page import _line
 from hvdcloud.runs.failure import Raised, raised_in
-from hvdcloud.runs.log_lines import JobLines, Lines, RankLines, counted, numbers_in
+from hvdcloud.runs.log_lines import Lines, counted, job_lines, numbers_in, rank_lines
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.reports import RankRecord
 from hvdcloud.runs.state import RunState
@@ -120,8 +120,8 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "page": _line,
     "traceback": explain,
     "numbers": whole,
-    "lines of the job": lambda line: JobLines(elastic=True).feed(f"[0] {line}\n{line}\n".encode()),
-    "lines of a rank": lambda line: RankLines(0).feed(f"{line}\n[0] {line}\n".encode()),
+    "lines of the job": lambda line: job_lines().feed(f"[0] {line}\n{line}\n".encode()),
+    "lines of a rank": lambda line: rank_lines(0).feed(f"{line}\n[0] {line}\n".encode()),
     "terminal": lambda line: JobText().feed(line.encode()),
     "message": visible,
     "words": words,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvdcloud.runs.log_lines import JobLines, LineFilter, RankLines
+from hvdcloud.runs.log_lines import LineFilter, job_lines, rank_lines
 
 LOG = (
     b"[launcher] starts\n[0] one\n[1] [0] quoted\n[10] ten\n[0] \xff\xfe not text\n[0] bar 10%\rbar 50%\x0c\rbar 100%\n"
@@ -15,17 +15,17 @@ OURS = b"[0] one\n[0] \xff\xfe not text\n[0] bar 10%\rbar 50%\x0c\rbar 100%\n[0]
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 16, 1000])
 def test_only_the_lines_of_the_rank_are_shown_whatever_the_pieces(size: int) -> None:
-    lines = RankLines(0)
+    lines = rank_lines(0)
     assert b"".join(lines.feed(LOG[at : at + size]) for at in range(0, len(LOG), size)) == OURS
 
 
 def test_ranks_with_a_common_first_digit_are_told_apart() -> None:
-    assert RankLines(1).feed(LOG) == b"[1] [0] quoted\n[1] two\n"
-    assert RankLines(10).feed(LOG) == b"[10] ten\n"
+    assert rank_lines(1).feed(LOG) == b"[1] [0] quoted\n[1] two\n"
+    assert rank_lines(10).feed(LOG) == b"[10] ten\n"
 
 
 def test_a_line_is_shown_before_its_end_is_there() -> None:
-    lines = RankLines(3)
+    lines = rank_lines(3)
     assert lines.feed(b"[3] load") == b"[3] load"
     assert lines.feed(b"ing ...") == b"ing ..."
     assert lines.feed(b" done\n[4] no\n[3] ") == b" done\n[3] "
@@ -36,14 +36,6 @@ FAILED = (
     b"[hvdcloud] rank 1 on digits-1 exited with 1\n[hvdcloud] node digits-2 was lost: it is gone\n"
     b"[0] [launcher] quoted\n\nno prefix\n[0] \n[2026-11-22] dated\n"
 )
-RESIZED = (
-    b"[hvdcloud] node digits-2 leaves the run\n"
-    b"[2] [2026-11-22 22:50:38.364282: E /tmp/horovod/horovod/common/operations.cc:697] [2]: Horovod background loop "
-    b"uncaught exception: [/tmp/horovod/third_party/gloo/gloo/transport/tcp/pair.cc:589] Read error\n"
-    b"[2] terminate called after throwing an instance of 'gloo::IoException'\n"
-    b"[2]   what():  [/tmp/horovod/third_party/gloo/gloo/transport/tcp/pair.cc:589] Read error\n"
-    b"[0] [2026-11-22 10:04:05] INFO epoch 3\n[0] terminate called after throwing an instance of 'std::bad_alloc'\n"
-)
 
 
 def shown(lines: LineFilter, log: bytes, size: int) -> bytes:
@@ -51,21 +43,12 @@ def shown(lines: LineFilter, log: bytes, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 16, 1000])
-@pytest.mark.parametrize("elastic", [False, True])
-def test_the_launchers_lines_and_its_verdict_are_not_the_jobs(size: int, elastic: bool) -> None:
+def test_the_launchers_lines_and_its_verdict_are_not_the_jobs(size: int) -> None:
     left = [line for line in FAILED.split(b"\n") if not line.startswith((b"[launcher]", b"[hvdcloud] rank"))]
-    assert shown(JobLines(elastic=elastic), FAILED, size) == b"\n".join(left)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 16, 1000])
-def test_what_horovod_prints_when_nodes_come_and_go_is_hidden_in_elastic_runs_only(size: int) -> None:
-    lines = RESIZED.splitlines(keepends=True)
-    assert shown(JobLines(elastic=True), RESIZED, size) == b"".join([lines[0], *lines[4:]])
-    assert shown(JobLines(elastic=False), RESIZED, size) == RESIZED
+    assert shown(job_lines(), FAILED, size) == b"\n".join(left)
 
 
 def test_a_progress_bar_is_shown_as_it_grows() -> None:
-    for elastic in (False, True):
-        lines = JobLines(elastic=elastic)
-        assert lines.feed(b"[12] 10%") == b"[12] 10%"
-        assert lines.feed(b"\r 20%") == b"\r 20%"
+    lines = job_lines()
+    assert lines.feed(b"[12] 10%") == b"[12] 10%"
+    assert lines.feed(b"\r 20%") == b"\r 20%"

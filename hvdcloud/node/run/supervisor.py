@@ -23,11 +23,11 @@ from hvdcloud.node.run.finish import announcements, left_out_note, not_uploaded
 from hvdcloud.node.run.launcher import Launcher
 from hvdcloud.node.run.lease import Lease, remote_agent
 from hvdcloud.node.run.log import QUIET_SECONDS, RunLog
-from hvdcloud.node.run.metrics import newest_numbers
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, Ranks, judge, may_be_a_consequence
 from hvdcloud.node.run.recorder import Recorder
 from hvdcloud.node.run.stuck import StuckWatch
 from hvdcloud.node.uploads.drain import Saved, saved_note
+from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.reports import NodeData, RankWaits, UploadReport, texts_of
 from hvdcloud.runs.state import RunState
 
@@ -364,8 +364,9 @@ class Supervisor:
         for note in dict.fromkeys([*notes, *announcements(self._state)]):
             self._log.note(note)
         self._log.close()
-        end_of_log = state.end_of_log(self._spec.run)
-        self._state.metrics = newest_numbers(end_of_log, elastic=self._state.elastic is not None)
+        reader = LogReader(elastic=self._state.elastic is not None)
+        reader.feed(state.end_of_log(self._spec.run))
+        self._state.metrics = reader.metrics
         self._state.state, self._state.ended = "done", time.time()
         self._state.result, self._state.exit_code, self._state.reason = outcome
         self._state.ranks = self._ranks.records()
