@@ -160,13 +160,11 @@ def _shown(context: Context, rank: int | None) -> Callable[[bytes], None]:
 
 
 def _check_rank(state: RunState, rank: int | None) -> None:
-    """Raise UsageError if the run never had this rank."""
-    ranks = state.most_ranks
-    if rank is not None and ranks is not None and rank >= ranks:
-        are = "may be" if state.elastic else "are"
+    """Raise UsageError if the run has no such rank; an elastic run may have had any."""
+    if rank is not None and state.np and state.elastic is None and rank >= state.np:
         raise UsageError(
             f"run {state.run} has no rank {rank}",
-            hint=f"its ranks {are} 0 to {ranks - 1}" if ranks > 1 else "its only rank is 0",
+            hint=f"its ranks are 0 to {state.np - 1}" if state.np > 1 else "its only rank is 0",
         )
 
 

@@ -50,7 +50,7 @@ def rank_and_text(line: bytes) -> tuple[int, bytes] | None:
 
 
 def speaks(rank: int, *, elastic: bool) -> bool:
-    """Whether a rank's lines say where the run is: rank 0's, and those of all ranks in an elastic run, where it moves."""
+    """Whether a rank's lines say where the run is: rank 0's; all ranks' in an elastic run, where rank 0 moves."""
     return elastic or rank == 0
 
 

@@ -137,8 +137,7 @@ class UploadReport:
         )
 
     def to_json(self) -> dict[str, Any]:
-        found = asdict(self)
-        return {key: found[key] for key in found if found[key] or key not in ("others", "left_out")}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,14 +169,11 @@ class RankRecord:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RankRecord:
         """A record as a rank, an agent or a supervisor wrote it."""
-        return read_fields(cls, value, terminated=bool(value["terminated"]) if "terminated" in value else None)
+        terminated = value.get("terminated")
+        return read_fields(cls, value, terminated=None if terminated is None else bool(terminated))
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"rank": self.rank, "exit_code": self.exit_code, "signal": self.signal}
-        if self.terminated is not None:
-            found["terminated"] = self.terminated
-        found |= {"out_of_memory": True} if self.out_of_memory else {}
-        return {**found, "ended": self.ended, **({"node": self.node} if self.node else {})}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +206,7 @@ class NodeData:
         return read_fields(cls, mapping(value), bytes=_size(value, "bytes"), total_bytes=_size(value, "total_bytes"))
 
     def to_json(self) -> dict[str, Any]:
-        found = asdict(self)
-        return {key: found[key] for key in found if key not in ("error", "hint", "exit_code") or found[key]}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

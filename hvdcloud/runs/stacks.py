@@ -269,6 +269,3 @@ class Stuck:
         groups = [Group.from_json(each) for each in mappings(value.get("groups"))[:MOST_GROUPS]]
         seconds = max(0.0, number(value.get("seconds")) or 0.0)
         return cls(seconds=seconds, groups=[group for group in groups if group.ranks])
-
-    def to_json(self) -> dict[str, Any]:
-        return {"seconds": self.seconds, "groups": [asdict(group) for group in self.groups[:MOST_GROUPS]]}

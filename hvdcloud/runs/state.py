@@ -31,12 +31,6 @@ from hvdcloud.runs.reports import (
 if TYPE_CHECKING:
     from hvdcloud.runs.stacks import Stuck
 
-_ABSENT_IF_EMPTY = (
-    *("nodes_preempted", "supervisor_dead"),
-    *("data", "metrics", "waits"),
-)
-_ABSENT_IF_NONE = ("stuck", "left_behind", "launched", "training_since", "training_until")
-
 
 def read_sample(value: object) -> dict[str, Any]:
     """A node's sample (node/monitor/sample.py): the plausible numbers in it, those of its GPUs, and its trouble."""
@@ -117,9 +111,8 @@ class Event:
         return cls.all_from_json(json_lines(data))
 
     def to_json(self) -> dict[str, Any]:
-        counts = {key: str(count) for key, count in (("ranks", self.ranks), ("nodes", self.nodes)) if count is not None}
-        texts = {key: text for key, text in (("node", self.node), ("detail", self.detail)) if text}
-        return {"t": self.at, "event": self.name, **texts, **counts}
+        found = asdict(self)
+        return {"t": found.pop("at"), "event": found.pop("name"), **found}
 
     @property
     def text(self) -> str:
@@ -226,15 +219,6 @@ class RunState:
     def done(self) -> bool:
         return self.state == "done"
 
-    @property
-    def most_ranks(self) -> int | None:
-        """The most ranks that the run can have had at a time; None: not known."""
-        if not self.np or self.elastic is None:
-            return self.np or None
-        known = [member.slots for member in self.members if member.slots is not None]
-        slots = max(known, default=-(-self.np // max(1, len(self.nodes))))
-        return max(self.np, (self.elastic.max or 0) * slots, self.world or 0)
-
     @classmethod
     def parse(cls, data: bytes) -> RunState:
         """The state in a file or an object of a bucket; without `run` where the bytes are none."""
@@ -269,14 +253,7 @@ class RunState:
         return [state for state in map(cls.from_json, mappings(values)) if state.run]
 
     def to_json(self) -> dict[str, Any]:
-        found = asdict(self) | {"result": self.result or None, "ranks": [record.to_json() for record in self.ranks]}
-        found["checkpoints"] = self.checkpoints.to_json()
-        found["data"] = [each.to_json() for each in self.data]
-        absent = {key for key in _ABSENT_IF_EMPTY if not found[key]}
-        absent |= {key for key in _ABSENT_IF_NONE if found[key] is None}
-        absent |= {"elastic", "world", "restarts", "members"} if self.elastic is None else set()
-        absent |= {"data_seconds"} if not self.data else set()
-        return {key: value for key, value in found.items() if key not in absent}
+        return asdict(self)
 
 
 def _stuck(value: object) -> Stuck | None:

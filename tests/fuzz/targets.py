@@ -148,7 +148,7 @@ def state(data: bytes) -> None:
     json.dumps(found.to_json()).encode()
     again = RunState.from_json(json.loads(json.dumps(found.to_json())))
     assert again.run == found.run
-    _sayable(found.reason, found.most_ranks, *(record.text for record in found.ranks))
+    _sayable(found.reason, *(record.text for record in found.ranks))
     _sayable(About.from_json(found.about), UploadReport.merged({"n0": found.checkpoints}))
     _notice(found, _LOG)
     for part in phases(found, until=1795000000.0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -36,15 +37,12 @@ def node(phase: str, **more: Any) -> NodeData:
 
 def test_the_state_of_a_run_with_data_is_read_as_it_was_written() -> None:
     failed = node("failed", error="data set train: no", hint="look", exit_code=4)
-    written = state(failed, NodeData(node="d-1", phase="ready", bytes=5 * 10**12), data_seconds=2.5).to_json()
-    read = RunState.from_json(written).to_json()
-    assert [read[key] for key in ("data", "data_seconds")] == [written[key] for key in ("data", "data_seconds")]
-    assert RunState.from_json(written).data[0] == failed
-    assert "hint" not in written["data"][1]
+    written = state(failed, NodeData(node="d-1", phase="ready", bytes=5 * 10**12), data_seconds=2.5)
+    read = RunState.parse(json.dumps(written.to_json()).encode())
+    assert (list(read.data), read.data_seconds) == (list(written.data), 2.5)
 
 
-def test_the_state_of_a_run_without_data_is_as_before() -> None:
-    assert not {"data", "data_seconds"} & RunState(run=RUN).to_json().keys()
+def test_a_run_without_data_waits_for_none() -> None:
     assert not RunState.from_json({"run": RUN, "state": "starting"}).waits_for_data
 
 
