@@ -151,14 +151,15 @@ def run_checks(
         seconds: how long a check may take.
         on_change: called with the names of the running checks and with the number of those that have ended.
     """
-    running = _Running(checks, seconds=seconds)
-    while pending := running.pending():
+    began, answers = time.monotonic(), _start(checks)
+    while pending := [name for name, answer in answers.items() if not answer.done()]:
         on_change(pending, len(checks) - len(pending))
-        if not running.wait():
+        left = began + seconds - time.monotonic()
+        if left <= 0 or not wait([answers[name] for name in pending], left, FIRST_COMPLETED).done:
             break
     on_change((), len(checks))
-    found = {check.name: running.finding(check) for check in checks}
-    return [_checked(check, found, seconds=running.seconds(check)) for check in checks]
+    found = {name: _result(answer, limit=seconds) for name, answer in answers.items()}
+    return [_checked(check, found) for check in checks]
 
 
 def require(checks: Sequence[Check], *, warn: Callable[[str], object], seconds: float = DEADLINE_SECONDS) -> None:
@@ -169,9 +170,10 @@ def require(checks: Sequence[Check], *, warn: Callable[[str], object], seconds: 
     Args:
         seconds: how long a check may take. One without an answer blocks nothing.
     """
-    running, warnings = _Running(checks, seconds=seconds), []
+    began, answers, warnings = time.monotonic(), _start(checks), list[str]()
     for check in sorted(checks, key=lambda check: check.severity is not Severity.BLOCKS):
-        finding = running.finding(check)
+        wait([answers[check.name]], timeout=max(0.0, began + seconds - time.monotonic()))
+        finding, _ = _result(answers[check.name], limit=seconds)
         proves = finding.error not in (NoAnswerError, HvdcloudError)
         if finding.status is Status.FAILED and proves and check.severity is Severity.BLOCKS:
             raise finding.as_error()
@@ -181,59 +183,43 @@ def require(checks: Sequence[Check], *, warn: Callable[[str], object], seconds: 
         warn(text)
 
 
-class _Running:
+_Answer = Future[tuple[Finding, float]]
+"""What a check has found, and the seconds that it took."""
+
+
+def _start(checks: Sequence[Check]) -> dict[str, _Answer]:
     """Checks on threads; one that does not end delays neither the others nor the end of the program."""
-
-    def __init__(self, checks: Sequence[Check], *, seconds: float) -> None:
-        self._limit = seconds
-        self._began = time.monotonic()
-        self._found: dict[str, Future[tuple[Finding, float]]] = {check.name: Future() for check in checks}
-        for check in checks:
-            threading.Thread(target=self._run, args=(check,), name=check.name, daemon=True).start()
-
-    def _run(self, check: Check) -> None:
-        try:
-            finding = check.run()
-        except HvdcloudError as error:
-            finding = failure(error)
-        except Exception as error:  # noqa: BLE001 - a bug in one check is that check's answer; the others still count
-            message = f"a bug in hvdcloud: {type(error).__name__}: {error}"
-            finding = failed(message, hint="please report it", error=HvdcloudError)
-        self._found[check.name].set_result((finding, time.monotonic() - self._began))
-
-    def pending(self) -> list[str]:
-        """The names of the checks without an answer."""
-        return [name for name, future in self._found.items() if not future.done()]
-
-    def wait(self) -> bool:
-        """Wait for one more answer; False: the time is up."""
-        left = self._began + self._limit - time.monotonic()
-        pending = [self._found[name] for name in self.pending()]
-        return left > 0 and bool(wait(pending, timeout=left, return_when=FIRST_COMPLETED).done)
-
-    def finding(self, check: Check) -> Finding:
-        """What a check has found; waits for it until the time is up."""
-        future = self._found[check.name]
-        wait([future], timeout=max(0.0, self._began + self._limit - time.monotonic()))
-        if future.done():
-            return future.result()[0]
-        hint = "check this machine's network and proxy, then hvdcloud doctor again"
-        return failed(f"did not answer within {self._limit:g} s", hint=hint, error=NoAnswerError)
-
-    def seconds(self, check: Check) -> float:
-        """How long a check took."""
-        future = self._found[check.name]
-        return future.result()[1] if future.done() else self._limit
+    answers = {check.name: _Answer() for check in checks}
+    for check in checks:
+        threading.Thread(target=_run, args=(check, answers[check.name]), name=check.name, daemon=True).start()
+    return answers
 
 
-def _checked(check: Check, found: Mapping[str, Finding], *, seconds: float) -> Checked:
+def _run(check: Check, answer: _Answer) -> None:
+    began = time.monotonic()
+    try:
+        finding = check.run()
+    except HvdcloudError as error:
+        finding = failure(error)
+    except Exception as error:  # noqa: BLE001 - a bug in one check is that check's answer; the others still count
+        message = f"a bug in hvdcloud: {type(error).__name__}: {error}"
+        finding = failed(message, hint="please report it", error=HvdcloudError)
+    answer.set_result((finding, time.monotonic() - began))
+
+
+def _result(answer: _Answer, *, limit: float) -> tuple[Finding, float]:
+    if answer.done():
+        return answer.result()
+    hint = "check this machine's network and proxy, then hvdcloud doctor again"
+    return failed(f"did not answer within {limit:g} s", hint=hint, error=NoAnswerError), limit
+
+
+def _checked(check: Check, found: Mapping[str, tuple[Finding, float]]) -> Checked:
     """The outcome of a check: what it has found, or a reference to the check that has found the cause."""
-    finding = found[check.name]
+    finding, seconds = found[check.name]
     # Not every provider has every check.
-    for name in check.see:
-        if name in found and _explains(found[name], finding):
-            finding = unknown(f"not checked: see {name}")
-            break
+    if cause := next((name for name in check.see if name in found and _explains(found[name][0], finding)), ""):
+        finding = unknown(f"not checked: see {cause}")
     return Checked(
         name=check.name,
         status=finding.status,

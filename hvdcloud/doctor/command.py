@@ -15,11 +15,9 @@ from hvdcloud.training_script import with_windows_line_ends
 
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _LAUNCHERS = frozenset(
-    ("horovodrun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "torchrun", "deepspeed", "srun", "hvdcloud")
+    ("horovodrun", "mpirun", "mpiexec", "orterun", "torchrun", "deepspeed", "accelerate", "srun", "hvdcloud")
 )
-_LAUNCHER_MODULES = frozenset(
-    ("torch.distributed.run", "torch.distributed.launch", "horovod.runner.launch", "accelerate.commands.launch")
-)
+_LAUNCHER_MODULES = frozenset(("torch.distributed.run", "torch.distributed.launch", "horovod.runner.launch"))
 _BEFORE = frozenset(("env", "exec", "nohup", "time", "command"))
 _INTERPRETER = re.compile(r"python[\d.]*|(ba|da|k|z)?sh")
 _ENDS_COMMAND = frozenset(";&|()\n")
@@ -39,16 +37,14 @@ def check_command(words: Sequence[str], text: str, folder: Path, sent: Callable[
     """
     said = f"`{shlex.join(words)}`" if words else "run.command"
 
-    def refused(problem: str, better: str) -> Finding:
-        return failed(
-            f"{said} starts {problem}",
-            hint=f"hvdcloud run {better}" if words else f"run.command: {better} in hvdcloud.yaml",
-        )
+    def instead(better: str) -> str:
+        return f"hvdcloud run {better}" if words else f"run.command: {better} in hvdcloud.yaml"
 
     line = words[0] if words else text
     command = _plain(words if len(words) > 1 else _first_command(line))
     if launcher := _launcher(command):
-        return refused(f"{launcher}, but hvdcloud starts the ranks itself", _without_launcher(command))
+        message = f"{said} starts {launcher}, but hvdcloud starts the ranks itself"
+        return failed(message, hint=f"name what each rank runs: {instead('python train.py')}")
     if crlf := with_windows_line_ends(words or shlex.split(text), folder):
         return failed(
             f"{crlf} has the line ends of Windows (CRLF), with which Linux cannot run it",
@@ -70,9 +66,9 @@ def check_command(words: Sequence[str], text: str, folder: Path, sent: Callable[
         why = f"which {excluding} excludes" if excluding else "which is not sent: it looks private, or like no code"
         hint = "take that line out, or let one with ! in front name the file" if excluding else "give it another name"
         return failed(f"{said} starts {script}, {why}", hint=hint)
-    if command[0] == script and not ("/" in script and os.access(folder / path, os.X_OK) and _begins(folder / path)):
-        program = "bash" if script.endswith(".sh") else "python"
-        return refused(f"{script}, which is no program that nodes can start", f"{program} {shlex.join(command)}")
+    if command[0] == script and not ("/" in script and os.access(folder / path, os.X_OK)):
+        better = f"{'bash' if script.endswith('.sh') else 'python'} {shlex.join(command)}"
+        return failed(f"{said} starts {script}, which is no program that nodes can start", hint=instead(better))
     return fine(f"run.command: {shlex.join(words) or text}; {script} exists")
 
 
@@ -94,17 +90,7 @@ def _launcher(command: Sequence[str]) -> str | None:
     module = next((after for word, after in itertools.pairwise(command) if re.fullmatch(r"-\w*m", word)), "")
     if _INTERPRETER.fullmatch(program) and module in _LAUNCHER_MODULES:
         return f"python -m {module}"
-    return program if program in _LAUNCHERS or (program == "accelerate" and command[1:2] == ["launch"]) else None
-
-
-def _without_launcher(command: Sequence[str]) -> str:
-    """What a launcher starts, from its interpreter or script on."""
-    for index, word in enumerate(command[1:], start=1):
-        if _INTERPRETER.fullmatch(PurePath(word).name):
-            return shlex.join(command[index:])
-        if word.endswith(".py") or (word == "-m" and command[index + 1] not in _LAUNCHER_MODULES):
-            return shlex.join(["python", *command[index:]])
-    return "python train.py"
+    return program if program in _LAUNCHERS else None
 
 
 def _script(command: Sequence[str], folder: Path) -> str | None:
@@ -116,9 +102,3 @@ def _script(command: Sequence[str], folder: Path) -> str | None:
         found = first if _SCRIPT.fullmatch(first) and ("/" in first or (folder / first).is_file()) else ""
     # What is above the project may be in the image.
     return found if found and (not found.startswith("..") or (folder / found).is_file()) else None
-
-
-def _begins(file: Path) -> bool:
-    """Whether a program's file says what starts it; Python's has to."""
-    with file.open("rb") as content:
-        return content.read(2) == b"#!" or file.suffix != ".py"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.checks import Check, Finding, Once, Severity, failed, fine, setup_hint, unknown, unwritable, warning
 from hvdcloud.doctor.command import check_command
 from hvdcloud.doctor.gpus import check_gpus, needs_of
-from hvdcloud.errors import CredentialsError, HvdcloudError, ImageError, NodeError, UsageError
+from hvdcloud.errors import ImageError, NodeError, UsageError
 from hvdcloud.units import counted, size
 
 if TYPE_CHECKING:
@@ -24,16 +24,11 @@ if TYPE_CHECKING:
     from hvdcloud.remote.code import CodeFile
 
 _ENGINE_SECONDS = 10
-_BUILD_GB = {"cpu": 5, "cuda": 20}
-"""What building an image from nothing takes."""
-_SPARE_GB = 2
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 
 
 def machine_checks(config: Config, platform: Platform, *, state_folder: Path) -> Iterator[Check]:
     """What `hvdcloud doctor` checks of this machine, its image and the project."""
     yield from gpu_checks(config, platform)
-    yield Check(name="engine", run=_engine)
     yield from build_checks(config, platform)
     yield Check(name="image", run=lambda: _image(config, platform), see=("engine", "credentials", "registry"))
     yield from project_checks(config)
@@ -49,6 +44,7 @@ def gpu_checks(config: Config, platform: Platform) -> Iterator[Check]:
 
 def build_checks(config: Config, platform: Platform) -> Iterator[Check]:
     """What building and pushing the image needs."""
+    yield Check(name="engine", run=lambda: _engine(config, platform))
     if platform.needs_registry:
         repository = config.image.repository
         yield Check(
@@ -57,8 +53,6 @@ def build_checks(config: Config, platform: Platform) -> Iterator[Check]:
             severity=Severity.WARNS if repository else Severity.BLOCKS,
             see=("credentials", "engine"),
         )
-    yield Check(name="builder", run=lambda: _builder(config, platform), see=("engine",))
-    yield Check(name="disk", run=lambda: _disk(config, platform), severity=Severity.WARNS, see=("engine",))
 
 
 def project_checks(config: Config, command: Sequence[str] = (), *, begins: bool = True) -> Iterator[Check]:
@@ -75,9 +69,8 @@ def project_checks(config: Config, command: Sequence[str] = (), *, begins: bool 
     yield Check(name="code", run=lambda: _code(code()))
     run = partial(check_command, command, config.run.command, config.project_dir, sent)
     yield Check(name="files", run=run, severity=of_command, see=("code",))
-    variables = {name: found for name, text in config.run.env.items() if (found := _VARIABLE.findall(text))}
-    if variables:
-        yield Check(name="environment", run=lambda: _unexpanded(variables), severity=severity)
+    if config.run.env:
+        yield Check(name="environment", run=lambda: _environment(config.run.env), severity=severity)
     if config.run.secrets:
         yield Check(name="secrets", run=lambda: _secrets(config.run.secrets), severity=severity)
     if (variable := config.notify) is not None:
@@ -109,41 +102,25 @@ def _registry(provider: str, repository: str | None) -> Finding:
             hint=f"{setup_hint()}; e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits",
             error=UsageError,
         )
-    try:
-        registry.digest_at_registry(registry.target_of("none:latest", repository))
-    except NodeError as error:
-        return unknown(f"not checked: {error.message}", hint=error.hint, error=NodeError)
-    except CredentialsError as error:
-        return failed(f"{repository}: {error.message}", hint=error.hint, error=CredentialsError)
-    except ImageError as error:
-        return failed(
-            f"{repository}: {error.message}",
-            hint="check this machine's network and image.repository; hvdcloud setup makes a repository",
-            error=ImageError,
-        )
+    registry.digest_at_registry(registry.target_of("none:latest", repository))
     return fine(f"{repository} answers")
 
 
-def _engine() -> Finding:
-    with _connected() as client:
-        version, info = client.version(), client.info()
-    return fine(
-        f"Docker {version.get('Version', '?')} (API {version.get('ApiVersion', '?')}), "
-        f"{counted(int(info.get('NCPU', 0)), 'core')}, {float(info.get('MemTotal', 0)) / 1e9:.1f} GB memory"
-    )
-
-
-def _builder(config: Config, platform: Platform) -> Finding:
-    """Whether there is what builds images; one that exists needs none."""
+def _engine(config: Config, platform: Platform) -> Finding:
+    """Whether it answers, and builds images; one that exists needs no building."""
     from hvdcloud.image.build import buildkit
 
     with _connected() as client:
+        version, info = client.version(), client.info()
         try:
-            return fine(f"BuildKit, by {buildkit.find(client.api).command[0]}")
+            builder = buildkit.find(client.api).command[0]
         except ImageError as error:
             if not _find_image(config, platform)[1]:
                 raise
             return warning(error.message, hint=error.hint)
+    cores, memory = counted(int(info.get("NCPU", 0)), "core"), float(info.get("MemTotal", 0)) / 1e9
+    said = f"Docker {version.get('Version', '?')} (API {version.get('ApiVersion', '?')})"
+    return fine(f"{said}, {cores}, {memory:.1f} GB memory; BuildKit by {builder}")
 
 
 def _find_image(config: Config, platform: Platform) -> tuple[str, bool]:
@@ -192,26 +169,6 @@ def _image(config: Config, platform: Platform) -> Finding:
     return warning(f"{reference} is not built yet", hint=hint)
 
 
-def _disk(config: Config, platform: Platform) -> Finding:
-    """Whether the engine has room for the build."""
-    with _connected() as client:
-        root = Path(str(client.info().get("DockerRootDir", "")))
-    try:
-        free = shutil.disk_usage(root).free / 1e9
-    except OSError:
-        return unknown(f"the engine keeps its images in {root}, which cannot be seen from here")
-    needed = _SPARE_GB
-    # What is wrong with the image, its own check tells.
-    with contextlib.suppress(HvdcloudError):
-        needed += 0 if _find_image(config, platform)[1] else _BUILD_GB[config.image.device]
-    if free < needed:
-        return warning(
-            f"{free:.1f} GB free in {root}; the image may need {needed} GB",
-            hint="docker system df shows what takes the room; docker system prune frees some",
-        )
-    return fine(f"{free:.0f} GB free in {root}")
-
-
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
@@ -227,14 +184,14 @@ def _code(files: Sequence[CodeFile]) -> Finding:
     return fine(f"nodes get {counted(len(files), 'file')}, {size(sum(file.size for file in files))}")
 
 
-def _unexpanded(variables: Mapping[str, Sequence[str]]) -> Finding:
-    """What is said of values of `run.env` that name variables: of their own (`PATH: x:$PATH`), they cannot be meant."""
-    own = next((name for name in variables if name in variables[name]), "")
-    name = own or next(iter(variables))
-    variable = own or variables[name][0]
-    message = f"run.env.{name}: ${variable} in it is not expanded; a value is text"
-    hint = f"in run.command it is expanded: {name}=…${variable}… python train.py"
-    return failed(message, hint=hint, error=UsageError) if own else warning(message, hint=hint)
+def _environment(values: Mapping[str, str]) -> Finding:
+    """Whether a value of `run.env` names a variable, which is not expanded; its own (`PATH: $PATH`) cannot be meant."""
+    named = [(name, each) for name, text in values.items() for each in re.findall(r"\$\{?([A-Za-z_]\w*)", text)]
+    for name, variable in sorted(named, key=lambda pair: pair[0] != pair[1])[:1]:
+        message = f"run.env.{name}: ${variable} in it is not expanded; a value is text"
+        hint = f"in run.command it is expanded: {name}=…${variable}… python train.py"
+        return failed(message, hint=hint) if name == variable else warning(message, hint=hint)
+    return fine(f"{', '.join(values)}")
 
 
 def _secrets(names: Sequence[str]) -> Finding:

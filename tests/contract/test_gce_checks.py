@@ -109,7 +109,7 @@ def test_a_registry_that_is_down_is_said_before_a_build_and_stops_nothing(config
     said: list[str] = []
     require([*build_checks(config, providers.platform(config))], warn=said.append, seconds=60)
     (refused,) = [text for text in said if "connection refused" in text]
-    assert "check this machine's network and image.repository" in refused
+    assert "is up and image.repository is right" in refused
 
 
 # --- a node's own proof -----------------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def test_without_credentials_everything_that_needs_them_is_not_checked(project: 
     report = Report(project.hvdcloud("doctor", "--json", expect=3))
     report.failed("credentials", "none.json", "gcloud auth application-default login", exit_code=3)
     assert report.checks["quota"]["message"] == "not checked: see credentials"
-    assert {"engine", "builder", "disk", "files", "machine", "GPU and image"} <= set(report.names("ok", "warning"))
+    assert {"engine", "files", "machine", "GPU and image"} <= set(report.names("ok", "warning"))
 
 
 def test_credentials_that_google_no_longer_accepts_are_reported(project: Project) -> None:
@@ -229,7 +229,7 @@ def test_without_an_engine_the_rest_is_shown_all_the_same(cloud: RecordsCloud, p
     project.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
     report = examine(project)
     report.failed("engine", "no Docker engine answers", "unset DOCKER_HOST", exit_code=5)
-    assert report.names("unknown") == ["registry", "builder", "disk", "image"]
+    assert report.names("unknown") == ["registry", "image"]
     assert report.checks["quota"]["status"] == "ok"
 
 
@@ -277,5 +277,5 @@ def test_on_this_machine_without_an_engine_it_says_how_to_start_one(local: Proje
     local.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
     report = examine(local)
     report.failed("engine", "unset DOCKER_HOST", exit_code=5)
-    assert report.names("unknown") == ["name", "machine", "builder", "disk", "image"]
+    assert report.names("unknown") == ["name", "machine", "image"]
     assert {"bucket", "files", "state"} <= set(report.names("ok"))
