@@ -68,8 +68,6 @@ _PROJECT = "correct gce.project; gcloud projects list shows yours"
 _POLICY = "gcloud org-policies describe {constraint} --effective --project={project} shows what is allowed"
 _STOP, _REGION, _ZONE, _RETRY = Action.STOP, Action.NEXT_REGION, Action.NEXT_ZONE, Action.RETRY
 
-OTHER_CONSUMER = "OTHER_CONSUMER"
-"""Ours, beside Google's names: an API is switched off in another project than the one that is worked in."""
 ALREADY_EXISTS = "RESOURCE_ALREADY_EXISTS alreadyExists"
 TOO_FEW = "VM_MIN_COUNT_NOT_REACHED"
 """What a bulkInsert may say although only the VMs' own operations know why."""
@@ -78,18 +76,13 @@ NEW_ACCOUNT_SECONDS = 120.0
 
 RULES: tuple[Rule, ...] = (
     # --- the project, the login and the organization's policies: no other zone would change it ----------------------
+    # Calls of a person's login count against the login's own project, which may be another one.
     Rule(
         _STOP,
         CredentialsError,
-        "gcloud auth application-default set-quota-project {project}",
-        names=OTHER_CONSUMER,
-        text="USER_PROJECT_DENIED",
-    ),
-    Rule(
-        _STOP,
-        CredentialsError,
-        "gcloud services enable {service} --project={project}; then wait a minute",
-        names="SERVICE_DISABLED accessNotConfigured",
+        "gcloud services enable {service} --project={project}, and wait a minute; of a project that is not yours, "
+        "or without a quota project: gcloud auth application-default set-quota-project {project}",
+        names="SERVICE_DISABLED accessNotConfigured USER_PROJECT_DENIED",
     ),
     Rule(
         _STOP,
@@ -187,16 +180,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         _STOP,
         UsageError,
-        "correct gce.network and gce.subnetwork, or hvdcloud setup makes both",
-        text=r"/networks/\S+ was not found|Network '\S+' was not found|network resource cannot be found|"
-        r"Subnetwork (?:should be|was not) specified|cross.project referenc",
-    ),
-    Rule(
-        _STOP,
-        UsageError,
-        _SETTING,
-        text=r"/image(?:s|FamilyViews)/\S+ was not found|image resource cannot be found|"
-        r"disk size cannot be smaller than the image size",
+        f"{_SETTING}; hvdcloud setup makes gce.network and gce.subnetwork",
+        text=r"/(?:networks|images|imageFamilyViews)/\S+ was not found|Network '\S+' was not found|"
+        r"(?:network|image) resource cannot be found|Subnetwork (?:should be|was not) specified|"
+        r"cross.project referenc|disk size cannot be smaller than the image size",
     ),
     Rule(
         _ZONE,

@@ -13,13 +13,11 @@ from typing import Any
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.credentials import login_hint
-from hvdcloud.google.error_rules import OTHER_CONSUMER, RULES, Action, Rule
+from hvdcloud.google.error_rules import RULES, Action, Rule
 from hvdcloud.json_values import mapping, mappings, parse_object, text
 
 _MOST_WORDS = 2000
 """Characters of a message that are looked at; the longest that is known has 800."""
-_SHARED_PROJECTS = frozenset({"764086051850", "32555940559"})
-"""Of `gcloud auth application-default login` and of gcloud: calls count against these where no project is named."""
 
 
 @dataclass(eq=False)
@@ -35,7 +33,6 @@ class ApiError(Exception):
         quota: of the operation's `quotaInfo`: metricName, limit, dimensions.
         project: where it happened.
         service: the API that said so, as in its address: `compute`, `iam`.
-        quota_project: what the credentials count their calls against (`x-goog-user-project`), if they name one.
     """
 
     message: str
@@ -46,7 +43,6 @@ class ApiError(Exception):
     quota: Mapping[str, Any] = field(default_factory=dict)
     project: str = ""
     service: str = "compute"
-    quota_project: str = ""
 
     def __post_init__(self) -> None:
         # What answers may not be Google, and the patterns below take their time with a very long line.
@@ -65,8 +61,6 @@ class ApiError(Exception):
     def rule(self) -> Rule:
         """The first rule that holds; the last one always does."""
         names = frozenset({self.code, self.reason})
-        if names & {"SERVICE_DISABLED", "accessNotConfigured"} and self._other_consumer:
-            names |= {OTHER_CONSUMER}
         message = f"{self.code} {self.reason} {self.message}"
         if self.quota:
             # The machine-readable part says more than the wording: a quota without a region is the project's.
@@ -122,15 +116,6 @@ class ApiError(Exception):
     def as_user_error(self, *, doing: str) -> HvdcloudError:
         """For the command line. `doing`: a verb and its object: `create 4 VMs in us-central1-a`."""
         return self.rule.error(f"cannot {doing}: {self.cause}", hint=self.hint)
-
-    @property
-    def _other_consumer(self) -> bool:
-        """Whether the call counted against another project than the one that is worked in, as far as is known."""
-        if self.quota_project:
-            return self.quota_project != self.project
-        told = self.metadata.get("consumer") or _found(r"(?:been used in|to use) project ([\w:.-]*\w)", self.message)
-        consumer = re.split("[/:]", told or "")[-1]
-        return consumer in _SHARED_PROJECTS or (consumer not in ("", self.project) and not consumer.isdecimal())
 
 
 @contextlib.contextmanager

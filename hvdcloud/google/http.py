@@ -114,7 +114,6 @@ class ApiCalls:
                     answer = attempt()
             except ApiError as error:
                 ApiCalls.reached |= error.reason != "connectionError"
-                error.quota_project = getattr(self.credentials, "quota_project_id", None) or ""
                 raise
             ApiCalls.reached = True
             return answer
