@@ -10,7 +10,6 @@ import errno
 import functools
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,12 +29,12 @@ from hvdcloud.storage.base import (
     ignores_case,
     locked,
 )
+from hvdcloud.units import size
 
 WORKERS = 8
 # A running node replaces objects while we fetch: its manifest is read again this many times.
 _ROUNDS = 4
-# Seconds between two writes of the ledger; what a kill -9 loses is only verified again.
-_LEDGER_EVERY = 1.0
+_OnDone = Callable[[Entry, Path, Exception | None], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,22 +67,6 @@ class PullError(CheckpointError):
     def __init__(self, message: str, *, hint: str, details: str, result: PullResult) -> None:
         super().__init__(message, hint=hint, details=details)
         self.result = result
-
-
-@dataclass(slots=True, kw_only=True)
-class _Tally:
-    files: int = 0
-    others: int = 0
-    fetched: int = 0
-    bytes_fetched: int = 0
-    bytes_skipped: int = 0
-    failed: dict[str, Exception] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-
-    def count(self, entry: Entry) -> None:
-        """One more file is on this disk."""
-        self.files += 1
-        self.others += not is_checkpoint(entry.name)
 
 
 def pull(
@@ -121,8 +104,9 @@ def pull(
             f"{root} is a symbolic link, so {run} would be written to {os.path.realpath(root)}",
             hint="remove the link, or pull to another folder with --to",
         )
+    bringing = _Bringing(bucket, run_prefix(cluster, run), root, verified_files, on_progress, workers)
     if not manifests:
-        raise _failure(bucket, _result(run, root, _Tally(), bad=bad, complete=False), bad)
+        raise _failure(bucket, bringing.result(bad=bad, complete=False), bad)
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -131,17 +115,8 @@ def pull(
         remove_partials(root)
         try:
             for round_number in range(1, _ROUNDS + 1):
-                tally = _bring(
-                    bucket,
-                    manifests,
-                    cluster=cluster,
-                    run=run,
-                    root=root,
-                    verified_files=verified_files,
-                    on_progress=on_progress,
-                    workers=workers,
-                )
-                replaced = any(isinstance(error, ObjectMissingError) for error in tally.failed.values())
+                bringing.bring(manifests)
+                replaced = any(isinstance(error, ObjectMissingError) for error in bringing.failed.values())
                 if not replaced or round_number == _ROUNDS:
                     break
                 # So there is a newer manifest, if the node lives.
@@ -152,107 +127,162 @@ def pull(
         finally:
             verified_files.save()
     complete = not bad and all(manifest.complete for manifest in manifests)
-    result = _result(run, root, tally, bad=bad, complete=complete)
+    result = bringing.result(bad=bad, complete=complete)
     if result.failed:
         raise _failure(bucket, result, bad)
     return result
 
 
-def _bring(
-    bucket: Bucket,
-    manifests: Sequence[Manifest],
-    *,
-    cluster: str,
-    run: str,
-    root: Path,
-    verified_files: VerifiedFiles,
-    on_progress: Callable[[int, int], object],
-    workers: int,
-) -> _Tally:
-    """Fetch what these manifests list or announce, and is not here."""
-    is_right = functools.partial(_is_right, verified_files=verified_files, cluster=cluster, run=run)
-    fetch_all = functools.partial(fetch, bucket, prefix=run_prefix(cluster, run), workers=workers)
-    wanted = {entry.name: entry for manifest in manifests for entry in manifest.files}
-    announced = [entry for manifest in manifests for entry in manifest.uploading]
-    tally = _Tally()
-    names = [*wanted, *(entry.name for entry in announced)]
-    tally.refused = refusals(names, present=functools.partial(_names_in, root))
-    left_out = {**tally.refused, **clashes(names, ignores_case=ignores_case(root))}
-    tally.failed |= {
-        name: CheckpointError(f"{name} is not fetched: {why}", hint="rename one of the two")
-        for name, why in left_out.items()
-        if name not in tally.refused and name in wanted
-    }
-    wanted = {name: entry for name, entry in wanted.items() if name not in left_out}
-    announced = [entry for entry in announced if entry.name not in left_out]
-    places = local_paths(root, [*wanted, *(entry.name for entry in announced)])
-    total = sum(entry.size for entry in wanted.values())
+class _Bringing:
+    """Fetches what manifests list or announce, and is not here."""
 
-    def report() -> None:
-        on_progress(tally.bytes_fetched + tally.bytes_skipped, total)
+    def __init__(
+        self,
+        bucket: Bucket,
+        prefix: str,
+        root: Path,
+        verified_files: VerifiedFiles,
+        on_progress: Callable[[int, int], object],
+        workers: int,
+    ) -> None:
+        self._bucket, self._prefix, self._root, self._workers = bucket, prefix, root, workers
+        self._cluster, self._run, _ = prefix.split("/")
+        self._verified_files, self._on_progress = verified_files, on_progress
+        self._total = 0
+        """Bytes of all that is listed."""
+        self.failed: dict[str, Exception] = {}
+        self._begin()
 
-    report()
-    missing: list[Entry] = []
-    for entry in wanted.values():
-        if is_right(places[entry.name], entry):
-            tally.count(entry)
-            tally.bytes_skipped += entry.size
-        else:
-            missing.append(entry)
-    report()
-    missing = _that_fit(bucket, missing, root=root, prefix=run_prefix(cluster, run), failed=tally.failed)
-    saved = time.monotonic()
+    def _begin(self) -> None:
+        self.failed = {}
+        self._refused: dict[str, str] = {}
+        self._files = self._others = self._bytes = 0
+        """Of what is on this disk, verified."""
+        self._fetched = self._bytes_fetched = 0
 
-    def done(entry: Entry, path: Path, error: Exception | None) -> None:
-        nonlocal saved
+    def bring(self, manifests: Sequence[Manifest]) -> None:
+        """Fetch what these manifests list or announce; `failed` says what of it did not come."""
+        self._begin()
+        wanted = {entry.name: entry for manifest in manifests for entry in manifest.files}
+        announced = [entry for manifest in manifests for entry in manifest.uploading]
+        names = [*wanted, *(entry.name for entry in announced)]
+        self._refused = refusals(names, present=functools.partial(_names_in, self._root))
+        clashing = clashes(names, ignores_case=ignores_case(self._root))
+        left_out = {**self._refused, **clashing}
+        for name in wanted.keys() & (clashing.keys() - self._refused.keys()):
+            why = f"{name} is not fetched: {clashing[name]}"
+            self.failed[name] = CheckpointError(why, hint="rename one of the two")
+        wanted = {name: entry for name, entry in wanted.items() if name not in left_out}
+        announced = [entry for entry in announced if entry.name not in left_out]
+        places = local_paths(self._root, [*wanted, *(entry.name for entry in announced)])
+        self._total = sum(entry.size for entry in wanted.values())
+        self._report()
+        missing = [entry for entry in wanted.values() if not self._has(entry, places[entry.name])]
+        self._report()
+        self._fetch(self._that_fit(missing), places, self._done)
+        # A node replaced or made these and has not listed them yet; if it died, it never will.
+        unlisted = [entry for entry in announced if entry.name not in wanted or entry.name in self.failed]
+        self._fetch(
+            [entry for entry in unlisted if not self._has(entry, places[entry.name])], places, self._announced_done
+        )
+
+    def result(self, *, bad: Sequence[BadManifest], complete: bool) -> PullResult:
+        """What the last `bring` did."""
+        return PullResult(
+            run=self._run,
+            path=self._root,
+            files=self._files,
+            others=self._others,
+            fetched=self._fetched,
+            bytes_fetched=self._bytes_fetched,
+            bytes_skipped=self._bytes - self._bytes_fetched,
+            complete=complete,
+            failed=[
+                *(Failure(name=name, error=error) for name, error in sorted(self.failed.items())),
+                *(Failure(name=each.name, error=each.error) for each in bad),
+            ],
+            refused=self._refused,
+        )
+
+    def _fetch(self, entries: Sequence[Entry], places: Mapping[str, Path], on_done: _OnDone) -> None:
+        wanted = [(entry, places[entry.name]) for entry in entries]
+        fetch(self._bucket, wanted, prefix=self._prefix, workers=self._workers, on_done=on_done)
+
+    def _done(self, entry: Entry, path: Path, error: Exception | None) -> None:
         if error is not None:
-            tally.failed[entry.name] = error
+            self.failed[entry.name] = error
             return
-        _remember(verified_files, path, entry, cluster=cluster, run=run)
-        tally.count(entry)
-        tally.fetched += 1
-        tally.bytes_fetched += entry.size
-        if time.monotonic() - saved >= _LEDGER_EVERY:
-            verified_files.save()
-            saved = time.monotonic()
-        report()
+        self._keep(entry, path)
+        self._fetched += 1
+        self._bytes_fetched += entry.size
+        self._report()
 
-    def announced_done(entry: Entry, path: Path, error: Exception | None) -> None:
+    def _announced_done(self, entry: Entry, path: Path, error: Exception | None) -> None:
         # What does not have the announced bytes is still being uploaded, or was lost with its node: no failure.
         if error is None:
-            tally.failed.pop(entry.name, None)
-            done(entry, path, None)
+            self._done(entry, path, None)
 
-    fetch_all([(entry, places[entry.name]) for entry in missing], on_done=done)
-    if announced:
-        # A node replaced or made these and has not listed them yet; if it died, it never will.
-        unlisted = [entry for entry in announced if entry.name not in wanted or entry.name in tally.failed]
-        right = [entry for entry in unlisted if is_right(places[entry.name], entry)]
-        for entry in right:
-            tally.failed.pop(entry.name, None)
-            tally.count(entry)
-            tally.bytes_skipped += entry.size
-        rest = [(entry, places[entry.name]) for entry in unlisted if entry not in right]
-        fetch_all(rest, on_done=announced_done)
-    return tally
+    def _report(self) -> None:
+        self._on_progress(self._bytes, self._total)
 
+    def _has(self, entry: Entry, path: Path) -> bool:
+        """Whether this file is the one promised: by the ledger if nothing touched it since, else by its bytes."""
+        try:
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
+                return False
+            known = self._verified_files.get(cluster=self._cluster, run=self._run, name=entry.name)
+            at = (str(path), status.st_mtime_ns)
+            is_known = known is not None and known.holds(entry) and (known.path, known.mtime_ns) == at
+            if not is_known and not has_bytes_of(path, entry):
+                return False
+        except OSError:
+            return False  # To fetch it says what this disk has against it.
+        self._keep(entry, path)
+        return True
 
-def _result(run: str, root: Path, tally: _Tally, *, bad: Sequence[BadManifest], complete: bool) -> PullResult:
-    return PullResult(
-        run=run,
-        path=root,
-        files=tally.files,
-        others=tally.others,
-        fetched=tally.fetched,
-        bytes_fetched=tally.bytes_fetched,
-        bytes_skipped=tally.bytes_skipped,
-        complete=complete,
-        failed=[
-            *(Failure(name=name, error=error) for name, error in sorted(tally.failed.items())),
-            *(Failure(name=each.name, error=each.error) for each in bad),
-        ],
-        refused=tally.refused,
-    )
+    def _keep(self, entry: Entry, path: Path) -> None:
+        """The file is here, verified."""
+        self.failed.pop(entry.name, None)
+        self._files += 1
+        self._others += not is_checkpoint(entry.name)
+        self._bytes += entry.size
+        self._verified_files.add(
+            Verified(
+                cluster=self._cluster,
+                run=self._run,
+                name=entry.name,
+                generation=entry.generation,
+                crc32c=entry.crc32c,
+                size=entry.size,
+                path=str(path),
+                mtime_ns=path.lstat().st_mtime_ns,
+            )
+        )
+
+    def _that_fit(self, missing: list[Entry]) -> list[Entry]:
+        """What is to be fetched, for which there is space; a size that the bucket itself contradicts does not count.
+
+        Raises CapacityError: there is not enough space.
+        """
+        free = free_bytes(self._root)
+        if sum(entry.size for entry in missing) > free:
+            sizes = {info.name: info.size for info in self._bucket.list(self._prefix)}
+            for entry in missing:
+                there = sizes.get(self._prefix + entry.object)
+                what = f"{entry.name} in {self._bucket.url} is not what the manifest promises: {entry.size} bytes"
+                if there is None:
+                    self.failed[entry.name] = ObjectMissingError(what, hint="hvdcloud pull")
+                elif there != entry.size:
+                    self.failed[entry.name] = CorruptObjectError(what, hint="take an earlier checkpoint")
+            missing = [entry for entry in missing if entry.name not in self.failed]
+        needed = sum(entry.size for entry in missing)
+        if needed > free:
+            raise CapacityError(
+                f"the checkpoints need {size(needed)} more, {self._root} has {size(free)} left",
+                hint="free some space, or pull to another folder with --to",
+            )
+        return missing
 
 
 def _names_in(root: Path, folder: str) -> Sequence[str]:
@@ -261,41 +291,6 @@ def _names_in(root: Path, folder: str) -> Sequence[str]:
         return os.listdir(root / folder)
     except OSError:
         return ()
-
-
-def _is_right(path: Path, entry: Entry, *, verified_files: VerifiedFiles, cluster: str, run: str) -> bool:
-    """Whether this file is the one promised: by the ledger if nothing touched it since, else by its bytes."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return False  # To fetch it says what this disk has against it.
-    if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
-        return False
-    known = verified_files.get(cluster=cluster, run=run, name=entry.name)
-    if known is not None and known.holds(entry) and (known.path, known.mtime_ns) == (str(path), status.st_mtime_ns):
-        return True
-    try:
-        if not has_bytes_of(path, entry):
-            return False
-    except OSError:
-        return False
-    _remember(verified_files, path, entry, cluster=cluster, run=run)
-    return True
-
-
-def _remember(verified_files: VerifiedFiles, path: Path, entry: Entry, *, cluster: str, run: str) -> None:
-    verified_files.add(
-        Verified(
-            cluster=cluster,
-            run=run,
-            name=entry.name,
-            generation=entry.generation,
-            crc32c=entry.crc32c,
-            size=entry.size,
-            path=str(path),
-            mtime_ns=path.lstat().st_mtime_ns,
-        )
-    )
 
 
 def _failure(bucket: Bucket, result: PullResult, bad: Sequence[BadManifest]) -> PullError:
@@ -325,34 +320,6 @@ def _failure(bucket: Bucket, result: PullResult, bad: Sequence[BadManifest]) -> 
     return PullError(message, hint=hint, details="\n".join(lines), result=result)
 
 
-def _that_fit(
-    bucket: Bucket, missing: list[Entry], *, root: Path, prefix: str, failed: dict[str, Exception]
-) -> list[Entry]:
-    """What is to be fetched, for which there is space; a size that the bucket itself contradicts does not count.
-
-    Raises CapacityError: there is not enough space.
-    """
-    free = free_bytes(root)
-    if sum(entry.size for entry in missing) > free:
-        sizes = {info.name: info.size for info in bucket.list(prefix)}
-        for entry in missing:
-            if (there := sizes.get(prefix + entry.object)) != entry.size:
-                what = f"{entry.name} in {bucket.url} is not what the manifest promises: {entry.size} bytes"
-                failed[entry.name] = (
-                    ObjectMissingError(what, hint="hvdcloud pull")
-                    if there is None
-                    else CorruptObjectError(what, hint="take an earlier checkpoint")
-                )
-        missing = [entry for entry in missing if entry.name not in failed]
-    needed = sum(entry.size for entry in missing)
-    if needed > free:
-        raise CapacityError(
-            f"the checkpoints need {_size(needed)} more, {root} has {_size(free)} left",
-            hint="free some space, or pull to another folder with --to",
-        )
-    return missing
-
-
 @contextlib.contextmanager
 def _only_one(root: Path, *, run: str) -> Iterator[None]:
     """Two pulls into one folder would delete each other's unfinished files. The kernel frees the lock of a dead one."""
@@ -366,8 +333,3 @@ def _only_one(root: Path, *, run: str) -> Iterator[None]:
                 f"another hvdcloud is pulling into {root}", hint=f"wait for it to end, then type: hvdcloud pull {run}"
             ) from error
         yield
-
-
-def _size(count: int) -> str:
-    """Bytes in megabytes, or in gigabytes where those are many."""
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.2f} MB"
