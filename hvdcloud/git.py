@@ -41,11 +41,3 @@ def git(
         timeout=_SECONDS,
         check=False,
     )
-
-
-def without_filters(folder: Path) -> dict[str, str]:
-    """Environment for `git` under which no filter is started: those that are configured are without a command."""
-    found = git(folder, "config", "--null", "--name-only", "--get-regexp", r"^filter\..*\.(clean|smudge|process)$")
-    names = list(filter(None, os.fsdecode(found.stdout).split("\0")))
-    pairs = {f"GIT_CONFIG_KEY_{index}": name for index, name in enumerate(names)}
-    return {**pairs, **{f"GIT_CONFIG_VALUE_{i}": "" for i in range(len(names))}, "GIT_CONFIG_COUNT": str(len(names))}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -20,7 +19,6 @@ from hvdcloud.errors import ImageError, InterruptedByUserError, UsageError
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.image.build.registry_cache import tag_of
 from hvdcloud.image.plan.context import Context as BuildContext
-from hvdcloud.image.plan.provenance import source_labels
 from hvdcloud.image.plan.steps import plan_image
 from hvdcloud.image.publish import registry
 from hvdcloud.image.publish.registry import target_of
@@ -63,7 +61,6 @@ def build_remote(context: Context, *, cache_from: str | None = None, cache_to: s
     check_gpus(config)
     warn_of_private_files(context)
     plan = plan_image(config.image, project_dir=config.project_dir, machine=MACHINE, needs=needs_of(config))
-    plan = plan.labelled(source_labels(config.project_dir, os.environ))
     names = names_of(plan, repository)
     target = registry.target_of(plan.reference, repository)
     digest = registry.digest_at_registry(target)

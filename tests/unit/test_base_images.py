@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import hvdcloud
+from hvdcloud.cluster import model
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import UsageError
 from hvdcloud.image.plan import base_images, custom_base, versions
@@ -131,3 +133,19 @@ def test_renewing_keeps_what_has_not_changed_and_says_where_the_rest_is_from() -
         "# By tag: nothing is known.\nnvidia/cuda:1\n", f"# docker.io, 2026-11-23\nnvidia/cuda:1@{NEW}\n"
     )
     assert renewed(TEXT, {"debian:bookworm-slim": OLD, "nvidia/cuda:1": ""}, today=TODAY) == TEXT
+
+
+def test_versions_are_labels_and_what_has_none_is_left_out() -> None:
+    assert base_images.version_labels({"torch": "2.13.0+cpu", "horovod": "0.28.1", "cuda": "", "nccl": None}) == {
+        "hvdcloud-image-builder": f"hvdcloud {hvdcloud.__version__}",
+        "hvdcloud-image-torch": "2.13.0+cpu",
+        "hvdcloud-image-horovod": "0.28.1",
+    }
+
+
+def test_no_label_of_an_image_marks_an_object_of_a_cluster() -> None:
+    clusters = {value for name, value in vars(model).items() if name.startswith("LABEL_")}
+    names = ("cluster", "owner", "node", "nodes", "torch", "cuda")
+    ours = base_images.version_labels(dict.fromkeys(names, "1"))
+    assert clusters >= {"managed-by", "hvdcloud-cluster"}
+    assert clusters.isdisjoint(ours)

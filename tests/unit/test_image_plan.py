@@ -179,7 +179,7 @@ def test_a_dockerfile_that_mentions_our_image_is_built_on_it(tmp_path: Path, tex
     (tmp_path / "Dockerfile").write_text(text)
     _, base, user, checked = planned(tmp_path, dockerfile="Dockerfile").steps
     assert (user.dockerfile, user.arguments) == ("Dockerfile", {"BASE": base.reference})
-    assert (user.start_of, user.needs) == (base.reference, (base.reference,))
+    assert user.needs == (base.reference,)
     assert checked.needs == (user.reference,)
 
 
@@ -187,7 +187,7 @@ def test_what_another_dockerfile_makes_is_taken_like_image_base(tmp_path: Path) 
     (tmp_path / "requirements.txt").write_text("idna\n")
     (tmp_path / "Dockerfile").write_text("FROM ubuntu:24.04\nRUN true\n")
     user, builder, node, project = planned(tmp_path, dockerfile="Dockerfile").steps
-    assert (user.arguments, user.start_of, user.needs) == ({}, "", ())
+    assert (user.arguments, user.needs) == ({}, ())
     assert builder.arguments["OWN"] == node.arguments["OWN"] == user.reference
     assert builder.needs == (user.reference,)
     assert {builder.what, node.what} == {"image.dockerfile Dockerfile"}

@@ -13,21 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
 from hvdcloud import engine
 from hvdcloud.errors import ImageError, NodeError
+from hvdcloud.image.build import buildkit, registry_cache
 from hvdcloud.image.engine_stream import BuildEvent, Progress, ignore, inspected, other_architecture
 from hvdcloud.image.plan import base_images, custom_base
-from hvdcloud.image.plan.provenance import source_labels
 from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import ImageConfig
-    from hvdcloud.image.build.buildkit import BuildKit
 
-EMULATED_TIMES = (5, 10)
-"""How many times as long compilers take under QEMU: https://github.com/7xuanlu/origin/pull/185 (C++ and Rust)."""
+# How long compilers take under QEMU: https://github.com/7xuanlu/origin/pull/185 (C++ and Rust).
 _EMULATED = (
-    "the nodes are {} and this machine is not: emulation takes {} to {} times as long; "
+    "the nodes are {} and this machine is not: emulation takes 5 to 10 times as long; "
     "hvdcloud build --remote builds at Google"
 )
 _LOCK_SECONDS = 3600.0
@@ -88,11 +88,8 @@ def build(
         ImageError: `image.base` can't be pulled or can't be a node, there is no BuildKit, or an instruction failed;
             `details` has its last lines.
     """
-    if options.cache_from or options.cache_to:
-        from hvdcloud.image.build import registry_cache
-
-        registry_cache.check(options.cache_from, option="--cache-from")
-        registry_cache.check(options.cache_to, option="--cache-to")
+    registry_cache.check(options.cache_from, option="--cache-from")
+    registry_cache.check(options.cache_to, option="--cache-to")
     planned = partial(plan_image, image_config, project_dir=project_dir, machine=machine, needs=needs)
     # What can be refused is refused before an engine is asked, and before `image.base` is pulled.
     if plan is None:
@@ -108,32 +105,21 @@ def build(
             # What it copies only the engine knows: the same image again is nothing new, whatever was sent.
             own = carry_out(api, plan.until(plan.own_dockerfile), replace(options, cache_to=None))
             plan = planned(base=base, own_image=own.image_id)
-        built = carry_out(api, plan, options, project_dir=project_dir)
+        built = carry_out(api, plan, options)
     if base is not None and base.may_move and not built.cached:
         options.progress(BuildEvent(kind="warning", text=base.may_move))
     return replace(built, cached=built.cached and (own is None or own.cached))
 
 
-def carry_out(
-    api: Any, plan: ImagePlan, options: Options = Options(), *, project_dir: Path | None = None
-) -> BuildResult:
-    """Builds what a plan says, as far as neither the engine nor a cache has it.
-
-    Args:
-        project_dir: whose source a project's own image is labelled with. No part of its content.
-
-    Raises:
-        ImageError: as `build`.
-    """
-    work = _Work(api, plan, options, project_dir)
+def carry_out(api: Any, plan: ImagePlan, options: Options = Options()) -> BuildResult:
+    """Builds what a plan says, as far as neither the engine nor a cache has it. Raises ImageError: as `build`."""
+    work = _Work(api, plan, options)
     image_id = _image_id(api, plan.reference, plan.architecture)
     if image_id is None:
         with _locked(options.progress):
             # Another process may have built it while this one waited.
             image_id = _image_id(api, plan.reference, plan.architecture) or work.do()
     if options.cache_to is not None:
-        from hvdcloud.image.build import registry_cache
-
         registry_cache.store(api, options.cache_to, plan=plan, progress=options.progress)
     return BuildResult(plan=plan, image_id=image_id, cached=not work.built)
 
@@ -188,7 +174,6 @@ def _locked(progress: Progress) -> Iterator[None]:
 
     A killed process leaves no lock behind. Raises ImageError: another build took longer than `_LOCK_SECONDS`.
     """
-    from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
     def tell(state: RetryCallState) -> None:
         if state.attempt_number == 1:
@@ -220,9 +205,8 @@ class _Work:
     api: Any
     plan: ImagePlan
     options: Options
-    project_dir: Path | None
     built: int = 0
-    _buildkit: BuildKit | None = None
+    _buildkit: buildkit.BuildKit | None = None
 
     def do(self) -> str:
         """Returns the id of the image wanted."""
@@ -237,37 +221,22 @@ class _Work:
         for earlier in self.plan.steps:
             if earlier.reference in step.needs:
                 self._have(earlier)
-        self._begin()
-        if step is self.plan.last and self.project_dir is not None:
-            step = self.plan.labelled(source_labels(self.project_dir, os.environ)).last
+        if self._buildkit is None:
+            self._buildkit = buildkit.find(self.api)
+            if is_emulated(self.api, self.plan.architecture):
+                self._tell("warning", _EMULATED.format(self.plan.architecture))
         self._tell("image", step.what)
-        self._build(self._as_here(step))
+        self._build(self._as_here(step), self._buildkit)
         self.built += 1
-        if step.start_of:
-            self._say_what_does_not_start(step)
 
     def _fetched(self, step: Step) -> bool:
-        if self.options.cache_from is None:
-            return False
-        from hvdcloud.image.build import registry_cache
+        source = self.options.cache_from
+        return source is not None and registry_cache.fetch(self.api, source, step=step, progress=self.options.progress)
 
-        return registry_cache.fetch(self.api, self.options.cache_from, step=step, progress=self.options.progress)
-
-    def _begin(self) -> None:
-        """Finds what builds, when there is something to build, and once."""
-        if self._buildkit is not None:
-            return
-        from hvdcloud.image.build import buildkit
-
-        self._buildkit = buildkit.find(self.api)
-        if is_emulated(self.api, self.plan.architecture):
-            self._tell("warning", _EMULATED.format(self.plan.architecture, *EMULATED_TIMES))
-
-    def _build(self, step: Step) -> None:
-        assert self._buildkit is not None
+    def _build(self, step: Step, builder: buildkit.BuildKit) -> None:
         wanted = self.plan.architecture
-        zstd = self.options.zstd and self._buildkit.packs_zstd(self.api)
-        self._buildkit.build(step, architecture=wanted, zstd=zstd, progress=self.options.progress)
+        zstd = self.options.zstd and builder.packs_zstd(self.api)
+        builder.build(step, architecture=wanted, zstd=zstd, progress=self.options.progress)
         if other := other_architecture(self.api, step.reference, wanted):
             message = f"{step.what} makes an image for {other}, and the nodes are {wanted}"
             raise ImageError(message, hint=f"take --platform out of {step.dockerfile}")
@@ -283,14 +252,6 @@ class _Work:
             if key == "BASE_IMAGE" and base_images.DIGEST_LABEL in labels:
                 labels |= base_images.labels(arguments[key])
         return replace(step, arguments=arguments, labels=labels)
-
-    def _say_what_does_not_start(self, step: Step) -> None:
-        found, ours = (inspected(self.api, each) for each in (step.reference, step.start_of))
-        for key in ("Entrypoint", "Cmd"):
-            value = (found or {}).get("Config", {}).get(key)
-            if value and value != (ours or {}).get("Config", {}).get(key):
-                text = f"{step.what}: its {key.upper()} {' '.join(value)} does not count: a node starts hvdcloud's own"
-                self._tell("warning", f"{text}; run.command is what ranks run")
 
     def _tell(self, kind: Any, text: str) -> None:
         self.options.progress(BuildEvent(kind=kind, text=text))

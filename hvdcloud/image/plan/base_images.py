@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from hvdcloud import __version__
 from hvdcloud.errors import UsageError
 from hvdcloud.image.engine_stream import inspected, other_architecture
 from hvdcloud.image.plan.context import dockerfiles
@@ -84,3 +85,10 @@ def labels(reference: str, digest: str = "") -> dict[str, str]:
         path = name.removeprefix("docker.io/").removeprefix("index.docker.io/")
         name = f"docker.io/{path}" if "/" in path else f"docker.io/library/{path}"
     return {NAME_LABEL: name, DIGEST_LABEL: known or digest}
+
+
+def version_labels(versions: Mapping[str, str | None]) -> dict[str, str]:
+    """Labels for the versions in an image (`torch`, `horovod`, …; those without a value left out), and hvdcloud's."""
+    found = {"builder": f"hvdcloud {__version__}", **versions}
+    # Containers inherit labels: none of those that mark a cluster's objects (hvdcloud-cluster, …) begins like this.
+    return {f"hvdcloud-image-{name}": value for name, value in found.items() if value}

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.errors import UsageError
 from hvdcloud.image.plan import base_images, context, custom_base, own_dockerfile, requirements, versions
-from hvdcloud.image.plan.provenance import version_labels
 from hvdcloud.image.plan.sources import Sources, find_sources
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ class Step:
         labels: of the image.
         pip_hint: what to do if it is pip that fails.
         needs: references of the images of earlier steps that it is built from.
-        start_of: reference of the image whose ENTRYPOINT and CMD count, whatever the step's image has; "": its own do.
     """
 
     reference: str
@@ -57,7 +55,6 @@ class Step:
     labels: Mapping[str, str] = field(default_factory=dict)
     pip_hint: str = _FIX_DOWNLOADS
     needs: tuple[str, ...] = ()
-    start_of: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +86,6 @@ class ImagePlan:
         """What has to be built for one of its steps."""
         tag = step.reference.rpartition(":")[2]
         return replace(self, reference=step.reference, digest=tag, steps=self.steps[: self.steps.index(step) + 1])
-
-    def labelled(self, labels: Mapping[str, str]) -> ImagePlan:
-        """The same plan; more labels for the last image, unless it is a base image, which projects share."""
-        if self.last.reference != self.reference:
-            return self
-        last = replace(self.last, labels={**self.last.labels, **labels})
-        return replace(self, steps=(*self.steps[:-1], last))
 
 
 def plan_image(
@@ -211,7 +201,7 @@ def _base(row: versions.Row, sources: Sources, *, builder: Step) -> Step:
         context=sent,
         dockerfile=f"dockerfiles/{context.BASE_DOCKERFILE}",
         arguments=arguments,
-        labels={LABEL: digest, **version_labels(found), **base_images.labels(base_image)},
+        labels={LABEL: digest, **base_images.version_labels(found), **base_images.labels(base_image)},
         needs=(builder.reference,),
     )
 
@@ -296,7 +286,6 @@ def _own_dockerfile(own: own_dockerfile.OwnDockerfile, *, below: Step | None) ->
         context=sent,
         dockerfile=own.path,
         arguments={own_dockerfile.BASE_ARGUMENT: below.reference} if below else {},
-        start_of=below.reference if below else "",
         pip_hint=f"correct {own.path}, then `hvdcloud build` again",
         needs=(below.reference,) if below else (),
     )
