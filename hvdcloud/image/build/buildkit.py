@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -22,8 +21,6 @@ from hvdcloud.image.plan.context import Context
 from hvdcloud.image.plan.sources import download_arguments
 from hvdcloud.image.plan.steps import Step
 
-SILENCE_SECONDS = 1800
-"""Compiling Horovod and unpacking a framework say nothing for minutes."""
 KEPT_LINES = 20
 # The first engine whose own BuildKit understands cache mounts: Docker 20.10.
 _API_VERSION = "1.41"
@@ -194,8 +191,10 @@ def _run(command: list[str], environment: dict[str, str], context: Context, log:
     with ThreadPoolExecutor(max_workers=1) as pool:
         try:
             sending = pool.submit(_send, process, context)
-            for line in _lines(process, what=log.step.what):
-                log.read(line)
+            assert process.stdout is not None
+            for line in io.TextIOWrapper(process.stdout, errors="replace"):
+                if text := _ANSI.sub("", line).rstrip():
+                    log.read(text)
             exit_code = process.wait()
             sending.result()
             return exit_code
@@ -204,8 +203,6 @@ def _run(command: list[str], environment: dict[str, str], context: Context, log:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
 
 
 def _send(process: subprocess.Popen[bytes], context: Context) -> None:
@@ -214,16 +211,3 @@ def _send(process: subprocess.Popen[bytes], context: Context) -> None:
     with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
         for chunk in context.stream():
             pipe.write(chunk)
-
-
-def _lines(process: subprocess.Popen[bytes], *, what: str) -> Iterator[str]:
-    """The lines that are not empty, without colours."""
-    assert process.stdout is not None
-    unfinished, chunk = b"", b" "
-    while chunk:
-        if not select.select([process.stdout], [], [], SILENCE_SECONDS)[0]:
-            message = f"the build of {what} has said nothing for {SILENCE_SECONDS} s"
-            raise ImageError(message, hint="docker info shows whether the engine still runs; then try again")
-        chunk = os.read(process.stdout.fileno(), 1 << 16)
-        *lines, unfinished = (unfinished + (chunk or b"\n")).split(b"\n")
-        yield from filter(None, (_ANSI.sub("", line.decode(errors="replace")).rstrip() for line in lines))

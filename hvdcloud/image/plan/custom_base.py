@@ -127,28 +127,21 @@ def have(api: Any, reference: str, *, progress: Progress, architecture: str = ""
         try:
             pull(api, reference, progress=progress, architecture=architecture)
         except ImageError as error:
-            raise _not_pulled(reference, error.message) from error
+            host = registry.host_of(reference)
+            where = "" if host == "docker.io" else f" {host}"
+            raise ImageError(
+                f"image.base: {reference} is not in the engine and can't be pulled: {error.message}",
+                hint=f"correct image.base in hvdcloud.yaml; if the image is private: docker login{where}; "
+                f"`docker pull {reference}` tries it alone",
+            ) from error
         found = find(api, reference)
-    if other := other_architecture(api, reference, architecture):
+    other = other_architecture(api, reference, architecture)
+    if found is None or other:
         raise ImageError(
-            f"image.base: {reference} is for {other}, and the nodes are {architecture}",
+            f"image.base: {reference} is for {other or 'another architecture'}, and the nodes are {architecture}",
             hint=f"name an image for linux/{architecture} in image.base",
         )
-    if found is None:
-        raise ImageError(
-            f"{reference} was pulled, but the engine does not have it", hint=f"docker pull {reference} shows why"
-        )
     return found
-
-
-def _not_pulled(reference: str, why: str) -> ImageError:
-    host = registry.host_of(reference)
-    where = "" if host == "docker.io" else f" {host}"
-    return ImageError(
-        f"image.base: {reference} is not in the engine and can't be pulled: {why}",
-        hint=f"correct image.base in hvdcloud.yaml; if the image is private: docker login{where}; "
-        f"`docker pull {reference}` tries it alone",
-    )
 
 
 def builder_context(base: Base, sources: Sources, *, framework: str, device: str) -> context.Context:

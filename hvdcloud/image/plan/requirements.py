@@ -21,10 +21,6 @@ from hvdcloud.image.plan.context import Context, Entry, Requirements, file_entry
 from hvdcloud.private_files import refuse_private
 from hvdcloud.project_files import code_files
 
-# As in pip. The mark of UTF-16 is how that of UTF-32 begins.
-_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}
-_MARKS |= {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-_CODING = re.compile(rb"(?:.*\n)?#.*?coding[:=]\s*([-\w.]+)")
 _COMMENT = re.compile(r"(?m)(?:^|[^\S\n]+)#.*$")
 _NAMED = re.compile(r"^\s*[\w.-]+\s*(?:\[[^]]*\]\s*)?@\s*")
 _EXTRAS = re.compile(r"(?:\[[^]]*\])?(?:#.*)?$")
@@ -155,15 +151,13 @@ def _paths(line: str, where: str, *, own_base: bool) -> Iterator[tuple[str, str]
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
     """The lines as pip joins them, without comments, each with the number of its first."""
     content = file.read_bytes()
-    coding = _CODING.match(content)
-    encoding = next((name for mark, name in _MARKS.items() if content.startswith(mark)), "")
+    # As pip does; PowerShell writes UTF-16.
+    encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
     try:
-        text = content.decode(encoding or (coding[1].decode() if coding else "utf-8"))
-    except (UnicodeError, LookupError) as error:
+        text = content.decode(encoding)
+    except UnicodeError as error:
         number = content.count(b"\n", 0, getattr(error, "start", 0)) + 1
-        message = f"{file}, line {number}: {error}"
-        hint = "save the file as UTF-8, or name its encoding in its first line: # -*- coding: latin-1 -*-"
-        raise UsageError(message, hint=hint) from error
+        raise UsageError(f"{file}, line {number}: {error}", hint="save the file as UTF-8") from error
     number = 1
     for line in re.split(r"(?<!\\)\n", _COMMENT.sub("", "\n".join(text.splitlines()))):
         if joined := line.replace("\\\n", "").strip():
