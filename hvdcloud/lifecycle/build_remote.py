@@ -139,7 +139,7 @@ def _pack(todo: Sequence[Step], work: Path, *, keep_ca_bundle: bool) -> None:
     try:
         # Wheels are compressed already.
         with gzip.open(file, "wb", compresslevel=1) as archive:
-            archive.writelines(BuildContext(hashed=tuple(entries)).stream())
+            BuildContext(hashed=tuple(entries)).write(archive)
     except OSError as error:
         raise disk_error(error, path=file, doing="packing the build's source into") from error
 

@@ -19,6 +19,7 @@ from hvdcloud.image.plan.context import Entry
 from hvdcloud.image.plan.steps import Step
 from tests.support.build_steps import build_step
 from tests.support.harness import until
+from tests.support.small_image import packed
 
 
 class Server:
@@ -132,7 +133,7 @@ def test_arguments_travel_in_the_environment_where_ps_does_not_show_them(
         " --build-arg PIP_INDEX_URL --build-arg ROW --label hvdcloud-image=1 -"
     )
     assert {"PIP_INDEX_URL=https://someone:hunter2@index.example/simple", "ROW=a b"} <= set(environment.splitlines())
-    assert Path(f"{out}.tar").read_bytes() == b"".join(built.context.stream())
+    assert Path(f"{out}.tar").read_bytes() == packed(built.context)
 
 
 def test_a_command_that_does_not_read_the_context_says_why_it_failed(docker: Docker) -> None:

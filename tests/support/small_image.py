@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 from hvdcloud.image.plan.context import Context, Entry
@@ -27,6 +28,13 @@ WORKDIR /workspace
 EXPOSE 2222
 ENTRYPOINT ["less", "/word"]
 """
+
+
+def packed(context: Context) -> bytes:
+    """What is sent to a builder."""
+    file = io.BytesIO()
+    context.write(file)
+    return file.getvalue()
 
 
 def small(*, dockerfile: str = SMALL, reference: str = f"{NAME}:1", **more: Any) -> Step:

@@ -11,7 +11,6 @@ import pytest
 import hvdcloud
 from hvdcloud.cluster import model
 from hvdcloud.config.model import ImageConfig
-from hvdcloud.errors import UsageError
 from hvdcloud.image.plan import base_images, custom_base, versions
 from hvdcloud.image.plan.context import dockerfiles
 from hvdcloud.image.plan.steps import plan_image
@@ -117,14 +116,6 @@ def test_an_image_of_ones_own_says_which_bytes_its_tag_was(tmp_path: Path) -> No
     )
     assert custom_base.pinned(f"theirs:1@{OLD}").may_move == ""
     assert custom_base.Base(reference="theirs:1", identity="sha256:a").may_move == ""
-
-
-@pytest.mark.parametrize(
-    "line", ["debian", "debian@sha256:1", f"debian:1@{OLD}0", "FROM debian:1", f"debian:1@{OLD}\ndebian:1"]
-)
-def test_a_line_that_is_no_image_is_refused(line: str) -> None:
-    with pytest.raises(UsageError, match=r"base-images\.txt, line \d"):
-        base_images.parse(line)
 
 
 def test_renewing_keeps_what_has_not_changed_and_says_where_the_rest_is_from() -> None:

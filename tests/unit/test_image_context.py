@@ -17,6 +17,7 @@ from hvdcloud.image.plan import context, versions
 from hvdcloud.image.plan.requirements import read as requirements_of
 from hvdcloud.image.plan.sources import Sources, download_arguments, find_sources
 from hvdcloud.image.plan.wheels import local_wheels
+from tests.support.small_image import packed
 
 ROW = versions.find("torch", "cpu")
 BASE = "debian:bookworm-slim@sha256:" + "1" * 64
@@ -24,12 +25,12 @@ TORCH_WHEEL = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 
 
 def members(sent: context.Context) -> dict[str, tarfile.TarInfo]:
-    with tarfile.open(fileobj=io.BytesIO(b"".join(sent.stream()))) as archive:
+    with tarfile.open(fileobj=io.BytesIO(packed(sent))) as archive:
         return {member.name: member for member in archive.getmembers()}
 
 
 def content(sent: context.Context, name: str) -> str:
-    with tarfile.open(fileobj=io.BytesIO(b"".join(sent.stream()))) as archive:
+    with tarfile.open(fileobj=io.BytesIO(packed(sent))) as archive:
         file = archive.extractfile(name)
         assert file is not None
         return file.read().decode()
@@ -57,7 +58,7 @@ def test_the_same_files_make_the_same_bytes_and_the_same_name(tmp_path: Path) ->
     first, second = (
         context.base_context(ROW, Sources(), base_image=BASE, builder="hvdcloud/builder:x") for _ in range(2)
     )
-    assert b"".join(first.stream()) == b"".join(second.stream())
+    assert packed(first) == packed(second)
     assert first.digest() == second.digest()
 
 
@@ -66,7 +67,7 @@ def test_file_times_and_owners_of_this_machine_are_not_sent(tmp_path: Path) -> N
     digest = before.digest()
     os.utime(tmp_path / "requirements.txt", (1, 1))
     after = project(tmp_path)
-    assert (after.digest(), b"".join(after.stream())) == (digest, b"".join(before.stream()))
+    assert (after.digest(), packed(after)) == (digest, packed(before))
     assert {(member.mtime, member.uid, member.uname) for member in members(after).values()} == {(context.MTIME, 0, "")}
 
 

@@ -13,6 +13,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.image.plan import custom_base, requirements
 from hvdcloud.image.plan.sources import Sources
 from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
+from tests.support.small_image import packed
 
 DIGEST = "sha256:" + "1" * 64
 PINNED = f"nvcr.io/nvidia/pytorch@{DIGEST}"
@@ -30,7 +31,7 @@ def planned(
 
 
 def sent(step: Step) -> dict[str, tarfile.TarInfo]:
-    with tarfile.open(fileobj=io.BytesIO(b"".join(step.context.stream()))) as archive:
+    with tarfile.open(fileobj=io.BytesIO(packed(step.context))) as archive:
         return {member.name: member for member in archive.getmembers()}
 
 

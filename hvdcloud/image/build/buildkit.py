@@ -209,5 +209,4 @@ def _send(process: subprocess.Popen[bytes], context: Context) -> None:
     assert process.stdin is not None
     # A command that reads no further has ended, and says why.
     with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-        for chunk in context.stream():
-            pipe.write(chunk)
+        context.write(pipe)

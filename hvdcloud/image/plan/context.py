@@ -17,12 +17,16 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING
 
 from hvdcloud.errors import UsageError
 from hvdcloud.image.plan.sources import Sources
 from hvdcloud.image.plan.versions import PYTHON_VERSION, Row
 from hvdcloud.image.plan.wheels import Wheel, is_framework, local_wheels
 from hvdcloud.node import program
+
+if TYPE_CHECKING:
+    from gzip import GzipFile
 
 BUILDER_DOCKERFILE = "builder.Dockerfile"
 BASE_DOCKERFILE = "base.Dockerfile"
@@ -77,30 +81,29 @@ class Context:
             total.update(f"{entry.path} {entry.executable:d} {identity}\n".encode())
         return total.hexdigest()[:12]
 
-    def stream(self) -> Iterator[bytes]:
-        """The context as a tar file, the same bytes on every machine; files are read as they are sent."""
+    def write(self, file: IO[bytes] | GzipFile) -> None:
+        """Write the context as a tar file, the same bytes on every machine; files are read as they are sent."""
         entries = sorted((*self.hashed, *self.unhashed), key=lambda entry: entry.path)
         folders = {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents} - {"."}
-        for entry in (*(Entry(path=folder) for folder in sorted(folders)), *entries):
-            info = tarfile.TarInfo(entry.path)
-            info.mtime, info.linkname = MTIME, entry.link or ""
-            if entry.link is not None or (entry.source is None and entry.content is None):
-                info.type, info.mode = tarfile.DIRTYPE if entry.link is None else tarfile.SYMTYPE, 0o755
-                yield info.tobuf(format=tarfile.PAX_FORMAT)
-                continue
-            info.mode = 0o755 if entry.executable else 0o644
-            with entry.source.open("rb") if entry.source else io.BytesIO(entry.content or b"") as content:
-                left = info.size = content.seek(0, os.SEEK_END)
-                content.seek(0)
-                yield info.tobuf(format=tarfile.PAX_FORMAT)
-                while left:
-                    if not (chunk := content.read(min(left, _CHUNK))):
+        with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+            for entry in (*(Entry(path=folder) for folder in sorted(folders)), *entries):
+                info = tarfile.TarInfo(entry.path)
+                info.mtime, info.linkname = MTIME, entry.link or ""
+                if entry.link is not None or (entry.source is None and entry.content is None):
+                    info.type, info.mode = tarfile.DIRTYPE if entry.link is None else tarfile.SYMTYPE, 0o755
+                    archive.addfile(info)
+                    continue
+                info.mode = 0o755 if entry.executable else 0o644
+                with entry.source.open("rb") if entry.source else io.BytesIO(entry.content or b"") as content:
+                    info.size = content.seek(0, os.SEEK_END)
+                    content.seek(0)
+                    try:
+                        archive.addfile(info, content)
+                    except OSError as error:
+                        if error.errno is not None:
+                            raise
                         message = f"{entry.source} became shorter while it was read"
-                        raise UsageError(message, hint="hvdcloud build tries again")
-                    left -= len(chunk)
-                    yield chunk
-            yield bytes(-info.size % tarfile.BLOCKSIZE)
-        yield bytes(2 * tarfile.BLOCKSIZE)
+                        raise UsageError(message, hint="hvdcloud build tries again") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
