@@ -9,31 +9,28 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hvdcloud.checks import Check, Finding, Once, Severity, failed, fine, setup_hint, unknown, unwritable, warning
+from hvdcloud.checks import Check, Finding, Once, Severity, failed, fine, setup_hint, unknown, warning
 from hvdcloud.doctor.command import check_command
-from hvdcloud.doctor.gpus import check_gpus, needs_of
-from hvdcloud.errors import ImageError, NodeError, UsageError
+from hvdcloud.doctor.gpus import check_gpus
+from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.units import counted, size
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
-    from hvdcloud.image.plan.steps import ImagePlan
     from hvdcloud.providers.base import Platform
     from hvdcloud.remote.code import CodeFile
 
 _ENGINE_SECONDS = 10
 
 
-def machine_checks(config: Config, platform: Platform, *, state_folder: Path) -> Iterator[Check]:
-    """What `hvdcloud doctor` checks of this machine, its image and the project."""
+def machine_checks(config: Config, platform: Platform) -> Iterator[Check]:
+    """What `hvdcloud doctor` checks of this machine and the project."""
     yield from gpu_checks(config, platform)
     yield from build_checks(config, platform)
-    yield Check(name="image", run=lambda: _image(config, platform), see=("engine", "credentials", "registry"))
     yield from project_checks(config)
     yield Check(name="ssh", run=_ssh)
-    yield Check(name="state", run=lambda: _state(state_folder))
 
 
 def gpu_checks(config: Config, platform: Platform) -> Iterator[Check]:
@@ -44,7 +41,7 @@ def gpu_checks(config: Config, platform: Platform) -> Iterator[Check]:
 
 def build_checks(config: Config, platform: Platform) -> Iterator[Check]:
     """What building and pushing the image needs."""
-    yield Check(name="engine", run=lambda: _engine(config, platform))
+    yield Check(name="engine", run=_engine)
     if platform.needs_registry:
         repository = config.image.repository
         yield Check(
@@ -106,67 +103,23 @@ def _registry(provider: str, repository: str | None) -> Finding:
     return fine(f"{repository} answers")
 
 
-def _engine(config: Config, platform: Platform) -> Finding:
-    """Whether it answers, and builds images; one that exists needs no building."""
+def _engine() -> Finding:
+    """Whether it answers, and builds images."""
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    from hvdcloud import engine
     from hvdcloud.image.build import buildkit
 
-    with _connected() as client:
-        version, info = client.version(), client.info()
+    with contextlib.closing(engine.connect(timeout=_ENGINE_SECONDS)) as client:
         try:
-            builder = buildkit.find(client.api).command[0]
-        except ImageError as error:
-            if not _find_image(config, platform)[1]:
-                raise
-            return warning(error.message, hint=error.hint)
+            version, info, builder = client.version(), client.info(), buildkit.find(client.api)
+        except (DockerException, RequestException) as error:
+            message = f"the Docker engine does not answer as it should: {error}"
+            raise NodeError(message, hint=engine.START_HINT) from error
     cores, memory = counted(int(info.get("NCPU", 0)), "core"), float(info.get("MemTotal", 0)) / 1e9
     said = f"Docker {version.get('Version', '?')} (API {version.get('ApiVersion', '?')})"
-    return fine(f"{said}, {cores}, {memory:.1f} GB memory; BuildKit by {builder}")
-
-
-def _find_image(config: Config, platform: Platform) -> tuple[str, bool]:
-    """The image that the nodes are to run, and whether the engine has it."""
-    from hvdcloud.image.engine_stream import inspected
-    from hvdcloud.image.plan import custom_base
-    from hvdcloud.image.plan.steps import plan_image
-
-    with _connected() as client:
-        api: Any = client.api
-        base, named = None, config.image.base
-        if named is not None:
-            base = custom_base.find(api, named) or custom_base.Base(reference=named, identity="")
-
-        def planned(own_image: str = "") -> ImagePlan:
-            folder, needs, machine = config.project_dir, needs_of(config), platform.processor
-            return plan_image(
-                config.image, project_dir=folder, machine=machine, base=base, needs=needs, own_image=own_image
-            )
-
-        plan = planned()
-        own = plan.own_dockerfile and inspected(api, plan.own_dockerfile.reference)
-        plan = planned(str(own["Id"])) if own else plan
-        return plan.reference, inspected(api, plan.reference) is not None
-
-
-def _image(config: Config, platform: Platform) -> Finding:
-    """Whether nodes can run it now, or what that needs."""
-    from hvdcloud.image.publish import registry
-
-    (reference, built), repository = _find_image(config, platform), config.image.repository
-    if not platform.needs_registry:
-        if built:
-            return fine(f"{reference} exists")
-        return warning(f"{reference} is not built yet", hint="hvdcloud build; up and launch do it by themselves")
-    if repository is None:
-        return unknown("not checked: image.repository is not set")
-    target = registry.target_of(reference, repository)
-    digest = registry.published(reference, repository) or registry.digest_at_registry(target)
-    if digest is not None:
-        return fine(f"{target} is at the registry: {digest[:19]}")
-    if built:
-        message = f"{reference} is built, but not at the registry yet"
-        return warning(message, hint="hvdcloud push; up and launch do it by themselves")
-    hint = "hvdcloud build --push (or --remote); up and launch do it by themselves"
-    return warning(f"{reference} is not built yet", hint=hint)
+    return fine(f"{said}, {cores}, {memory:.1f} GB memory; BuildKit by {builder.command[0]}")
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -226,36 +179,3 @@ def _ssh() -> Finding:
             "no ssh on this machine's PATH", hint="install OpenSSH's client: `hvdcloud ssh` and provider ssh need it"
         )
     return fine(found)
-
-
-def _state(folder: Path) -> Finding:
-    """Whether keys and pinned host keys can be kept."""
-    why = unwritable(folder)
-    if not why:
-        return fine(str(folder))
-    return failed(
-        f"{folder} cannot be made or written: {why}",
-        hint="make it writable, or name another folder with HVDCLOUD_STATE_DIR",
-        error=UsageError,
-    )
-
-
-# --- the engine -----------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _connected() -> Iterator[Any]:
-    from docker.errors import DockerException
-    from requests.exceptions import RequestException
-
-    from hvdcloud import engine
-
-    with contextlib.closing(engine.connect(timeout=_ENGINE_SECONDS)) as client:
-        try:
-            yield client
-        except NodeError:
-            raise
-        except (DockerException, RequestException) as error:
-            raise NodeError(
-                f"the Docker engine does not answer as it should: {error}", hint=engine.START_HINT
-            ) from error

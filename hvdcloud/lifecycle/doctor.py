@@ -39,7 +39,7 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
     checks = [
         Check(name="configuration", run=lambda: _configuration(context)),
         *context.platform.checks(make_spec(context)),
-        *machine_checks(context.config, context.platform, state_folder=context.state.dir),
+        *machine_checks(context.config, context.platform),
     ]
     with context.console.steps() as steps:
 

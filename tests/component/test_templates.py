@@ -146,7 +146,7 @@ def test_doctor_has_nothing_to_say_of_what_init_writes(template: Path, gpus: int
     config = load_config(tmp_path / "digits" / "hvdcloud.yaml", flags={"provider": "gce"}, environ={})
     assert (config.image.device, config.gce.gpu is not None) == (("cuda", True) if gpus else ("cpu", False))
     where = platform(config)
-    checks = [*where.checks(spec(config)), *machine_checks(config, where, state_folder=tmp_path)]
+    checks = [*where.checks(spec(config)), *machine_checks(config, where)]
     found = {each.name: each.run() for each in checks if each.name in {"machine", "GPU and image", "files"}}
     assert {name: (finding.status, finding.message) for name, finding in found.items()} == {
         name: (Status.OK, finding.message) for name, finding in found.items()
@@ -160,11 +160,11 @@ def spec(config: Config) -> ClusterSpec:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_doctor_has_nothing_to_say_of_the_default_machines(device: str, tmp_path: Path) -> None:
+def test_doctor_has_nothing_to_say_of_the_default_machines(device: str) -> None:
     flags = {"name": "digits", "provider": "gce", "image.device": device}
     config = load_config(flags=flags, environ={})
     where = platform(config)
-    checks = [*where.checks(spec(config)), *machine_checks(config, where, state_folder=tmp_path)]
+    checks = [*where.checks(spec(config)), *machine_checks(config, where)]
     found = [each.run().status for each in checks if each.name in {"machine", "GPU and image"}]
     assert found == [Status.OK, Status.OK]
 

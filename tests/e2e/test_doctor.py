@@ -229,7 +229,7 @@ def test_without_an_engine_the_rest_is_shown_all_the_same(cloud: RecordsCloud, p
     project.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
     report = examine(project)
     report.failed("engine", "no Docker engine answers", "unset DOCKER_HOST", exit_code=5)
-    assert report.names("unknown") == ["registry", "image"]
+    assert report.names("unknown") == ["registry"]
     assert report.checks["quota"]["status"] == "ok"
 
 
@@ -277,5 +277,5 @@ def test_on_this_machine_without_an_engine_it_says_how_to_start_one(local: Proje
     local.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
     report = examine(local)
     report.failed("engine", "unset DOCKER_HOST", exit_code=5)
-    assert report.names("unknown") == ["name", "machine", "image"]
-    assert {"bucket", "files", "state"} <= set(report.names("ok"))
+    assert report.names("unknown") == ["name", "machine"]
+    assert {"bucket", "files"} <= set(report.names("ok"))
