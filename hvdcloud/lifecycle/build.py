@@ -216,8 +216,7 @@ def _at_registry(context: Context) -> tuple[str, str | None]:
     """`HOST/PATH:TAG`, and the digest that it has there; None: the registry does not have it."""
     reference, repository = _plan(context).reference, _repository(context.config)
     target = registry.target_of(reference, repository)
-    # What another machine has pushed, such as a CI job, is as good: the tag is made of the content.
-    return target, registry.published(reference, repository) or registry.digest_at_registry(target)
+    return target, registry.published(reference, repository)
 
 
 def push_repository(config: Config) -> str:

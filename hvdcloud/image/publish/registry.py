@@ -103,33 +103,25 @@ def digest_at_registry(reference: str) -> str | None:
 
 
 def published(reference: str, repository: str) -> str | None:
-    """The digest under which nodes can run an image of the engine, if the registry still has what was pushed from here.
+    """The digest under which nodes can run an image; None: it has to be pushed first.
 
-    None if it has to be pushed first: never pushed from here, or not at the registry any more.
+    What another machine has pushed, such as a CI job, is as good: the tag is made of the content.
 
     Raises:
         ImageError: the tag at the registry stands for something else than what this engine pushed last.
         CredentialsError: the registry refused.
         NodeError: no engine.
     """
+    from docker.utils import parse_repository_tag
+
     target = target_of(reference, repository)
-    ours = _pushed(reference, target)
-    if not ours:
-        return None
-    there = digest_at_registry(target)
-    if there is None or there in ours:
+    there, path = digest_at_registry(target), parse_repository_tag(target)[0]
+    with contextlib.closing(engine.connect()) as client:
+        remembered = (inspected(client.api, reference) or {}).get("RepoDigests") or ()
+    ours = {digest for name, _, digest in (entry.partition("@") for entry in remembered) if name == path}
+    if there is None or not ours or there in ours:
         return there
     raise ImageError(
         f"the tag {target} has moved: it was pushed from elsewhere and is now {there}, not {', '.join(sorted(ours))}",
         hint="hvdcloud push makes it this project's image again; or set another image.repository",
     )
-
-
-def _pushed(reference: str, target: str) -> set[str]:
-    """The digests that the engine remembers for an image in the target's repository."""
-    from docker.utils import parse_repository_tag
-
-    path = parse_repository_tag(target)[0]
-    with contextlib.closing(engine.connect()) as client:
-        remembered = (inspected(client.api, reference) or {}).get("RepoDigests") or ()
-    return {digest for name, _, digest in (entry.partition("@") for entry in remembered) if name == path}
