@@ -11,6 +11,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ class Mirror:
             with files_of(session) as there:
                 for original in wanted:
                     self._put(there, original, on_bytes=on_bytes)
-                    _ask(session, "keep", objects=[original.to_json()])
+                    _ask(session, "keep", objects=[asdict(original)])
         return len(lacking)
 
     def _put(self, there: NodeFiles, original: Original, *, on_bytes: OnBytes) -> None:
@@ -274,7 +275,7 @@ def _described(name: str, found: Described) -> Original | None:
 
 def _lacking(session: Session, wanted: Sequence[Original]) -> list[Original]:
     """The objects that a node does not have, or has only as they were earlier."""
-    lacks = _ask(session, "lacks", objects=[each.to_json() for each in wanted]).get("lacks")
+    lacks = _ask(session, "lacks", objects=[asdict(each) for each in wanted]).get("lacks")
     if not isinstance(lacks, list) or not all(type(each) is int and 0 <= each < len(wanted) for each in lacks):
         raise NodeError(
             f"node {session.node.name} does not say which objects it lacks",

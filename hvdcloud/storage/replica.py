@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from hvdcloud.errors import CapacityError
 from hvdcloud.storage.base import CorruptObjectError, check_name, disk_error, free_bytes
@@ -28,19 +28,6 @@ class Original:
     size: int  # Bytes.
     generation: int
     crc32c: str | None = None  # None: it is not known, as of a log; its size has to do.
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Original:
-        """As `to_json` wrote it. Raises KeyError, TypeError, ValueError: it is none."""
-        return cls(
-            name=str(value["name"]),
-            size=int(value["size"]),
-            generation=int(value["generation"]),
-            crc32c=value.get("crc32c"),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 class Replicas:

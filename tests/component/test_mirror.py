@@ -7,6 +7,7 @@ import json
 import os
 import random
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -391,7 +392,7 @@ def test_damaged_bytes_that_are_sent_to_a_node_do_not_become_an_object(home: Sce
     received = Replicas(head.bucket, key=RECEIVED)
     received.make_folder()
     received.partial(original).write_bytes(b"abX")
-    request = json.dumps({"op": "keep", "objects": [original.to_json()]}).encode() + b"\n"
+    request = json.dumps({"op": "keep", "objects": [asdict(original)]}).encode() + b"\n"
     out, _ = head.start("bucket").communicate(request, timeout=60)
     assert "does not verify" in json.loads(out)["error"]
     assert head.bucket.stat(name) is None

@@ -32,7 +32,7 @@ def main(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         if request["op"] == "look":
             return {"runs": _runs(bucket, cluster=str(request["cluster"]), cluster_id=str(request["id"]))}
-        originals = [Original.from_json(each) for each in request["objects"]]
+        originals = [Original(**each) for each in request["objects"]]
         if request["op"] == "lacks":
             replicas.make_folder()
             # This node's own may be newer.
