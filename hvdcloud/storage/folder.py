@@ -15,9 +15,8 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
 from hvdcloud.errors import CheckpointError, HvdcloudError
 from hvdcloud.storage.base import (
@@ -181,40 +180,29 @@ class FolderBucket:
         if_generation: int | None = None,
         crc32c: str | None = None,
     ) -> ObjectInfo:
-        def copy(out: IO[bytes]) -> Crc32c:
-            crc = Crc32c()
-            try:
-                with open_plain(path) as source:
-                    while data := source.read(CHUNK):
-                        crc.update(data)
-                        out.write(data)
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ELOOP):
-                    raise
-                raise vanished(path) from error
+        def check(crc: Crc32c) -> None:
             if crc32c not in (None, crc.text()):
                 raise changed(path)
-            return crc
 
-        return self._store(name, copy, if_generation=if_generation)
+        return self._store(name, _content(path), check=check, if_generation=if_generation)
 
     def write(self, name: str, data: bytes, *, if_generation: int | None = None) -> ObjectInfo:
-        def copy(out: IO[bytes]) -> Crc32c:
-            crc = Crc32c()
-            crc.update(data)
-            out.write(data)
-            return crc
+        return self._store(name, [data], check=lambda crc: None, if_generation=if_generation)
 
-        return self._store(name, copy, if_generation=if_generation)
-
-    def _store(self, name: str, copy: Callable[[IO[bytes]], Crc32c], *, if_generation: int | None) -> ObjectInfo:
+    def _store(
+        self, name: str, content: Iterable[bytes], *, check: Callable[[Crc32c], None], if_generation: int | None
+    ) -> ObjectInfo:
         parts = check_name(name)
         *folders, last = parts
         if parts[0] == TEMPORARY:
             raise CheckpointError(f"{self.url} can't hold an object named {name}", hint="rename the file")
         try:
             with self._tree.temporary() as temporary:
-                crc = copy(temporary.file)
+                crc = Crc32c()
+                for data in content:
+                    crc.update(data)
+                    temporary.file.write(data)
+                check(crc)
                 temporary.file.flush()
                 os.fchmod(temporary.file.fileno(), 0o644)
                 self._tree.give(temporary.file.fileno())
@@ -316,6 +304,18 @@ class FolderBucket:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
                 raise
             temporary.rename(last, folder)  # no hard links here: the lock alone has to do
+
+
+def _content(path: Path) -> Iterator[bytes]:
+    """A file, piece by piece. Raises ChangedWhileUploadingError: it is gone."""
+    try:
+        with open_plain(path) as source:
+            while data := source.read(CHUNK):
+                yield data
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP):
+            raise
+        raise vanished(path) from error
 
 
 def _is_name(name: str) -> bool:

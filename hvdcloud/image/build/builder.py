@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
-
 from hvdcloud import engine
 from hvdcloud.errors import ImageError, NodeError
 from hvdcloud.image.build import buildkit, registry_cache
@@ -30,8 +28,6 @@ _EMULATED = (
     "the nodes are {} and this machine is not: emulation takes 5 to 10 times as long; "
     "hvdcloud build --remote builds at Google"
 )
-_LOCK_SECONDS = 3600.0
-"""How long a build may wait for another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,28 +168,20 @@ def _made_here(plan: ImagePlan, *, progress: Progress) -> str:
 def _locked(progress: Progress) -> Iterator[None]:
     """Keeps this user's other processes from building on the same engine; they then find the image built.
 
-    A killed process leaves no lock behind. Raises ImageError: another build took longer than `_LOCK_SECONDS`.
+    A killed process leaves no lock behind.
     """
-
-    def tell(state: RetryCallState) -> None:
-        if state.attempt_number == 1:
-            progress(BuildEvent(kind="image", text="waiting for another hvdcloud that is building an image"))
-
     # Not the engine's own ID: engines that share /etc/docker have the same.
     key = hashlib.sha256(os.environ.get("DOCKER_HOST", "").encode()).hexdigest()[:8]
     path = Path(tempfile.gettempdir()) / f"hvdcloud-build-{os.getuid()}-{key}.lock"
-    blocked = retry_if_exception_type(BlockingIOError)
-    waiting = Retrying(
-        retry=blocked, stop=stop_after_delay(_LOCK_SECONDS), wait=wait_fixed(0.1), before_sleep=tell, reraise=True
-    )
     # All users share the folder: no other user's file is followed.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        waiting(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(BuildEvent(kind="image", text="waiting for another hvdcloud that is building an image"))
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-    except BlockingIOError:
-        said = f"another hvdcloud has been building an image for {_LOCK_SECONDS:.0f} s"
-        raise ImageError(said, hint=f"`fuser {path}` shows its process") from None
     finally:
         os.close(descriptor)
 
