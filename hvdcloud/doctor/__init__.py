@@ -1,1 +1,1 @@
-"""`hvdcloud doctor`: the engine that runs checks side by side, and the checks of this machine."""
+"""What is checked of this machine and the project: `hvdcloud doctor` shows it, `up` and `launch` ask first."""

@@ -1,1 +1,1 @@
-"""What happens to an image at its registry: push, digest, software bill of materials, scan."""
+"""What happens to an image at its registry: push, pull, and which digest it has there."""
