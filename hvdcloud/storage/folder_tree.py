@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import itertools
 import os
+import secrets
 import stat
 import time
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,8 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 # What opening a name means that leads nowhere, or is a link, a socket or a device without a driver.
 LEADS_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO, errno.ENODEV)
 
-_numbers = itertools.count()
+_LEFT_SECONDS = 3600.0
+"""A file that nothing was written to for so long has no writer any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,25 +93,14 @@ class FolderTree:
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[Temporary]:
-        """A new file that is removed unless it was renamed, now or, after a kill -9, by the next writer."""
+        """A new file, removed unless it was renamed; what a kill -9 leaves, a writer of an hour later removes."""
         with self.folder([TEMPORARY], make=True) as folder:
             self._check_owner(folder)
             if not self._swept:
                 self._swept = True
                 _sweep(folder)
-            while True:
-                name = f"{os.getpid()}-{time.time_ns():x}-{next(_numbers)}"
-                try:
-                    descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
-                except FileExistsError:
-                    continue
-                # The lock tells a file that is being written from one that a killed process left. It is taken after
-                # the file appeared, so another writer's sweep may have been quicker: then make another one.
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if os.fstat(descriptor).st_nlink:
-                        break
-                os.close(descriptor)
+            name = secrets.token_hex(16)
+            descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
             with os.fdopen(descriptor, "wb") as file:
                 try:
                     yield Temporary(name=name, folder=folder, file=file)
@@ -145,16 +134,9 @@ def _make_folder(name: str, above: int) -> bool:
 def _sweep(folder: int) -> None:
     """Remove what writers that were killed left behind: files only, whatever else is there."""
     with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
-    for name in names:
-        try:
-            descriptor = os.open(name, _FILE, dir_fd=folder)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(name, dir_fd=folder)
-        except OSError:
-            continue  # it is being written, or another process was quicker
-        finally:
-            os.close(descriptor)
+        for entry in entries:
+            # It may be gone: another process was quicker.
+            with contextlib.suppress(OSError):
+                idle = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                if entry.is_file(follow_symlinks=False) and idle > _LEFT_SECONDS:
+                    os.unlink(entry.name, dir_fd=folder)

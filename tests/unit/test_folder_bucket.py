@@ -199,6 +199,7 @@ def test_what_a_job_puts_into_the_temporary_folder_stops_no_writer(attacked: Att
     (temporary / "link").symlink_to(attacked.outside / "secret")
     (temporary / "folder").mkdir()
     (temporary / "file").write_bytes(b"left behind")
+    os.utime(temporary / "file", (0, 0))
     open_bucket(attacked.root.as_uri()).write("x", b"1")
     assert attacked.held()
     assert sorted(path.name for path in temporary.iterdir()) == ["fifo", "folder", "link"]
