@@ -88,7 +88,7 @@ def build(engine: Any, base_image: str) -> tuple[str, dict[str, str], list[Build
         labels=base_images.labels(base_image),
     )
     events: list[BuildEvent] = []
-    plan = ImagePlan(reference=step.reference, digest="x", steps=(step,))
+    plan = ImagePlan(reference=step.reference, steps=(step,))
     carry_out(engine.api, plan, Options(progress=events.append))
     seen = engine.containers.run(step.reference, ["-c", "cat /seen"], entrypoint="sh", remove=True)
     return seen.decode().strip(), engine.images.get(step.reference).labels, events

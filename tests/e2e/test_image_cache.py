@@ -72,8 +72,7 @@ class Project:
             needs=(builder.reference, base.reference),
             labelled=True,
         )
-        digest = project.context.digest()
-        return ImagePlan(reference=f"hvdcloud/project:{digest}", digest=digest, steps=(builder, base, project))
+        return ImagePlan(reference=f"hvdcloud/project:{project.context.digest()}", steps=(builder, base, project))
 
     def _step(self, kind: str, what: str, dockerfile: str, *, labelled: bool = False, **more: Any) -> Step:
         sent = Context(hashed=(Entry(path="Dockerfile", content=dockerfile.encode()),), salt=(self.salt,))

@@ -75,7 +75,7 @@ def plan(*, architecture: str = "amd64") -> ImagePlan:
     step = Step(
         reference="hvdcloud/user:1", what="image.dockerfile Dockerfile", context=context, dockerfile="Dockerfile"
     )
-    return ImagePlan(reference="hvdcloud/project:1", digest="1", steps=(step,), architecture=architecture)
+    return ImagePlan(reference="hvdcloud/project:1", steps=(step,), architecture=architecture)
 
 
 def test_an_image_for_vms_is_planned_for_amd64_and_another_one_for_this_machine(tmp_path: Path) -> None:

@@ -62,14 +62,12 @@ class ImagePlan:
     """The image that is wanted, and what it is made of.
 
     Attributes:
-        reference: the image's name: `hvdcloud/project:HASH`.
-        digest: HASH, which stands for the content.
+        reference: the image's name: `hvdcloud/project:HASH`; HASH stands for the content.
         steps: in the order in which they are built. The last one's image is the one wanted, maybe under another name.
         architecture: of the nodes, in an engine's words: `amd64`; "": the engine's own.
     """
 
     reference: str
-    digest: str
     steps: tuple[Step, ...]
     architecture: str = ""
 
@@ -84,8 +82,7 @@ class ImagePlan:
 
     def until(self, step: Step) -> ImagePlan:
         """What has to be built for one of its steps."""
-        tag = step.reference.rpartition(":")[2]
-        return replace(self, reference=step.reference, digest=tag, steps=self.steps[: self.steps.index(step) + 1])
+        return replace(self, reference=step.reference, steps=self.steps[: self.steps.index(step) + 1])
 
 
 def plan_image(
@@ -144,10 +141,8 @@ def plan_image(
         steps.append(_own_dockerfile(own, below=steps[-1]))
         controllers = (needs.controller,) if needs else CONTROLLERS
         steps.append(_checked(steps[-1], own_image=own_image, controllers=controllers))
-    digest = steps[-1].context.digest()
     return ImagePlan(
-        reference=f"hvdcloud/project:{digest}",
-        digest=digest,
+        reference=f"hvdcloud/project:{steps[-1].context.digest()}",
         steps=tuple(steps),
         architecture=ARCHITECTURES.get(machine or "", ""),
     )
