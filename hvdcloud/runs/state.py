@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hvdcloud.json_values import mapping, mappings, parse_object
 from hvdcloud.runs.reports import (
@@ -27,9 +27,7 @@ from hvdcloud.runs.reports import (
     whole,
     words_of,
 )
-
-if TYPE_CHECKING:
-    from hvdcloud.runs.stacks import Stuck
+from hvdcloud.runs.stacks import Stuck
 
 
 def read_sample(value: object) -> dict[str, Any]:
@@ -242,7 +240,7 @@ class RunState:
             world=whole(value.get("world")) if elastic is not None else None,
             members=sorted(members, key=lambda member: (len(member.name), member.name)),
             left_behind=texts_of(left_behind) if left_behind is not None else None,
-            stuck=_stuck(value.get("stuck")),
+            stuck=Stuck.from_json(value.get("stuck")),
             data=[NodeData.from_json(each) for each in mappings(value.get("data"))],
             waits=RankWaits.all_from_json(value.get("waits")),
         )
@@ -254,15 +252,6 @@ class RunState:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def _stuck(value: object) -> Stuck | None:
-    if not isinstance(value, dict):
-        return None
-    # Few runs get stuck, and everything that reads a state would load it.
-    from hvdcloud.runs.stacks import Stuck
-
-    return Stuck.from_json(value)
 
 
 def ranks_text(*, ranks: int, now: int | None) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import itertools
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -180,12 +180,9 @@ def changed(path: Path) -> ChangedWhileUploadingError:
     return ChangedWhileUploadingError(f"{path} changed while it was read", hint="it is uploaded once it stops changing")
 
 
-_partial_numbers = itertools.count()
-
-
 def partial_path(target: Path) -> Path:
     """A name of its own for what is not yet `target`, in the same folder, so that a rename is all that is missing."""
-    return target.with_name(f".{os.getpid()}-{next(_partial_numbers)}{PARTIAL_SUFFIX}")
+    return target.with_name(f".{secrets.token_hex(8)}{PARTIAL_SUFFIX}")
 
 
 def ignores_case(folder: Path) -> bool:

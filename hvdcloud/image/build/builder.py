@@ -211,8 +211,9 @@ class _Work:
                 self._have(earlier)
         if self._buildkit is None:
             self._buildkit = buildkit.find(self.api)
-            if is_emulated(self.api, self.plan.architecture):
-                self._tell("warning", _EMULATED.format(self.plan.architecture))
+            wanted = self.plan.architecture
+            if wanted and self.api.version().get("Arch", wanted) != wanted:
+                self._tell("warning", _EMULATED.format(wanted))
         self._tell("image", step.what)
         self._build(self._as_here(step), self._buildkit)
         self.built += 1
@@ -251,8 +252,3 @@ def _image_id(api: Any, reference: str, architecture: str) -> str | None:
     if found is None or other_architecture(api, reference, architecture):
         return None
     return str(found["Id"])
-
-
-def is_emulated(api: Any, architecture: str) -> bool:
-    """Whether the engine has to emulate another processor for images of this architecture."""
-    return bool(architecture) and api.version().get("Arch", architecture) != architecture
