@@ -11,6 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from docker.errors import APIError, DockerException, ImageNotFound, StreamParseError
+from requests.exceptions import RequestException
+from urllib3.exceptions import HTTPError
+
 from hvdcloud.engine import says_disk_full
 from hvdcloud.errors import ImageError
 
@@ -116,17 +120,12 @@ def disk_full(text: str, *, image: str) -> ImageError | None:
 
 def _received(items: Iterable[Mapping[str, Any]], *, what: str) -> Iterator[Mapping[str, Any]]:
     """The items; a connection that breaks becomes an ImageError, an APIError stays what it is."""
-    from docker.errors import APIError, DockerException
-    from docker.errors import StreamParseError as BrokenItemError
-    from requests.exceptions import RequestException
-    from urllib3.exceptions import HTTPError
-
     try:
         yield from items
     except APIError:
         # The engine's answer, not a broken connection: callers know what it refused.
         raise
-    except (RequestException, HTTPError, BrokenItemError, DockerException, OSError) as error:
+    except (RequestException, HTTPError, StreamParseError, DockerException, OSError) as error:
         message = f"the Docker engine closed the connection during {what}: {error}"
         raise ImageError(message, hint="docker info shows whether it still runs; then try again") from error
 
@@ -145,8 +144,6 @@ def _layer(item: Mapping[str, Any]) -> BuildEvent:
 
 def inspected(api: Any, reference: str) -> dict[str, Any] | None:
     """What the engine says of an image; None if it has no such image."""
-    from docker.errors import ImageNotFound
-
     try:
         return dict(api.inspect_image(reference))
     except ImageNotFound:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
+from hvdcloud.checkpoints.manifest import list_runs, log_name, state_name
 from hvdcloud.runs.state import RunState
-
-if TYPE_CHECKING:
-    from hvdcloud.storage.base import Bucket
+from hvdcloud.storage.base import PIECE, Bucket, ObjectMissingError, TooLargeError
 
 KEEP_SECONDS = 5.0
 MOST_LOG = 1 << 30
@@ -37,9 +35,6 @@ def read(
         start: the first byte of the log that is wanted.
         most: read only this many bytes at its end; of one above MOST_LOG no more than these are read, and it says so.
     """
-    from hvdcloud.checkpoints.manifest import list_runs, log_name
-    from hvdcloud.storage.base import PIECE
-
     for run in reversed(list_runs(bucket, cluster, suffix=cluster_id)):
         if run_id in (None, run) and (found := state(bucket, cluster, run)) is not None:
             name = log_name(cluster, run)
@@ -71,17 +66,12 @@ def wait(bucket: Bucket, *, cluster: str, run_id: str, fetch: Callable[[], objec
 
 def states(bucket: Bucket, *, cluster: str, cluster_id: str) -> list[RunState]:
     """The last state of every run of a cluster that has ended, newest last."""
-    from hvdcloud.checkpoints.manifest import list_runs
-
     found = (state(bucket, cluster, run) for run in list_runs(bucket, cluster, suffix=cluster_id))
     return [each for each in found if each is not None]
 
 
 def state(bucket: Bucket, cluster: str, run: str) -> RunState | None:
     """The last state of a run, or why it cannot be read; None: the bucket has none that says which run it is."""
-    from hvdcloud.checkpoints.manifest import state_name
-    from hvdcloud.storage.base import ObjectMissingError, TooLargeError
-
     try:
         found = RunState.parse(bucket.read(state_name(cluster, run)))
     except ObjectMissingError:

@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
+from docker.utils import version_lt
+
 from hvdcloud import engine
 from hvdcloud.errors import ImageError
 from hvdcloud.image.engine_stream import BuildEvent, Progress, disk_full
@@ -80,8 +82,6 @@ def find(api: Any) -> BuildKit:
     Raises:
         ImageError: the engine or the command has no BuildKit.
     """
-    from docker.utils import version_lt
-
     server = api.version()
     parts = [part.get("Name") for part in server.get("Components") or []]
     # Podman answers as an engine does.

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from hvdcloud.errors import UsageError
 from hvdcloud.image.plan.sources import Sources
 from hvdcloud.image.plan.versions import PYTHON_VERSION, Row
@@ -269,8 +271,6 @@ def _constraints(row: Row) -> Iterator[str]:
 
 def locked(lock: Path) -> Iterator[tuple[str, str]]:
     """Projects of a lock, each with its version: one, unless another Python needs another."""
-    from packaging.utils import canonicalize_name
-
     for line in lock.read_text(encoding="utf-8").splitlines():
         name, equals, version = line.partition("==")
         if equals and not line.startswith("#"):

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from docker.errors import APIError
+from docker.utils import parse_repository_tag
+
 from hvdcloud.errors import ImageError, UsageError
 from hvdcloud.image.engine_stream import BuildEvent, Progress, inspected, other_architecture
 from hvdcloud.image.plan import context, versions
@@ -88,8 +91,6 @@ def is_pinned(reference: str) -> bool:
 
 def find(api: Any, reference: str) -> Base | None:
     """The image in the engine; None if it has none. Raises ImageError: the engine does not take the reference."""
-    from docker.errors import APIError
-
     try:
         found = inspected(api, reference)
     except APIError as error:
@@ -104,8 +105,6 @@ def find(api: Any, reference: str) -> Base | None:
 
 def _digest_of(reference: str, found: Mapping[str, Any]) -> str:
     """Under which the engine pulled an image by this reference, or pushed it; "": neither."""
-    from docker.utils import parse_repository_tag
-
     repository = parse_repository_tag(reference)[0].removeprefix("docker.io/").removeprefix("library/")
     known = (entry.partition("@") for entry in found.get("RepoDigests") or ())
     return next((digest for name, _, digest in known if name == repository), "")

@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
 
 from hvdcloud.errors import UsageError
 from hvdcloud.image.plan.sources import Sources
 from hvdcloud.image.plan.versions import GLIBC_VERSION, PYTHON_VERSION, Row
-
-if TYPE_CHECKING:
-    from packaging.tags import Tag
-    from packaging.version import Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +32,6 @@ def local_wheels(sources: Sources, *, python: str | None = PYTHON_VERSION) -> li
     Args:
         python: the image's. None: it is known in the image only; wheels for any Python and any glibc may fit.
     """
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
     fits = tags_of(sources.machine, python).__contains__ if python else _fits_glibc(sources.machine)
     # Of two wheels with one name the first folder's counts, as with pip.
     found = {wheel.name: wheel for folder in reversed(sources.find_links) for wheel in _wheels_in(folder)}
@@ -62,8 +59,6 @@ def _wheels_in(folder: Path) -> Iterator[Path]:
 @cache
 def tags_of(machine: str, python: str) -> frozenset[Tag]:
     """Of the wheels that this version of CPython can install in our own images."""
-    from packaging.tags import compatible_tags, cpython_tags
-
     version = [int(part) for part in python.split(".")]
     glibc, newest = (int(part) for part in GLIBC_VERSION.split("."))
     interpreter = f"cp{python.replace('.', '')}"
@@ -84,6 +79,4 @@ def _fits_glibc(machine: str) -> Callable[[Tag], bool]:
 
 def is_framework(wheel: Wheel, row: Row) -> bool:
     """Whether it is the wheel of the image's own framework."""
-    from packaging.version import Version
-
     return wheel.project == row.project and wheel.version == Version(row.package.partition("==")[2])

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from docker.errors import APIError, DockerException
+from docker.utils import parse_repository_tag
+
 from hvdcloud.errors import ImageError
 from hvdcloud.image.engine_stream import Progress, follow_pull
 from hvdcloud.image.publish import registry
@@ -30,9 +33,6 @@ def pull(
         ImageError: the engine or the registry refuses, or cannot be reached.
         CredentialsError: the docker configuration's credentials can't be read, or Google's are missing.
     """
-    from docker.errors import APIError, DockerException
-    from docker.utils import parse_repository_tag
-
     host = registry.host_of(reference)
     credentials = credentials or registry.auth_config(host)
     path, tag = parse_repository_tag(reference)

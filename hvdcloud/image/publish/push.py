@@ -7,6 +7,9 @@ import itertools
 import time
 from typing import Any
 
+from docker.errors import APIError, DockerException, ImageNotFound
+from docker.utils import parse_repository_tag
+
 from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, ImageError, UsageError
 from hvdcloud.google import grants
@@ -66,9 +69,6 @@ def push(
 
 
 def _tag(client: Any, reference: str, repository: str, target: str) -> None:
-    from docker.errors import APIError, ImageNotFound
-    from docker.utils import parse_repository_tag
-
     try:
         client.api.tag(reference, *parse_repository_tag(target))
     except ImageNotFound:
@@ -84,9 +84,6 @@ def _tag(client: Any, reference: str, repository: str, target: str) -> None:
 
 
 def _send(client: Any, target: str, *, credentials: dict[str, str] | None, progress: Progress) -> str:
-    from docker.errors import APIError, DockerException
-    from docker.utils import parse_repository_tag
-
     path, tag = parse_repository_tag(target)
     try:
         items = client.api.push(path, tag=tag, stream=True, decode=True, auth_config=credentials)

@@ -6,6 +6,10 @@ import contextlib
 from functools import partial
 from typing import Any
 
+from docker.auth import resolve_repository_name
+from docker.errors import APIError, DockerException
+from docker.utils import parse_repository_tag
+
 from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, ImageError
 from hvdcloud.google.credentials import SCOPE, TOKEN_SECONDS, credentials_error, login_hint
@@ -17,8 +21,6 @@ _ROLE = "roles/artifactregistry.writer on the repository is needed, and that the
 
 def host_of(reference: str) -> str:
     """The registry in an image's reference or a repository's name: `us-central1-docker.pkg.dev`, `127.0.0.1:5000`."""
-    from docker.auth import resolve_repository_name
-
     host: str = resolve_repository_name(reference)[0]
     return host
 
@@ -59,16 +61,12 @@ def unreadable_credentials(host: str, error: Exception) -> CredentialsError:
 
 def target_of(reference: str, repository: str) -> str:
     """Where an image of the engine goes: `HOST/PATH:TAG`, with the tag of `repository`, else of `reference`."""
-    from docker.utils import parse_repository_tag
-
     path, own_tag = parse_repository_tag(repository)
     return f"{path}:{own_tag or parse_repository_tag(reference)[1] or 'latest'}"
 
 
 def pinned(reference: str, digest: str) -> str:
     """`HOST/PATH@sha256:…`: always the same bytes, even if the tag moves."""
-    from docker.utils import parse_repository_tag
-
     return f"{parse_repository_tag(reference)[0]}@{digest}"
 
 
@@ -80,8 +78,6 @@ def digest_at_registry(reference: str) -> str | None:
         ImageError: the registry cannot be reached.
         NodeError: no engine.
     """
-    from docker.errors import APIError, DockerException
-
     host = host_of(reference)
     credentials = auth_config(host)
     try:
@@ -112,8 +108,6 @@ def published(reference: str, repository: str) -> str | None:
         CredentialsError: the registry refused.
         NodeError: no engine.
     """
-    from docker.utils import parse_repository_tag
-
     target = target_of(reference, repository)
     there, path = digest_at_registry(target), parse_repository_tag(target)[0]
     with contextlib.closing(engine.connect()) as client:
