@@ -38,12 +38,6 @@ def parallel(items: Sequence[Item], work: Callable[[Item], Result], *, workers: 
 
     Outcomes are yielded in the caller's thread. A caller that stops iterating starts no further item.
     """
-    count = min(workers, len(items))
-    if count <= 1:
-        # A thread costs more than a small file takes.
-        for item in items:
-            yield attempt(item, work)
-        return
     pending: queue.SimpleQueue[Item] = queue.SimpleQueue()
     for item in items:
         pending.put(item)
@@ -58,7 +52,7 @@ def parallel(items: Sequence[Item], work: Callable[[Item], Result], *, workers: 
                 return
             done.put(attempt(item, work))
 
-    for _ in range(count):
+    for _ in range(min(workers, len(items))):
         threading.Thread(target=serve, name="hvdcloud-transfer", daemon=True).start()
     try:
         for _ in items:
