@@ -79,7 +79,6 @@ def main(header: Mapping[str, Any], source: IO[bytes]) -> dict[str, Any]:
         restored = restore(bucket, cluster=spec.cluster, run_from=spec.resume, directory=checkpoints)
     if header.get("joins"):
         _bring_outputs(spec, checkpoints)
-    (paths.run_dir(spec.run) / "ranks").mkdir(parents=True, exist_ok=True)
     spec.save()
     return {"ok": True, "restored": restored}
 
