@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,40 +64,21 @@ def core_limit() -> float | None:
 
 
 def killed_for_memory(root: Path = Path("/")) -> int:
-    """How many processes of this container the kernel has killed because there was no memory left.
+    """How many processes of this container the kernel has killed because there was no memory left (cgroups(7)).
 
-    The container's control group counts them also where it has no limit, and the machine as a whole is short. The
-    kernel's own count is of every process of the machine, so it serves only where no control group counts.
+    The container's control group, of version 1 or 2, counts them also where it has no limit, and the machine as a whole
+    is short. The kernel's own count is of every process of the machine: it serves only where no control group counts.
 
     Args:
         root: where the kernel's files are.
     """
-    for path in (*_memory_counters(root), root / "proc/vmstat"):
-        with contextlib.suppress(OSError), path.open() as counters:
+    # Version 1 first: where both are mounted, only one of them has the memory.
+    for name in ("sys/fs/cgroup/memory/memory.oom_control", "sys/fs/cgroup/memory.events", "proc/vmstat"):
+        with contextlib.suppress(OSError), (root / name).open() as counters:
             for line in counters:
                 if line.startswith("oom_kill "):
                     return int(line.split()[1])
     return 0
-
-
-def _memory_counters(root: Path) -> Iterator[Path]:
-    """Where this process's control group counts, the nearest first (cgroups(7), proc_pid_cgroup(5)). A container sees
-    its own group at the top, although with version 1 its path is that of the machine."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    mounts = root / "sys/fs/cgroup"
-    # Version 1 first: where both are mounted, only one of them has the memory.
-    for line in sorted(lines, key=lambda line: line.startswith("0::")):
-        _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            folder, name = mounts / "memory", "memory.oom_control"
-        elif not controllers:
-            folder, name = mounts, "memory.events"
-        else:
-            continue
-        yield from (folder / path.lstrip("/") / name, folder / name)
 
 
 def gpus() -> int:
