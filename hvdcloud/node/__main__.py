@@ -17,7 +17,7 @@ from hvdcloud.json_values import parse_object
 _USAGE = (
     "entrypoint | join | code | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
     "logs RUN [--follow] [--offset N] | state [RUN] | look [--offset N] | stacks RUN | stop RUN | flush | bucket | "
-    "data | data-state | data-fetcher | bucket-proof | notify RUN | leave [WHY] | poweroff | idle | end-if-idle | "
+    "data | data-state | data-fetcher | bucket-proof | notify RUN | poweroff | idle | end-if-idle | "
     "end-at-limit SECONDS"
 )
 # What only the laptop asks for: activity from outside.
@@ -122,10 +122,6 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
             from hvdcloud.node.mesh import poweroff
 
             return poweroff.switch_off()
-        case ["leave", *why]:
-            from hvdcloud.node.uploads import drain
-
-            return drain.main(why)
         case ["end-at-limit", seconds]:
             from hvdcloud.node.boot import time_limit
 
