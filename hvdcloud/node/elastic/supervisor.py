@@ -133,7 +133,7 @@ class ElasticSupervisor(Supervisor):
                 return
             self._listed = True
         before = membership.in_use()
-        if membership.worth_waiting(now=time.time()) or (slots := membership.change(now=now)) is None:
+        if (slots := membership.change(now=now)) is None:
             return
         in_use = membership.in_use()
         self._hosts.write(slots, names={member.alias: member.name for member in in_use})
