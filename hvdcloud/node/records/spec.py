@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import UsageError
+from hvdcloud.node.bucket import open_bucket_here
 from hvdcloud.node.channel import BEAT_SECONDS
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.paths import check_run_id, run_dir
 from hvdcloud.runs.spec import DataRequest, Elastic, Host, RunSpec
+
+if TYPE_CHECKING:
+    from hvdcloud.storage.base import Bucket
 
 START_SECONDS = 15.0
 """How long an agent may take to start, over ssh and beside everything else that starts then."""
@@ -32,6 +36,10 @@ class Spec(RunSpec):
     def names(self) -> list[str]:
         """The nodes that it starts with, the head first."""
         return [host.name for host in self.hosts]
+
+    def open_bucket(self) -> Bucket:
+        """The run's bucket, as this node opens it. Raises HvdcloudError: as `open_bucket_here`."""
+        return open_bucket_here(self.bucket, endpoint=self.bucket_endpoint)
 
     @classmethod
     def from_mapping(cls, value: Mapping[str, Any]) -> Spec:

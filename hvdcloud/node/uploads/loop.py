@@ -18,7 +18,6 @@ from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads.outputs import Outputs
 from hvdcloud.node.uploads.restore import gather
-from hvdcloud.node.uploads.run_bucket import open_run_bucket
 from hvdcloud.node.uploads.scan import walk
 from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.runs.reports import UploadReport
@@ -130,7 +129,7 @@ class UploadLoop:
     def _open(self) -> Uploader:
         """The uploader, once the bucket can be opened. Raises Exception: it cannot."""
         if self._uploader is None:
-            self.bucket = self.bucket or open_run_bucket(self._spec)
+            self.bucket = self.bucket or self._spec.open_bucket()
             self._uploader = Uploader(
                 self.bucket,
                 cluster=self._spec.cluster,
