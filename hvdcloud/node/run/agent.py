@@ -236,13 +236,9 @@ class Agent:
             ending: its processes go too: the run ends here when the checkpoints that are being written have arrived.
         """
         if self._drain is None and not self._ending:
-            self._drain = drain.Drain(
-                why,
-                flush=self._upload_loop.flush_now,
-                on_checked=lambda report: self._mailbox.post(lambda: self._note_saved(report)),
-            )
+            self._drain = drain.Drain(why)
             self._lease.send({"type": "leaving", "why": why})
-            self._drain.start()
+            self._upload_loop.hurry(lambda report: self._mailbox.post(lambda: self._note_saved(report)))
         if self._drain is not None:
             self._drain.ending |= ending
             # An elastic run continues without this node, unless it is the head. The supervisor has all ranks save, and
@@ -277,8 +273,6 @@ class Agent:
         self._ending = True
         self._told_to_end.set()
         self._orphaned = orphaned
-        if self._drain is not None:
-            self._drain.stop()
         if orphaned:
             self._lease.send({"type": "ending", "why": orphaned})
         threading.Thread(target=self._finish, name="end", daemon=True).start()

@@ -2,7 +2,7 @@
 
 The run's agent asks the metadata server, where a VM has one (`watch`). Whatever else ends a node (a VM's shutdown,
 `docker stop`) reaches the container's first process as SIGTERM, which has the agent end its part of the run (`drain`).
-From either on, everything in the checkpoint directory goes to the bucket without waiting for its turn (`Drain`).
+From either on, everything in the checkpoint directory goes to the bucket without waiting for its turn.
 
 `instance/maintenance-event` is not watched: a VM with GPUs hears of maintenance an hour before, and has better things
 to do in that hour than to leave; its end comes as a shutdown.
@@ -30,7 +30,6 @@ PREEMPTED = "preempted"
 SHUT_DOWN = "shut down"
 LEAVE_SECONDS = 25.0
 """How long the end of a container waits for its checkpoints: a Spot VM is switched off 30 s after its notice."""
-SCAN_SECONDS = 0.5
 WRITERS_SECONDS = 3.0
 """How long ranks that save, and a file that is being written, are waited for; `docker stop` kills after 10 s."""
 WRITERS_SECONDS_ON_A_VM = 12.0
@@ -83,32 +82,14 @@ class Saved(NamedTuple):
 
 
 class Drain:
-    """The uploads of a node that leaves: all finished files at once, and what is still being written soon after.
+    """What is known of a node that leaves. `why`: `preempted` or another word that completes "it is being …"."""
 
-    Args:
-        why: `preempted` or another word that completes "it is being …".
-        flush: uploads what is not being written; blocks.
-        on_checked: called after every check of the directory, in the thread.
-    """
-
-    def __init__(
-        self, why: str, *, flush: Callable[[], UploadReport], on_checked: Callable[[UploadReport], None]
-    ) -> None:
+    def __init__(self, why: str) -> None:
         self.why = why
         self.ending = False
         """Whether its processes go too, as soon as all is in the bucket, or there is no more waiting for the rest."""
-        self._flush = flush
-        self._on_checked = on_checked
         self._began = time.monotonic()
         self._patience = WRITERS_SECONDS_ON_A_VM if machine.facts().get("metadata") else WRITERS_SECONDS
-        self._over = threading.Event()
-
-    def start(self) -> None:
-        threading.Thread(target=self._work, name="drain", daemon=True).start()
-
-    def stop(self) -> None:
-        """The run ends on this node, which has its own last uploads."""
-        self._over.set()
 
     @property
     def patience_left(self) -> float:
@@ -118,11 +99,6 @@ class Drain:
     def saved(self, report: UploadReport) -> Saved:
         """What a report says now."""
         return Saved(report, time.monotonic() - self._began)
-
-    def _work(self) -> None:
-        while not self._over.is_set():
-            self._on_checked(self._flush())
-            self._over.wait(SCAN_SECONDS)
 
 
 def leaving_note(node: str, why: str) -> str:
