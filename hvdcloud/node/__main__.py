@@ -23,7 +23,7 @@ _USAGE = (
 # What only the laptop asks for: activity from outside.
 _FROM_OUTSIDE = (
     *("join", "code", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stacks", "stop", "flush"),
-    *("bucket", "data"),
+    "bucket",
 )
 
 
@@ -104,7 +104,7 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
             from hvdcloud.node.data import fetcher
 
             if verb == "data":
-                return fetcher.take(_request(verb))
+                return fetcher.begin()
             return fetcher.show() if verb == "data-state" else fetcher.main()
         case ["bucket"]:
             from hvdcloud.node.uploads import serve

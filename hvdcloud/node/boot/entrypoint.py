@@ -28,9 +28,11 @@ from urllib.parse import urlsplit
 
 from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
+from hvdcloud.node.boot.bucket_proof import BUCKET_VARIABLE, SETTLED_VARIABLE
 from hvdcloud.node.boot.idle import Watch
 from hvdcloud.node.boot.limit import NodeLimit
 from hvdcloud.node.boot.time_limit import TimeLimit
+from hvdcloud.node.data.fetcher import DATA_VARIABLE
 from hvdcloud.node.files import write_json
 from hvdcloud.node.processes import own_program
 from hvdcloud.node.run import control
@@ -49,10 +51,6 @@ DRIVER = Path("/usr/local/nvidia/lib64")
 """Where Container-Optimized OS has the GPU driver's libraries: there is no NVIDIA container toolkit to mount them."""
 LDCONFIG = "/sbin/ldconfig"
 METADATA_VARIABLE = "HVDCLOUD_METADATA"
-DATA_VARIABLE = "HVDCLOUD_DATA_SETS"
-"""What a VM fetches from its start on: a request as JSON (node/data/sets.py). A run waits for what is missing."""
-BUCKET_VARIABLE, SETTLED_VARIABLE = "HVDCLOUD_BUCKET", "HVDCLOUD_SETTLED_AT"
-"""The bucket that a VM proves (bucket_proof.py), and until when, in seconds since 1970, it may be refused."""
 PORT_VARIABLE, ADDRESS_VARIABLE = "HVDCLOUD_SSH_PORT", "HVDCLOUD_SSH_ADDRESS"
 """Where sshd listens in a container that has its host's network: the port, and the address beside 127.0.0.1."""
 READY_SECONDS = 20.0
@@ -305,20 +303,8 @@ def _path_of_image() -> str:
 
 def _fetch_data() -> None:
     """Start the fetcher of data sets, in a process of its own: where it fails, a run starts it again, and says so."""
-    if not (request := os.environ.get(DATA_VARIABLE)):
-        return
-    asked, answer = (paths.volatile_dir() / f"data-at-boot.{name}" for name in ("json", "log"))
-    write_json(asked, {"data": json.loads(request)}, mode=0o600)
-    os.posix_spawn(
-        sys.executable,
-        own_program("data"),
-        os.environ,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, str(asked), os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(answer), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
-        ],
-        setsigmask=(),
-    )
+    if os.environ.get(DATA_VARIABLE):
+        os.posix_spawn(sys.executable, own_program("data"), os.environ, setsigmask=())
 
 
 def _wait_until_ready(sshd: int) -> bool:

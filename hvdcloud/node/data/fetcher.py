@@ -18,11 +18,14 @@ from dataclasses import replace
 from typing import Any
 
 from hvdcloud.errors import ExitCode, NodeError
+from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths, processes
 from hvdcloud.node.data.sets import FAILED, READY, DataState, states_from_json
 from hvdcloud.node.files import Lock, lock_holder, read_json, write_json
 from hvdcloud.runs.spec import DataRequest
 
+DATA_VARIABLE = "HVDCLOUD_DATA_SETS"
+"""What a VM fetches from its start on: a request as JSON. A run waits for what is missing."""
 START_SECONDS = 30.0
 """How long a fetcher may take to start, or to end once it is killed."""
 _DIED = "the fetcher of data sets ended before its work was done"
@@ -30,9 +33,10 @@ _DIED_HINT = "hvdcloud run starts it again: what is verified is not fetched agai
 _POLL_SECONDS = 0.02
 
 
-def take(message: dict[str, Any]) -> dict[str, Any]:
-    """The verb `data`: start what {"data": …} asks for. Raises UsageError: it asks for none; NodeError: see start."""
-    start(DataRequest.from_json(message.get("data")))
+def begin() -> dict[str, Any]:
+    """The verb `data`: start what the environment asks for. Raises UsageError: it asks for none; NodeError: see
+    start."""
+    start(DataRequest.from_json(parse_object(os.environ.get(DATA_VARIABLE, ""))))
     return show()
 
 
