@@ -91,25 +91,16 @@ def gpus() -> int:
 
 def interface_towards(address: str) -> str | None:
     """The network interface over which the kernel sends to an IPv4 address; None where no route leads there."""
+    import psutil  # In the nodes' image only, and the laptop imports this file as well.
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
             any_socket.connect((address, SSH_PORT))  # Sends nothing.
         except OSError:
             return None
         own, _ = any_socket.getsockname()
-    return next((name for name, addresses in _ipv4_addresses().items() if own in addresses), None)
-
-
-def address_of(interface: str) -> str:
-    """Its IPv4 address; empty if there is no such interface, or it has none."""
-    return next(iter(_ipv4_addresses().get(interface, ())), "")
-
-
-def _ipv4_addresses() -> dict[str, list[str]]:
-    import psutil  # In the nodes' image only, and the laptop imports this file as well.
-
-    found = psutil.net_if_addrs().items()
-    return {name: [each.address for each in every if each.family == socket.AF_INET] for name, every in found}
+    every = psutil.net_if_addrs().items()
+    return next((name for name, addresses in every if any(each.address == own for each in addresses)), None)
 
 
 def outward_interface() -> str:

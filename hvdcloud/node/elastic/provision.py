@@ -44,10 +44,8 @@ class RunBundle(NamedTuple):
     @classmethod
     def of(cls, spec: Spec) -> RunBundle:
         """The bundle of a run that was prepared on this node. Raises UsageError: it was not."""
-        words, option = spec.horovodrun, "--network-interfaces"
-        interface = words[words.index(option) + 1] if option in words else None
         # What the run resumed from is in the memory of the nodes that train.
-        return cls(replace(spec, resume=None, interface=interface), read_environment(spec.run), paths.workspace())
+        return cls(replace(spec, resume=None), read_environment(spec.run), paths.workspace())
 
     def spec_of(self, member: Member) -> RunSpec:
         """What a node that joins knows of the run. It gets its predecessor's share of a data set, or one that another
