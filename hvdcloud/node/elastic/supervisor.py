@@ -25,6 +25,7 @@ from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
 from hvdcloud.node.elastic.workers import Workers
 from hvdcloud.node.machine import outward_interface
 from hvdcloud.node.records import state
+from hvdcloud.node.records.secrets_file import read_environment
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, Worker, judge_elastic
@@ -67,7 +68,7 @@ class ElasticSupervisor(Supervisor):
         self._silence = SILENCE_SECONDS
         self._workers = Workers()
         self._mailbox = Mailbox()
-        self._bundle = RunBundle.of(self._spec)
+        self._bundle = RunBundle(self._spec, read_environment(spec.run))
         self._prepare_at: dict[str, float] = {}
         """When nodes that were lost, or are new, are tried next; infinite while they are."""
         self._admission = Admission(
