@@ -22,12 +22,13 @@ from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths, processes
 from hvdcloud.node.data.sets import FAILED, READY, DataState, states_from_json
 from hvdcloud.node.files import Lock, lock_holder, read_json, write_json
+from hvdcloud.node.records.active import take_over
 from hvdcloud.runs.spec import DataRequest
 
 DATA_VARIABLE = "HVDCLOUD_DATA_SETS"
 """What a VM fetches from its start on: a request as JSON. A run waits for what is missing."""
 START_SECONDS = 30.0
-"""How long a fetcher may take to start, or to end once it is killed."""
+"""How long a fetcher may take to start."""
 _DIED = "the fetcher of data sets ended before its work was done"
 _DIED_HINT = "hvdcloud run starts it again: what is verified is not fetched again"
 _POLL_SECONDS = 0.02
@@ -126,13 +127,7 @@ def _digest(request: DataRequest) -> str:
 
 def _end_other() -> None:
     """End a fetcher that works on what nobody wants. It may be killed at any time: see above."""
-    deadline = time.monotonic() + START_SECONDS
-    while (holder := lock_holder(paths.data_fetcher_lock())) is not None:
-        if process := processes.described(holder):
-            processes.send([process], signal.SIGKILL)
-        if time.monotonic() >= deadline:
-            raise NodeError("the fetcher of data sets does not end", hint="hvdcloud ssh shows the node")
-        time.sleep(_POLL_SECONDS)
+    take_over(paths.data_fetcher_lock(), what="the fetcher of data sets").release()
 
 
 def _spawn(request: DataRequest) -> None:

@@ -332,7 +332,8 @@ def main(run: str, *, probe: bool = False) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec = Spec.load(run)
-    lock = active.take_over(run)
+    # An earlier one has lost its supervisor.
+    lock = active.take_over(paths.agent_lock(run), what=f"another agent of run {run}")
     _redirect_errors(run)
     try:
         Agent(spec, Channel(sys.stdin.fileno(), sys.stdout.fileno()), probe=probe).run()
