@@ -81,9 +81,9 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
 
             return launch.main(run)
         case ["admit" | "dismiss", run]:
-            from hvdcloud.node.elastic import control_socket
+            from hvdcloud.node.elastic import admission
 
-            return control_socket.ask(run, {**_request(verb), "type": verb})
+            return admission.ask(run, {**_request(verb), "type": verb})
         case ["look", *_]:
             from hvdcloud.node.monitor import snapshot
 

@@ -16,8 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from hvdcloud.node.channel import Caller, Listener, Mailbox
-from hvdcloud.node.elastic.admission import Admission
-from hvdcloud.node.elastic.control_socket import socket_file
+from hvdcloud.node.elastic.admission import Admission, socket_file
 from hvdcloud.node.elastic.host_list import HostList
 from hvdcloud.node.elastic.membership import MARGIN_BEATS, Member, Membership, Place
 from hvdcloud.node.elastic.provision import RunBundle, UnreachableError, provision
