@@ -9,6 +9,7 @@ from dataclasses import replace
 from hvdcloud.node.records import state
 from hvdcloud.node.run.log import RunLog
 from hvdcloud.node.uploads.drain import PREEMPTED, leaving_note
+from hvdcloud.runs.log_lines import Lines, Speaker, counted, numbers_in, rank_and_text
 from hvdcloud.runs.reports import NodeData, RankWaits
 from hvdcloud.runs.state import Member, RunState
 
@@ -106,3 +107,17 @@ class Recorder:
     def left(self, nodes: Collection[str]) -> None:
         """No longer count nodes among those of the run."""
         self._state.nodes = [node for node in self._state.nodes if node not in nodes]
+
+
+def newest_numbers(log: bytes, *, elastic: bool) -> dict[str, float]:
+    """The newest of each number (`loss`, `accuracy`, `images/s`) in the end of a log; empty where it names none."""
+    speaker, lines, found = Speaker(elastic=elastic), Lines(), dict[str, float]()
+    for line in [*lines.feed(log), lines.rest()]:
+        tagged = rank_and_text(line)
+        if tagged is None or not speaker.may(tagged[0]):
+            continue
+        text = tagged[1].decode(errors="replace")
+        at, numbers = counted(text), numbers_in(text)
+        if (at or numbers) and speaker.says(tagged[0], at):
+            found |= numbers
+    return found

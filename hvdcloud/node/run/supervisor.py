@@ -23,9 +23,8 @@ from hvdcloud.node.run.finish import announcements, left_out_note, not_uploaded
 from hvdcloud.node.run.launcher import Launcher
 from hvdcloud.node.run.lease import Lease, remote_agent
 from hvdcloud.node.run.log import QUIET_SECONDS, RunLog
-from hvdcloud.node.run.metrics import newest_numbers
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, Ranks, judge, may_be_a_consequence
-from hvdcloud.node.run.recorder import Recorder
+from hvdcloud.node.run.recorder import Recorder, newest_numbers
 from hvdcloud.node.run.stuck import StuckWatch
 from hvdcloud.node.uploads.drain import Saved, saved_note
 from hvdcloud.runs.reports import NodeData, RankWaits, UploadReport, texts_of
