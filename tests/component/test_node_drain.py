@@ -257,10 +257,10 @@ def test_a_bucket_that_does_not_answer_does_not_keep_a_container_forever(
 
 
 def test_what_the_log_says_of_the_checkpoints() -> None:
-    saved = drain.Saved(UploadReport(files=12), 3.21)
+    saved = {**UploadReport(files=12).to_json(), "seconds": 3.21}
     assert drain.saved_note("t-x-2", saved) == ("node t-x-2: all 12 files are in the bucket (3.2 s after the notice)")
     report = UploadReport(files=12, pending=["a", "b", "c", "d"], errors=["the bucket is gone", "again"])
-    saved = drain.Saved(report, 3.21)
+    saved = {**report.to_json(), "seconds": 3.21}
     assert drain.saved_note("t-x-2", saved) == (
         "node t-x-2: 12 files are in the bucket (3.2 s after the notice), but not all: a, b, c, … being written; "
         "the bucket is gone"

@@ -296,7 +296,7 @@ class Agent:
     def _say_goodbye(self, report: UploadReport) -> None:
         turn(self._selector, 0.0)
         if self._drain is not None:
-            saved = self._drain.saved(report).to_json()
+            saved = self._drain.says(report)
             self._lease.send({"type": "saved", **saved})
             # First, because the supervisor ends us when it has heard that we have finished.
             for peer in self._askers:

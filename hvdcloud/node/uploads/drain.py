@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from http.client import HTTPException
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
 from hvdcloud.node import machine, paths, processes
@@ -66,21 +66,6 @@ def is_preempted() -> bool:
         return False
 
 
-class Saved(NamedTuple):
-    """How far the checkpoints of a node that leaves are."""
-
-    report: UploadReport
-    seconds: float
-    """Since the notice."""
-
-    @classmethod
-    def from_json(cls, message: Mapping[str, Any]) -> Saved:
-        return cls(UploadReport.from_json(message), float(message["seconds"]))
-
-    def to_json(self) -> dict[str, Any]:
-        return {**self.report.to_json(), "seconds": self.seconds}
-
-
 class Drain:
     """What is known of a node that leaves. `why`: `preempted` or another word that completes "it is being …"."""
 
@@ -96,9 +81,9 @@ class Drain:
         """For how many seconds ranks and what they write are still waited for; the rest is for the uploads."""
         return max(0.0, self._began + self._patience - time.monotonic())
 
-    def saved(self, report: UploadReport) -> Saved:
-        """What a report says now."""
-        return Saved(report, time.monotonic() - self._began)
+    def says(self, report: UploadReport) -> dict[str, Any]:
+        """What `saved_note` reads: how far the checkpoints are, and how many seconds after the notice."""
+        return {**report.to_json(), "seconds": time.monotonic() - self._began}
 
 
 def leaving_note(node: str, why: str) -> str:
@@ -106,18 +91,18 @@ def leaving_note(node: str, why: str) -> str:
     return f"node {node} is being {why}: its checkpoints are being uploaded"
 
 
-def saved_note(node: str, saved: Saved) -> str:
+def saved_note(node: str, saved: Mapping[str, Any]) -> str:
     """What the run's log says of the checkpoints of a node that leaves."""
-    when = f"({saved.seconds:.1f} s after the notice)"
-    files, missing = saved.report.files, saved.report.pending
-    if not (missing or saved.report.errors):
+    report, when = UploadReport.from_json(saved), f"({float(saved['seconds']):.1f} s after the notice)"
+    files, missing = report.files, report.pending
+    if not (missing or report.errors):
         return f"node {node}: all {files} files are in the bucket {when}"
     named = ", ".join(missing[:_NAMED]) + (", …" if len(missing) > _NAMED else "")
-    causes = "; ".join([*([f"{named} being written"] if missing else []), *saved.report.errors[:1]])
+    causes = "; ".join([*([f"{named} being written"] if missing else []), *report.errors[:1]])
     return f"node {node}: {files} files are in the bucket {when}, but not all: {causes}"
 
 
-def drain(why: str, *, seconds: float = LEAVE_SECONDS) -> dict[str, Saved | None]:
+def drain(why: str, *, seconds: float = LEAVE_SECONDS) -> dict[str, dict[str, Any] | None]:
     """Have the live agents of this node, whose container ends, upload what there is and end their part of the run, and
     wait for them; the supervisor, if it is here, follows. At once where there is none.
 
@@ -131,12 +116,11 @@ def drain(why: str, *, seconds: float = LEAVE_SECONDS) -> dict[str, Saved | None
     agents = live_agents()
     if not agents:
         return {}
-    found: dict[str, Saved | None] = dict.fromkeys(agents)
+    found: dict[str, dict[str, Any] | None] = dict.fromkeys(agents)
     for run in agents:
         # The time may be up.
         with contextlib.suppress(OSError):
-            answer = ask_agent(run, {"type": "leave", "why": why}, answer="left", deadline=deadline)
-            found[run] = Saved.from_json(answer) if answer is not None else None
+            found[run] = ask_agent(run, {"type": "leave", "why": why}, answer="left", deadline=deadline)
     holders = [*agents.values(), lock_holder(paths.supervisor_lock()) or {}]
     ending_too = [each for each in map(processes.described, holders) if each is not None]
     processes.wait_gone(ending_too, seconds=deadline - time.monotonic())
