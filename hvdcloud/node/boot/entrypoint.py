@@ -20,7 +20,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -56,7 +55,7 @@ READY_SECONDS = 20.0
 PUBLISH_SECONDS = 30.0
 """How long requests to a metadata server that does not answer are repeated."""
 REFUSED_PAUSE_SECONDS = 15.0
-_POLL_SECONDS, _PROOF_POLL_SECONDS = 0.01, 0.05
+_POLL_SECONDS, _PROOF_POLL_SECONDS, _CHECK_SECONDS = 0.01, 0.05, 1.0
 _TOLD_TO_END = {signal.SIGTERM, signal.SIGINT}
 _WAITED_FOR = {signal.SIGCHLD, *_TOLD_TO_END}
 _METADATA_STEP = "metadata"
@@ -93,8 +92,8 @@ def main() -> int:
     except _StepError as error:
         return _fail(error)
     while True:
-        received = _next_signal(limits)
-        if received in _TOLD_TO_END:
+        received = signal.sigtimedwait(_WAITED_FOR, _CHECK_SECONDS)
+        if received is not None and received.si_signo in _TOLD_TO_END:
             return _power_off(sshd)
         ended = _reap()
         if sshd in ended:
@@ -107,14 +106,6 @@ def main() -> int:
 def _limits() -> list[NodeLimit]:
     """What ends the node when it is idle, and when its time is over."""
     return [limit for limit in (Watch.wanted(), TimeLimit.wanted()) if limit is not None]
-
-
-def _next_signal(limits: Sequence[NodeLimit]) -> int | None:
-    """The next signal; None if a limit was to be checked before one came."""
-    if not limits:
-        return signal.sigwait(_WAITED_FOR)
-    received = signal.sigtimedwait(_WAITED_FOR, min(limit.seconds() for limit in limits))
-    return received.si_signo if received is not None else None
 
 
 def publish(status: dict[str, Any], *, seconds: float = PUBLISH_SECONDS) -> None:

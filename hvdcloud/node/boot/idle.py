@@ -52,11 +52,10 @@ class Watch(NodeLimit):
         self._act_at = 0.0
         activity.mark()
 
-    def seconds(self) -> float:
-        return max(0.0, self._checked_at + self._every - time.monotonic())
-
     def _check(self) -> None:
         now = time.monotonic()
+        if now < self._checked_at + self._every:
+            return
         # A process that was frozen has missed what happened meanwhile.
         frozen = now - self._checked_at > 2 * self._every + _FROZEN_SECONDS
         self._checked_at = now
