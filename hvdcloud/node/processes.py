@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from psutil import Process
 
 _PR_SET_CHILD_SUBREAPER = 36
-_LONGEST_PAUSE = 0.04
+_POLL_SECONDS = 0.02
 GRACE_SECONDS = 2.0
 """How long a process may take to end after SIGTERM."""
 KILL_SECONDS = 5.0
@@ -149,12 +149,11 @@ def send(processes: Iterable[Process], signal_number: int) -> None:
 def wait_gone(processes: Sequence[Process], *, seconds: float) -> bool:
     """Wait until none of the processes runs any more, also where its parent has not reaped it yet; False when the time
     is up first."""
-    deadline, pause = time.monotonic() + seconds, 0.005
+    deadline = time.monotonic() + seconds
     while any(each.is_running() and _is_live(each) for each in processes):
         if time.monotonic() >= deadline:
             return False
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        time.sleep(_POLL_SECONDS)
     return True
 
 

@@ -55,7 +55,7 @@ READY_SECONDS = 20.0
 PUBLISH_SECONDS = 30.0
 """How long requests to a metadata server that does not answer are repeated."""
 REFUSED_PAUSE_SECONDS = 15.0
-_POLL_SECONDS, _PROOF_POLL_SECONDS, _CHECK_SECONDS = 0.01, 0.05, 1.0
+_POLL_SECONDS, _PROOF_POLL_SECONDS, _AGAIN_SECONDS, _CHECK_SECONDS = 0.01, 0.05, 0.5, 1.0
 _TOLD_TO_END = {signal.SIGTERM, signal.SIGINT}
 _WAITED_FOR = {signal.SIGCHLD, *_TOLD_TO_END}
 _METADATA_STEP = "metadata"
@@ -127,7 +127,6 @@ def _print(status: dict[str, Any]) -> None:
 def _put(server: str, body: bytes, *, deadline: float) -> None:
     """Set the guest attribute, and try again while the server is busy or does not answer. Raises _StepError: it
     refused, or the time is up."""
-    pause = 0.1
     while True:
         connection = http.client.HTTPConnection(urlsplit(server).netloc, timeout=5)
         try:
@@ -145,8 +144,7 @@ def _put(server: str, body: bytes, *, deadline: float) -> None:
             return
         if final or time.monotonic() >= deadline:
             raise _StepError(_METADATA_STEP, f"{server} does not take the node's status: {said}")
-        time.sleep(pause)
-        pause = min(2 * pause, 2.0)
+        time.sleep(_AGAIN_SECONDS)
 
 
 def _fail(error: _StepError) -> int:
