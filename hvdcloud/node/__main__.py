@@ -15,10 +15,10 @@ from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.json_values import parse_object
 
 _USAGE = (
-    "entrypoint | join | code | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
-    "logs RUN [--follow] [--offset N] | state [RUN] | look [--offset N] | stacks RUN | stop RUN | flush | bucket | "
-    "data | data-state | data-fetcher | bucket-proof | notify RUN | poweroff | idle | end-if-idle | "
-    "end-at-limit SECONDS"
+    "entrypoint | join | code | prepare | launch RUN | supervisor RUN | admit RUN | dismiss RUN | "
+    "agent RUN [--probe] | rank RUN | logs RUN [--follow] [--offset N] | state [RUN] | look [--offset N] | "
+    "stacks RUN | stop RUN | flush | bucket | data | data-state | data-fetcher | bucket-proof | notify RUN | "
+    "poweroff | idle | end-if-idle | end-at-limit SECONDS"
 )
 # What only the laptop asks for: activity from outside.
 _FROM_OUTSIDE = (
@@ -76,10 +76,10 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
 
             request = _request(verb)
             return prepare.code(request) if verb == "code" else prepare.main(request, sys.stdin.buffer)
-        case ["launch", run]:
+        case ["launch" | "supervisor", run]:
             from hvdcloud.node import launch
 
-            return launch.main(run)
+            return launch.main(run) if verb == "launch" else launch.supervise(run)
         case ["admit" | "dismiss", run]:
             from hvdcloud.node.elastic import admission
 
