@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import signal
-import subprocess
 import time
 import traceback
 from typing import Any
@@ -24,7 +21,6 @@ from hvdcloud.runs.state import RunState
 
 _START_SECONDS = 30.0
 """How long the supervisor may take until it can be asked and stopped."""
-_READY = "ready"
 
 
 def main(run: str) -> dict[str, Any]:
@@ -42,24 +38,11 @@ def main(run: str) -> dict[str, Any]:
         raise active.ActiveRunError(other)
     if state.state_file(run).exists():
         raise UsageError(f"run {run} was already launched", hint=f"hvdcloud logs {run}")
-    errors = subprocess.DEVNULL
-    # A full disk is the run's to say.
-    with contextlib.suppress(OSError):
-        errors = os.open(paths.run_dir(run) / "supervisor.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    supervisor = subprocess.Popen(
-        processes.own_program("supervisor", run),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        start_new_session=True,
-    )
-    assert supervisor.stdout
-    ready, _, _ = select.select([supervisor.stdout], [], [], _START_SECONDS)
-    said = os.read(supervisor.stdout.fileno(), 4096).decode(errors="replace") if ready else "it took too long"
-    if said != _READY:
-        supervisor.kill()
+    if why := processes.start_detached(
+        "supervisor", run, errors=paths.run_dir(run) / "supervisor.err", seconds=_START_SECONDS
+    ):
         hint = "hvdcloud ssh shows the head; a full disk is a common cause"
-        raise NodeError(f"the supervisor of run {run} did not start: {said or 'it was killed'}", hint=hint)
+        raise NodeError(f"the supervisor of run {run} did not start: {why}", hint=hint)
     return {"ok": True}
 
 
@@ -94,9 +77,7 @@ def supervise(run: str) -> int:
     if not state.write(current):
         os.write(1, b"its state could not be written")
         return 1
-    os.write(1, _READY.encode())
-    # Whoever launched it waits for no more; it could not end over SSH otherwise.
-    os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
+    processes.detach()
     try:
         (Supervisor if spec.elastic is None else ElasticSupervisor)(spec, current).run()
     except Exception as error:  # noqa: BLE001 - the last frame of a detached process: nothing catches it

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -60,7 +59,10 @@ def start(request: DataRequest) -> None:
             _end_other()
             write_json(paths.data_request_file(), request.to_json(), mode=0o600)
             write_states(tuple(DataState(name=each.name) for each in request.sets))
-            _spawn(request)
+            errors = paths.volatile_dir() / "data.err"
+            if why := processes.start_detached("data-fetcher", errors=errors, seconds=START_SECONDS):
+                hint = "hvdcloud ssh shows the node; a full disk is a common cause"
+                raise NodeError(f"the fetcher of data sets did not start: {why}", hint=hint)
 
 
 def states() -> tuple[DataState, ...]:
@@ -100,6 +102,7 @@ def main() -> int:
     lock = Lock(paths.data_fetcher_lock())
     if not lock.acquire({"request": _digest(request), **processes.describe_self()}):
         return 1
+    processes.detach()
     from hvdcloud.node.data import fetch
 
     fetch.fetch_all(request, publish=write_states)
@@ -128,26 +131,3 @@ def _digest(request: DataRequest) -> str:
 def _end_other() -> None:
     """End a fetcher that works on what nobody wants. It may be killed at any time: see above."""
     take_over(paths.data_fetcher_lock(), what="the fetcher of data sets").release()
-
-
-def _spawn(request: DataRequest) -> None:
-    """Start the fetcher in a session of its own, and wait until it works."""
-    errors = paths.volatile_dir() / "data.err"
-    with errors.open("ab") as stderr:
-        process = subprocess.Popen(
-            processes.own_program("data-fetcher"),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            start_new_session=True,
-        )
-    deadline = time.monotonic() + START_SECONDS
-    while (lock_holder(paths.data_fetcher_lock()) or {}).get("request") != _digest(request):
-        code = process.poll()
-        if code == 0:
-            return
-        if code is not None or time.monotonic() >= deadline:
-            process.kill()
-            hint = "hvdcloud ssh shows the node; a full disk is a common cause"
-            raise NodeError(f"the fetcher of data sets did not start: see {errors}", hint=hint)
-        time.sleep(_POLL_SECONDS)
