@@ -15,15 +15,15 @@ from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.json_values import parse_object
 
 _USAGE = (
-    "entrypoint | join | code | prepare | launch RUN | admit RUN | dismiss RUN | agent RUN [--probe] | rank RUN | "
-    "logs RUN [--follow] [--offset N] | state [RUN] | look [--offset N] | stacks RUN | stop RUN | flush | bucket | "
-    "data | data-state | data-fetcher | bucket-proof | notify RUN | leave [WHY] | poweroff | idle | end-if-idle | "
-    "end-at-limit SECONDS"
+    "entrypoint | join | code | prepare | launch RUN | supervisor RUN | admit RUN | dismiss RUN | "
+    "agent RUN [--probe] | rank RUN | logs RUN [--follow] [--offset N] | state [RUN] | look [--offset N] | "
+    "stacks RUN | stop RUN | flush | bucket | data | data-state | data-fetcher | bucket-proof | notify RUN | "
+    "poweroff | idle | end-if-idle | end-at-limit SECONDS"
 )
 # What only the laptop asks for: activity from outside.
 _FROM_OUTSIDE = (
     *("join", "code", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stacks", "stop", "flush"),
-    *("bucket", "data"),
+    "bucket",
 )
 
 
@@ -76,14 +76,14 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
 
             request = _request(verb)
             return prepare.code(request) if verb == "code" else prepare.main(request, sys.stdin.buffer)
-        case ["launch", run]:
+        case ["launch" | "supervisor", run]:
             from hvdcloud.node import launch
 
-            return launch.main(run)
+            return launch.main(run) if verb == "launch" else launch.supervise(run)
         case ["admit" | "dismiss", run]:
-            from hvdcloud.node.elastic import control_socket
+            from hvdcloud.node.elastic import admission
 
-            return control_socket.ask(run, {**_request(verb), "type": verb})
+            return admission.ask(run, {**_request(verb), "type": verb})
         case ["look", *_]:
             from hvdcloud.node.monitor import snapshot
 
@@ -104,7 +104,7 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
             from hvdcloud.node.data import fetcher
 
             if verb == "data":
-                return fetcher.take(_request(verb))
+                return fetcher.begin()
             return fetcher.show() if verb == "data-state" else fetcher.main()
         case ["bucket"]:
             from hvdcloud.node.uploads import serve
@@ -122,10 +122,6 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
             from hvdcloud.node.mesh import poweroff
 
             return poweroff.switch_off()
-        case ["leave", *why]:
-            from hvdcloud.node.uploads import drain
-
-            return drain.main(why)
         case ["end-at-limit", seconds]:
             from hvdcloud.node.boot import time_limit
 

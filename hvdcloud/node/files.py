@@ -62,16 +62,11 @@ class Lock:
             os.close(descriptor)
             return False
         self._descriptor = descriptor
-        self.describe(content)
-        return True
-
-    def describe(self, content: dict[str, Any]) -> None:
-        """Say who holds the lock; only for the holder."""
-        assert self._descriptor is not None
-        os.ftruncate(self._descriptor, 0)
+        os.ftruncate(descriptor, 0)
         # A full disk must not keep a run from ending: the lock itself still works.
         with contextlib.suppress(OSError):
-            os.pwrite(self._descriptor, json.dumps(content).encode(), 0)
+            os.pwrite(descriptor, json.dumps(content).encode(), 0)
+        return True
 
     def release(self) -> None:
         """Let go; harmless if not held."""

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,40 +64,21 @@ def core_limit() -> float | None:
 
 
 def killed_for_memory(root: Path = Path("/")) -> int:
-    """How many processes of this container the kernel has killed because there was no memory left.
+    """How many processes of this container the kernel has killed because there was no memory left (cgroups(7)).
 
-    The container's control group counts them also where it has no limit, and the machine as a whole is short. The
-    kernel's own count is of every process of the machine, so it serves only where no control group counts.
+    The container's control group, of version 1 or 2, counts them also where it has no limit, and the machine as a whole
+    is short. The kernel's own count is of every process of the machine: it serves only where no control group counts.
 
     Args:
         root: where the kernel's files are.
     """
-    for path in (*_memory_counters(root), root / "proc/vmstat"):
-        with contextlib.suppress(OSError), path.open() as counters:
+    # Version 1 first: where both are mounted, only one of them has the memory.
+    for name in ("sys/fs/cgroup/memory/memory.oom_control", "sys/fs/cgroup/memory.events", "proc/vmstat"):
+        with contextlib.suppress(OSError), (root / name).open() as counters:
             for line in counters:
                 if line.startswith("oom_kill "):
                     return int(line.split()[1])
     return 0
-
-
-def _memory_counters(root: Path) -> Iterator[Path]:
-    """Where this process's control group counts, the nearest first (cgroups(7), proc_pid_cgroup(5)). A container sees
-    its own group at the top, although with version 1 its path is that of the machine."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    mounts = root / "sys/fs/cgroup"
-    # Version 1 first: where both are mounted, only one of them has the memory.
-    for line in sorted(lines, key=lambda line: line.startswith("0::")):
-        _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            folder, name = mounts / "memory", "memory.oom_control"
-        elif not controllers:
-            folder, name = mounts, "memory.events"
-        else:
-            continue
-        yield from (folder / path.lstrip("/") / name, folder / name)
 
 
 def gpus() -> int:
@@ -111,25 +91,16 @@ def gpus() -> int:
 
 def interface_towards(address: str) -> str | None:
     """The network interface over which the kernel sends to an IPv4 address; None where no route leads there."""
+    import psutil  # In the nodes' image only, and the laptop imports this file as well.
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
             any_socket.connect((address, SSH_PORT))  # Sends nothing.
         except OSError:
             return None
         own, _ = any_socket.getsockname()
-    return next((name for name, addresses in _ipv4_addresses().items() if own in addresses), None)
-
-
-def address_of(interface: str) -> str:
-    """Its IPv4 address; empty if there is no such interface, or it has none."""
-    return next(iter(_ipv4_addresses().get(interface, ())), "")
-
-
-def _ipv4_addresses() -> dict[str, list[str]]:
-    import psutil  # In the nodes' image only, and the laptop imports this file as well.
-
-    found = psutil.net_if_addrs().items()
-    return {name: [each.address for each in every if each.family == socket.AF_INET] for name, every in found}
+    every = psutil.net_if_addrs().items()
+    return next((name for name, addresses in every if any(each.address == own for each in addresses)), None)
 
 
 def outward_interface() -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from psutil import Process
 
 _PR_SET_CHILD_SUBREAPER = 36
-_LONGEST_PAUSE = 0.04
+_READY = b"ready"
+_POLL_SECONDS = 0.02
 GRACE_SECONDS = 2.0
 """How long a process may take to end after SIGTERM."""
 KILL_SECONDS = 5.0
@@ -33,6 +36,41 @@ def own_program(*words: str) -> list[str]:
     """The command line that starts the node program with these words, as this process was started."""
     isolated = ["-I"] if sys.flags.isolated else []
     return [sys.executable, *isolated, "-m", "hvdcloud.node", *words]
+
+
+def start_detached(*words: str, errors: Path, seconds: float) -> str:
+    """Start the node program with these words in a session of its own, which outlives this process and its connection,
+    and wait until it has called `detach`. Returns why it has not; empty if it has.
+
+    Args:
+        errors: gets what it writes to standard error.
+    """
+    descriptor = subprocess.DEVNULL
+    # A full disk is for it to say.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    process = subprocess.Popen(
+        own_program(*words),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=descriptor,
+        start_new_session=True,
+    )
+    if descriptor != subprocess.DEVNULL:
+        os.close(descriptor)
+    assert process.stdout
+    ready, _, _ = select.select([process.stdout], [], [], seconds)
+    said = os.read(process.stdout.fileno(), 4096) if ready else b"it took too long"
+    if said == _READY:
+        return ""
+    process.kill()
+    return said.decode(errors="replace") or f"it ended at once; {errors} says why"
+
+
+def detach() -> None:
+    """In a process that was started so: say that it works, and let go of the one that waits for that."""
+    os.write(1, _READY)
+    os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
 
 
 def describe_self() -> dict[str, Any]:
@@ -149,12 +187,11 @@ def send(processes: Iterable[Process], signal_number: int) -> None:
 def wait_gone(processes: Sequence[Process], *, seconds: float) -> bool:
     """Wait until none of the processes runs any more, also where its parent has not reaped it yet; False when the time
     is up first."""
-    deadline, pause = time.monotonic() + seconds, 0.005
+    deadline = time.monotonic() + seconds
     while any(each.is_running() and _is_live(each) for each in processes):
         if time.monotonic() >= deadline:
             return False
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        time.sleep(_POLL_SECONDS)
     return True
 
 

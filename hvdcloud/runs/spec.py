@@ -115,8 +115,6 @@ class RunSpec:
     """Ranks that this node takes; 0: it only drives the others."""
     data: DataRequest | None = None
     """The run's data sets, and which share of them is this node's; None: the run has none."""
-    interface: str | None = None
-    """The network interface that Horovod uses, where this node joins a run that is on."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -308,5 +308,5 @@ def test_a_disk_that_is_too_small_or_fills(server: StorageServer, node: DataNode
 
 def test_bad_requests_are_refused(node: DataNode) -> None:
     for data in (None, {}, {"sets": [{"name": "../x", "source": "gs://b"}]}, {"sets": [], "index": 1, "count": 1}):
-        assert "error" in node.verb("data", message={"data": data})
+        assert "error" in node.verb("data", asks=data)
     assert json.dumps(node.verb("data-state")) == '{"states": []}'

@@ -18,7 +18,7 @@ from hvdcloud.node import machine
 from hvdcloud.node.uploads import drain
 from hvdcloud.runs.reports import UploadReport
 from tests.standins.metadata.preemption import notices
-from tests.support.harness import until
+from tests.support.harness import DEADLINE, until
 from tests.support.nodes import RUN, NodeCluster, is_gone, node_cluster, wait_gone
 
 # Every rank leaves a file that is whole, and continues.
@@ -141,32 +141,35 @@ while True:
 
 
 def test_a_file_that_is_being_written_is_waited_for(cluster: NodeCluster) -> None:
-    start(cluster)
-    path = checkpoint_directory(cluster, "n1") / "large-1.pt"
-    with path.open("wb", buffering=0) as file:
-        file.write(b"half")
-        leaving = cluster.start("n1", "leave", "preempted")
-        cluster.wait_for_log("n1 is being preempted")
-        until(lambda: "first-1.pt" in in_bucket(cluster), seconds=10, what="what was whole")
-        assert leaving.poll() is None
-        assert "large-1.pt" not in in_bucket(cluster)
-        file.write(b" and half")
-    answer = json.loads(leaving.communicate(timeout=20)[0])
-    assert answer["runs"][RUN]["pending"] == []
+    with notices() as server:
+        # A VM waits for longer.
+        cluster.has_metadata_server("n1", server.url)
+        start(cluster)
+        with (checkpoint_directory(cluster, "n1") / "large-1.pt").open("wb", buffering=0) as file:
+            file.write(b"half")
+            ending = end_of_the_container(cluster, "n1")
+            cluster.wait_for_log("n1 is being shut down")
+            until(lambda: "first-1.pt" in in_bucket(cluster), seconds=10, what="what was whole")
+            assert ending.poll() is None
+            assert "large-1.pt" not in in_bucket(cluster)
+            file.write(b" and half")
+        out, _ = ending.communicate(timeout=DEADLINE)
+    assert "node n1: all 2 files are in the bucket (" in out.decode()
     assert next(cluster.bucket.rglob("large-1.pt")).read_bytes() == b"half and half"
-    cluster.verb("n0", "stop", RUN)
+    cluster.wait_done()
 
 
 def test_a_file_that_stays_open_is_named_in_time(cluster: NodeCluster) -> None:
     start(cluster)
     with (checkpoint_directory(cluster, "n1") / "events.pt").open("wb", buffering=0) as file:
         file.write(b"one")
-        answer = cluster.verb("n1", "leave", "preempted")["runs"][RUN]
-        assert (answer["files"], answer["pending"]) == (1, ["events.pt"])
+        out, _ = end_of_the_container(cluster, "n1").communicate(timeout=DEADLINE)
+        note = r"node n1: 1 files are in the bucket \((.*) s after the notice\), but not all: events.pt being written"
+        said = re.search(note, out.decode())
+        assert said is not None
         # No try begins that could not end in time.
-        assert drain.WRITERS_SECONDS - 1.0 < answer["seconds"] < drain.LEAVE_SECONDS
-        cluster.wait_for_log("node n1: 1 files are in the bucket (")
-        cluster.wait_for_log("but not all: events.pt being written")
+        assert drain.WRITERS_SECONDS - 1.0 < float(said[1]) < drain.LEAVE_SECONDS
+        cluster.wait_for_log(said[0])
     assert cluster.wait_done()["checkpoints"]["pending"] == ["n1: events.pt"], (
         "it stays on the node, which is not deleted"
     )
@@ -223,7 +226,7 @@ def test_in_an_elastic_run_horovod_has_time_to_take_the_ranks_away(cluster: Node
     assert cluster.launch() == {"ok": True}
     cluster.wait_for_log("at work", times=2)
     ending = end_of_the_container(cluster, "n1")
-    cluster.wait_for_log("node n1: all 1 files are in the bucket (")
+    until(lambda: "first-1.pt" in in_bucket(cluster), seconds=DEADLINE, what="what was whole")
     assert cluster.state()["state"] == "running"
     enough.touch()
     ending.communicate(timeout=20)
@@ -232,14 +235,13 @@ def test_in_an_elastic_run_horovod_has_time_to_take_the_ranks_away(cluster: Node
 
 
 def test_a_node_without_a_run_ends_at_once(cluster: NodeCluster) -> None:
-    assert cluster.verb("n0", "leave") == {"runs": {}}
     cluster.start_run(TRAINS)
     cluster.wait_done()
     wait_gone([cluster.agent("n0"), cluster.supervisor()])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n0")))
         # If it waited for anything, it would do so without end.
-        assert drain.drain("shut down", ending=True, seconds=float("inf")) == {}
+        assert drain.drain("shut down", seconds=float("inf")) == {}
 
 
 def test_a_bucket_that_does_not_answer_does_not_keep_a_container_forever(
@@ -248,17 +250,17 @@ def test_a_bucket_that_does_not_answer_does_not_keep_a_container_forever(
     start(cluster)
     os.kill(cluster.agent("n1"), 19)
     monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n1")))
-    assert drain.drain("shut down", ending=True, seconds=1.0) == {RUN: None}
+    assert drain.drain("shut down", seconds=1.0) == {RUN: None}
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
 def test_what_the_log_says_of_the_checkpoints() -> None:
-    saved = drain.Saved(UploadReport(files=12), 3.21, patient=True)
+    saved = {**UploadReport(files=12).to_json(), "seconds": 3.21}
     assert drain.saved_note("t-x-2", saved) == ("node t-x-2: all 12 files are in the bucket (3.2 s after the notice)")
     report = UploadReport(files=12, pending=["a", "b", "c", "d"], errors=["the bucket is gone", "again"])
-    saved = drain.Saved(report, 3.21, patient=True)
+    saved = {**report.to_json(), "seconds": 3.21}
     assert drain.saved_note("t-x-2", saved) == (
         "node t-x-2: 12 files are in the bucket (3.2 s after the notice), but not all: a, b, c, … being written; "
         "the bucket is gone"

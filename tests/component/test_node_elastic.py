@@ -13,7 +13,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.standins.metadata.preemption import notices
 from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces
+from tests.support.harness import DEADLINE, until
 from tests.support.nodes import RUN
 
 pytestmark = needs_namespaces
@@ -175,12 +177,11 @@ def test_a_node_that_is_dismissed_after_it_was_lost_is_gone_and_not_looked_for(t
 def test_a_node_that_will_be_preempted_leaves_at_once(three_nodes: ElasticNodes) -> None:
     cluster = three_nodes
     head, one, two = cluster.names
-    cluster.begin()
-
-    left = cluster.verb(two, "leave", "preempted")
-
-    assert not left.get("error"), left
-    cluster.wait_for_world([head, one])
+    with notices() as server:
+        cluster.has_metadata_server(two, server.url)
+        cluster.begin()
+        server.preempt()
+        cluster.wait_for_world([head, one])
     assert cluster.member(two)["state"] == "leaving"
     assert [(event["node"], event["detail"]) for event in cluster.events("preempted")] == [(two, "preempted")]
     cluster.lose(two)
@@ -192,15 +193,18 @@ def test_a_node_that_will_be_preempted_leaves_at_once(three_nodes: ElasticNodes)
 def test_a_head_that_is_preempted_ends_the_run_with_its_end_written_down(two_nodes: ElasticNodes) -> None:
     cluster = two_nodes
     head, one = cluster.names
-    cluster.begin()
-    assert not cluster.verb(head, "leave", "preempted").get("error")
+    with notices() as server:
+        cluster.has_metadata_server(head, server.url)
+        cluster.begin()
+        server.preempt()
+        until(lambda: cluster.events("preempted"), seconds=DEADLINE, what="the notice")
     assert cluster.current()["state"] == "running"
     assert [(each["name"], each["state"]) for each in cluster.current()["members"]] == [
         (head, "listed"), (one, "listed"),
     ]  # fmt: skip
 
     # What its container does before it ends; the others need it, and cannot wait for another one.
-    program = "from hvdcloud.node.uploads import drain; drain.drain('preempted', ending=True)"
+    program = "from hvdcloud.node.uploads import drain; drain.drain('preempted')"
     subprocess.run([sys.executable, "-c", program], env=cluster.environment(head), check=True, timeout=60)
 
     state = cluster.current()

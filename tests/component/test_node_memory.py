@@ -17,7 +17,6 @@ def write(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-V1 = "9:name=systemd:/docker/abc\n4:cpu,memory:/docker/abc\n0::/docker/abc\n"
 EVENTS = "low 0\nhigh 0\nmax 4\noom 1\noom_kill 2\noom_group_kill 0\n"
 CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"
 
@@ -25,20 +24,10 @@ CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"
 @pytest.mark.parametrize(
     ("files", "kills"),
     [
-        pytest.param({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.events": EVENTS}, 2, id="version 2"),
+        pytest.param({"sys/fs/cgroup/memory.events": EVENTS}, 2, id="version 2"),
+        pytest.param({"sys/fs/cgroup/memory/memory.oom_control": CONTROL}, 3, id="version 1"),
         pytest.param(
             {
-                "proc/self/cgroup": "0::/docker/abc\n",
-                "sys/fs/cgroup/docker/abc/memory.events": EVENTS,
-                "sys/fs/cgroup/memory.events": EVENTS.replace("oom_kill 2", "oom_kill 8"),
-            },
-            2,
-            id="version 2 with the machine's paths",
-        ),
-        pytest.param({"proc/self/cgroup": V1, "sys/fs/cgroup/memory/memory.oom_control": CONTROL}, 3, id="version 1"),
-        pytest.param(
-            {
-                "proc/self/cgroup": V1,
                 "sys/fs/cgroup/memory/memory.oom_control": CONTROL,
                 "sys/fs/cgroup/memory.events": EVENTS,
             },
@@ -46,11 +35,10 @@ CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"
             id="both",
         ),
         pytest.param(
-            {"proc/self/cgroup": V1, "sys/fs/cgroup/memory/memory.oom_control": "under_oom 0\n"},
+            {"sys/fs/cgroup/memory/memory.oom_control": "under_oom 0\n"},
             9,
             id="a kernel before 4.13, which has no such count",
         ),
-        pytest.param({"proc/self/cgroup": "0::/\n"}, 9, id="the root group"),
         pytest.param({}, 9, id="no control groups"),
     ],
 )

@@ -58,7 +58,7 @@ def test_an_agent_does_not_kill_what_has_its_predecessors_id(
     lock = held(paths.agent_lock(RUN), pid=stranger.pid)
 
     with pytest.raises(NodeError, match="does not end"):
-        active.take_over(RUN)
+        active.take_over(paths.agent_lock(RUN), what=f"another agent of run {RUN}")
 
     assert stranger.poll() is None
     lock.release()

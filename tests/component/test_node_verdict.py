@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from hvdcloud.node.run.log import framed
 from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces
-from tests.support.harness import until
+from tests.support.harness import DEADLINE, until
 from tests.support.nodes import RUN, NodeCluster, node_cluster, wait_gone
 
 SUCCEEDED = ("succeeded", 0, "")
@@ -69,9 +71,18 @@ def wait_finishing(cluster: NodeCluster) -> None:
 
 
 def wait_ended(cluster: NodeCluster, name: str, rank: int) -> None:
-    """Until a rank has recorded its end on its node."""
-    record = cluster.run_dir(name) / f"ranks/{rank}.json"
-    until(lambda: json.loads(record.read_text())["exit_code"] is not None, seconds=10, what=f"the end of rank {rank}")
+    """Until a rank has ended on its node, after its last word to the agent."""
+
+    def runs() -> bool:
+        for process in psutil.process_iter(["cmdline"]):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if (process.info["cmdline"] or [])[-2:] == ["rank", RUN] and process.status() != psutil.STATUS_ZOMBIE:
+                    has = process.environ()
+                    if (has.get("HOROVOD_RANK"), has.get("HVDCLOUD_NODE_ROOT")) == (str(rank), str(cluster.root(name))):
+                        return True
+        return False
+
+    until(lambda: not runs(), seconds=DEADLINE, what=f"the end of rank {rank}")
 
 
 def launcher(cluster: NodeCluster) -> int:

@@ -31,7 +31,7 @@ from hvdcloud.lifecycle.top import View, _Watch
 from hvdcloud.node.channel import Channel
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.sync import Entry
-from hvdcloud.node.uploads.drain import Saved
+from hvdcloud.node.uploads.drain import saved_note
 from hvdcloud.providers.base import ignore_progress
 from hvdcloud.providers.engine import nodes as engine
 from hvdcloud.providers.engine import view as engine_view
@@ -340,7 +340,7 @@ def labels(data: bytes) -> None:
 
 
 _MESSAGES: Sequence[Any] = (
-    {"type": "saved", "seconds": 1.5, "patient": True, "files": 1, "pending": [], "errors": []},
+    {"type": "saved", "seconds": 1.5, "files": 1, "pending": [], "errors": []},
     {"type": "ended", "record": _STATE["ranks"][0], "ago": 0.5, "pid": 7, "reaped": True},
     {"type": "finished", "checkpoints": _STATE["checkpoints"], "orphaned": ""},
 )
@@ -358,7 +358,7 @@ def wire(data: bytes) -> None:
             for message in channel.receive():
                 # Those of their users' own `except` (node/run/supervisor.py).
                 with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
-                    _sayable(Saved.from_json(message))
+                    _sayable(saved_note("digits-1", message))
                 if isinstance(record := message.get("record"), dict):
                     _sayable(RankRecord.from_json(record).text)
                 _sayable(UploadReport.from_json(message.get("checkpoints")))

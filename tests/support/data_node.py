@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from hvdcloud.node.data.fetcher import DATA_VARIABLE
 from hvdcloud.node.data.sets import FAILED, READY, DataState, states_from_json
 from hvdcloud.node.files import lock_holder, read_json
 from hvdcloud.runs.spec import DataRequest, DataSet
@@ -19,7 +20,7 @@ from hvdcloud.storage.open import open_bucket
 from tests.standins.storage.server import StorageServer
 from tests.standins.storage.store import Conditions
 from tests.support.harness import until
-from tests.support.nodes import start_verb
+from tests.support.nodes import node_environment, start_verb
 
 PREFIX = "gs://bucket/set"
 
@@ -38,11 +39,12 @@ class DataNode:
         """HVDCLOUD_DATA."""
         return self.root / "var/lib/hvdcloud/data"
 
-    def verb(self, *arguments: str, message: dict[str, Any] | None = None) -> dict[str, Any]:
+    def verb(self, *arguments: str, asks: object = None) -> dict[str, Any]:
         """Its answer, also where it failed."""
-        with start_verb(*arguments, root=self.root) as process:
+        environment = {**node_environment(self.root), DATA_VARIABLE: json.dumps(asks)}
+        with start_verb(*arguments, root=self.root, env=environment) as process:
             try:
-                out, errors = process.communicate(json.dumps(message).encode() + b"\n", timeout=240)
+                out, errors = process.communicate(timeout=240)
             finally:
                 process.kill()
         assert out, errors.decode()
@@ -53,7 +55,7 @@ class DataNode:
         """The verb `data`, for data sets by name, each with its source."""
         sets = [each if isinstance(each, DataSet) else DataSet(name=n, source=each) for n, each in sources.items()]
         request = DataRequest(sets=tuple(sets), index=self.index, count=self.count, endpoint=self.endpoint)
-        return list(states_from_json(self.verb("data", message={"data": request.to_json()})))
+        return list(states_from_json(self.verb("data", asks=request.to_json())))
 
     def states(self) -> list[DataState]:
         """The verb `data-state`."""

@@ -38,7 +38,6 @@ AT_WORK = ("/bin/sh", "-c", "echo at work; exec sleep 600")
 _SSH = """#!/bin/sh
 while :; do
     case "$1" in
-    -G) echo "controlpath {base}/{head}/run/hvdcloud/ssh-$2"; exit ;;
     -T) shift ;;
     -o) shift 2 ;;
     *) break ;;

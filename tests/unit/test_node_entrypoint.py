@@ -23,24 +23,12 @@ def test_every_key_that_is_given_opens_the_node(tmp_path: Path, monkeypatch: pyt
     assert file.read_text().splitlines() == [third, laptop, mesh]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "",
-        "ssh-ed25519",
-        "ssh-ed25519 AAAA",
-        "ssh-ed25519 not/base=64",
-        "\n\n",
-        'command="sh" {key}',
-        "{key}\n\n{key}",
-        "{key}\nssh-rsa AAAAB3NzaC1yc2E=x",
-        "ssh-rsa {blob}",
-    ],
-)
-def test_what_is_no_public_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
-    key = new_key_pair("laptop").public
+@pytest.mark.parametrize("empty", ["", "\n\n"])
+def test_a_node_that_nobody_could_reach_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: str
+) -> None:
     monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
-    monkeypatch.setenv("HVDCLOUD_AUTHORIZED_KEY", wrong.format(key=key, blob=key.split()[1]))
-    with pytest.raises(ValueError, match="does not hold one public key a line"):
+    monkeypatch.setenv("HVDCLOUD_AUTHORIZED_KEY", empty)
+    with pytest.raises(ValueError, match="holds no public key"):
         entrypoint._authorize()
     assert not (tmp_path / "root").exists()

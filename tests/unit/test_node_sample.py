@@ -8,15 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checkpoints.manifest import samples_name
 from hvdcloud.node.monitor.sample import (
     parse_gpus,
-    samples_file,
 )
-from hvdcloud.node.monitor.sampler import Sampler, Series
-from hvdcloud.node.records.spec import Spec
-from hvdcloud.node.uploads.loop import UploadLoop
-from hvdcloud.storage.folder import FolderBucket
+from hvdcloud.node.monitor.sampler import Series
 
 MIB = 1 << 20
 
@@ -57,22 +52,3 @@ def test_a_second_agent_continues_with_the_file_of_the_first(tmp_path: Path) -> 
     Series(path).add({"t": 1})
     Series(path).add({"t": 2})
     assert [json.loads(line)["t"] for line in path.read_text().splitlines()] == [1, 2]
-
-
-def test_a_node_that_takes_anothers_place_keeps_what_that_had_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = "20261121-101112-abcdef"
-    bucket = FolderBucket(tmp_path / "bucket")
-    spec = Spec.from_mapping(
-        {"run": run, "cluster": "digits", "node": 2, "name": "digits-2", "bucket": "file:///b", "keep_every": 1,
-         "slots": 1, "cores": 1, "command": ["true"]}
-    )  # fmt: skip
-    for machine, line in (("first", b'{"t": 1}\n'), ("second", b'{"t": 2}\n')):
-        monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path / machine))
-        sampler = Sampler(spec, UploadLoop(spec))
-        samples_file(run).parent.mkdir(parents=True)
-        samples_file(run).write_bytes(line)
-        sampler.put(bucket)
-        sampler.put(bucket)
-    assert bucket.read(samples_name("digits", run, 2)) == b'{"t": 1}\n{"t": 2}\n'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import resource
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads import loop
 from hvdcloud.node.uploads.loop import UploadLoop
 from hvdcloud.runs.reports import UploadReport
+from tests.support.harness import DEADLINE
 
 RUN = "20261121-101112-abcdef"
 
@@ -105,6 +107,18 @@ def test_a_run_is_complete_once_everything_is_in_the_bucket(nodes: tuple[Node, N
     assert not head.is_complete()
     assert head.finish() == UploadReport(complete=True, files=1, pending=[], errors=[], skipped=[], left_out=[])
     assert head.is_complete()
+
+
+def test_a_node_that_leaves_uploads_at_once_and_says_so(nodes: tuple[Node, Node]) -> None:
+    head, _ = nodes
+    reports: queue.SimpleQueue[UploadReport] = queue.SimpleQueue()
+    with head:
+        head.upload_loop.start()
+        head.upload_loop.hurry(reports.put)
+        (paths.checkpoints_dir(RUN) / "last").write_bytes(b"weights")
+        while not reports.get(timeout=DEADLINE).files:
+            continue
+        assert head.upload_loop.finish().complete
 
 
 def test_a_file_that_is_still_open_for_writing_keeps_a_run_from_being_complete(

@@ -10,7 +10,6 @@ Where HVDCLOUD_METADATA names a metadata server, as on Compute Engine, the same 
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import http.client
 import json
@@ -21,16 +20,17 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
+from hvdcloud.node.boot.bucket_proof import BUCKET_VARIABLE, SETTLED_VARIABLE
 from hvdcloud.node.boot.idle import Watch
 from hvdcloud.node.boot.limit import NodeLimit
 from hvdcloud.node.boot.time_limit import TimeLimit
+from hvdcloud.node.data.fetcher import DATA_VARIABLE
 from hvdcloud.node.files import write_json
 from hvdcloud.node.processes import own_program
 from hvdcloud.node.run import control
@@ -49,17 +49,13 @@ DRIVER = Path("/usr/local/nvidia/lib64")
 """Where Container-Optimized OS has the GPU driver's libraries: there is no NVIDIA container toolkit to mount them."""
 LDCONFIG = "/sbin/ldconfig"
 METADATA_VARIABLE = "HVDCLOUD_METADATA"
-DATA_VARIABLE = "HVDCLOUD_DATA_SETS"
-"""What a VM fetches from its start on: a request as JSON (node/data/sets.py). A run waits for what is missing."""
-BUCKET_VARIABLE, SETTLED_VARIABLE = "HVDCLOUD_BUCKET", "HVDCLOUD_SETTLED_AT"
-"""The bucket that a VM proves (bucket_proof.py), and until when, in seconds since 1970, it may be refused."""
 PORT_VARIABLE, ADDRESS_VARIABLE = "HVDCLOUD_SSH_PORT", "HVDCLOUD_SSH_ADDRESS"
 """Where sshd listens in a container that has its host's network: the port, and the address beside 127.0.0.1."""
 READY_SECONDS = 20.0
 PUBLISH_SECONDS = 30.0
 """How long requests to a metadata server that does not answer are repeated."""
 REFUSED_PAUSE_SECONDS = 15.0
-_POLL_SECONDS, _PROOF_POLL_SECONDS = 0.01, 0.05
+_POLL_SECONDS, _PROOF_POLL_SECONDS, _AGAIN_SECONDS, _CHECK_SECONDS = 0.01, 0.05, 0.5, 1.0
 _TOLD_TO_END = {signal.SIGTERM, signal.SIGINT}
 _WAITED_FOR = {signal.SIGCHLD, *_TOLD_TO_END}
 _METADATA_STEP = "metadata"
@@ -96,8 +92,8 @@ def main() -> int:
     except _StepError as error:
         return _fail(error)
     while True:
-        received = _next_signal(limits)
-        if received in _TOLD_TO_END:
+        received = signal.sigtimedwait(_WAITED_FOR, _CHECK_SECONDS)
+        if received is not None and received.si_signo in _TOLD_TO_END:
             return _power_off(sshd)
         ended = _reap()
         if sshd in ended:
@@ -110,14 +106,6 @@ def main() -> int:
 def _limits() -> list[NodeLimit]:
     """What ends the node when it is idle, and when its time is over."""
     return [limit for limit in (Watch.wanted(), TimeLimit.wanted()) if limit is not None]
-
-
-def _next_signal(limits: Sequence[NodeLimit]) -> int | None:
-    """The next signal; None if a limit was to be checked before one came."""
-    if not limits:
-        return signal.sigwait(_WAITED_FOR)
-    received = signal.sigtimedwait(_WAITED_FOR, min(limit.seconds() for limit in limits))
-    return received.si_signo if received is not None else None
 
 
 def publish(status: dict[str, Any], *, seconds: float = PUBLISH_SECONDS) -> None:
@@ -139,7 +127,6 @@ def _print(status: dict[str, Any]) -> None:
 def _put(server: str, body: bytes, *, deadline: float) -> None:
     """Set the guest attribute, and try again while the server is busy or does not answer. Raises _StepError: it
     refused, or the time is up."""
-    pause = 0.1
     while True:
         connection = http.client.HTTPConnection(urlsplit(server).netloc, timeout=5)
         try:
@@ -157,8 +144,7 @@ def _put(server: str, body: bytes, *, deadline: float) -> None:
             return
         if final or time.monotonic() >= deadline:
             raise _StepError(_METADATA_STEP, f"{server} does not take the node's status: {said}")
-        time.sleep(pause)
-        pause = min(2 * pause, 2.0)
+        time.sleep(_AGAIN_SECONDS)
 
 
 def _fail(error: _StepError) -> int:
@@ -183,9 +169,8 @@ def _step(name: str, action: Any) -> Any:
 
 
 def _authorize() -> None:
-    given = [line.strip() for line in os.environ.get("HVDCLOUD_AUTHORIZED_KEY", "").strip().splitlines()]
-    if not given or not all(_is_public_key(line) for line in given):
-        raise ValueError("HVDCLOUD_AUTHORIZED_KEY does not hold one public key a line")
+    if not (given := os.environ.get("HVDCLOUD_AUTHORIZED_KEY", "").strip().splitlines()):
+        raise ValueError("HVDCLOUD_AUTHORIZED_KEY holds no public key")
     folder = paths.ssh_dir()
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -195,17 +180,6 @@ def _authorize() -> None:
     if new := [line for line in given if line not in lines]:
         file.write_text("".join(f"{each}\n" for each in [*new, *lines]))
     file.chmod(0o600)
-
-
-def _is_public_key(line: str) -> bool:
-    """Whether it is one in OpenSSH's one-line form, without options before it."""
-    kind, _, rest = line.partition(" ")
-    try:
-        content = base64.b64decode(rest.partition(" ")[0], validate=True)
-    except ValueError:
-        return False
-    # The key's binary form begins with its kind once more, after four bytes of length (RFC 4253, 6.6).
-    return bool(kind) and content[4:].startswith(kind.encode()) and len(content) > 4 + len(kind)
 
 
 def _write_node_file() -> None:
@@ -305,20 +279,8 @@ def _path_of_image() -> str:
 
 def _fetch_data() -> None:
     """Start the fetcher of data sets, in a process of its own: where it fails, a run starts it again, and says so."""
-    if not (request := os.environ.get(DATA_VARIABLE)):
-        return
-    asked, answer = (paths.volatile_dir() / f"data-at-boot.{name}" for name in ("json", "log"))
-    write_json(asked, {"data": json.loads(request)}, mode=0o600)
-    os.posix_spawn(
-        sys.executable,
-        own_program("data"),
-        os.environ,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, str(asked), os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(answer), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
-        ],
-        setsigmask=(),
-    )
+    if os.environ.get(DATA_VARIABLE):
+        os.posix_spawn(sys.executable, own_program("data"), os.environ, setsigmask=())
 
 
 def _wait_until_ready(sshd: int) -> bool:

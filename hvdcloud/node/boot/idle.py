@@ -26,7 +26,6 @@ from hvdcloud.node.uploads.loop import incomplete_runs
 CHECK_SECONDS = 15.0
 ASK_SECONDS = 60.0
 """How often a node that is idle asks the others whether they are."""
-LONGEST_PAUSE = 300.0
 HEAD_ATTEMPTS = 3
 """A head that does not answer this often, with pauses, is dead."""
 _CONNECT_SECONDS = 5.0
@@ -49,15 +48,14 @@ class Watch(NodeLimit):
         super().__init__(limit)
         self._every = min(CHECK_SECONDS, limit / 4)
         self._checked_at = time.monotonic()
-        self._pause = self._first_pause = max(self._every, min(ASK_SECONDS, limit / 4))
+        self._pause = max(self._every, min(ASK_SECONDS, limit / 4))
         self._act_at = 0.0
         activity.mark()
 
-    def seconds(self) -> float:
-        return max(0.0, self._checked_at + self._every - time.monotonic())
-
     def _check(self) -> None:
         now = time.monotonic()
+        if now < self._checked_at + self._every:
+            return
         # A process that was frozen has missed what happened meanwhile.
         frozen = now - self._checked_at > 2 * self._every + _FROZEN_SECONDS
         self._checked_at = now
@@ -66,11 +64,8 @@ class Watch(NodeLimit):
         idle = activity.idle_seconds()
         if idle is None:
             activity.mark()
-        elif idle < self.limit:
-            self._pause = self._first_pause
-        elif not self.acting and now >= self._act_at:
+        elif idle >= self.limit and not self.acting and now >= self._act_at:
             self._act_at = now + self._pause
-            self._pause = min(2 * self._pause, max(LONGEST_PAUSE, self._first_pause))
             self._act("end-if-idle")
 
 

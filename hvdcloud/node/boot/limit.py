@@ -1,4 +1,4 @@
-"""What all limits that end a node do alike: read the environment, wait, and start the process that acts."""
+"""What all limits that end a node do alike: read the environment, and start the process that acts."""
 
 from __future__ import annotations
 
@@ -38,10 +38,6 @@ class NodeLimit(ABC):
         text = os.environ.get(cls.variable)
         return cls(max(1.0, float(text))) if text else None
 
-    @abstractmethod
-    def seconds(self) -> float:
-        """Seconds until the next check."""
-
     @property
     def acting(self) -> bool:
         """The process that acts is running."""
@@ -54,8 +50,6 @@ class NodeLimit(ABC):
 
     def check(self) -> None:
         """Check if it is time for that, and act once the limit is over. Never raises."""
-        if self.seconds() > 0.0:
-            return
         try:
             self._check()
         except Exception as error:  # noqa: BLE001 - a container's first process must not end for this
@@ -64,7 +58,7 @@ class NodeLimit(ABC):
 
     @abstractmethod
     def _check(self) -> None:
-        """Note what is to be noted, and call `_act` if the limit is over."""
+        """Called every second: note what is to be noted, and call `_act` if the limit is over."""
 
     def _act(self, *words: str) -> None:
         """Start the node program with these words, unless an earlier one is still running."""

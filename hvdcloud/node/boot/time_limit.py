@@ -36,12 +36,10 @@ class TimeLimit(NodeLimit):
         super().__init__(limit)
         self._ends = self._act_at = _now() + limit
 
-    def seconds(self) -> float:
-        return max(0.0, self._act_at - _now())
-
     def _check(self) -> None:
-        self._act_at = _now() + AGAIN_SECONDS
-        self._act("end-at-limit", f"{_now() - self._ends:.0f}")
+        if (now := _now()) >= self._act_at:
+            self._act_at = now + AGAIN_SECONDS
+            self._act("end-at-limit", f"{now - self._ends:.0f}")
 
 
 def end_at_limit(late: float) -> int:

@@ -11,28 +11,32 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from hvdcloud.errors import ExitCode, NodeError
+from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths, processes
 from hvdcloud.node.data.sets import FAILED, READY, DataState, states_from_json
 from hvdcloud.node.files import Lock, lock_holder, read_json, write_json
+from hvdcloud.node.records.active import take_over
 from hvdcloud.runs.spec import DataRequest
 
+DATA_VARIABLE = "HVDCLOUD_DATA_SETS"
+"""What a VM fetches from its start on: a request as JSON. A run waits for what is missing."""
 START_SECONDS = 30.0
-"""How long a fetcher may take to start, or to end once it is killed."""
+"""How long a fetcher may take to start."""
 _DIED = "the fetcher of data sets ended before its work was done"
 _DIED_HINT = "hvdcloud run starts it again: what is verified is not fetched again"
 _POLL_SECONDS = 0.02
 
 
-def take(message: dict[str, Any]) -> dict[str, Any]:
-    """The verb `data`: start what {"data": …} asks for. Raises UsageError: it asks for none; NodeError: see start."""
-    start(DataRequest.from_json(message.get("data")))
+def begin() -> dict[str, Any]:
+    """The verb `data`: start what the environment asks for. Raises UsageError: it asks for none; NodeError: see
+    start."""
+    start(DataRequest.from_json(parse_object(os.environ.get(DATA_VARIABLE, ""))))
     return show()
 
 
@@ -55,7 +59,10 @@ def start(request: DataRequest) -> None:
             _end_other()
             write_json(paths.data_request_file(), request.to_json(), mode=0o600)
             write_states(tuple(DataState(name=each.name) for each in request.sets))
-            _spawn(request)
+            errors = paths.volatile_dir() / "data.err"
+            if why := processes.start_detached("data-fetcher", errors=errors, seconds=START_SECONDS):
+                hint = "hvdcloud ssh shows the node; a full disk is a common cause"
+                raise NodeError(f"the fetcher of data sets did not start: {why}", hint=hint)
 
 
 def states() -> tuple[DataState, ...]:
@@ -95,6 +102,7 @@ def main() -> int:
     lock = Lock(paths.data_fetcher_lock())
     if not lock.acquire({"request": _digest(request), **processes.describe_self()}):
         return 1
+    processes.detach()
     from hvdcloud.node.data import fetch
 
     fetch.fetch_all(request, publish=write_states)
@@ -122,33 +130,4 @@ def _digest(request: DataRequest) -> str:
 
 def _end_other() -> None:
     """End a fetcher that works on what nobody wants. It may be killed at any time: see above."""
-    deadline = time.monotonic() + START_SECONDS
-    while (holder := lock_holder(paths.data_fetcher_lock())) is not None:
-        if process := processes.described(holder):
-            processes.send([process], signal.SIGKILL)
-        if time.monotonic() >= deadline:
-            raise NodeError("the fetcher of data sets does not end", hint="hvdcloud ssh shows the node")
-        time.sleep(_POLL_SECONDS)
-
-
-def _spawn(request: DataRequest) -> None:
-    """Start the fetcher in a session of its own, and wait until it works."""
-    errors = paths.volatile_dir() / "data.err"
-    with errors.open("ab") as stderr:
-        process = subprocess.Popen(
-            processes.own_program("data-fetcher"),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            start_new_session=True,
-        )
-    deadline = time.monotonic() + START_SECONDS
-    while (lock_holder(paths.data_fetcher_lock()) or {}).get("request") != _digest(request):
-        code = process.poll()
-        if code == 0:
-            return
-        if code is not None or time.monotonic() >= deadline:
-            process.kill()
-            hint = "hvdcloud ssh shows the node; a full disk is a common cause"
-            raise NodeError(f"the fetcher of data sets did not start: see {errors}", hint=hint)
-        time.sleep(_POLL_SECONDS)
+    take_over(paths.data_fetcher_lock(), what="the fetcher of data sets").release()

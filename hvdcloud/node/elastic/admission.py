@@ -1,20 +1,60 @@
-"""Nodes that join an elastic run, and nodes that leave it, as `admit` and `dismiss` ask (control_socket.py)."""
+"""`admit` and `dismiss`: nodes join an elastic run, and leave it.
+
+The supervisor listens on a Unix socket on the head, one JSON line each way; the answer to `dismiss` comes when the
+nodes have left.
+"""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.node import channel, paths
 from hvdcloud.node.channel import Caller
 from hvdcloud.node.elastic.membership import Membership, Place
 from hvdcloud.node.elastic.workers import Workers
+from hvdcloud.node.records import active
 from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.recorder import Recorder
 
+SECONDS = 600.0
+"""How long the checkpoints of nodes that leave may take."""
 LEAVE_SECONDS = 60.0
 """How long a node that was dismissed may keep its workers before they are ended, or until the list may change."""
+
+
+def socket_file(run: str) -> Path:
+    """The socket of the supervisor of an elastic run."""
+    return paths.secret_dir(run) / "supervisor.sock"
+
+
+def ask(run: str, request: dict[str, Any]) -> dict[str, Any]:
+    """The supervisor's answer to a request.
+
+    Raises:
+        UsageError: the run has ended, is not elastic, or refuses.
+        NodeError: the supervisor does not answer.
+    """
+    if active.supervised(run) is None:
+        raise UsageError(f"run {run} has ended", hint="hvdcloud status shows it")
+    try:
+        message = next(channel.ask(socket_file(run), request, deadline=time.monotonic() + SECONDS), None)
+    except (FileNotFoundError, ConnectionRefusedError):
+        hint = "with run.elastic in hvdcloud.yaml, the next run is"
+        raise UsageError(f"run {run} is not elastic", hint=hint) from None
+    except TimeoutError:
+        message = None
+    if message is None:
+        hint = "hvdcloud status shows whether the run is active"
+        raise NodeError(f"the supervisor of run {run} did not answer to {json.dumps(request.get('type'))}", hint=hint)
+    if "error" in message:
+        raise UsageError(str(message["error"]), hint=str(message.get("hint", "hvdcloud status")))
+    return {"ok": True, **message}
 
 
 @dataclass

@@ -23,8 +23,6 @@ from hvdcloud.runs import state
 
 MARGIN_BEATS = 5
 """Beyond Gloo's timeout, for what agents report with their heartbeats."""
-TOGETHER_SECONDS = 5.0
-"""How long a node that is ready waits for another one, so that the training stops once for both."""
 MOST_FAILURES = 3
 """How often the workers of one node may fail, one soon after the other, before it is no longer used."""
 FORGIVEN_SECONDS = 120.0
@@ -185,19 +183,6 @@ class Membership:
             elif now - member.listed_at > self._quiet * 2**member.missed:
                 member.missed += 1
                 self.move(member.name, Place.READY)
-
-    def worth_waiting(self, *, now: float) -> bool:
-        """Whether a node that is ready should wait for others that will be soon: every change stops the training.
-        Here `now` is the time of day, in seconds since the epoch."""
-        places = {member.place for member in self.members.values()}
-        ready = [member.since for member in self.members.values() if member.place is Place.READY]
-        return (
-            bool(ready)
-            and Place.JOINING in places
-            and Place.LEAVING not in places
-            and now - min(ready) < TOGETHER_SECONDS
-            and len(self.in_use()) >= self.least
-        )
 
     def change(self, *, now: float) -> dict[str, int] | None:
         """The list that Horovod should see from now on, if it should change now: slots by alias. New ones count as

@@ -12,7 +12,6 @@ import subprocess
 import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from hvdcloud.errors import NodeError
@@ -21,7 +20,7 @@ from hvdcloud.node import paths
 from hvdcloud.node.elastic.membership import Member
 from hvdcloud.node.files import read_json
 from hvdcloud.node.mesh import ssh
-from hvdcloud.node.records.secrets_file import read_environment, write_private
+from hvdcloud.node.records.secrets_file import write_private
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.sync import is_unchanged, sha256_of
 from hvdcloud.runs.spec import RunSpec
@@ -35,19 +34,11 @@ class UnreachableError(NodeError):
 
 
 class RunBundle(NamedTuple):
-    """All that a node gets; collected when the run begins, since the files are deleted when it ends on the head."""
+    """All that a node gets besides the code; collected when the run begins, since secrets are deleted when it ends on
+    the head."""
 
     spec: Spec
     environment: dict[str, str]
-    workspace: Path
-
-    @classmethod
-    def of(cls, spec: Spec) -> RunBundle:
-        """The bundle of a run that was prepared on this node. Raises UsageError: it was not."""
-        words, option = spec.horovodrun, "--network-interfaces"
-        interface = words[words.index(option) + 1] if option in words else None
-        # What the run resumed from is in the memory of the nodes that train.
-        return cls(replace(spec, resume=None, interface=interface), read_environment(spec.run), paths.workspace())
 
     def spec_of(self, member: Member) -> RunSpec:
         """What a node that joins knows of the run. It gets its predecessor's share of a data set, or one that another
@@ -56,12 +47,13 @@ class RunBundle(NamedTuple):
         if data is not None:
             share = began.index(member.name) if member.name in began else member.index % max(1, len(began))
             data = replace(data, index=share)
-        return replace(self.spec, node=member.index, slots=member.slots, data=data)
+        # What the run resumed from is in the memory of the nodes that train.
+        return replace(self.spec, resume=None, node=member.index, slots=member.slots, data=data)
 
 
-def _files(workspace: Path) -> list[dict[str, Any]]:
+def _files() -> list[dict[str, Any]]:
     """The project's files: those that the last sync recorded, as ranks may have changed them since."""
-    known = (read_json(paths.sync_file()) or {}).get("files", {})
+    known, workspace = (read_json(paths.sync_file()) or {}).get("files", {}), paths.workspace()
     files = []
     for path in sorted(known):
         file = {"path": path, **{key: known[path][key] for key in known[path] if key != "mtime_ns"}}
@@ -83,7 +75,7 @@ def provision(bundle: RunBundle, member: Member) -> None:
     if node == bundle.spec.names[0]:
         write_private(bundle.spec.run, environment=bundle.environment)
         return
-    files = _files(bundle.workspace)
+    files = _files()
     header = {**bundle.spec_of(member).to_json(), "env": bundle.environment, "joins": True, "files": files}
     with subprocess.Popen(
         ssh.node_command(node, "prepare", seconds=PREPARE_SECONDS),
@@ -98,7 +90,7 @@ def provision(bundle: RunBundle, member: Member) -> None:
         # Where the node refuses or goes, the pipe breaks; its answer says why.
         with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
             pipe.write(json.dumps(header).encode() + b"\n")
-            _send(pipe, bundle.workspace, [file for file in files if "link" not in file])
+            _send(pipe, [file for file in files if "link" not in file])
         answer = process.stdout.read().decode(errors="replace")
         said = process.stderr.read().decode(errors="replace").strip()
     if process.returncode != 0:
@@ -108,12 +100,12 @@ def provision(bundle: RunBundle, member: Member) -> None:
         raise kind(f"node {node} could not be made ready: {why}", hint="hvdcloud ssh shows the node")
 
 
-def _send(pipe: IO[bytes], workspace: Path, files: Sequence[dict[str, Any]]) -> None:
+def _send(pipe: IO[bytes], files: Sequence[dict[str, Any]]) -> None:
     with tarfile.open(fileobj=pipe, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         for entry in files:
             info = tarfile.TarInfo(entry["path"])
             info.size, info.mode = entry["size"], entry["mode"]
-            with (workspace / entry["path"]).open("rb") as content:
+            with (paths.workspace() / entry["path"]).open("rb") as content:
                 if os.fstat(content.fileno()).st_size < info.size:
                     raise NodeError(f"{entry['path']} changed while it was sent", hint="hvdcloud logs")
                 archive.addfile(info, content)

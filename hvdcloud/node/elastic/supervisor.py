@@ -16,8 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from hvdcloud.node.channel import Caller, Listener, Mailbox
-from hvdcloud.node.elastic.admission import Admission
-from hvdcloud.node.elastic.control_socket import socket_file
+from hvdcloud.node.elastic.admission import Admission, socket_file
 from hvdcloud.node.elastic.host_list import HostList
 from hvdcloud.node.elastic.membership import MARGIN_BEATS, Member, Membership, Place
 from hvdcloud.node.elastic.provision import RunBundle, UnreachableError, provision
@@ -25,6 +24,7 @@ from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
 from hvdcloud.node.elastic.workers import Workers
 from hvdcloud.node.machine import outward_interface
 from hvdcloud.node.records import state
+from hvdcloud.node.records.secrets_file import read_environment
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, Worker, judge_elastic
@@ -67,7 +67,7 @@ class ElasticSupervisor(Supervisor):
         self._silence = SILENCE_SECONDS
         self._workers = Workers()
         self._mailbox = Mailbox()
-        self._bundle = RunBundle.of(self._spec)
+        self._bundle = RunBundle(self._spec, read_environment(spec.run))
         self._prepare_at: dict[str, float] = {}
         """When nodes that were lost, or are new, are tried next; infinite while they are."""
         self._admission = Admission(
@@ -133,7 +133,7 @@ class ElasticSupervisor(Supervisor):
                 return
             self._listed = True
         before = membership.in_use()
-        if membership.worth_waiting(now=time.time()) or (slots := membership.change(now=now)) is None:
+        if (slots := membership.change(now=now)) is None:
             return
         in_use = membership.in_use()
         self._hosts.write(slots, names={member.alias: member.name for member in in_use})

@@ -37,20 +37,18 @@ def resolve(addresses: Mapping[str, str], *, seconds: float = RESOLVE_SECONDS) -
     Raises:
         NodeError: the name service does not know one of them within `seconds`.
     """
-    deadline = time.monotonic() + seconds
-    return {name: _resolve(name, address, deadline) for name, address in addresses.items() if address != name}
-
-
-def _resolve(name: str, address: str, deadline: float) -> str:
-    while True:
-        try:
-            return socket.gethostbyname(address)
-        except OSError as error:
-            if time.monotonic() >= deadline:
-                hint = "hvdcloud down, then up again; the nodes need one network and its internal DNS"
-                why = f"the peer {name} cannot be found: {address}: {error.strerror or error}"
-                raise NodeError(why, hint=hint) from error
-        time.sleep(0.5)
+    found, deadline = {}, time.monotonic() + seconds
+    for name, address in addresses.items():
+        while address != name and name not in found:
+            try:
+                found[name] = socket.gethostbyname(address)
+            except OSError as error:
+                if time.monotonic() >= deadline:
+                    hint = "hvdcloud down, then up again; the nodes need one network and its internal DNS"
+                    why = f"the peer {name} cannot be found: {address}: {error.strerror or error}"
+                    raise NodeError(why, hint=hint) from error
+                time.sleep(0.5)
+    return found
 
 
 def write(found: Mapping[str, str], *, block: str = _NODES) -> None:

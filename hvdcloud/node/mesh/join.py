@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import UsageError
@@ -53,7 +52,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     key.parent.mkdir(parents=True, exist_ok=True)
     key.parent.chmod(0o700)
     replace(key, private_key if private_key.endswith("\n") else private_key + "\n", mode=0o600)
-    replace(_public(key), public_key + "\n")
+    replace(key.with_name(f"{key.name}.pub"), public_key + "\n")
     authorized = key.with_name("authorized_keys")
     lines = authorized.read_text().splitlines() if authorized.exists() else []
     if public_key not in lines:
@@ -99,10 +98,6 @@ def _unreached(peers: Sequence[Peer]) -> dict[str, str]:
 
     outcomes = parallel(peers, problem, workers=len(peers))
     return {outcome.item.name: outcome.result for outcome in outcomes if outcome.result}
-
-
-def _public(key: Path) -> Path:
-    return key.with_name(f"{key.name}.pub")
 
 
 def _pin(host: Peer) -> str:

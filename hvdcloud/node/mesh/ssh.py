@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,15 +31,6 @@ Include {aliases}
     ServerAliveInterval 5
     ServerAliveCountMax 3
 """
-
-
-# What OpenSSH 9 and 10 print, in clientloop.c, packet.c and sshconnect.c.
-_BROKEN = re.compile(
-    r"client_loop: |(Connection|packet_write_wait: Connection) (to|reset|closed)|Read from remote host|"
-    r"kex_exchange_identification: |.*[Bb]roken pipe"
-)
-_SILENT = re.compile(r"Timeout, server .* not responding")
-_UNREACHED = re.compile(r"ssh: (?:connect to host \S+ port \d+|Could not resolve hostname \S+): (?P<why>.+)")
 
 
 def key_file() -> Path:
@@ -80,12 +70,3 @@ def node_command(
     tried = "ConnectionAttempts=3" if connect_seconds is None else f"ConnectTimeout={connect_seconds:.0f}"
     options = ("-o", tried)
     return [*limit, "ssh", "-T", *options, node, f"{NODE_PROGRAM} {command}"]
-
-
-def connection_error(line: str) -> str:
-    """What a line of ssh's standard error says of a connection, in plain words; another line is returned as it is."""
-    if found := _UNREACHED.match(line):
-        return f"it cannot be reached: {found['why']}"
-    if _SILENT.match(line):
-        return "it no longer answers"
-    return "its connection broke" if _BROKEN.match(line) else line

@@ -22,7 +22,7 @@ from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads.loop import UploadLoop
 from hvdcloud.runs.reports import RankWaits
-from hvdcloud.storage.base import Bucket, ObjectMissingError, TooLargeError
+from hvdcloud.storage.base import Bucket
 
 EVERY_SECONDS = 5.0
 FIRST_SECONDS = 1.0
@@ -84,8 +84,6 @@ class Sampler:
         self._closed = threading.Event()
         self._look_at = 0.0
         self._waiting: int | None = None
-        self._earlier: bytes | None = b"" if samples_file(spec.run).exists() else None
-        """What the bucket had from the machine whose place this one took; None: not looked for yet."""
         self._threads = [
             threading.Thread(target=self._sample, name="samples", daemon=True),
             threading.Thread(target=self._upload, name="samples-upload", daemon=True),
@@ -151,14 +149,4 @@ class Sampler:
     def put(self, bucket: Bucket) -> None:
         """Write the file's copy. Raises HvdcloudError, OSError: it failed."""
         name = samples_name(self._spec.cluster, self._spec.run, self._spec.node)
-        if self._earlier is None:
-            self._earlier = _read(bucket, name)
-        bucket.write(name, self._earlier + samples_file(self._spec.run).read_bytes())
-
-
-def _read(bucket: Bucket, name: str) -> bytes:
-    """Whole lines; empty if there is nothing."""
-    try:
-        return bucket.read(name).rpartition(b"\n")[0] + b"\n"
-    except (ObjectMissingError, TooLargeError):
-        return b""
+        bucket.write(name, samples_file(self._spec.run).read_bytes())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import processes
 from hvdcloud.node.files import Lock, lock_holder
-from hvdcloud.node.paths import agent_lock, supervisor_lock, volatile_dir
+from hvdcloud.node.paths import supervisor_lock, volatile_dir
 
 _POLL_SECONDS = 0.02
 
@@ -41,17 +42,20 @@ def live_agents() -> dict[str, dict[str, Any]]:
     return {run: holder for run, holder in locks.items() if holder is not None}
 
 
-def take_over(run: str) -> Lock:
-    """Become the run's one agent on this node. An earlier one has lost its supervisor and is ended. Raises NodeError:
-    it does not end."""
-    lock = Lock(agent_lock(run))
+def take_over(path: Path, *, what: str) -> Lock:
+    """Hold a lock from now on; the process that held it before is killed. Raises NodeError: it does not end.
+
+    Args:
+        what: that process, in words.
+    """
+    lock = Lock(path)
     deadline = time.monotonic() + processes.KILL_SECONDS
     while not lock.acquire(processes.describe_self()):
-        if earlier := processes.described(lock_holder(lock.path) or {}):
+        if earlier := processes.described(lock_holder(path) or {}):
             processes.send([earlier], signal.SIGKILL)
             processes.wait_gone([earlier], seconds=deadline - time.monotonic())
         else:
             time.sleep(_POLL_SECONDS)
         if time.monotonic() >= deadline:
-            raise NodeError(f"another agent of run {run} does not end", hint="hvdcloud down --force")
+            raise NodeError(f"{what} does not end", hint="hvdcloud down --force")
     return lock

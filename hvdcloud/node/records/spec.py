@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from hvdcloud.errors import UsageError
-from hvdcloud.json_values import mapping
+from hvdcloud.node.bucket import open_bucket_here
 from hvdcloud.node.channel import BEAT_SECONDS
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.paths import check_run_id, run_dir
 from hvdcloud.runs.spec import DataRequest, Elastic, Host, RunSpec
+
+if TYPE_CHECKING:
+    from hvdcloud.storage.base import Bucket
 
 START_SECONDS = 15.0
 """How long an agent may take to start, over ssh and beside everything else that starts then."""
@@ -34,48 +37,28 @@ class Spec(RunSpec):
         """The nodes that it starts with, the head first."""
         return [host.name for host in self.hosts]
 
+    def open_bucket(self) -> Bucket:
+        """The run's bucket, as this node opens it. Raises HvdcloudError: as `open_bucket_here`."""
+        return open_bucket_here(self.bucket, endpoint=self.bucket_endpoint)
+
     @classmethod
     def from_mapping(cls, value: Mapping[str, Any]) -> Spec:
-        """Check a header or a spec.json. Raises UsageError: something is missing or has the wrong type."""
-
-        def optional(key: str, kind: Callable[[Any], Any], otherwise: Any = None) -> Any:
-            return otherwise if value.get(key) is None else kind(value[key])
-
+        """Read a header or a spec.json, which a program of the same version wrote. Raises UsageError: something is
+        missing, or of another kind."""
+        given = {each.name: value[each.name] for each in fields(cls) if value.get(each.name) is not None}
         try:
-            elastic = value.get("elastic")
-            spec = cls(
-                run=check_run_id(value["run"]),
-                cluster=str(value["cluster"]),
-                bucket=str(value["bucket"]),
-                bucket_endpoint=optional("bucket_endpoint", str),
-                keep_every=float(value["keep_every"]),
-                workspace_bytes=optional("workspace_bytes", int, 10**9),
-                command=tuple(str(part) for part in value["command"]),
-                resume=optional("resume", check_run_id),
-                stuck=optional("stuck", float),
-                grace=optional("grace", float, 30.0),
-                hosts=tuple(
-                    Host(name=str(host["name"]), index=int(host["index"]), slots=int(host["slots"]))
-                    for host in value.get("hosts", ())
-                ),
-                np=optional("np", int, 0),
-                horovodrun=tuple(str(part) for part in value.get("horovodrun", ())),
-                controller=optional("controller", str, "gloo"),
-                gloo_timeout=optional("gloo_timeout", float, 30.0),
-                elastic=elastic and Elastic(min=int(elastic["min"]), max=int(elastic["max"])),
-                down_when_done=bool(value.get("down_when_done")),
-                detached=bool(value.get("detached")),
-                about=mapping(value.get("about")),
-                node=int(value["node"]),
-                slots=max(0, int(value["slots"])),
-                data=optional("data", DataRequest.from_json),
-                interface=optional("interface", str),
-                name=str(value["name"]),
-                cores=max(1, int(value["cores"])),
-                beat=optional("beat", float, BEAT_SECONDS),
-                start=optional("start", float, START_SECONDS),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            for name in ("run", "resume"):
+                if name in given:
+                    check_run_id(given[name])
+            for name in ("command", "horovodrun"):
+                given[name] = tuple(map(str, given.get(name, ())))
+            given["hosts"] = tuple(Host(**each) for each in given.get("hosts", ()))
+            if "elastic" in given:
+                given["elastic"] = Elastic(**given["elastic"])
+            if "data" in given:
+                given["data"] = DataRequest.from_json(given["data"])
+            spec = cls(**given)
+        except (TypeError, ValueError) as error:
             why = f"the description of the run cannot be used: {type(error).__name__}: {error}"
             hint = "the image and hvdcloud must be the same version: hvdcloud build"
             raise UsageError(why, hint=hint) from error

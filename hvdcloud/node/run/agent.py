@@ -182,7 +182,7 @@ class Agent:
                 )
             elif kind == "leave" and not self._ending:
                 self._askers.append(peer)
-                self.leave(str(message["why"]), ending=bool(message["ending"]))
+                self.leave(str(message["why"]), ending=True)
         if not peer.channel.closed and not (self._ending and peer.rank is None):
             return
         self._socket.forget(peer)
@@ -236,13 +236,9 @@ class Agent:
             ending: its processes go too: the run ends here when the checkpoints that are being written have arrived.
         """
         if self._drain is None and not self._ending:
-            self._drain = drain.Drain(
-                why,
-                flush=self._upload_loop.flush_now,
-                on_checked=lambda saved: self._mailbox.post(lambda: self._report_saved(saved)),
-            )
+            self._drain = drain.Drain(why)
             self._lease.send({"type": "leaving", "why": why})
-            self._drain.start()
+            self._upload_loop.hurry(lambda report: self._mailbox.post(lambda: self._note_saved(report)))
         if self._drain is not None:
             self._drain.ending |= ending
             # An elastic run continues without this node, unless it is the head. The supervisor has all ranks save, and
@@ -252,27 +248,20 @@ class Agent:
                 self._saves_until = time.monotonic() + seconds
                 self._lease.send({"type": "ending", "why": f"it is being {self._drain.why}", "seconds": seconds})
 
-    def _report_saved(self, saved: drain.Saved) -> None:
-        """Say how far the uploads of this node are, which leaves; end the run here if that is what was waited for."""
-        if self._drain is None or self._ending or not saved.settled:
+    def _note_saved(self, report: UploadReport) -> None:
+        """End the run here, if this container ends and what was waited for has been saved."""
+        if self._drain is None or not self._drain.ending or self._ending:
             return
-        if self._drain.is_news(saved):
-            self._lease.send({"type": "saved", **saved.to_json()})
+        patient = self._drain.patience_left > 0
+        if patient and (report.pending or report.errors):
+            return
         if self._saves_until is not None and not self._ranks.quiet and time.monotonic() < self._saves_until:
             # What the ranks still save goes to the bucket too.
             return
-        if not self._drain.ending:
-            self._answer_askers(saved)
-        elif not (saved.patient and self._spec.elastic and self._spec.node and self._ranks.running):
-            # In an elastic run Horovod takes the ranks away when the supervisor has struck the node off its list, which
-            # it does with every node but the head.
+        # In an elastic run Horovod takes the ranks away when the supervisor has struck the node off its list, which
+        # it does with every node but the head.
+        if not (patient and self._spec.elastic and self._spec.node and self._ranks.running):
             self._end(f"it is being {self._drain.why}")
-
-    def _answer_askers(self, saved: drain.Saved) -> None:
-        for peer in self._askers:
-            if peer in self._socket.callers:
-                peer.channel.send({"type": "left", **saved.to_json()})
-        self._askers.clear()
 
     def _end(self, orphaned: str) -> None:
         """End the run on this node; once. `orphaned`: why, if it is not the supervisor that wants it."""
@@ -284,8 +273,6 @@ class Agent:
         self._ending = True
         self._told_to_end.set()
         self._orphaned = orphaned
-        if self._drain is not None:
-            self._drain.stop()
         if orphaned:
             self._lease.send({"type": "ending", "why": orphaned})
         threading.Thread(target=self._finish, name="end", daemon=True).start()
@@ -309,11 +296,12 @@ class Agent:
     def _say_goodbye(self, report: UploadReport) -> None:
         turn(self._selector, 0.0)
         if self._drain is not None:
-            saved = self._drain.saved(report)
-            if self._drain.is_news(saved._replace(patient=False)):
-                self._lease.send({"type": "saved", **saved.to_json()})
+            saved = self._drain.says(report)
+            self._lease.send({"type": "saved", **saved})
             # First, because the supervisor ends us when it has heard that we have finished.
-            self._answer_askers(saved)
+            for peer in self._askers:
+                if peer in self._socket.callers:
+                    peer.channel.send({"type": "left", **saved})
         self._lease.send({"type": "finished", "checkpoints": report.to_json(), "orphaned": self._orphaned})
         deadline = time.monotonic() + _LAST_WORDS_SECONDS
         # The end of this node ends its sshd too: wait until the head has got the message and closed the connection.
@@ -344,7 +332,8 @@ def main(run: str, *, probe: bool = False) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec = Spec.load(run)
-    lock = active.take_over(run)
+    # An earlier one has lost its supervisor.
+    lock = active.take_over(paths.agent_lock(run), what=f"another agent of run {run}")
     _redirect_errors(run)
     try:
         Agent(spec, Channel(sys.stdin.fileno(), sys.stdout.fileno()), probe=probe).run()

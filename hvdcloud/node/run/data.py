@@ -67,8 +67,8 @@ def summary(node: str, states: Sequence[DataState]) -> NodeData:
         total_bytes=sum(state.total_bytes for state in states),
         files=sum(state.files for state in states),
         total_files=sum(state.total_files for state in states),
-        seconds=round(sum(state.seconds for state in states), 3),
+        seconds=round(sum(state.seconds or 0.0 for state in states), 3),
         error=f"data set {failed.name}: {failed.error}" if failed else "",
-        hint=(failed.hint or "") if failed else "",
+        hint=failed.hint if failed else "",
         exit_code=failed.exit_code if failed else None,
     )

@@ -50,7 +50,10 @@ def after(ended: RunState) -> None:
     until = time.monotonic() + GRACE_SECONDS
     told_by = time.monotonic() + notify.WAIT_SECONDS
     notify.start(ended.run)
-    keep_log(ended)
+    try:
+        archive.keep(ended.run)
+    except Exception as error:  # noqa: BLE001 - it is not a checkpoint, and nodes that cost money must go
+        sys.stderr.write(f"hvdcloud: the log of run {ended.run} is not in the bucket: {error}\n")
     if not _nodes_go(ended):
         return
     time.sleep(max(0.0, until - time.monotonic()))
@@ -60,14 +63,6 @@ def after(ended: RunState) -> None:
     poweroff.write_line(f"switching off: run {ended.run} has ended and its checkpoints are in the bucket")
     poweroff.end_others(list(ended.nodes)[1:])
     poweroff.switch_off()
-
-
-def keep_log(ended: RunState) -> None:
-    """The log is not a checkpoint: if it cannot be kept, the rest continues."""
-    try:
-        archive.keep(ended.run)
-    except Exception as error:  # noqa: BLE001 - whatever it is, nodes that cost money must go
-        sys.stderr.write(f"hvdcloud: the log of run {ended.run} is not in the bucket: {error}\n")
 
 
 def _nodes_go(ended: RunState) -> bool:

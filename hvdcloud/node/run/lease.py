@@ -75,12 +75,12 @@ class Lease:
         return bool(data)
 
     def last_words(self) -> str:
-        """Why the agent ended, in its own words or by ssh's error; empty if neither said."""
+        """Why the agent ended, in its own words or in ssh's; empty if neither said."""
         self.read_error()
         if self.refusal:
             return self.refusal
         lines = [line.strip() for line in self._error.decode(errors="replace").splitlines() if line.strip()]
-        return ssh.connection_error(lines[-1]) if lines else ""
+        return lines[-1] if lines else ""
 
     def close(self) -> None:
         """Hang up. The agent, if it is alive, hears that and ends the run on its node."""

@@ -20,7 +20,6 @@ from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.sync import Entry, Sync
 from hvdcloud.node.uploads.outputs import Outputs, set_aside
 from hvdcloud.node.uploads.restore import gather, restore
-from hvdcloud.node.uploads.run_bucket import open_run_bucket
 
 
 def code(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,11 +74,9 @@ def main(header: Mapping[str, Any], source: IO[bytes]) -> dict[str, Any]:
     Outputs(spec.run, spec.workspace_bytes).begin()
     restored = 0
     if spec.resume:
-        bucket = open_run_bucket(spec)
-        restored = restore(bucket, cluster=spec.cluster, run_from=spec.resume, directory=checkpoints)
+        restored = restore(spec.open_bucket(), cluster=spec.cluster, run_from=spec.resume, directory=checkpoints)
     if header.get("joins"):
         _bring_outputs(spec, checkpoints)
-    (paths.run_dir(spec.run) / "ranks").mkdir(parents=True, exist_ok=True)
     spec.save()
     return {"ok": True, "restored": restored}
 
@@ -120,7 +117,7 @@ def _unpack(sync: Sync, wanted: Mapping[str, Entry], source: IO[bytes]) -> None:
 def _bring_outputs(spec: Spec, directory: Path) -> None:
     """Get what the ranks of other nodes have written in the project's folder by now."""
     try:
-        gather(open_run_bucket(spec), cluster=spec.cluster, run=spec.run, directory=directory, only=f"{WORKSPACE}/")
+        gather(spec.open_bucket(), cluster=spec.cluster, run=spec.run, directory=directory, only=f"{WORKSPACE}/")
     except HvdcloudError as error:
         # The run has it in memory: this node can train without.
         sys.stderr.write(f"hvdcloud: {error}\n")

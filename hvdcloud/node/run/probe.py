@@ -6,7 +6,6 @@ import os
 import subprocess
 
 from hvdcloud.node import machine, paths
-from hvdcloud.node.mesh.nodes import mesh_interface
 from hvdcloud.node.records.secrets_file import read_environment
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.launcher import launcher_environment
@@ -24,10 +23,6 @@ for framework, extension in (("torch", "horovod.torch"), ("tensorflow", "horovod
 
 def worker_problem(spec: Spec) -> str:
     """Why a worker could not start here; empty if it could. Blocks while Python imports the framework."""
-    # The way to the others may have another name here than on the head.
-    if spec.interface and not machine.address_of(spec.interface) and mesh_interface() == "lo":
-        missing = f"network interface {spec.interface}, which the run uses"
-        return f"it has no {missing}; restarting the node may bring it back"
     try:
         user, launcher = read_environment(spec.run), launcher_environment(spec.run)
         environment = environment_of_rank(spec, user=user, launcher=launcher, image=machine.image_environment())

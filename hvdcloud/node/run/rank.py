@@ -1,4 +1,4 @@
-"""`rank`: what the launcher starts for each rank; it starts the user's command and records how that ended.
+"""`rank`: what the launcher starts for each rank; it starts the user's command and tells the agent how that ended.
 
 A rank never runs without an agent on its node: the agent is what ends the rank when the head, the launcher or the
 connection is gone. If the agent itself goes, the rank ends its command.
@@ -7,7 +7,6 @@ connection is gone. If the agent itself goes, the rank ends its command.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import shutil
@@ -17,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import replace
 
 from hvdcloud.errors import NodeError
 from hvdcloud.node import machine, paths, processes
@@ -40,54 +39,9 @@ _INTERFACES = ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
 """Where Gloo and NCCL are told the interface to the other nodes (horovod/runner/gloo_run.py)."""
 _LOOPBACK = "lo"
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-_RECORD_BYTES = 1024
 _CARRIER = "output"
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
-
-
-class _End(NamedTuple):
-    """How the user's command ended."""
-
-    exit_code: int
-    signal: int | None = None
-    terminated: bool = False
-    """Whether the launcher had asked for it: then it is not what made the run fail."""
-    out_of_memory: bool = False
-    """Whether the kernel killed it for its memory."""
-    until: float | None = None
-    """Until when what it has left may go on, in monotonic seconds, where the agent asked for the end."""
-
-
-class _Record:
-    """ranks/RANK.json: one block of disk, taken at the start, so that the end can be recorded on a full disk too."""
-
-    def __init__(self, run: str, rank: int, *, elastic: bool) -> None:
-        # In an elastic run several workers of one node may begin as the same rank, one after the other.
-        self._path = paths.run_dir(run) / "ranks" / (f"{rank}-{os.getpid()}.json" if elastic else f"{rank}.json")
-        self._rank = rank
-        self._write({**RankRecord(rank=rank).to_json(), "pid": os.getpid()})
-
-    def ended(self, end: _End) -> dict[str, Any]:
-        record = RankRecord(
-            rank=self._rank,
-            exit_code=end.exit_code,
-            signal=end.signal,
-            terminated=end.terminated,
-            out_of_memory=end.out_of_memory,
-            ended=time.time(),
-        ).to_json()
-        self._write(record)
-        return record
-
-    def _write(self, record: dict[str, Any]) -> None:
-        try:
-            # Not truncated: that would give the block back.
-            with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644), "wb") as file:
-                file.write(json.dumps(record).encode().ljust(_RECORD_BYTES - 1) + b"\n")
-        except OSError as error:
-            # The agent hears of it as well; the file is for people and for a supervisor that was killed.
-            _say(f"the record of rank {self._rank} could not be written: {error}")
 
 
 def main(run: str) -> int:
@@ -110,24 +64,27 @@ def main(run: str) -> int:
     full = environment_of_rank(spec, user=environment, launcher=launcher, image=image)
     full |= waits.environment(run)
     agent = _meet_agent(run, rank)
-    record = _Record(run, rank, elastic=spec.elastic is not None)
     if spec.elastic:
         threading.Thread(target=_end_with_launcher, name="launcher", daemon=True).start()
-    end = _run(spec, full, agent=agent, wakeup=wakeup)
-    if end.until is None:
-        agent.send({"type": "ended", **record.ended(end)})
+    end, until = _run(spec, full, rank=rank, agent=agent, wakeup=wakeup)
+    if until is None:
+        _say_ended(agent, end)
         # What the command leaves in the background would hold its outputs, and outlive the run.
         processes.end_descendants()
     else:
         # A shell ends at once, and leaves the program that has something to save.
-        processes.end_descendants(seconds=max(0.0, end.until - time.monotonic()))
+        processes.end_descendants(seconds=max(0.0, until - time.monotonic()))
     for carrier in (each for each in threading.enumerate() if each.name == _CARRIER):
         carrier.join()
-    if end.until is not None:
-        agent.send({"type": "ended", **record.ended(end)})
+    if until is not None:
+        _say_ended(agent, end)
         _wait_for_the_others(agent, wakeup)
         return 0
-    return end.exit_code
+    return end.exit_code or 0
+
+
+def _say_ended(agent: Channel, end: RankRecord) -> None:
+    agent.send({"type": "ended", **replace(end, ended=time.time()).to_json()})
 
 
 def _wait_for_the_others(agent: Channel, wakeup: int) -> None:
@@ -218,23 +175,23 @@ def _catch_signals() -> int:
 
 
 def _run(
-    spec: Spec,
-    environment: dict[str, str],
-    *,
-    agent: Channel,
-    wakeup: int,
-) -> _End:
+    spec: Spec, environment: dict[str, str], *, rank: int, agent: Channel, wakeup: int
+) -> tuple[RankRecord, float | None]:
     """Start the command and stay until it has ended. It gets SIGTERM once, whoever asks for its end and how often; what
-    it has started gets its own when it has ended."""
+    it has started gets its own when it has ended.
+
+    Returns:
+        how it ended; and where the agent asked for that, until when what it has left may go on, in monotonic seconds.
+    """
     killed_before = machine.killed_for_memory()
     try:
         child = _start(spec.command, environment)
     except FileNotFoundError:
         _say(f"command not found: {spec.command[0]}")
-        return _End(NOT_FOUND)
+        return RankRecord(rank=rank, exit_code=NOT_FOUND, terminated=False), None
     except OSError as error:
         _say(f"cannot run {spec.command[0]}: {error.strerror}")
-        return _End(NOT_EXECUTABLE)
+        return RankRecord(rank=rank, exit_code=NOT_EXECUTABLE, terminated=False), None
     agent.send({"type": "started", "child": child})
     term_at: float | None = None
     kill_at: float | None = None
@@ -275,11 +232,14 @@ def _run(
     code = os.waitstatus_to_exitcode(status)
     if code == NOT_FOUND and len(spec.command) == 1:
         _say(f"command not found: {spec.command[0]}")
-    end = _End(128 - code, -code, terminated) if code < 0 else _End(code, None, terminated)
-    end = end._replace(until=until)
+    exit_code, by_signal = (128 - code, -code) if code < 0 else (code, None)
     # A shell that ran the command reports its signal as an exit code.
-    killed = end.exit_code == 128 + signal.SIGKILL and not terminated
-    return end._replace(out_of_memory=killed and machine.killed_for_memory() > killed_before)
+    killed = exit_code == 128 + signal.SIGKILL and not terminated
+    out_of_memory = killed and machine.killed_for_memory() > killed_before
+    end = RankRecord(
+        rank=rank, exit_code=exit_code, signal=by_signal, terminated=terminated, out_of_memory=out_of_memory
+    )
+    return end, until
 
 
 def _start(command: tuple[str, ...], environment: dict[str, str]) -> int:

@@ -26,7 +26,7 @@ from hvdcloud.node.run.log import QUIET_SECONDS, RunLog
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, Ranks, judge, may_be_a_consequence
 from hvdcloud.node.run.recorder import Recorder
 from hvdcloud.node.run.stuck import StuckWatch
-from hvdcloud.node.uploads.drain import Saved, saved_note
+from hvdcloud.node.uploads.drain import saved_note
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.reports import NodeData, RankWaits, UploadReport, texts_of
 from hvdcloud.runs.state import RunState
@@ -239,7 +239,7 @@ class Supervisor:
         elif kind == "leaving":
             self._leaves(lease, str(message["why"]))
         elif kind == "saved":
-            self._log.note(saved_note(lease.node, Saved.from_json(message)))
+            self._log.note(saved_note(lease.node, message))
         elif kind == "left_out":
             self._log.note(left_out_note(lease.node, texts_of(message["names"])))
         elif kind == "stacks":

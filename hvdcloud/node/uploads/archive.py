@@ -13,7 +13,6 @@ from hvdcloud.errors import NodeError
 from hvdcloud.node import paths
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
-from hvdcloud.node.uploads.run_bucket import open_run_bucket
 from hvdcloud.storage.checksum import crc32c_of_file
 from hvdcloud.storage.threads import Outcome, attempt
 
@@ -49,7 +48,7 @@ def _done_file(run: str) -> Path:
 
 def _keep(run: str) -> None:
     spec = Spec.load(run)
-    bucket = open_run_bucket(spec)
+    bucket = spec.open_bucket()
     log = state.log_file(run)
     _, crc32c = crc32c_of_file(log)
     bucket.upload(log, log_name(spec.cluster, run), crc32c=crc32c)

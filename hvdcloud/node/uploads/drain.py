@@ -1,8 +1,8 @@
 """A node that is about to go: how it hears of that, and what is still done on it. On a Spot VM there are 30 seconds.
 
 The run's agent asks the metadata server, where a VM has one (`watch`). Whatever else ends a node (a VM's shutdown,
-`docker stop`) reaches the container's first process as SIGTERM, which asks the agent over its socket (`drain`).
-From then on everything in the checkpoint directory goes to the bucket without waiting for its turn (`Drain`).
+`docker stop`) reaches the container's first process as SIGTERM, which has the agent end its part of the run (`drain`).
+From either on, everything in the checkpoint directory goes to the bucket without waiting for its turn.
 
 `instance/maintenance-event` is not watched: a VM with GPUs hears of maintenance an hour before, and has better things
 to do in that hour than to leave; its end comes as a shutdown.
@@ -10,12 +10,13 @@ to do in that hour than to leave; its end comes as a shutdown.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from http.client import HTTPException
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
 from hvdcloud.node import machine, paths, processes
@@ -29,7 +30,6 @@ PREEMPTED = "preempted"
 SHUT_DOWN = "shut down"
 LEAVE_SECONDS = 25.0
 """How long the end of a container waits for its checkpoints: a Spot VM is switched off 30 s after its notice."""
-SCAN_SECONDS = 0.5
 WRITERS_SECONDS = 3.0
 """How long ranks that save, and a file that is being written, are waited for; `docker stop` kills after 10 s."""
 WRITERS_SECONDS_ON_A_VM = 12.0
@@ -66,83 +66,24 @@ def is_preempted() -> bool:
         return False
 
 
-class Saved(NamedTuple):
-    """How far the checkpoints of a node that leaves are."""
-
-    report: UploadReport
-    seconds: float
-    """Since the notice."""
-    patient: bool
-    """What is being written is still waited for."""
-
-    @property
-    def is_all(self) -> bool:
-        """Whether every file is in the bucket."""
-        return not (self.report.pending or self.report.errors)
-
-    @property
-    def settled(self) -> bool:
-        """Whether all is in the bucket, or there is no more waiting for the rest."""
-        return not self.patient or self.is_all
-
-    @classmethod
-    def from_json(cls, message: Mapping[str, Any]) -> Saved:
-        return cls(UploadReport.from_json(message), float(message["seconds"]), bool(message.get("patient")))
-
-    def to_json(self) -> dict[str, Any]:
-        report = self.report.to_json()
-        said = {key: report[key] for key in ("files", "pending", "errors")}
-        return {**said, "seconds": self.seconds, "patient": self.patient}
-
-
 class Drain:
-    """The uploads of a node that leaves: all finished files at once, and what is still being written soon after.
+    """What is known of a node that leaves. `why`: `preempted` or another word that completes "it is being …"."""
 
-    Args:
-        why: `preempted` or another word that completes "it is being …".
-        flush: uploads what is not being written; blocks.
-        on_checked: called after every check of the directory, in the thread.
-    """
-
-    def __init__(self, why: str, *, flush: Callable[[], UploadReport], on_checked: Callable[[Saved], None]) -> None:
+    def __init__(self, why: str) -> None:
         self.why = why
         self.ending = False
-        """Whether its processes go too, as soon as it is settled."""
-        self._flush = flush
-        self._on_checked = on_checked
+        """Whether its processes go too, as soon as all is in the bucket, or there is no more waiting for the rest."""
         self._began = time.monotonic()
         self._patience = WRITERS_SECONDS_ON_A_VM if machine.facts().get("metadata") else WRITERS_SECONDS
-        self._told = ""
-        self._over = threading.Event()
-
-    def start(self) -> None:
-        threading.Thread(target=self._work, name="drain", daemon=True).start()
-
-    def stop(self) -> None:
-        """The run ends on this node, which has its own last uploads."""
-        self._over.set()
 
     @property
     def patience_left(self) -> float:
         """For how many seconds ranks and what they write are still waited for; the rest is for the uploads."""
         return max(0.0, self._began + self._patience - time.monotonic())
 
-    def saved(self, report: UploadReport) -> Saved:
-        """What a report means now."""
-        return Saved(report, time.monotonic() - self._began, patient=self.patience_left > 0)
-
-    def is_news(self, saved: Saved) -> bool:
-        """Whether the run's log has to say so: at the first time that all is in the bucket, or that it will not be."""
-        told = "all" if saved.is_all else "some"
-        if not saved.settled or self._told in ("all", told):
-            return False
-        self._told = told
-        return True
-
-    def _work(self) -> None:
-        while not self._over.is_set():
-            self._on_checked(self.saved(self._flush()))
-            self._over.wait(SCAN_SECONDS)
+    def says(self, report: UploadReport) -> dict[str, Any]:
+        """What `saved_note` reads: how far the checkpoints are, and how many seconds after the notice."""
+        return {**report.to_json(), "seconds": time.monotonic() - self._began}
 
 
 def leaving_note(node: str, why: str) -> str:
@@ -150,63 +91,47 @@ def leaving_note(node: str, why: str) -> str:
     return f"node {node} is being {why}: its checkpoints are being uploaded"
 
 
-def saved_note(node: str, saved: Saved) -> str:
+def saved_note(node: str, saved: Mapping[str, Any]) -> str:
     """What the run's log says of the checkpoints of a node that leaves."""
-    when = f"({saved.seconds:.1f} s after the notice)"
-    files, missing = saved.report.files, saved.report.pending
-    if saved.is_all:
+    report, when = UploadReport.from_json(saved), f"({float(saved['seconds']):.1f} s after the notice)"
+    files, missing = report.files, report.pending
+    if not (missing or report.errors):
         return f"node {node}: all {files} files are in the bucket {when}"
     named = ", ".join(missing[:_NAMED]) + (", …" if len(missing) > _NAMED else "")
-    causes = "; ".join([*([f"{named} being written"] if missing else []), *saved.report.errors[:1]])
+    causes = "; ".join([*([f"{named} being written"] if missing else []), *report.errors[:1]])
     return f"node {node}: {files} files are in the bucket {when}, but not all: {causes}"
 
 
-def drain(why: str, *, ending: bool, seconds: float = LEAVE_SECONDS) -> dict[str, Saved | None]:
-    """Have the live agents of this node upload what there is, and wait for that; at once where there is none. Returns
-    what each run's agent said of its uploads; None if it said nothing.
+def drain(why: str, *, seconds: float = LEAVE_SECONDS) -> dict[str, dict[str, Any] | None]:
+    """Have the live agents of this node, whose container ends, upload what there is and end their part of the run, and
+    wait for them; the supervisor, if it is here, follows. At once where there is none.
 
     Args:
         why: completes "it is being …".
-        ending: this container ends: the agents end their part of the run, and the supervisor, if it is here, follows.
+
+    Returns:
+        what each run's agent said of its uploads; None if it said nothing in time.
     """
     deadline = time.monotonic() + seconds
     agents = live_agents()
     if not agents:
         return {}
-    found = {run: _ask(run, why, ending=ending, deadline=deadline) for run in agents}
-    if ending:
-        holders = [*agents.values(), lock_holder(paths.supervisor_lock()) or {}]
-        ending_too = [each for each in map(processes.described, holders) if each is not None]
-        processes.wait_gone(ending_too, seconds=deadline - time.monotonic())
+    found: dict[str, dict[str, Any] | None] = dict.fromkeys(agents)
+    for run in agents:
+        # The time may be up.
+        with contextlib.suppress(OSError):
+            found[run] = ask_agent(run, {"type": "leave", "why": why}, answer="left", deadline=deadline)
+    holders = [*agents.values(), lock_holder(paths.supervisor_lock()) or {}]
+    ending_too = [each for each in map(processes.described, holders) if each is not None]
+    processes.wait_gone(ending_too, seconds=deadline - time.monotonic())
     return found
-
-
-def _ask(run: str, why: str, *, ending: bool, deadline: float) -> Saved | None:
-    try:
-        answer = ask_agent(run, {"type": "leave", "why": why, "ending": ending}, answer="left", deadline=deadline)
-    except OSError:
-        # The time is up.
-        return None
-    return None if answer is None else Saved.from_json(answer)
-
-
-def main(words: Sequence[str]) -> dict[str, Any]:
-    """`leave [WHY]`: this node is about to go; says how far its checkpoints are once they are in the bucket."""
-    from hvdcloud.node.mesh import poweroff
-
-    why = " ".join(words) or SHUT_DOWN
-    found = drain(why, ending=False)
-    for run, saved in found.items():
-        if saved:
-            poweroff.write_line(saved_note(machine.name(), saved) + f", run {run}")
-    return {"runs": {run: saved.to_json() if saved else {} for run, saved in found.items()}}
 
 
 def upload_before_the_end() -> None:
     """The container's first process got SIGTERM: what is on this disk only is uploaded first."""
     # Docker may end the container before the notice has come through.
     why = PREEMPTED if is_preempted() else SHUT_DOWN
-    for run, saved in drain(why, ending=True).items():
+    for run, saved in drain(why).items():
         note = saved_note(machine.name(), saved) if saved else "its agent did not say how far the checkpoints are"
         sys.stdout.write(f"hvdcloud: run {run}: {note}\n")
         sys.stdout.flush()

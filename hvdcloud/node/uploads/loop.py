@@ -18,7 +18,6 @@ from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.uploads.outputs import Outputs
 from hvdcloud.node.uploads.restore import gather
-from hvdcloud.node.uploads.run_bucket import open_run_bucket
 from hvdcloud.node.uploads.scan import walk
 from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.runs.reports import UploadReport
@@ -26,6 +25,8 @@ from hvdcloud.storage.base import Bucket
 from hvdcloud.storage.threads import attempt
 
 FIRST_SCAN_SECONDS = 1.0
+HURRIED_SECONDS = 0.5
+"""Between two looks at the directory of a node that leaves."""
 FLUSH_STEP_SECONDS = 60.0
 """A final flush that gets nothing done for this long is given up; `flush` tries again later."""
 FLUSH_SECONDS = 3600.0
@@ -55,6 +56,8 @@ class UploadLoop:
         self._uploaded: set[str] = set()
         self._working = threading.Lock()
         self._ending = threading.Event()
+        self._woken = threading.Event()
+        self._on_checked: Callable[[UploadReport], object] | None = None
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
 
     @property
@@ -67,6 +70,12 @@ class UploadLoop:
 
     def start(self) -> None:
         self._thread.start()
+
+    def hurry(self, on_checked: Callable[[UploadReport], object]) -> None:
+        """From now on upload everything that is not being written, again and again, as this node leaves. Calls
+        `on_checked` after every look at the directory, in the thread."""
+        self._on_checked = on_checked
+        self._woken.set()
 
     def waiting(self) -> int | None:
         """How many files are not in the bucket as they are; None: it is not known yet. Does not block."""
@@ -105,6 +114,7 @@ class UploadLoop:
             patience: how many seconds to wait for files that are being written.
         """
         self._ending.set()
+        self._woken.set()
         with self._working:
             deadline = time.monotonic() + FLUSH_SECONDS
             patient_until = time.monotonic() + patience
@@ -121,16 +131,22 @@ class UploadLoop:
         wait = min(self._spec.keep_every, FIRST_SCAN_SECONDS)
         with self._working, contextlib.suppress(Exception):
             self._open()
-        while not self._ending.wait(wait):
+        while True:
+            self._woken.wait(wait)
+            self._woken.clear()
+            told = self._on_checked
             with self._working:
-                if not self._ending.is_set():
-                    self._scan(final=False)
-            wait = self._spec.keep_every
+                if self._ending.is_set():
+                    return
+                report = self._scan(final=told is not None)
+            if told is not None:
+                told(report)
+            wait = self._spec.keep_every if told is None else HURRIED_SECONDS
 
     def _open(self) -> Uploader:
         """The uploader, once the bucket can be opened. Raises Exception: it cannot."""
         if self._uploader is None:
-            self.bucket = self.bucket or open_run_bucket(self._spec)
+            self.bucket = self.bucket or self._spec.open_bucket()
             self._uploader = Uploader(
                 self.bucket,
                 cluster=self._spec.cluster,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -19,7 +18,6 @@ PROGRAM = "horovodrun"
 LAUNCH_AGENT = "OMPI_MCA_orte_launch_agent"
 """How mpirun starts its daemon on other nodes; nothing for ranks."""
 _READ_SIZE = 1 << 18
-_PIPE_SIZE = 1 << 20
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "OPAL_PREFIX")
 _MPI_SETTINGS = "OMPI_MCA_"
 _DAEMON_NEEDS = ("PATH", "LD_LIBRARY_PATH", "OPAL_PREFIX")
@@ -85,9 +83,6 @@ class Launcher:
         """Start it, also once more after it has ended. Raises OSError: it cannot be started."""
         self._process = self.code = None
         reader, writer = os.pipe2(os.O_CLOEXEC)
-        with contextlib.suppress(OSError):
-            # More room for bursts of output; a kernel that refuses has its own limit.
-            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
         os.set_blocking(reader, False)
         try:
             environment = launcher_environment(self._run)

@@ -13,7 +13,6 @@ set -uo pipefail
 export HOME=/var/lib/hvdcloud LC_ALL=C
 METADATA=http://metadata.google.internal/computeMetadata/v1
 CONTAINER=hvdcloud
-UPLOAD_SECONDS=20 # for the checkpoints; what is left of the half minute is for the end of the run
 STOP_SECONDS=28
 
 say() {
@@ -29,10 +28,6 @@ why() {
     fi
 }
 
-container_runs() {
-    [[ $(timeout --kill-after=1 5 docker container inspect -f '{{.State.Running}}' "$CONTAINER" 2>/dev/null) == true ]]
-}
-
 # The node program is there without Docker too: its first process ends last.
 node_runs() {
     grep -qszx hvdcloud.node /proc/[0-9]*/cmdline
@@ -45,23 +40,11 @@ watch_the_end() {
     say "$(node_runs && echo 'the container was still there' || echo 'the container ended') $SECONDS s after the VM's end began"
 }
 
-if ! container_runs; then
-    if ! node_runs; then
-        say "the VM is being $(why): its container has ended already"
-        exit 0
-    fi
-    say "the VM is being $(why): Docker is ending its container, which uploads its checkpoints"
-    watch_the_end
+if ! node_runs; then
+    say "the VM is being $(why): its container has ended already"
     exit 0
 fi
-reason=$(why)
-say "the VM is being $reason: its container is asked for its checkpoints"
-if answer=$(timeout --kill-after=1 "$UPLOAD_SECONDS" docker exec "$CONTAINER" hvdcloud-node leave "$reason" 2>&1); then
-    say "checkpoints after $SECONDS s: $answer"
-else
-    say "no answer about the checkpoints after $SECONDS s: $answer"
-fi
-left=$((STOP_SECONDS - SECONDS))
-# Docker may be ending too, and answer no more.
-timeout --kill-after=1 "$((left + 1))" docker stop -t "$left" "$CONTAINER" >/dev/null 2>&1
+say "the VM is being $(why): its container is ended, which uploads its checkpoints first"
+# Docker may be gone, or ending it already.
+timeout --kill-after=1 "$((STOP_SECONDS + 1))" docker stop -t "$STOP_SECONDS" "$CONTAINER" >/dev/null 2>&1
 watch_the_end
