@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from hvdcloud.cluster.model import ClusterObject, ObjectKind
+from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.config.file import load_config
 from hvdcloud.config.ssh_hosts import SshHostConfig, SshMachinesConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
@@ -18,7 +19,7 @@ from hvdcloud.providers.engine.gpus import LABEL_GPUS, LABEL_PORT
 from hvdcloud.providers.ssh import facts, openssh
 from hvdcloud.providers.ssh.hosts import Host
 from hvdcloud.providers.ssh.preflight import no_room, unfit
-from hvdcloud.providers.ssh.provider import newest_of_each_node, told_apart
+from hvdcloud.providers.ssh.provider import SshProvider
 from hvdcloud.providers.ssh.requests import FIRST_PORT, LABEL_ADDRESS, PORTS, choose_port, taken_ports
 from tests.support.ssh_samples import SPEC, request
 
@@ -304,40 +305,18 @@ def test_a_node_has_its_host_s_network_and_its_sshd_listens_where_it_is_told() -
     assert (body["cap_drop"], "publish" in body) == (["ALL"], False)
 
 
-def container(host: str, index: int, state: str, created: int) -> dict[str, Any]:
-    labels = {"hvdcloud-cluster": "digits", "hvdcloud-node": str(index)}
-    names = [f"/digits-{index}"]
-    return {"hvdcloud-host": host, "Names": names, "Labels": labels, "State": state, "Created": created}
-
-
-def test_what_a_lost_host_brings_back_is_no_second_node() -> None:
-    old, new = container("gpu2", 1, "exited", 1), container("gpu3", 1, "running", 2)
-    head = container("gpu1", 0, "running", 1)
-    nodes, older = newest_of_each_node([old, head, new])
-    assert nodes == [new, head] or nodes == [head, new]
-    assert [str(each) for each, _ in older] == ["container digits-1 on gpu2"]
-    # Both run: the network was away, not the host.
-    nodes, older = newest_of_each_node([{**old, "State": "running"}, new])
-    assert nodes == [new]
-    assert len(older) == 1
-
-
-def test_the_volume_of_a_replaced_node_is_told_from_that_of_its_successor() -> None:
-    containers = [container("gpu1", 0, "running", 1), container("gpu3", 1, "running", 2)]
-    volumes = [
-        (
-            ClusterObject(ObjectKind.VOLUME, f"digits-{index}-abc123"),
-            {**containers[index]["Labels"], "hvdcloud-host": name},
-        )
-        for name, index in (("gpu1", 0), ("gpu2", 1), ("gpu3", 1))
-    ]
-    assert [str(each) for each, _ in told_apart(volumes, containers)] == [
-        "volume digits-0-abc123",
-        "replaced volume digits-1-abc123 on gpu2",
-        "volume digits-1-abc123",
-    ]
-    # Where no container of the node is left, its volume may hold all that it wrote.
-    assert [each.kind for each, _ in told_apart(volumes, containers[:1])] == [ObjectKind.VOLUME] * 3
+def test_a_node_is_made_again_on_the_host_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = SshProvider(SshMachinesConfig.model_validate({"hosts": ["gpu1", "gpu2"]}))
+    spec = dataclasses.replace(SPEC, nodes=2)
+    there: list[Node] = []
+    monkeypatch.setattr(provider, "cluster", lambda name: SimpleNamespace(nodes=there))
+    monkeypatch.setattr(provider, "_planned", lambda spec, placed: {index: host.name for index, host in placed.items()})
+    assert provider.plan_growth(spec, [1]) == {1: "gpu2"}
+    with pytest.raises(CapacityError, match=r"ssh\.hosts names 2 hosts, too few"):
+        provider.plan_growth(spec, [2])
+    there += [Node(name="digits-0", index=0, id="1", state=NodeState.RUNNING, host="gpu2")]
+    with pytest.raises(UsageError, match=r"gpu2 has node digits-0, which ssh\.hosts names in another place now"):
+        provider.plan_growth(spec, [1])
 
 
 def test_a_spec_of_another_id_has_other_ports() -> None:
