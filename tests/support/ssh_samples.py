@@ -29,6 +29,7 @@ def request(
         host="gpu1",
         address="192.168.1.8",
         port=20007,
+        gpus=None,
         idle_seconds=idle_seconds,
         longest_seconds=longest_seconds,
     )

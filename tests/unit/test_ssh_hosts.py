@@ -17,8 +17,8 @@ from hvdcloud.config.ssh_hosts import SshHostConfig, SshMachinesConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.engine.gpus import LABEL_GPUS, LABEL_PORT
 from hvdcloud.providers.ssh import facts, openssh
-from hvdcloud.providers.ssh.hosts import Host
-from hvdcloud.providers.ssh.preflight import no_room, unfit
+from hvdcloud.providers.ssh.connection import Host
+from hvdcloud.providers.ssh.preflight import refuse_full_disk, refuse_unfit
 from hvdcloud.providers.ssh.provider import SshProvider
 from hvdcloud.providers.ssh.requests import FIRST_PORT, LABEL_ADDRESS, PORTS, choose_port, taken_ports
 from tests.support.ssh_samples import SPEC, request
@@ -253,27 +253,32 @@ def test_the_engine_s_folder_is_no_command() -> None:
 
 def test_a_host_of_another_processor_than_the_images_is_refused() -> None:
     image = {"Architecture": "amd64"}
-    assert unfit(Host(host()), {"Architecture": "x86_64"}, image) == []
-    (error,) = unfit(Host(host()), {"Architecture": "aarch64"}, image)
-    assert (type(error), error.message) == (UsageError, "gpu1 is arm64, and the image is for amd64")
-    assert unfit(Host(host()), {"Architecture": "aarch64"}, {"Architecture": "arm64"}) == []
+    refuse_unfit("gpu1", {"Architecture": "x86_64"}, image)
+    with pytest.raises(UsageError, match="gpu1 is arm64, and the image is for amd64"):
+        refuse_unfit("gpu1", {"Architecture": "aarch64"}, image)
+    refuse_unfit("gpu1", {"Architecture": "aarch64"}, {"Architecture": "arm64"})
 
 
 def test_a_rootless_engine_is_refused() -> None:
     info = {"Architecture": "x86_64", "SecurityOptions": ["name=seccomp,profile=default", "name=rootless"]}
-    (error,) = unfit(Host(host()), info, {"Architecture": "amd64"})
-    assert isinstance(error, NodeError)
-    assert "the Docker engine of gpu1 is rootless" in error.message
+    with pytest.raises(NodeError, match="the Docker engine of gpu1 is rootless"):
+        refuse_unfit("gpu1", info, {"Architecture": "amd64"})
 
 
-def test_too_little_disk_is_refused_with_how_much_there_is() -> None:
-    image = {"Size": 1_500_000_000}
-    error = no_room(Host(host()), image, facts.Facts(address=None, free_bytes=1_499_999_999))
-    assert isinstance(error, CapacityError)
-    assert error.message == "the disk of gpu1's Docker engine has 1.5 GB free, and the image may need 1.5 GB"
-    assert "docker system df" in error.hint
+def test_too_little_disk_is_refused_with_how_much_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = {"Id": "sha256:1", "Size": 1_500_000_000, "RootFS": {}}
+    there: list[dict[str, Any]] = []
+    monkeypatch.setattr(Host, "api", None)
+    monkeypatch.setattr("hvdcloud.providers.ssh.preflight.inspected", lambda api, name: there[0] if there else None)
+    full = facts.Facts(address=None, free_bytes=1_499_999_999)
+    with pytest.raises(CapacityError) as caught:
+        refuse_full_disk(Host(host()), "image", image, full)
+    assert caught.value.message == "the disk of gpu1's Docker engine has 1.5 GB free, and the image may need 1.5 GB"
+    assert "docker system df" in caught.value.hint
     for free in (1_500_000_000, None):
-        assert no_room(Host(host()), image, facts.Facts(address=None, free_bytes=free)) is None
+        refuse_full_disk(Host(host()), "image", image, facts.Facts(address=None, free_bytes=free))
+    there.append(image)
+    refuse_full_disk(Host(host()), "image", image, full)
 
 
 # --- what is asked for -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""One SSH connection to a host, over which its Docker engine is asked and programs are run there."""
+"""A host, and the one SSH connection to it, over which its Docker engine is asked and programs are run there."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.attempts import login_attempts
 from hvdcloud.errors import CredentialsError, HvdcloudError, NodeError, UsageError
-from hvdcloud.providers.ssh import openssh
+from hvdcloud.providers.ssh import facts, openssh
 from hvdcloud.visible import words
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
     from hvdcloud.config.ssh_hosts import SshHostConfig
+    from hvdcloud.providers.ssh.facts import Facts
 
 OPEN_SECONDS = 45.0
 """For a connection, also through another host, until the first command can be run."""
@@ -31,6 +32,7 @@ COMMAND_SECONDS = 30.0
 RETRY_SECONDS = 20.0
 """For so long a host that did not answer is not asked again."""
 ENGINE_SOCKET = "/var/run/docker.sock"
+ENGINE_FOLDER = "/var/lib/docker"
 _POLL_SECONDS = 0.02
 _CONTROL = "control"
 _LONGEST_BASE = 50
@@ -43,11 +45,11 @@ id -un
 """
 
 
-class Connection:
+class Host:
     """A host, connected on first use, and again after the connection broke. Safe to use from several threads."""
 
-    def __init__(self, host: SshHostConfig) -> None:
-        self.host = host
+    def __init__(self, config: SshHostConfig) -> None:
+        self.config = config
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._folder: Path | None = None
@@ -58,13 +60,18 @@ class Connection:
     @property
     def name(self) -> str:
         """The host's, as the configuration has it."""
-        return self.host.host
+        return self.config.host
 
     @property
     def control(self) -> Path | None:
         """The socket of the connection, if it is open."""
         folder = self._folder
         return folder / _CONTROL if folder is not None else None
+
+    @property
+    def api(self) -> Any:
+        """As `engine`."""
+        return self.engine()
 
     def engine(self, *, silence: int = ANSWER_SECONDS) -> Any:
         """docker-py's APIClient of the host's engine.
@@ -87,6 +94,16 @@ class Connection:
         with self._lock:
             self._open()
         return self._run(script, seconds)
+
+    def facts(self) -> Facts:
+        """What it says of itself now, also of its GPUs if nodes get any. Raises as `engine`."""
+        folder = str(self.api.info().get("DockerRootDir") or ENGINE_FOLDER)
+        said = self.run(facts.script(engine_folder=folder, ask_gpus=self.config.gpus is not None))
+        return facts.parse(said, address=self.config.address)
+
+    def by_hand(self, remote: str = "") -> str:
+        """What a user types to run a command there."""
+        return openssh.by_hand(self.config, remote)
 
     @contextlib.contextmanager
     def reverse(self, port: int) -> Iterator[int]:
@@ -144,7 +161,7 @@ class Connection:
         deadline = time.monotonic() + OPEN_SECONDS
         busy = retry_if_exception_type(openssh.BusyError)
         attempts = login_attempts(busy, seconds=OPEN_SECONDS, closing=self._closing)
-        attempts(self._log_in, openssh.shared_connection(self.host, control), folder, deadline)
+        attempts(self._log_in, openssh.shared_connection(self.config, control), folder, deadline)
         self._call(openssh.forward(control, local=folder / "engine", remote=ENGINE_SOCKET), seconds=COMMAND_SECONDS)
 
     def _log_in(self, argv: Sequence[str], folder: Path, deadline: float) -> None:
@@ -167,11 +184,11 @@ class Connection:
             if self._process.poll() is not None:
                 assert self._process.stdin is not None
                 self._process.stdin.close()
-                raise openssh.explain(self.host, (folder / "said").read_text(errors="replace"))
+                raise openssh.explain(self.config, (folder / "said").read_text(errors="replace"))
             if time.monotonic() > deadline:
                 raise NodeError(
                     f"{self.name} did not answer by SSH within {OPEN_SECONDS:.0f} s",
-                    hint=f"{openssh.by_hand(self.host)} shows where it waits",
+                    hint=f"{self.by_hand()} shows where it waits",
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -191,18 +208,18 @@ class Connection:
         if state == "denied":
             return CredentialsError(
                 f"{who} may not use the Docker engine of {self.name}: permission denied on {ENGINE_SOCKET}",
-                hint=openssh.by_hand(self.host, f"sudo usermod -aG docker {self.host.user or '$USER'}")
+                hint=self.by_hand(f"sudo usermod -aG docker {self.config.user or '$USER'}")
                 + ", then again with a new login",
             )
         why = f"{ENGINE_SOCKET} does not exist there" if state == "missing" else words(error)
         return NodeError(
             f"no Docker engine answers on {self.name}: {why}",
-            hint=openssh.by_hand(self.host, "sudo systemctl start docker") + " starts it, if it is installed there",
+            hint=self.by_hand("sudo systemctl start docker") + " starts it, if it is installed there",
         )
 
     def _run(self, script: str, seconds: float) -> str:
         assert self._folder is not None
-        return self._call(openssh.command(self.host, self._folder / _CONTROL, ["sh"]), stdin=script, seconds=seconds)
+        return self._call(openssh.command(self.config, self._folder / _CONTROL, ["sh"]), stdin=script, seconds=seconds)
 
     def _call(self, argv: Sequence[str], *, seconds: float, stdin: str = "") -> str:
         try:
@@ -221,10 +238,10 @@ class Connection:
         except subprocess.TimeoutExpired:
             raise NodeError(
                 f"{self.name} did not answer within {seconds:.0f} s",
-                hint=f"{openssh.by_hand(self.host)} shows whether it is frozen",
+                hint=f"{self.by_hand()} shows whether it is frozen",
             ) from None
         if done.returncode != 0:
-            raise openssh.explain(self.host, done.stderr or f"exit code {done.returncode}")
+            raise openssh.explain(self.config, done.stderr or f"exit code {done.returncode}")
         return done.stdout
 
     def _end(self) -> None:

@@ -30,9 +30,9 @@ from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.engine.provider import EngineProvider
 from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, node_index
 from hvdcloud.providers.engine.view import EngineObjects
-from hvdcloud.providers.ssh import images, openssh
-from hvdcloud.providers.ssh.hosts import Host, Hosts, errors_in
-from hvdcloud.providers.ssh.preflight import Examiner
+from hvdcloud.providers.ssh import images, openssh, preflight
+from hvdcloud.providers.ssh.connection import Host
+from hvdcloud.providers.ssh.hosts import Hosts, errors_in
 from hvdcloud.providers.ssh.requests import LABEL_ADDRESS, HostRequest
 from hvdcloud.units import counted
 
@@ -65,7 +65,7 @@ class SshProvider(EngineProvider):
             longest_seconds: after which they end themselves in any case; None: never.
         """
         self._hosts = Hosts(config.hosts)
-        self._examiner = Examiner(self._hosts, idle_seconds=idle_seconds, longest_seconds=longest_seconds)
+        self._limits = {"idle_seconds": idle_seconds, "longest_seconds": longest_seconds}
 
     def close(self) -> None:
         """End the connections to all hosts."""
@@ -103,7 +103,7 @@ class SshProvider(EngineProvider):
         return self._planned(spec, {index: hosts[index] for index in indices})
 
     def _planned(self, spec: ClusterSpec, placed: Mapping[int, Host]) -> Plan:
-        requests = self._examiner.requests(spec, placed)
+        requests = preflight.requests(self._hosts, spec, placed, **self._limits)
         return Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0)
 
     def _with_what_is_free(self, planned: Plan) -> Plan:
@@ -206,7 +206,7 @@ class SshProvider(EngineProvider):
             internal_address=labels.get(LABEL_ADDRESS),
             internal_port=port,
             host=host.name,
-            proxy_command=openssh.proxy_command(host.config, port, control=host.connection.control),
+            proxy_command=openssh.proxy_command(host.config, port, control=host.control),
         )
 
     def _engine_of(self, node: Node) -> EngineNodes:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from hvdcloud.cluster.model import ClusterSpec, Request
 from hvdcloud.errors import CapacityError
 from hvdcloud.json_values import whole_number
-from hvdcloud.providers.engine.gpus import LABEL_PORT
-from hvdcloud.providers.engine.requests import container_request, with_bucket
+from hvdcloud.providers.engine.gpus import LABEL_PORT, GpuShare
+from hvdcloud.providers.engine.requests import container_request, with_bucket, with_gpus
 
 LABEL_ADDRESS = "hvdcloud-address"
 """On a container: its host's address, at which the other nodes reach it."""
@@ -52,14 +52,16 @@ def node_request(
     host: str,
     address: str,
     port: int,
+    gpus: GpuShare | None,
     idle_seconds: float | None,
-    longest_seconds: float | None = None,
+    longest_seconds: float | None,
 ) -> HostRequest:
     """For the node of a host.
 
     Args:
         address: the host's, at which the other nodes reach it.
         port: where its sshd listens, there and at 127.0.0.1.
+        gpus: of the host's, what the node gets; None: nothing.
         idle_seconds: without a run and without an SSH session, after which the node ends itself; None: never.
         longest_seconds: after which it ends itself in any case; None: never.
     """
@@ -76,7 +78,8 @@ def node_request(
     )
     labels = {**made.body["labels"], LABEL_PORT: str(port), LABEL_ADDRESS: address}
     body = with_bucket({**made.body, "labels": labels}, spec, index)
-    return HostRequest(object=f"{made.object} on {host}", method=made.method, body=body, host=host)
+    request = HostRequest(object=f"{made.object} on {host}", method=made.method, body=body, host=host)
+    return request if gpus is None else with_gpus(request, {index: gpus})
 
 
 def taken_ports(listening: Collection[int], labels: Collection[Mapping[str, str]]) -> set[int]:
