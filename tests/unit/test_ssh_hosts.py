@@ -15,12 +15,12 @@ from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.config.file import load_config
 from hvdcloud.config.ssh_hosts import SshHostConfig, SshMachinesConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
-from hvdcloud.providers.engine.gpus import LABEL_GPUS, LABEL_PORT
+from hvdcloud.providers.engine.gpus import LABEL_GPUS
 from hvdcloud.providers.ssh import facts, openssh
 from hvdcloud.providers.ssh.connection import Host
 from hvdcloud.providers.ssh.preflight import refuse_full_disk, refuse_unfit
 from hvdcloud.providers.ssh.provider import SshProvider
-from hvdcloud.providers.ssh.requests import FIRST_PORT, LABEL_ADDRESS, PORTS, choose_port, taken_ports
+from hvdcloud.providers.ssh.requests import FIRST_PORT, LABEL_ADDRESS, LABEL_PORT, PORTS, choose_port
 from tests.support.ssh_samples import SPEC, request
 
 
@@ -291,10 +291,6 @@ def test_a_port_is_the_same_for_the_same_cluster_and_another_one_where_it_is_tak
     assert choose_port(SPEC, 0, {first}, host="gpu1") not in (first, choose_port(SPEC, 1, set(), host="gpu1"))
     with pytest.raises(CapacityError, match="no port from 20000 to 32767 is free on gpu1"):
         choose_port(SPEC, 0, set(range(FIRST_PORT, FIRST_PORT + PORTS)), host="gpu1")
-
-
-def test_ports_of_nodes_that_are_not_started_are_taken_too() -> None:
-    assert taken_ports({22}, [{LABEL_PORT: "20007"}, {}, {LABEL_PORT: "none"}]) == {22, 20007}
 
 
 def test_a_node_has_its_host_s_network_and_its_sshd_listens_where_it_is_told() -> None:

@@ -1,4 +1,4 @@
-"""Two clusters never get the same GPU or the same port of a host: the labels of their containers are the lock.
+"""Two clusters never get the same GPU: the labels of their containers are the lock.
 
 A container says by a label which GPUs it has, from the moment when it is created, and gets them when it is started. Who
 wants GPUs creates the containers, then lists all, and starts its own only if no other container holds one of them. Of
@@ -24,11 +24,11 @@ _ASKED = {"label": f"{LABEL_MANAGED_BY}={MANAGED_BY}"}
 
 
 class TakenError(CapacityError):
-    """Another cluster has taken one of the GPUs, or the port, meanwhile."""
+    """Another cluster has taken one of the GPUs meanwhile."""
 
 
 def list_holders(api: Any) -> tuple[Holder, ...]:
-    """The containers of ours on the engine of docker-py's `api` that have GPUs or a port, or will have them."""
+    """The containers of ours on the engine of docker-py's `api` that have GPUs, or will have them."""
     return holders(api.containers(all=True, filters=_ASKED))
 
 
@@ -63,7 +63,7 @@ def assign_gpus(
 
 
 def claim(api: Any, made: Collection[str]) -> None:
-    """Make sure that no other container holds a GPU or the port of these, which may be started then.
+    """Make sure that no other container holds a GPU of these, which may be started then.
 
     Args:
         made: ids of containers of one cluster, all that it wants to start on this engine; none is started yet.
@@ -75,25 +75,16 @@ def claim(api: Any, made: Collection[str]) -> None:
     while True:
         found = list_holders(api)
         ours = [holder for holder in found if holder.container in made]
-        rivals = [
-            holder for holder in found if holder.container not in made and any(_contested(holder, own) for own in ours)
-        ]
+        wanted = {gpu for own in ours for gpu in own.gpus}
+        rivals = [holder for holder in found if holder.container not in made and holder.gpus & wanted]
         if not rivals:
             return
         first = min(own.rank for own in ours)
         winners = [holder for holder in rivals if holder.started or holder.rank <= first]
         if winners or time.monotonic() >= deadline:
             winner = (winners or rivals)[0]
-            what = next(what for own in ours if (what := _contested(winner, own)))
             raise TakenError(
-                f"{winner} has taken {what} a moment ago (container {winner.node})",
+                f"{winner} has taken GPUs that were free a moment ago (container {winner.node})",
                 hint="hvdcloud list shows it; up again, when it has ended",
             )
         time.sleep(_POLL_SECONDS)
-
-
-def _contested(other: Holder, own: Holder) -> str:
-    """What both want, in words; empty: nothing."""
-    if other.gpus & own.gpus:
-        return "GPUs that were free"
-    return f"port {own.port}" if own.port and own.port == other.port else ""

@@ -20,8 +20,6 @@ from hvdcloud.visible import visible, words
 
 LABEL_GPUS = "hvdcloud-gpus"
 """On a container: the UUIDs of its GPUs, with commas between them."""
-LABEL_PORT = "hvdcloud-ssh-port"
-"""On a container that has its host's network: where its sshd listens."""
 
 DEVICES_QUERY = (
     "nvidia-smi",
@@ -101,7 +99,7 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A container of ours that has GPUs or a port of its host, or will have them once it is started."""
+    """A container of ours that has GPUs, or will have them once it is started."""
 
     container: str
     """Its id."""
@@ -110,8 +108,6 @@ class Holder:
     owner: str
     gpus: frozenset[str]
     """UUIDs."""
-    port: str = ""
-    """Of its host; empty: it has a network of its own."""
     started: bool
     rank: tuple[int, str]
     """When its cluster was asked for, and the cluster's id: an order in which no two clusters are equal."""
@@ -193,21 +189,20 @@ def _mebibytes(text: str) -> int | None:
 
 
 def holders(containers: Iterable[Mapping[str, Any]]) -> tuple[Holder, ...]:
-    """Of the engine's containers, as it lists them, those of ours that have GPUs or a port, or will have them."""
+    """Of the engine's containers, as it lists them, those of ours that have GPUs, or will have them."""
     return tuple(
         Holder(
             container=container["Id"],
             node=container["Names"][0].removeprefix("/"),
             cluster=labels.get(LABEL_CLUSTER, ""),
             owner=labels.get(LABEL_OWNER, ""),
-            gpus=frozenset(filter(None, labels.get(LABEL_GPUS, "").split(","))),
-            port=labels.get(LABEL_PORT, ""),
+            gpus=frozenset(labels[LABEL_GPUS].split(",")),
             started=container["State"] != "created",
             rank=(whole_number(labels.get(LABEL_CREATED)), labels.get(LABEL_ID, "")),
         )
         for container in containers
         if (labels := container["Labels"] or {}).get(LABEL_MANAGED_BY) == MANAGED_BY
-        and (labels.get(LABEL_GPUS) or labels.get(LABEL_PORT))
+        and labels.get(LABEL_GPUS)
         and container["State"] in _HOLDING
     )
 

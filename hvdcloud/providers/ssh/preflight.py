@@ -12,12 +12,11 @@ from hvdcloud.image.engine_stream import inspected
 from hvdcloud.image.plan.steps import ARCHITECTURES
 from hvdcloud.providers.engine.gpu_lock import assign_gpus
 from hvdcloud.providers.engine.gpus import GpuShare
-from hvdcloud.providers.engine.nodes import OURS
 from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.connection import Host
 from hvdcloud.providers.ssh.facts import Facts
 from hvdcloud.providers.ssh.hosts import Hosts
-from hvdcloud.providers.ssh.requests import HostRequest, choose_port, node_request, taken_ports
+from hvdcloud.providers.ssh.requests import HostRequest, choose_port, node_request
 from hvdcloud.units import size
 
 
@@ -42,13 +41,12 @@ def requests(
     def request(host: Host) -> HostRequest:
         facts = fit(host, image)
         refuse_full_disk(host, spec.image, image, facts)
-        ours = [each["Labels"] or {} for each in host.api.containers(all=True, filters={"label": OURS})]
         return node_request(
             spec,
             index[host.name],
             host=host.name,
             address=facts.address or "",
-            port=choose_port(spec, index[host.name], taken_ports(facts.ports, ours), host=host.name),
+            port=choose_port(spec, index[host.name], facts.ports, host=host.name),
             gpus=gpus_of(host, facts),
             idle_seconds=idle_seconds,
             longest_seconds=longest_seconds,

@@ -23,9 +23,8 @@ from hvdcloud.errors import CapacityError, HvdcloudError, UsageError, first_of
 from hvdcloud.json_values import whole_number
 from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, UnseenError, ignore_progress
 from hvdcloud.providers.engine import view
-from hvdcloud.providers.engine.containers import MadeContainer, Maker
+from hvdcloud.providers.engine.containers import Maker
 from hvdcloud.providers.engine.gpu_lock import claim
-from hvdcloud.providers.engine.gpus import LABEL_PORT
 from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.engine.provider import EngineProvider
 from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, node_index
@@ -33,7 +32,7 @@ from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.providers.ssh import images, openssh, preflight
 from hvdcloud.providers.ssh.connection import Host
 from hvdcloud.providers.ssh.hosts import Hosts, errors_in
-from hvdcloud.providers.ssh.requests import LABEL_ADDRESS, HostRequest
+from hvdcloud.providers.ssh.requests import LABEL_ADDRESS, LABEL_PORT, HostRequest
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
@@ -123,13 +122,14 @@ class SshProvider(EngineProvider):
         chosen = [self._hosts[name] for name in requests]
         images.bring(spec.image, self._hosts, chosen, on_progress=on_progress)
         makers = {host.name: Maker(host.api, on_progress=on_progress) for host in chosen}
-        made: dict[str, MadeContainer] = {}
+        made: dict[str, str] = {}
 
         def create(host: Host) -> None:
             made[host.name] = makers[host.name].create(requests[host.name])
 
         def claim_all(host: Host) -> None:
-            claim(host.api, [made[host.name].id])
+            if "device_requests" in requests[host.name].body:
+                claim(host.api, [made[host.name]])
 
         def start(host: Host) -> None:
             makers[host.name].start(made[host.name])
@@ -147,7 +147,7 @@ class SshProvider(EngineProvider):
             if isinstance(error, HvdcloudError):
                 error.add_details(*left)
             raise
-        ids = {each.id for each in made.values()}
+        ids = set(made.values())
         cluster = self.cluster(spec.name)
         return [node for node in cluster.nodes if node.id in ids] if cluster else []
 

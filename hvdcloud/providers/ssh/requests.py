@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from hvdcloud.cluster.model import ClusterSpec, Request
 from hvdcloud.errors import CapacityError
-from hvdcloud.json_values import whole_number
-from hvdcloud.providers.engine.gpus import LABEL_PORT, GpuShare
+from hvdcloud.providers.engine.gpus import GpuShare
 from hvdcloud.providers.engine.requests import container_request, with_bucket, with_gpus
 
 LABEL_ADDRESS = "hvdcloud-address"
 """On a container: its host's address, at which the other nodes reach it."""
+LABEL_PORT = "hvdcloud-ssh-port"
+"""On a container: where its sshd listens."""
 FIRST_PORT, PORTS = 20000, 12768
 """Ports for the nodes' sshds: below those that Linux gives to outgoing connections (32768 and up)."""
 
@@ -30,7 +31,7 @@ def choose_port(spec: ClusterSpec, index: int, taken: Collection[int], *, host: 
     """Where the sshd of this node listens; the same for the same cluster, as long as it is free.
 
     Args:
-        taken: ports of the host that a program listens on or another node has.
+        taken: ports of the host that a program listens on.
 
     Raises:
         CapacityError: none is free.
@@ -80,9 +81,3 @@ def node_request(
     body = with_bucket({**made.body, "labels": labels}, spec, index)
     request = HostRequest(object=f"{made.object} on {host}", method=made.method, body=body, host=host)
     return request if gpus is None else with_gpus(request, {index: gpus})
-
-
-def taken_ports(listening: Collection[int], labels: Collection[Mapping[str, str]]) -> set[int]:
-    """The ports of a host that no new node may have: `labels` are those of its containers of ours."""
-    ours = (each.get(LABEL_PORT, "") for each in labels)
-    return {*listening, *filter(None, map(whole_number, ours))}
