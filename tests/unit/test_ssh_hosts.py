@@ -17,8 +17,7 @@ from hvdcloud.config.ssh_hosts import SshHostConfig, SshMachinesConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.engine.gpus import LABEL_GPUS
 from hvdcloud.providers.ssh import facts, openssh
-from hvdcloud.providers.ssh.connection import Host
-from hvdcloud.providers.ssh.preflight import refuse_full_disk, refuse_unfit
+from hvdcloud.providers.ssh.preflight import refuse_unfit
 from hvdcloud.providers.ssh.provider import SshProvider
 from hvdcloud.providers.ssh.requests import FIRST_PORT, LABEL_ADDRESS, LABEL_PORT, PORTS, choose_port
 from tests.support.ssh_samples import SPEC, request
@@ -194,9 +193,6 @@ Welcome to gpu1!
    0: 00000000000000000000000000000000:4E23 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000
 --- hvdcloud hook
 /usr/bin/nvidia-container-runtime-hook
---- hvdcloud disk
-Filesystem     1024-blocks      Used Available Capacity Mounted on
-/dev/nvme0n1p2   479079112 103079112 351592828      23% /
 --- hvdcloud devices
 0, GPU-1, 535.129.03, 32478, 3, [N/A], Tesla V100
 --- hvdcloud processes
@@ -204,11 +200,10 @@ GPU-1, 4711, 12000, /usr/bin/python3
 """
 
 
-def test_a_host_says_address_ports_disk_and_gpus() -> None:
+def test_a_host_says_address_ports_and_gpus() -> None:
     found = facts.parse(SAID, address=None)
     assert found.address == "192.168.1.7"
     assert found.ports == {20001, 20003}
-    assert found.free_bytes == 351592828 * 1024
     assert found.hook
     assert [device.uuid for device in found.found_gpus("gpu1").devices] == ["GPU-1"]
     assert [process.pid for process in found.found_gpus("gpu1").processes] == [4711]
@@ -243,9 +238,9 @@ def test_a_driver_that_fails_is_not_taken_for_none() -> None:
         facts.parse(failed, address=None).found_gpus("gpu1")
 
 
-def test_the_engine_s_folder_is_no_command() -> None:
-    assert "df -Pk '/data; rm -rf ~'" in facts.script(engine_folder="/data; rm -rf ~", ask_gpus=False)
-    assert "nvidia-smi" not in facts.script(engine_folder="/", ask_gpus=False)
+def test_a_host_whose_nodes_get_no_gpus_is_not_asked_for_them() -> None:
+    assert "nvidia-smi" not in facts.script(ask_gpus=False)
+    assert "nvidia-smi" in facts.script(ask_gpus=True)
 
 
 # --- what a host cannot do --------------------------------------------------------------------------------------------
@@ -263,22 +258,6 @@ def test_a_rootless_engine_is_refused() -> None:
     info = {"Architecture": "x86_64", "SecurityOptions": ["name=seccomp,profile=default", "name=rootless"]}
     with pytest.raises(NodeError, match="the Docker engine of gpu1 is rootless"):
         refuse_unfit("gpu1", info, {"Architecture": "amd64"})
-
-
-def test_too_little_disk_is_refused_with_how_much_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = {"Id": "sha256:1", "Size": 1_500_000_000, "RootFS": {}}
-    there: list[dict[str, Any]] = []
-    monkeypatch.setattr(Host, "api", None)
-    monkeypatch.setattr("hvdcloud.providers.ssh.preflight.inspected", lambda api, name: there[0] if there else None)
-    full = facts.Facts(address=None, free_bytes=1_499_999_999)
-    with pytest.raises(CapacityError) as caught:
-        refuse_full_disk(Host(host()), "image", image, full)
-    assert caught.value.message == "the disk of gpu1's Docker engine has 1.5 GB free, and the image may need 1.5 GB"
-    assert "docker system df" in caught.value.hint
-    for free in (1_500_000_000, None):
-        refuse_full_disk(Host(host()), "image", image, facts.Facts(address=None, free_bytes=free))
-    there.append(image)
-    refuse_full_disk(Host(host()), "image", image, full)
 
 
 # --- what is asked for -----------------------------------------------------------------------------------------------

@@ -9,13 +9,11 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from hvdcloud.checks import Finding
 from hvdcloud.cluster.model import (
     LABEL_CLUSTER,
     LABEL_MANAGED_BY,
     MANAGED_BY,
     ClusterObject,
-    ClusterSpec,
     Leftover,
     Node,
     ObjectKind,
@@ -55,15 +53,6 @@ class EngineNodes:
             containers=tuple(self._api.containers(all=True, filters=ours)),
             others=tuple((ClusterObject(kind, each["Name"]), each["Labels"]) for kind, each in found),
         )
-
-    def names_taken(self, spec: ClusterSpec, indices: Sequence[int]) -> list[Finding]:
-        """A finding for each of these nodes' names that a container has already."""
-        names = {spec.node_name(index) for index in indices}
-        return [
-            view.name_taken(name, container["Labels"], spec)
-            for container in self._api.containers(all=True)
-            for name in names & {name.removeprefix("/") for name in container["Names"]}
-        ]
 
     def console(self, node: Node) -> str:
         """The container's output."""

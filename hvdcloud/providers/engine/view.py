@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hvdcloud.checks import Finding, failed, warning
 from hvdcloud.cluster.model import (
     LABEL_CLUSTER,
     LABEL_ID,
-    LABEL_MANAGED_BY,
     LABEL_NODE,
     LABEL_NODES,
     LABEL_OWNER,
-    MANAGED_BY,
     SSH_PORT,
     Cluster,
     ClusterObject,
-    ClusterSpec,
     Node,
     NodeState,
     created_by,
@@ -99,17 +95,6 @@ def node_of(container: dict[str, Any]) -> Node:
         address="127.0.0.1" if public else None,
         port=public or SSH_PORT,
     )
-
-
-def name_taken(name: str, labels: Mapping[str, str] | None, spec: ClusterSpec) -> Finding:
-    """What a container says that has a node's name: a warning where it is of a cluster of this name."""
-    labels = labels or {}
-    if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
-        message = f"cluster {spec.name} exists already (container {name}, made by {labels.get(LABEL_OWNER, '?')})"
-        hint = f"hvdcloud status --name {spec.name} shows it; hvdcloud down --name {spec.name} deletes it"
-        return warning(message, hint=hint)
-    message = f"the name {name} is taken by a container that is not hvdcloud's"
-    return failed(message, hint=f"take another --name, or delete it: docker rm -f {name}")
 
 
 def engine_refused(what: str, error: Any) -> HvdcloudError:

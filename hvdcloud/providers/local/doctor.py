@@ -13,7 +13,6 @@ from urllib.parse import unquote, urlsplit
 from hvdcloud.checks import Check, Finding, Severity, existing, failed, fine, first_of, unwritable, warning
 from hvdcloud.providers.engine.gpu_lock import list_holders
 from hvdcloud.providers.engine.gpus import Wish, access, choose, users
-from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.local.gpus import ask_this_machine, hook_is_here
 from hvdcloud.providers.local.requests import data_mounts
 from hvdcloud.units import counted, size
@@ -32,20 +31,13 @@ def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     ranks = wish if isinstance(wish, int) and not config.run.slots_per_node else slots * spec.nodes
     see = ("engine",)
     found = [
-        Check(name="name", run=lambda: _name(spec), see=see),
         Check(name="machine", run=lambda: _machine(spec, ranks=ranks), severity=Severity.WARNS, see=see),
         Check(name="bucket", run=lambda: _bucket(spec.bucket)),
         *([Check(name="data", run=lambda: data_folders(spec))] if data_mounts(spec) else []),
     ]
     if wish is not None:
-        found.insert(2, Check(name="GPUs", run=lambda: _gpus(spec, wish), see=see))
+        found.insert(1, Check(name="GPUs", run=lambda: _gpus(spec, wish), see=see))
     return found
-
-
-def _name(spec: ClusterSpec) -> Finding:
-    """Whether containers have our nodes' names already."""
-    taken = _asked(lambda api: EngineNodes(api).names_taken(spec, range(spec.nodes)))
-    return first_of(taken) if taken else fine(f"no container is called {spec.node_name(0)}")
 
 
 def _machine(spec: ClusterSpec, *, ranks: int) -> Finding:

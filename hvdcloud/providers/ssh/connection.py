@@ -32,7 +32,6 @@ COMMAND_SECONDS = 30.0
 RETRY_SECONDS = 20.0
 """For so long a host that did not answer is not asked again."""
 ENGINE_SOCKET = "/var/run/docker.sock"
-ENGINE_FOLDER = "/var/lib/docker"
 _POLL_SECONDS = 0.02
 _CONTROL = "control"
 _LONGEST_BASE = 50
@@ -97,8 +96,7 @@ class Host:
 
     def facts(self) -> Facts:
         """What it says of itself now, also of its GPUs if nodes get any. Raises as `engine`."""
-        folder = str(self.api.info().get("DockerRootDir") or ENGINE_FOLDER)
-        said = self.run(facts.script(engine_folder=folder, ask_gpus=self.config.gpus is not None))
+        said = self.run(facts.script(ask_gpus=self.config.gpus is not None))
         return facts.parse(said, address=self.config.address)
 
     def by_hand(self, remote: str = "") -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hvdcloud.checks import Check, Finding, Status, failed, fine, first_of
+from hvdcloud.checks import Check, Finding, failed, fine
 from hvdcloud.errors import HvdcloudError
-from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.ssh.connection import Host
 from hvdcloud.providers.ssh.hosts import settled
 from hvdcloud.providers.ssh.preflight import fit, gpus_of
@@ -25,15 +23,15 @@ def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     engines: dict[str, Host] = {}
 
     def check(host: Host) -> Check:
-        return Check(name=f"host {host.name}", run=lambda: _host(host, hosts, spec, engines))
+        return Check(name=f"host {host.name}", run=lambda: _host(host, hosts, engines))
 
     return [check(host) for host in hosts]
 
 
-def _host(host: Host, hosts: Sequence[Host], spec: ClusterSpec, engines: dict[str, Host]) -> Finding:
+def _host(host: Host, hosts: Sequence[Host], engines: dict[str, Host]) -> Finding:
     """Whether it could have its node, and what it has; `engines`: of the hosts that have answered, by id."""
     try:
-        found = settled(lambda asked: _examined(asked, hosts, spec, engines), host)
+        found = settled(lambda asked: _examined(asked, hosts, engines), host)
     finally:
         host.close()
     if isinstance(found, HvdcloudError):
@@ -41,15 +39,9 @@ def _host(host: Host, hosts: Sequence[Host], spec: ClusterSpec, engines: dict[st
     return found
 
 
-def _examined(host: Host, hosts: Sequence[Host], spec: ClusterSpec, engines: dict[str, Host]) -> Finding:
-    taken = EngineNodes(host.api).names_taken(spec, range(spec.nodes))
-    name = replace(first_of(taken), message=f"{host.name}: {first_of(taken).message}") if taken else fine("")
-    if name.status is Status.FAILED:
-        return name
+def _examined(host: Host, hosts: Sequence[Host], engines: dict[str, Host]) -> Finding:
     info, facts = host.api.info(), fit(host, None)
     gpus_of(host, facts)
-    if name.status is Status.WARNING:
-        return name
     if (engine := str(info.get("ID") or "")) and (other := engines.setdefault(engine, host)) is not host:
         # Whichever has answered first: they are named in the order of ssh.hosts.
         first, second = (each.name for each in hosts if each in (host, other))
@@ -60,9 +52,7 @@ def _examined(host: Host, hosts: Sequence[Host], spec: ClusterSpec, engines: dic
         counted(int(info.get("NCPU", 0)), "core"),
         f"{float(info.get('MemTotal', 0)) / 1e9:.1f} GB memory",
     ]
-    if facts.free_bytes is not None:
-        parts.append(f"{size(facts.free_bytes)} of disk free")
     parts.append(f"reached by the others at {facts.address}")
     if facts.gpus is not None:
         parts += [f"{each.title} {each.name}, {size(each.free_bytes)} free" for each in facts.gpus.devices]
-    return fine("; ".join([", ".join(parts[:4]), *parts[4:]]))
+    return fine("; ".join([", ".join(parts[:3]), *parts[3:]]))

@@ -1,4 +1,4 @@
-"""What a host says of itself beside its engine: addresses, ports, GPUs, room on its disk. Pure.
+"""What a host says of itself beside its engine: addresses, ports, GPUs. Pure.
 
 A script for any POSIX shell prints it; nothing is installed there, and nothing is written.
 """
@@ -35,7 +35,6 @@ class Facts:
     Attributes:
         address: where the other hosts reach it, IPv4; None: it does not know.
         ports: on which its programs listen.
-        free_bytes: on the disk of its engine; None: it does not say.
         gpus: None: it was not asked, or has no NVIDIA driver.
         gpu_problem: why nvidia-smi failed; empty: it did not.
         hook: whether NVIDIA's container toolkit is installed.
@@ -43,7 +42,6 @@ class Facts:
 
     address: str | None
     ports: frozenset[int] = frozenset()
-    free_bytes: int | None = None
     gpus: nvidia.Gpus | None = None
     gpu_problem: str = ""
     hook: bool = False
@@ -60,16 +58,15 @@ class Facts:
         )
 
 
-def script(*, engine_folder: str, ask_gpus: bool) -> str:
+def script(*, ask_gpus: bool) -> str:
     """What to run on the host.
 
     Args:
-        engine_folder: where its engine keeps images.
         ask_gpus: also about its GPUs, which can take seconds.
     """
     # Non-interactive logins may lack the folders of root's programs.
     lines = ["LC_ALL=C PATH=$PATH:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/lib/wsl/lib", "export LC_ALL PATH"]
-    sections = {**_SECTIONS, "disk": f"df -Pk {shlex.quote(engine_folder)} 2>/dev/null"}
+    sections = dict(_SECTIONS)
     if ask_gpus:
         limit = f"timeout -k 1 {GPU_SECONDS}"
         smi = 'command -v nvidia-smi >/dev/null && { %s %s 2>&1 || echo "failed $?"; }'
@@ -92,7 +89,6 @@ def parse(output: str, *, address: str | None) -> Facts:
     return Facts(
         address=address or _address(found),
         ports=frozenset(int(port, 16) for port in _LISTENING.findall(found.get("ports", ""))),
-        free_bytes=_free(found.get("disk", "")),
         gpus=nvidia.Gpus(devices=devices, processes=nvidia.parse_processes(found.get("processes", "")))
         if devices
         else None,
@@ -130,9 +126,3 @@ def _useful(text: str) -> str | None:
             return None
         address = mapped
     return None if address.is_loopback or address.is_unspecified else str(address)
-
-
-def _free(table: str) -> int | None:
-    """The fourth column of df's last line: kB that a user may still write."""
-    fields = table.strip().rpartition("\n")[2].split()
-    return int(fields[3]) * 1024 if len(fields) >= 6 and fields[3].isdecimal() else None

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.errors import CapacityError, NodeError, UsageError
-from hvdcloud.image.engine_stream import inspected
+from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.image.plan.steps import ARCHITECTURES
 from hvdcloud.providers.engine.gpu_lock import assign_gpus
 from hvdcloud.providers.engine.gpus import GpuShare
@@ -17,7 +16,6 @@ from hvdcloud.providers.ssh.connection import Host
 from hvdcloud.providers.ssh.facts import Facts
 from hvdcloud.providers.ssh.hosts import Hosts
 from hvdcloud.providers.ssh.requests import HostRequest, choose_port, node_request
-from hvdcloud.units import size
 
 
 def requests(
@@ -40,7 +38,6 @@ def requests(
 
     def request(host: Host) -> HostRequest:
         facts = fit(host, image)
-        refuse_full_disk(host, spec.image, image, facts)
         return node_request(
             spec,
             index[host.name],
@@ -90,17 +87,4 @@ def refuse_unfit(host: str, info: Mapping[str, Any], image: Mapping[str, Any] | 
         raise UsageError(
             f"{host} is {there}, and the image is for {wanted}",
             hint=f"take {host} out of ssh.hosts; or run hvdcloud on a machine that is {there}",
-        )
-
-
-def refuse_full_disk(host: Host, name: str, image: Mapping[str, Any] | None, facts: Facts) -> None:
-    """Raise CapacityError if there is too little disk for all of an image that the host does not have."""
-    if image is None or facts.free_bytes is None or facts.free_bytes >= int(image.get("Size") or 0):
-        return
-    there = inspected(host.api, name)
-    if there is None or not images.same_image(image, there):
-        raise CapacityError(
-            f"the disk of {host.name}'s Docker engine has {size(facts.free_bytes)} free, and the image may need "
-            f"{size(int(image['Size']))}",
-            hint=f"{host.by_hand('docker system df')} shows what uses it",
         )
