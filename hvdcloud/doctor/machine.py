@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _ENGINE_SECONDS = 10
 _BUILD_GB = {"cpu": 5, "cuda": 20}
 """What building an image from nothing takes."""
+_LARGE_CODE = 100_000_000
+"""Bytes of code above which some of it may be a mistake."""
 _SPARE_GB = 2
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 
@@ -224,7 +226,15 @@ def _list(folder: Path) -> Sequence[CodeFile]:
 
 def _code(files: Sequence[CodeFile]) -> Finding:
     """What nodes are sent; raises UsageError: something of it cannot be."""
-    return fine(f"nodes get {counted(len(files), 'file')}, {size(sum(file.size for file in files))}")
+    total = sum(file.size for file in files)
+    said = f"nodes get {counted(len(files), 'file')}, {size(total)}"
+    if total > _LARGE_CODE:
+        largest = max(files, key=lambda file: file.size)
+        return warning(
+            f"{said}; the largest is {largest.path} ({size(largest.size)})",
+            hint="a line in .gitignore or .dockerignore leaves out what nodes do not need",
+        )
+    return fine(said)
 
 
 def _unexpanded(variables: Mapping[str, Sequence[str]]) -> Finding:
