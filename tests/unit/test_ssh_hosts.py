@@ -15,8 +15,9 @@ from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.config.file import load_config
 from hvdcloud.config.ssh_hosts import SshHostConfig, SshMachinesConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
+from hvdcloud.providers.engine import facts
 from hvdcloud.providers.engine.gpus import LABEL_GPUS
-from hvdcloud.providers.ssh import facts, openssh
+from hvdcloud.providers.ssh import openssh
 from hvdcloud.providers.ssh.preflight import refuse_unfit
 from hvdcloud.providers.ssh.provider import SshProvider
 from hvdcloud.providers.ssh.requests import FIRST_PORT, LABEL_ADDRESS, LABEL_PORT, PORTS, choose_port
@@ -197,6 +198,8 @@ Welcome to gpu1!
 0, GPU-1, 535.129.03, 32478, 3, [N/A], Tesla V100
 --- hvdcloud processes
 GPU-1, 4711, 12000, /usr/bin/python3
+--- hvdcloud capabilities
+7.0, Tesla V100
 """
 
 
@@ -205,6 +208,7 @@ def test_a_host_says_address_ports_and_gpus() -> None:
     assert found.address == "192.168.1.7"
     assert found.ports == {20001, 20003}
     assert found.hook
+    assert found.capabilities == {"7.0": "Tesla V100"}
     assert [device.uuid for device in found.found_gpus("gpu1").devices] == ["GPU-1"]
     assert [process.pid for process in found.found_gpus("gpu1").processes] == [4711]
     assert facts.parse(SAID, address="10.1.1.1").address == "10.1.1.1"

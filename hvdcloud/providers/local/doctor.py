@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from hvdcloud.checks import Check, Finding, Severity, existing, failed, fine, first_of, unwritable, warning
 from hvdcloud.providers.engine.gpu_lock import list_holders
 from hvdcloud.providers.engine.gpus import Wish, access, choose, users
-from hvdcloud.providers.local.gpus import ask_this_machine, hook_is_here
+from hvdcloud.providers.local.gpus import PLACE, ask_this_machine
 from hvdcloud.providers.local.requests import data_mounts
 from hvdcloud.units import counted, size
 
@@ -56,11 +56,12 @@ def _machine(spec: ClusterSpec, *, ranks: int) -> Finding:
 
 def _gpus(spec: ClusterSpec, wish: Wish) -> Finding:
     """Driver, the engine's way to give GPUs to containers, and each GPU's free memory and user."""
-    found = ask_this_machine()
+    facts = ask_this_machine()
+    found = facts.found_gpus(PLACE)
     # What the cluster itself holds, it has.
     held = [holder for holder in _asked(list_holders) if holder.cluster != spec.name]
     info = _asked(lambda api: api.info())
-    way = access(info, found.devices, hook=hook_is_here())
+    way = access(info, found.devices, hook=facts.hook)
     choose(found, held, wish, nodes=spec.nodes, indices=range(spec.nodes))
     used = users(found, held)
     lines = [

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.attempts import login_attempts
 from hvdcloud.errors import CredentialsError, HvdcloudError, NodeError, UsageError
-from hvdcloud.providers.ssh import facts, openssh
+from hvdcloud.providers.engine import facts
+from hvdcloud.providers.ssh import openssh
 from hvdcloud.visible import words
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
     from hvdcloud.config.ssh_hosts import SshHostConfig
-    from hvdcloud.providers.ssh.facts import Facts
+    from hvdcloud.providers.engine.facts import Facts
 
 OPEN_SECONDS = 45.0
 """For a connection, also through another host, until the first command can be run."""

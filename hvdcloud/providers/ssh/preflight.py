@@ -9,11 +9,11 @@ from typing import Any
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.image.plan.steps import ARCHITECTURES
+from hvdcloud.providers.engine.facts import Facts
 from hvdcloud.providers.engine.gpu_lock import assign_gpus
 from hvdcloud.providers.engine.gpus import GpuShare
 from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.connection import Host
-from hvdcloud.providers.ssh.facts import Facts
 from hvdcloud.providers.ssh.hosts import Hosts
 from hvdcloud.providers.ssh.requests import HostRequest, choose_port, node_request
 

@@ -1,4 +1,4 @@
-"""What a host says of itself beside its engine: addresses, ports, GPUs. Pure.
+"""What a machine says of itself beside its engine: addresses, ports, GPUs. Pure.
 
 A script for any POSIX shell prints it; nothing is installed there, and nothing is written.
 """
@@ -9,7 +9,7 @@ import ipaddress
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.providers.engine import gpus as nvidia
@@ -30,12 +30,13 @@ _SECTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Of one host, at one moment.
+    """Of one machine, at one moment.
 
     Attributes:
         address: where the other hosts reach it, IPv4; None: it does not know.
         ports: on which its programs listen.
         gpus: None: it was not asked, or has no NVIDIA driver.
+        capabilities: of its GPUs, each with the name of one; empty: drivers before 495 do not say.
         gpu_problem: why nvidia-smi failed; empty: it did not.
         hook: whether NVIDIA's container toolkit is installed.
     """
@@ -43,23 +44,24 @@ class Facts:
     address: str | None
     ports: frozenset[int] = frozenset()
     gpus: nvidia.Gpus | None = None
+    capabilities: Mapping[str, str] = field(default_factory=dict)
     gpu_problem: str = ""
     hook: bool = False
 
-    def found_gpus(self, host: str) -> nvidia.Gpus:
+    def found_gpus(self, place: str) -> nvidia.Gpus:
         """Its GPUs. Raises UsageError: it has no driver.  NodeError: the driver does not answer."""
         if self.gpus is not None:
             return self.gpus
         if self.gpu_problem:
-            message = f"nvidia-smi failed on {host}: {self.gpu_problem}"
-            raise NodeError(message, hint=f"ssh {host} nvidia-smi shows all of it")
+            message = f"nvidia-smi failed on {place}: {self.gpu_problem}"
+            raise NodeError(message, hint="nvidia-smi there shows all of it; so does sudo dmesg | grep -i nvrm")
         raise UsageError(
-            f"{host} has no NVIDIA driver (there is no nvidia-smi), so its node gets no GPU", hint=nvidia.CPU_HINT
+            f"{place} has no NVIDIA driver (there is no nvidia-smi), so nodes get no GPU", hint=nvidia.CPU_HINT
         )
 
 
 def script(*, ask_gpus: bool) -> str:
-    """What to run on the host.
+    """What to run there.
 
     Args:
         ask_gpus: also about its GPUs, which can take seconds.
@@ -72,6 +74,7 @@ def script(*, ask_gpus: bool) -> str:
         smi = 'command -v nvidia-smi >/dev/null && { %s %s 2>&1 || echo "failed $?"; }'
         sections["devices"] = smi % (limit, shlex.join(nvidia.DEVICES_QUERY))
         sections["processes"] = smi % (limit, shlex.join(nvidia.PROCESSES_QUERY))
+        sections["capabilities"] = smi % (limit, shlex.join(nvidia.CAPABILITIES_QUERY))
     for name, command in sections.items():
         lines += [f"echo '{_MARK}{name}'", command]
     return "\n".join([*lines, "exit 0", ""])
@@ -92,6 +95,7 @@ def parse(output: str, *, address: str | None) -> Facts:
         gpus=nvidia.Gpus(devices=devices, processes=nvidia.parse_processes(found.get("processes", "")))
         if devices
         else None,
+        capabilities=nvidia.parse_capabilities(found.get("capabilities", "")),
         gpu_problem=words(found["devices"]) if failed else "",
         hook=bool(found.get("hook", "").strip()),
     )
