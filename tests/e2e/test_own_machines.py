@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -64,17 +62,13 @@ def settings(**more: object) -> dict[str, object]:
 def project(tmp_path: Path, hosts: SshHosts) -> Iterator[Project]:
     project = Project(folder=tmp_path / "project", state=tmp_path / "state", name=f"own-{secrets.token_hex(2)}")
     project.folder.mkdir()
-    # Short enough for the path of a socket.
-    runtime = Path(tempfile.mkdtemp(prefix="own-", dir="/tmp"))
-    project.environ = {"PATH": hosts.path, "XDG_RUNTIME_DIR": str(runtime)}
+    project.environ = {"PATH": hosts.path}
     project.write("requirements.txt", "scikit-learn\n")
     project.write("train.py", f"import os\n{ALLREDUCE}\n{WRITES}")
     project.configure(**settings())
     yield project
     if left := hosts.left(project.name):
         project.hvdcloud("down", "--force", expect=None)
-    # The last command leaves no socket either, also where one before it was killed.
-    shutil.rmtree(runtime)
     assert left == []
 
 

@@ -250,18 +250,19 @@ def test_a_host_whose_nodes_get_no_gpus_is_not_asked_for_them() -> None:
 # --- what a host cannot do --------------------------------------------------------------------------------------------
 
 
-def test_a_host_of_another_processor_than_the_images_is_refused() -> None:
-    image = {"Architecture": "amd64"}
-    refuse_unfit("gpu1", {"Architecture": "x86_64"}, image)
+def test_a_host_of_another_processor_than_the_images_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    refuse_unfit("gpu1", {"Architecture": "x86_64"})
     with pytest.raises(UsageError, match="gpu1 is arm64, and the image is for amd64"):
-        refuse_unfit("gpu1", {"Architecture": "aarch64"}, image)
-    refuse_unfit("gpu1", {"Architecture": "aarch64"}, {"Architecture": "arm64"})
+        refuse_unfit("gpu1", {"Architecture": "aarch64"})
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    refuse_unfit("gpu1", {"Architecture": "aarch64"})
 
 
 def test_a_rootless_engine_is_refused() -> None:
     info = {"Architecture": "x86_64", "SecurityOptions": ["name=seccomp,profile=default", "name=rootless"]}
     with pytest.raises(NodeError, match="the Docker engine of gpu1 is rootless"):
-        refuse_unfit("gpu1", info, {"Architecture": "amd64"})
+        refuse_unfit("gpu1", info)
 
 
 # --- what is asked for -----------------------------------------------------------------------------------------------

@@ -35,8 +35,6 @@ RETRY_SECONDS = 20.0
 ENGINE_SOCKET = "/var/run/docker.sock"
 _POLL_SECONDS = 0.02
 _CONTROL = "control"
-_LONGEST_BASE = 50
-"""Characters: the path of a socket may have 107, and ssh adds 17 to it while it makes one."""
 _SOCKET_STATE = f"""\
 if [ ! -S {ENGINE_SOCKET} ]; then echo missing
 elif [ -r {ENGINE_SOCKET} ] && [ -w {ENGINE_SOCKET} ]; then echo usable
@@ -155,7 +153,8 @@ class Host:
 
         if shutil.which(openssh.PROGRAM) is None:
             raise UsageError("there is no ssh on this machine", hint="install the OpenSSH client")
-        self._folder = folder = _socket_folder()
+        # Only this user may look into it. The state folder's path may be too long for a socket, or on a disk without.
+        self._folder = folder = Path(tempfile.mkdtemp(prefix="hvdcloud-", dir="/tmp"))
         control = folder / _CONTROL
         deadline = time.monotonic() + OPEN_SECONDS
         busy = retry_if_exception_type(openssh.BusyError)
@@ -262,16 +261,6 @@ class Host:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
-
-
-def _socket_folder() -> Path:
-    """A new folder for the sockets of one connection, which only this user may look into.
-
-    It is not in the state folder, whose path may be too long for a socket, or on a disk that has none.
-    """
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    is_usable = 0 < len(runtime) < _LONGEST_BASE and os.access(runtime, os.W_OK)
-    return Path(tempfile.mkdtemp(prefix="hvdcloud-", dir=runtime if is_usable else "/tmp"))
 
 
 def _environment() -> dict[str, str]:

@@ -40,7 +40,7 @@ def _host(host: Host, hosts: Sequence[Host], engines: dict[str, Host]) -> Findin
 
 
 def _examined(host: Host, hosts: Sequence[Host], engines: dict[str, Host]) -> Finding:
-    info, facts = host.api.info(), fit(host, None)
+    info, facts = host.api.info(), fit(host)
     gpus_of(host, facts)
     if (engine := str(info.get("ID") or "")) and (other := engines.setdefault(engine, host)) is not host:
         # Whichever has answered first: they are named in the order of ssh.hosts.

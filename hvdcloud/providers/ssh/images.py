@@ -27,12 +27,6 @@ def is_at_registry(image: str) -> bool:
     return "@" in image
 
 
-def image_here(image: str) -> dict[str, Any] | None:
-    """What this machine's engine says of it; None: it does not have it. Raises NodeError: there is no engine here."""
-    with contextlib.closing(engine.connect()) as client:
-        return inspected(client.api, image)
-
-
 def same_image(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
     """Whether two engines speak of one image: by its id, or, as engines with containerd's store number images in
     another way, by its layers and the time at which it was made."""

@@ -12,7 +12,6 @@ from hvdcloud.image.plan.steps import ARCHITECTURES
 from hvdcloud.providers.engine.facts import Facts
 from hvdcloud.providers.engine.gpu_lock import assign_gpus
 from hvdcloud.providers.engine.gpus import GpuShare
-from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.connection import Host
 from hvdcloud.providers.ssh.hosts import Hosts
 from hvdcloud.providers.ssh.requests import HostRequest, choose_port, node_request
@@ -34,10 +33,9 @@ def requests(
     Raises HvdcloudError: of the first host that does not answer or lacks something; its details name the others.
     """
     index = {host.name: number for number, host in placed.items()}
-    image = None if images.is_at_registry(spec.image) else images.image_here(spec.image)
 
     def request(host: Host) -> HostRequest:
-        facts = fit(host, image)
+        facts = fit(host)
         return node_request(
             spec,
             index[host.name],
@@ -52,9 +50,9 @@ def requests(
     return [*hosts.require(request, [*placed.values()], only_reads=True).values()]
 
 
-def fit(host: Host, image: Mapping[str, Any] | None) -> Facts:
-    """What a host says of itself. Raises HvdcloudError: it cannot have a node of this image; None: of any."""
-    refuse_unfit(host.name, host.api.info(), image)
+def fit(host: Host) -> Facts:
+    """What a host says of itself. Raises HvdcloudError: it cannot have a node."""
+    refuse_unfit(host.name, host.api.info())
     facts = host.facts()
     if facts.address is None:
         raise UsageError(
@@ -73,8 +71,8 @@ def gpus_of(host: Host, facts: Facts) -> GpuShare | None:
     return shares[0]
 
 
-def refuse_unfit(host: str, info: Mapping[str, Any], image: Mapping[str, Any] | None) -> None:
-    """Raise HvdcloudError if the host's engine, by its `docker info`, cannot run a node of this image."""
+def refuse_unfit(host: str, info: Mapping[str, Any]) -> None:
+    """Raise HvdcloudError if the host's engine, by its `docker info`, cannot run a node of an image of this machine."""
     if any("rootless" in str(option) for option in info.get("SecurityOptions") or []):
         raise NodeError(
             f"the Docker engine of {host} is rootless, and its containers are not in the host's network",
@@ -82,7 +80,7 @@ def refuse_unfit(host: str, info: Mapping[str, Any], image: Mapping[str, Any] | 
         )
     there = str(info.get("Architecture", ""))
     there = ARCHITECTURES.get(there, there)
-    wanted = str((image or {}).get("Architecture") or ARCHITECTURES.get(platform.machine(), platform.machine()))
+    wanted = ARCHITECTURES.get(platform.machine(), platform.machine())
     if there and there != wanted:
         raise UsageError(
             f"{host} is {there}, and the image is for {wanted}",

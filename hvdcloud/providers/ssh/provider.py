@@ -167,12 +167,9 @@ class SshProvider(EngineProvider):
         if found:
             return found[0]
         if errors:
-            first, *others = (error.message for error in errors.values())
-            more = f"; and {len(others)} more did not answer" if others else ""
+            error = first_of([*errors.values()])
             raise UnseenError(
-                f"{first}{more}; a node of {name} may be there",
-                hint=_UNSEEN_HINT,
-                details="\n".join(error.message for error in errors.values()),
+                f"{error.message}; a node of {name} may be there", hint=_UNSEEN_HINT, details=error.details
             )
         return None
 
