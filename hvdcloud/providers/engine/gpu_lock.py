@@ -15,7 +15,7 @@ from typing import Any
 
 from hvdcloud.cluster.model import LABEL_MANAGED_BY, MANAGED_BY
 from hvdcloud.errors import CapacityError
-from hvdcloud.providers.engine.gpus import Gpus, GpuShare, Holder, Wish, access, choose, device_request, holders
+from hvdcloud.providers.engine.gpus import Gpus, GpuShare, Holder, Wish, choose, device_request, holders
 
 WITHDRAW_SECONDS = 60.0
 """How long another `up` may take to withdraw its containers, or to start them."""
@@ -47,7 +47,7 @@ def assign_gpus(
     Args:
         api: docker-py's, of the engine on the machine whose GPUs were `found`.
         nodes, indices, place: as for `choose`.
-        hook: as for `access`.
+        hook: as for `device_request`.
 
     Raises:
         UsageError: there are not as many.  CapacityError: too few are free.
@@ -55,9 +55,8 @@ def assign_gpus(
     """
     chosen = choose(found, list_holders(api), wish, nodes=nodes, indices=indices, place=place)
     info = api.info()
-    way = access(info, (device for devices in chosen.values() for device in devices), hook=hook)
     return {
-        index: GpuShare(devices=devices, request=device_request(info, devices, way=way))
+        index: GpuShare(devices=devices, request=device_request(info, devices, hook=hook))
         for index, devices in chosen.items()
     }
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from hvdcloud.checks import Check, Finding, Severity, existing, failed, fine, first_of, unwritable, warning
 from hvdcloud.providers.engine.gpu_lock import list_holders
-from hvdcloud.providers.engine.gpus import Wish, access, choose, users
+from hvdcloud.providers.engine.gpus import Wish, choose, device_request, users
 from hvdcloud.providers.local.gpus import PLACE, ask_this_machine
 from hvdcloud.providers.local.requests import data_mounts
 from hvdcloud.units import counted, size
@@ -61,7 +61,7 @@ def _gpus(spec: ClusterSpec, wish: Wish) -> Finding:
     # What the cluster itself holds, it has.
     held = [holder for holder in _asked(list_holders) if holder.cluster != spec.name]
     info = _asked(lambda api: api.info())
-    way = access(info, found.devices, hook=facts.hook)
+    way = device_request(info, found.devices, hook=facts.hook)["Driver"]
     choose(found, held, wish, nodes=spec.nodes, indices=range(spec.nodes))
     used = users(found, held)
     lines = [
@@ -69,7 +69,7 @@ def _gpus(spec: ClusterSpec, wish: Wish) -> Finding:
         + (f", used by {used[device.uuid]}" if device.uuid in used else "")
         for device in found.devices
     ]
-    ways = {"cdi": "CDI devices", "toolkit": "NVIDIA's container toolkit"}
+    ways = {"cdi": "CDI devices", "nvidia": "NVIDIA's container toolkit"}
     return fine(f"driver {found.devices[0].driver}, {ways[way]}; {'; '.join(lines)}")
 
 
