@@ -77,26 +77,8 @@ class Maker:
 
     def undo(self) -> list[str]:
         """Delete all that was made, containers before their network. Returns what resisted."""
-        from docker.errors import APIError, NotFound
-
-        from hvdcloud.engine_client import EngineLostError
-
-        left = []
-        for kind, object_id in sorted(self._made, key=lambda entry: entry[0]):
-            try:
-                if kind == "container":
-                    self._api.remove_container(object_id, force=True, v=True)
-                elif kind == "volume":
-                    self._api.remove_volume(object_id)
-                else:
-                    self._api.remove_network(object_id)
-            except NotFound:
-                continue
-            except APIError as error:
-                left.append(f"{kind} {object_id[:12]} could not be deleted: {error.explanation}")
-            except EngineLostError as error:
-                left.append(f"{kind} {object_id[:12]} may still exist: {error.message}")
-        return left
+        found = [(kind, object_id[:12], delete(self._api, kind, object_id)) for kind, object_id in sorted(self._made)]
+        return [f"{kind} {name} may still exist: {why}" for kind, name, why in found if why]
 
     def _create_network(self, body: Mapping[str, Any]) -> str:
         from docker.errors import APIError
@@ -172,3 +154,28 @@ class Maker:
                 raise NameTakenError(f"the container name {body['name']} is taken", hint=hint) from None
             raise view.engine_refused(f"container {body['name']}", error) from error
         return str(created["Id"])
+
+
+def delete(api: Any, kind: str, object_id: str) -> str:
+    """Delete a container, network or volume; returns why it may still exist, empty where it is gone or going."""
+    from docker.errors import APIError, NotFound
+
+    from hvdcloud.engine_client import EngineLostError
+
+    try:
+        if kind == "container":
+            api.remove_container(object_id, force=True, v=True)
+        elif kind == "network":
+            # A foreign container that is attached to it would keep it from being deleted.
+            for attached in api.inspect_network(object_id).get("Containers") or {}:
+                api.disconnect_container_from_network(attached, object_id, force=True)
+            api.remove_network(object_id)
+        else:
+            api.remove_volume(object_id, force=True)
+    except NotFound:
+        return ""
+    except APIError as error:
+        return str(error.explanation)
+    except EngineLostError as error:
+        return error.message
+    return ""
