@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hvdcloud.providers.engine.nodes import EngineNodes
 
 ATTEMPTS = 5
-"""How often GPUs and ports are chosen while others take them away."""
+"""How often GPUs are chosen while others take them away."""
 
 
 class EngineProvider(Provider):
@@ -27,7 +27,7 @@ class EngineProvider(Provider):
     def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """Make all that the plan asks for, or nothing.
 
-        Where another cluster takes the same GPUs or ports at the same moment, others are chosen, if there are any.
+        Where another cluster takes the same GPUs at the same moment, others are chosen, if there are any.
         """
         for _ in range(ATTEMPTS - 1):
             try:
@@ -97,4 +97,4 @@ class EngineProvider(Provider):
 
     @abstractmethod
     def _with_what_is_free(self, planned: Plan) -> Plan:
-        """The plan with GPUs and ports that are free now."""
+        """The plan with GPUs that are free now."""
