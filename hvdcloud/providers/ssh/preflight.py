@@ -20,34 +20,35 @@ from hvdcloud.providers.ssh.requests import HostRequest, choose_port, node_reque
 def requests(
     hosts: Hosts,
     spec: ClusterSpec,
-    placed: Mapping[int, Host],
+    indices: Sequence[int],
     *,
     idle_seconds: float | None,
     longest_seconds: float | None,
 ) -> Sequence[HostRequest]:
-    """What is asked for to make these nodes on these hosts, as things are now.
+    """What is asked for to make these nodes on the hosts of their numbers, as things are now.
 
     Args:
         idle_seconds, longest_seconds: as for `node_request`.
 
     Raises HvdcloudError: of the first host that does not answer or lacks something; its details name the others.
     """
-    index = {host.name: number for number, host in placed.items()}
+    chosen = [hosts.all[index] for index in indices]
+    index_of = {host.name: index for host, index in zip(chosen, indices, strict=True)}
 
     def request(host: Host) -> HostRequest:
         facts = fit(host)
         return node_request(
             spec,
-            index[host.name],
+            index_of[host.name],
             host=host.name,
             address=facts.address or "",
-            port=choose_port(spec, index[host.name], facts.ports, host=host.name),
+            port=choose_port(spec, index_of[host.name], facts.ports, host=host.name),
             gpus=gpus_of(host, facts),
             idle_seconds=idle_seconds,
             longest_seconds=longest_seconds,
         )
 
-    return [*hosts.require(request, [*placed.values()], only_reads=True).values()]
+    return [*hosts.require(request, chosen, only_reads=True).values()]
 
 
 def fit(host: Host) -> Facts:

@@ -78,7 +78,7 @@ class SshProvider(EngineProvider):
         Raises:
             HvdcloudError: a host does not answer, or cannot give its node the GPUs that it should.
         """
-        return self._planned(spec, {index: self._hosts.all[index] for index in range(spec.nodes)})
+        return self._planned(spec, range(spec.nodes))
 
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
         """More containers, each on the host of its number.
@@ -87,7 +87,7 @@ class SshProvider(EngineProvider):
             CapacityError: there are not as many hosts. UsageError: one has another node of the cluster. Else as `plan`.
         """
         hosts = self._hosts.all
-        if max(indices) >= len(hosts):
+        if max(indices, default=0) >= len(hosts):
             raise CapacityError(
                 f"ssh.hosts names {counted(len(hosts), 'host')}, too few for {spec.nodes} nodes of {spec.name}",
                 hint="name more hosts in hvdcloud.yaml: each has one node",
@@ -99,16 +99,15 @@ class SshProvider(EngineProvider):
                     f"{node.host} has node {node.name}, which ssh.hosts names in another place now",
                     hint="put the hosts in their earlier order; a new one comes last, or in place of a lost one",
                 )
-        return self._planned(spec, {index: hosts[index] for index in indices})
+        return self._planned(spec, indices)
 
-    def _planned(self, spec: ClusterSpec, placed: Mapping[int, Host]) -> Plan:
-        requests = preflight.requests(self._hosts, spec, placed, **self._limits)
+    def _planned(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
+        requests = preflight.requests(self._hosts, spec, indices, **self._limits)
         return Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0)
 
     def _with_what_is_free(self, planned: Plan) -> Plan:
-        requests = _host_requests(planned)
-        placed = {node: self._hosts[each.host] for each in requests if (node := node_index(each)) is not None}
-        return self._planned(planned.spec, placed)
+        found = map(node_index, planned.requests)
+        return self._planned(planned.spec, [index for index in found if index is not None])
 
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         """In place of the folder of this machine each has one of its own."""
