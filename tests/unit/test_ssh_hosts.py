@@ -20,7 +20,7 @@ from hvdcloud.providers.engine.gpus import LABEL_GPUS
 from hvdcloud.providers.ssh import openssh
 from hvdcloud.providers.ssh.preflight import refuse_unfit
 from hvdcloud.providers.ssh.provider import SshProvider
-from hvdcloud.providers.ssh.requests import FIRST_PORT, LABEL_ADDRESS, LABEL_PORT, PORTS, choose_port
+from hvdcloud.providers.ssh.requests import FIRST_PORT, LABEL_ADDRESS, LABEL_PORT, PORTS, port_of
 from tests.support.ssh_samples import SPEC, request
 
 
@@ -186,12 +186,6 @@ Welcome to gpu1!
 192.168.1.2 53114 192.168.1.7 22
 --- hvdcloud route
 192.0.2.1 via 192.168.1.1 dev eno1 src 192.168.1.8 uid 0
---- hvdcloud ports
-  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:4E21 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 11 1
-   1: 0701A8C0:4E22 0201A8C0:CF7A 01 00000000:00000000 00:00000000 00000000     0        0 12 1
-  sl  local_address                         remote_address                        st tx_queue rx_queue
-   0: 00000000000000000000000000000000:4E23 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000
 --- hvdcloud hook
 /usr/bin/nvidia-container-runtime-hook
 --- hvdcloud devices
@@ -203,10 +197,9 @@ GPU-1, 4711, 12000, /usr/bin/python3
 """
 
 
-def test_a_host_says_address_ports_and_gpus() -> None:
+def test_a_host_says_address_and_gpus() -> None:
     found = facts.parse(SAID, address=None)
     assert found.address == "192.168.1.7"
-    assert found.ports == {20001, 20003}
     assert found.hook
     assert found.capabilities == {"7.0": "Tesla V100"}
     assert [device.uuid for device in found.found_gpus("gpu1").devices] == ["GPU-1"]
@@ -268,13 +261,11 @@ def test_a_rootless_engine_is_refused() -> None:
 # --- what is asked for -----------------------------------------------------------------------------------------------
 
 
-def test_a_port_is_the_same_for_the_same_cluster_and_another_one_where_it_is_taken() -> None:
-    first = choose_port(SPEC, 0, set(), host="gpu1")
-    assert first == choose_port(SPEC, 0, set(), host="gpu1")
+def test_a_port_is_the_same_for_the_same_node_and_another_one_for_others() -> None:
+    first = port_of(SPEC, 0)
+    assert first == port_of(SPEC, 0)
     assert FIRST_PORT <= first < FIRST_PORT + PORTS
-    assert choose_port(SPEC, 0, {first}, host="gpu1") not in (first, choose_port(SPEC, 1, set(), host="gpu1"))
-    with pytest.raises(CapacityError, match="no port from 20000 to 32767 is free on gpu1"):
-        choose_port(SPEC, 0, set(range(FIRST_PORT, FIRST_PORT + PORTS)), host="gpu1")
+    assert len({first, port_of(SPEC, 1), port_of(dataclasses.replace(SPEC, id="def456"), 0)}) == 3
 
 
 def test_a_node_has_its_host_s_network_and_its_sshd_listens_where_it_is_told() -> None:
@@ -282,10 +273,11 @@ def test_a_node_has_its_host_s_network_and_its_sshd_listens_where_it_is_told() -
     assert (made.object, made.host) == ("container digits-1 on gpu1", "gpu1")
     body = made.body
     assert body["network"] == "host"
-    assert body["environment"]["HVDCLOUD_SSH_PORT"] == "20007"
+    port = str(port_of(SPEC, 1))
+    assert body["environment"]["HVDCLOUD_SSH_PORT"] == port
     assert body["environment"]["HVDCLOUD_SSH_ADDRESS"] == "192.168.1.8"
     assert body["environment"]["HVDCLOUD_IDLE"] == "600"
-    assert (body["labels"][LABEL_PORT], body["labels"][LABEL_ADDRESS]) == ("20007", "192.168.1.8")
+    assert (body["labels"][LABEL_PORT], body["labels"][LABEL_ADDRESS]) == (port, "192.168.1.8")
     assert LABEL_GPUS not in body["labels"]
     assert (body["cap_drop"], "publish" in body) == (["ALL"], False)
 
@@ -302,8 +294,3 @@ def test_a_node_is_made_again_on_the_host_of_its_number(monkeypatch: pytest.Monk
     there += [Node(name="digits-0", index=0, id="1", state=NodeState.RUNNING, host="gpu2")]
     with pytest.raises(UsageError, match=r"gpu2 has node digits-0, which ssh\.hosts names in another place now"):
         provider.plan_growth(spec, [1])
-
-
-def test_a_spec_of_another_id_has_other_ports() -> None:
-    other = dataclasses.replace(SPEC, id="def456")
-    assert choose_port(other, 0, set(), host="gpu1") != choose_port(SPEC, 0, set(), host="gpu1")

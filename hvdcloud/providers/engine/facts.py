@@ -1,4 +1,4 @@
-"""What a machine says of itself beside its engine: addresses, ports, GPUs. Pure.
+"""What a machine says of itself beside its engine: addresses and GPUs. Pure.
 
 A script for any POSIX shell prints it; nothing is installed there, and nothing is written.
 """
@@ -18,12 +18,9 @@ from hvdcloud.visible import words
 GPU_SECONDS = 20
 """How long nvidia-smi may take."""
 _MARK = "--- hvdcloud "
-_LISTENING = re.compile(r"^ *\d+: [0-9A-F]+:([0-9A-F]{4}) \S+ 0A ", re.MULTILINE)
-"""The port of a socket that listens, in the kernel's table (proc(5))."""
 _SECTIONS = {
     "connection": 'echo "$SSH_CONNECTION"',
     "route": "ip -4 route get 192.0.2.1 2>/dev/null",
-    "ports": "cat /proc/net/tcp /proc/net/tcp6 2>/dev/null",
     "hook": f"command -v {nvidia.TOOLKIT_HOOK}",
 }
 
@@ -34,7 +31,6 @@ class Facts:
 
     Attributes:
         address: where the other hosts reach it, IPv4; None: it does not know.
-        ports: on which its programs listen.
         gpus: None: it was not asked, or has no NVIDIA driver.
         capabilities: of its GPUs, each with the name of one; empty: drivers before 495 do not say.
         gpu_problem: why nvidia-smi failed; empty: it did not.
@@ -42,7 +38,6 @@ class Facts:
     """
 
     address: str | None
-    ports: frozenset[int] = frozenset()
     gpus: nvidia.Gpus | None = None
     capabilities: Mapping[str, str] = field(default_factory=dict)
     gpu_problem: str = ""
@@ -91,7 +86,6 @@ def parse(output: str, *, address: str | None) -> Facts:
     failed = bool(found.get("devices", "").strip()) and not devices
     return Facts(
         address=address or _address(found),
-        ports=frozenset(int(port, 16) for port in _LISTENING.findall(found.get("ports", ""))),
         gpus=nvidia.Gpus(devices=devices, processes=nvidia.parse_processes(found.get("processes", "")))
         if devices
         else None,

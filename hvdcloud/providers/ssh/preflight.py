@@ -14,7 +14,7 @@ from hvdcloud.providers.engine.gpu_lock import assign_gpus
 from hvdcloud.providers.engine.gpus import GpuShare
 from hvdcloud.providers.ssh.connection import Host
 from hvdcloud.providers.ssh.hosts import Hosts
-from hvdcloud.providers.ssh.requests import HostRequest, choose_port, node_request
+from hvdcloud.providers.ssh.requests import HostRequest, node_request
 
 
 def requests(
@@ -42,7 +42,6 @@ def requests(
             index_of[host.name],
             host=host.name,
             address=facts.address or "",
-            port=choose_port(spec, index_of[host.name], facts.ports, host=host.name),
             gpus=gpus_of(host, facts),
             idle_seconds=idle_seconds,
             longest_seconds=longest_seconds,

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from hvdcloud.cluster.model import ClusterSpec, Request
-from hvdcloud.errors import CapacityError
 from hvdcloud.providers.engine.gpus import GpuShare
 from hvdcloud.providers.engine.requests import container_request, with_bucket, with_gpus
 
@@ -27,23 +25,10 @@ class HostRequest(Request):
     """Its name in the configuration."""
 
 
-def choose_port(spec: ClusterSpec, index: int, taken: Collection[int], *, host: str) -> int:
-    """Where the sshd of this node listens; the same for the same cluster, as long as it is free.
-
-    Args:
-        taken: ports of the host that a program listens on.
-
-    Raises:
-        CapacityError: none is free.
-    """
+def port_of(spec: ClusterSpec, index: int) -> int:
+    """Where the sshd of a node listens: another port for each cluster and node, and the same whenever it is made."""
     digest = hashlib.sha256(f"{spec.id} {spec.node_name(index)}".encode()).digest()
-    start = int.from_bytes(digest[:4], "big") % PORTS
-    for step in range(PORTS):
-        port = FIRST_PORT + (start + step) % PORTS
-        if port not in taken:
-            return port
-    last = FIRST_PORT + PORTS - 1
-    raise CapacityError(f"no port from {FIRST_PORT} to {last} is free on {host}", hint="end what listens there")
+    return FIRST_PORT + int.from_bytes(digest[:4], "big") % PORTS
 
 
 def node_request(
@@ -52,7 +37,6 @@ def node_request(
     *,
     host: str,
     address: str,
-    port: int,
     gpus: GpuShare | None,
     idle_seconds: float | None,
     longest_seconds: float | None,
@@ -61,11 +45,11 @@ def node_request(
 
     Args:
         address: the host's, at which the other nodes reach it.
-        port: where its sshd listens, there and at 127.0.0.1.
         gpus: of the host's, what the node gets; None: nothing.
         idle_seconds: without a run and without an SSH session, after which the node ends itself; None: never.
         longest_seconds: after which it ends itself in any case; None: never.
     """
+    port = str(port_of(spec, index))
     seconds = {"HVDCLOUD_IDLE": idle_seconds, "HVDCLOUD_TIME_LIMIT": longest_seconds}
     limits = {name: f"{value:g}" for name, value in seconds.items() if value is not None}
     made = container_request(
@@ -73,11 +57,11 @@ def node_request(
         index,
         # Horovod's ranks listen on ports that only they know, and NCCL wants the host's own interfaces.
         network="host",
-        environment={"HVDCLOUD_SSH_PORT": str(port), "HVDCLOUD_SSH_ADDRESS": address, **limits},
+        environment={"HVDCLOUD_SSH_PORT": port, "HVDCLOUD_SSH_ADDRESS": address, **limits},
         mounts={},
         more={},
     )
-    labels = {**made.body["labels"], LABEL_PORT: str(port), LABEL_ADDRESS: address}
+    labels = {**made.body["labels"], LABEL_PORT: port, LABEL_ADDRESS: address}
     body = with_bucket({**made.body, "labels": labels}, spec, index)
     request = HostRequest(object=f"{made.object} on {host}", method=made.method, body=body, host=host)
     return request if gpus is None else with_gpus(request, {index: gpus})
