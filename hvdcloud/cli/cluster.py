@@ -128,10 +128,7 @@ def show_down(console: Console, result: DownResult, *, with_cost: bool = True) -
         f"listing again found nothing left{cost}"
     )
     if result.unseen:
-        console.warn(
-            f"{', '.join(result.unseen)} did not answer: every node was elsewhere, but what is left of one that was "
-            f"replaced may be there; hvdcloud down --name {result.cluster} deletes it when it answers"
-        )
+        console.warn(f"{', '.join(result.unseen)} did not answer; every node was elsewhere")
 
 
 def list_clusters(context: typer.Context, provider: Provider = None) -> None:

@@ -111,15 +111,11 @@ class Node:
 class ObjectKind(str, Enum):
     """What carries a cluster's labels beside its nodes."""
 
-    CONTAINER = "container"
-    """The container of a node that was replaced."""
     DISK = "disk"
     FIREWALL = "firewall"
     NETWORK = "network"
     OPERATION = "operation"
     """One that still makes something."""
-    REPLACED_VOLUME = "replaced volume"
-    """Of a node in whose place there is another one, on another machine."""
     VOLUME = "volume"
 
     @property

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from hvdcloud.remote.code import CodeFile
 
 _ENGINE_SECONDS = 10
+_LARGE_CODE = 100_000_000
+"""Bytes of code above which some of it may be a mistake."""
 
 
 def machine_checks(config: Config, platform: Platform) -> Iterator[Check]:
@@ -134,7 +136,15 @@ def _list(folder: Path) -> Sequence[CodeFile]:
 
 def _code(files: Sequence[CodeFile]) -> Finding:
     """What nodes are sent; raises UsageError: something of it cannot be."""
-    return fine(f"nodes get {counted(len(files), 'file')}, {size(sum(file.size for file in files))}")
+    total = sum(file.size for file in files)
+    said = f"nodes get {counted(len(files), 'file')}, {size(total)}"
+    if total > _LARGE_CODE:
+        largest = max(files, key=lambda file: file.size)
+        return warning(
+            f"{said}; the largest is {largest.path} ({size(largest.size)})",
+            hint="a line in .gitignore or .dockerignore leaves out what nodes do not need",
+        )
+    return fine(said)
 
 
 def _environment(values: Mapping[str, str]) -> Finding:

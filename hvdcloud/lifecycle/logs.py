@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
 from hvdcloud.lifecycle.elastic.replace import replacing
 from hvdcloud.lifecycle.notify import tell_lost
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_from_head, mirroring
-from hvdcloud.remote.ssh import NODE_PROGRAM, Answer
+from hvdcloud.remote.ssh import NODE_PROGRAM
 from hvdcloud.runs import archive
 from hvdcloud.runs.log_lines import job_lines, rank_lines
 from hvdcloud.runs.progress import LogReader
@@ -105,8 +105,8 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
     with head.stream(f"{NODE_PROGRAM} logs {run_id}", quiet=QUIET_SECONDS, within=ANSWER_SECONDS) as stream:
         for data in stream:
             take(data)
-        answer = stream.answer()
-    return Followed(state=_state_line(head, answer), log=reader)
+        exit_code, errors = stream.end()
+    return Followed(state=_state_of(head, exit_code, errors), log=reader)
 
 
 def read_log(context: Context, cluster: Cluster, state: RunState) -> Followed:
@@ -277,10 +277,10 @@ def _follow_once(
                 elif below and time.monotonic() - said > SILENT_SECONDS:
                     progress.enter_context(context.console.waiting("run", "waiting for output"))
                     below = False
-            answer = stream.answer()
+            exit_code, errors = stream.end()
     except NodeError as error:
         raise _CutError(error, offset) from error
-    return _state_line(head, answer)
+    return _state_of(head, exit_code, errors)
 
 
 def _head_is_gone(
@@ -309,14 +309,14 @@ def _head_is_gone(
     )
 
 
-def _state_line(head: Session, answer: Answer) -> RunState:
+def _state_of(head: Session, exit_code: int, said: str) -> RunState:
     """What the head says of a run after its log, as the last line of standard error. Raises NodeError: it could not
     read the log, or says nothing of the run."""
-    state = RunState.from_json(head.parse("logs", replace(answer, stdout=answer.stderr)))
+    state = RunState.from_json(head.parse("logs", said, exit_code=exit_code, errors=said))
     if not state.run:
         raise NodeError(
             f"node {head.node.name}: `logs` ended without the state of the run",
             hint=f"hvdcloud ssh {head.node.index} opens a shell there",
-            details=log_of(f"node {head.node.name}", answer.stderr.strip()),
+            details=log_of(f"node {head.node.name}", said.strip()),
         )
     return state

@@ -22,7 +22,7 @@ from hvdcloud.lifecycle.run_result import RunResult, result_of_followed
 from hvdcloud.lifecycle.run_spec import RunOptions, remembered, spec_of_run
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirroring, send_for_resume
 from hvdcloud.lifecycle.up import check_project
-from hvdcloud.remote.code import Sending, Sent, list_code, prepare
+from hvdcloud.remote.code import Sent, list_code, prepare
 from hvdcloud.remote.ssh import NodeRefusedError
 from hvdcloud.runs.data_progress import progress, summary
 from hvdcloud.runs.reports import plain_name
@@ -119,21 +119,15 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         own = replace(spec, node=host.index, slots=host.slots, data=data)
         address = {"notify": told_at} if told_at and not host.index else {}
         header = {**own.to_json(), "env": environment, **address}
-        return prepare(session, header=header, folder=config.project_dir, code=code, sending=sending)
+        return prepare(session, header=header, folder=config.project_dir, code=code)
 
     fleet = context.fleet(cluster)
     try:
         with context.console.steps() as steps:
-
-            def show(sending: Sending) -> None:
-                text, total = ("sending the code", sending.total) if sending.sent < sending.total else (ready, None)
-                steps.update("run", text, done=sending.sent, total=total, in_bytes=True, after=NOTICEABLE_SECONDS)
-
             if resume:
                 send_for_resume(context, cluster, resume)
             ready = f"preparing the nodes, with the checkpoints of run {resume}" if resume else "preparing the nodes"
             steps.update("run", ready, after=NOTICEABLE_SECONDS)
-            sending = Sending(show, context.console.warn)
             sent = fleet.each(send)
             # Before it begins: a run that this machine does not know of would be neither resumed nor waited for.
             known = remembered(record, config.data)

@@ -214,12 +214,6 @@ class Provider(Protocol):
             TeardownError: a stopped one could not be deleted.
         """
 
-    def spare_places(self, cluster: Cluster) -> int:
-        """How many nodes of the cluster could be made again elsewhere while places of `cluster.unseen` do not answer.
-
-        0: none. A node that cannot be seen is never made twice where that would cost money.
-        """
-
     def shrink(
         self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Leftover]:

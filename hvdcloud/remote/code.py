@@ -11,7 +11,6 @@ import hashlib
 import os
 import stat
 import tarfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +23,10 @@ from hvdcloud.private_files import left_out
 from hvdcloud.project_files import code_files
 from hvdcloud.remote.files import files_of
 from hvdcloud.remote.ssh import CHUNK, Session
-from hvdcloud.units import counted, size
+from hvdcloud.units import counted
 
 PREPARE_SECONDS = 600.0
 """How long a node may take to compare its files, and to make itself ready once the others are there."""
-_LARGE = 100_000_000
-"""Bytes above which the user is warned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,44 +53,6 @@ class Sent:
     files: int
     bytes: int
     restored: int
-
-
-class Sending:
-    """How many bytes of the project's files the nodes lacked, all of them together, and how many are sent.
-
-    Any thread may call.
-
-    Args:
-        on_change: called with it whenever that changes.
-        warn: called once, with a sentence, if it is so much that some of it may be a mistake.
-    """
-
-    def __init__(self, on_change: Callable[[Sending], object], warn: Callable[[str], object]) -> None:
-        self.sent = self.total = 0
-        self._on_change, self._warn = on_change, warn
-        self._lock = threading.Lock()
-        self._warned = False
-
-    def wanted(self, files: Sequence[CodeFile]) -> None:
-        """A node lacks these files."""
-        lacking = sum(file.size for file in files)
-        with self._lock:
-            self.total += lacking
-            warns = lacking > _LARGE and not self._warned
-            self._warned |= warns
-        if warns:
-            largest = max(files, key=lambda file: file.size)
-            self._warn(
-                f"every node is sent {size(lacking)}; the largest file is {largest.path} ({size(largest.size)}): "
-                "a line in .gitignore or .dockerignore leaves it out"
-            )
-        self._on_change(self)
-
-    def add(self, count: int) -> None:
-        """This many more bytes are on their way."""
-        with self._lock:
-            self.sent += count
-        self._on_change(self)
 
 
 def list_code(folder: Path, *, warn: Callable[[str], object] | None = None, contents: bool = True) -> list[CodeFile]:
@@ -166,9 +125,7 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def prepare(
-    session: Session, *, header: Mapping[str, Any], folder: Path, code: list[CodeFile], sending: Sending
-) -> Sent:
+def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: list[CodeFile]) -> Sent:
     """Make a node ready for a run: its code, its environment, the checkpoints to continue from.
 
     Args:
@@ -182,10 +139,9 @@ def prepare(
     answer = session.call("code", payload={"run": header["run"], "files": files}, timeout=PREPARE_SECONDS)
     wanted = [code[index] for index in check_wanted(answer, node=session.node.name, files=len(code))]
     if wanted:
-        sending.wanted(wanted)
         with (
             files_of(session) as there,
-            there.writing(paths.code_archive(), on_bytes=sending.add) as file,
+            there.writing(paths.code_archive()) as file,
             tarfile.open(fileobj=file, mode="w|", bufsize=CHUNK, format=tarfile.PAX_FORMAT) as archive,
         ):
             for each in wanted:

@@ -103,8 +103,6 @@ class NodeConnection:
         """Whether another try may succeed after this error."""
         if self._proxy is not None:
             self._proxy.close()
-            if self._proxy.was_refused:
-                return False
         refused = (paramiko.BadHostKeyException, paramiko.AuthenticationException)
         return isinstance(error, LOSSES) and not isinstance(error, refused)
 
@@ -171,8 +169,11 @@ class NodeConnection:
         details = ""
         if self._proxy is not None:
             self._proxy.close()
-            place = f"on {self.node.host}" if self.node.host else f"through `{self._proxy.command}`"
-            hint = self._proxy.hint() or hint
+            if self.node.host:
+                place, hint = f"on {self.node.host}", "hvdcloud doctor looks at each host"
+            else:
+                place = f"through `{self._proxy.command}`"
+                hint = "gcloud auth login, with an account that has roles/iap.tunnelResourceAccessor; then try again"
             details = self._proxy.said
         if isinstance(error, paramiko.BadHostKeyException):
             return NodeError(

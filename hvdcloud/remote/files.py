@@ -29,6 +29,9 @@ SILENT_SECONDS = 600.0
 _OVERHEAD = 1 << 20
 """Bytes that answers may have beside a file's bytes."""
 
+OnBytes = Callable[[int], object]
+"""Called with the number of bytes whenever some have come or gone, from any thread."""
+
 
 @contextlib.contextmanager
 def files_of(session: Session) -> Iterator[NodeFiles]:
@@ -88,7 +91,7 @@ class NodeFiles:
         raise ObjectMissingError(f"{words(name)} was replaced while it was fetched", hint="hvdcloud pull")
 
     @contextlib.contextmanager
-    def writing(self, path: PurePath, *, on_bytes: Callable[[int], object]) -> Iterator[io.RawIOBase]:
+    def writing(self, path: PurePath, *, on_bytes: OnBytes = lambda count: None) -> Iterator[io.RawIOBase]:
         """A new file in place of what is there, in a folder that exists. Raises NodeError: not all of it was taken."""
         name = str(path)
         with self._calls(f"{name} was written"):
@@ -113,7 +116,7 @@ class NodeFiles:
 
 
 class _NewFile(io.RawIOBase):
-    def __init__(self, file: SFTPFile, measured: _Measured, on_bytes: Callable[[int], object]) -> None:
+    def __init__(self, file: SFTPFile, measured: _Measured, on_bytes: OnBytes) -> None:
         self._file, self._measured, self._on_bytes = file, measured, on_bytes
         self.size = 0
 

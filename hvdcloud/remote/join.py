@@ -18,7 +18,6 @@ from hvdcloud.visible import says
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.state import ClusterState
-    from hvdcloud.config.data import DataConfig
 
 
 def spec_of(state: ClusterState, cluster: Cluster, *, nodes: int) -> ClusterSpec:
@@ -26,9 +25,12 @@ def spec_of(state: ClusterState, cluster: Cluster, *, nodes: int) -> ClusterSpec
 
     Raises NodeError: the cluster's key is not on this machine.
     """
+    from hvdcloud.config.data import DataConfig
+
     login = read_key_pair(state.key_file)
     if login is None:
         raise no_key(cluster.name)
+    record = state.record_of(cluster.id)
     return ClusterSpec(
         name=cluster.name,
         id=cluster.id,
@@ -38,15 +40,8 @@ def spec_of(state: ClusterState, cluster: Cluster, *, nodes: int) -> ClusterSpec
         bucket=cluster.bucket,
         authorized_key=login.public,
         created=cluster.created,
-        data=recorded_data(state.record_of(cluster.id)),
+        data={name: DataConfig.from_text(text) for name, text in record.data.items()} if record else {},
     )
-
-
-def recorded_data(record: ClusterRecord | None) -> Mapping[str, DataConfig]:
-    """The data sets that this machine remembers of a cluster."""
-    from hvdcloud.config.data import DataConfig
-
-    return {name: DataConfig.from_text(text) for name, text in record.data.items()} if record is not None else {}
 
 
 def join(
@@ -185,16 +180,15 @@ def _remember(
             )
         if member is not None:
             members.append(member)
-    created, joined = spec.created.isoformat(), tuple(members)
     state.save(
         replace(
             record,
-            created=created,
+            created=spec.created.isoformat(),
             image=spec.image,
             bucket=spec.bucket,
             size=spec.nodes,
             version=program.version(),
-            nodes=joined,
+            nodes=tuple(members),
         )
     )
 

@@ -39,7 +39,7 @@ from hvdcloud.errors import CheckpointError, NodeError
 from hvdcloud.node import paths
 from hvdcloud.node.uploads.restore import choices_of
 from hvdcloud.node.uploads.serve import RECEIVED
-from hvdcloud.remote.files import NodeFiles, files_of
+from hvdcloud.remote.files import NodeFiles, OnBytes, files_of
 from hvdcloud.remote.ssh import CHUNK, Session
 from hvdcloud.storage.base import CorruptObjectError, ObjectMissingError, disk_error, locked
 from hvdcloud.storage.folder import FolderBucket
@@ -52,8 +52,6 @@ CALL_SECONDS = 600.0
 _POLL_SECONDS = 0.2
 _GENERATIONS = 1 << 63
 
-OnBytes = Callable[[int], object]
-"""Called with the number of bytes whenever some have come or gone, from any thread."""
 Described = Mapping[str, tuple[int, int]]
 """Generation and size of what describes a run, by its name in `.hvdcloud/`."""
 

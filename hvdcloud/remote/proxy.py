@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 import signal
 import socket
@@ -19,18 +18,6 @@ import threading
 END_SECONDS = 2.0
 READ_BYTES = 1 << 16
 KEPT_CHARACTERS = 2000
-_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*.*\n?", re.MULTILINE)
-"""gcloud adds its own to the error of a tunnel, whose last line repeats the error."""
-_ROLE = "the role roles/iap.tunnelResourceAccessor on the project is missing"
-_HINTS = {
-    "4003": "nothing answers there, or no firewall rule lets Identity-Aware Proxy in; hvdcloud status",
-    "4033": _ROLE,
-    "missing permissions": _ROLE,
-    "gcloud auth login": "gcloud auth login",
-}
-"""What to do about words of gcloud's: the close codes of Identity-Aware Proxy, and a login that is missing or over."""
-_REFUSALS = ("4033", "missing permissions", "gcloud auth login", "Permission denied", "Host key verification failed")
-"""What gcloud and OpenSSH say where another try ends in the same way."""
 
 
 class Proxy:
@@ -92,7 +79,7 @@ class Proxy:
             size = self._errors.seek(0, os.SEEK_END)
             self._errors.seek(max(0, size - READ_BYTES))
             said = self._errors.read().decode(errors="replace")
-            self.said = _TRACEBACK.sub("", said).strip()[-KEPT_CHARACTERS:]
+            self.said = said.strip()[-KEPT_CHARACTERS:]
             self._errors.close()
 
     def _end(self) -> None:
@@ -102,12 +89,3 @@ class Proxy:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_SECONDS)
                 return
-
-    @property
-    def was_refused(self) -> bool:
-        """Whether the program said, once closed, that it may not pass."""
-        return any(words in self.said for words in _REFUSALS)
-
-    def hint(self) -> str | None:
-        """What to do about what the program said; None where it said nothing known."""
-        return next((hint for words, hint in _HINTS.items() if words in self.said), None)

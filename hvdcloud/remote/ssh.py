@@ -8,7 +8,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from invoke.exceptions import CommandTimedOut, ThreadException
@@ -21,6 +20,7 @@ from hvdcloud.units import size
 from hvdcloud.visible import log_of, says, words
 
 if TYPE_CHECKING:
+    from fabric import Result
     from paramiko import Channel
 
     from hvdcloud.cluster.model import Node
@@ -41,15 +41,6 @@ CHUNK = 1 << 16
 _PAUSE_SECONDS = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """How a command on a node ended."""
-
-    exit_code: int
-    stdout: str
-    stderr: str
-
-
 class Session(NodeConnection):
     """Runs commands on one node. Safe to use from several threads."""
 
@@ -57,8 +48,8 @@ class Session(NodeConnection):
         super().__init__(node, state)
         self._heard = 0.0  # When the node last said something, by `time.monotonic()`.
 
-    def run(self, command: str, *, stdin: str = "", timeout: float = 60.0, what: str = "") -> Answer:
-        """Run a command for the node's shell to its end.
+    def run(self, command: str, *, stdin: str = "", timeout: float = 60.0, what: str = "") -> Result:
+        """Run a command for the node's shell to its end; returns Fabric's result.
 
         Args:
             what: names it in errors; default: its first word.
@@ -87,7 +78,8 @@ class Session(NodeConnection):
                 ) from None
             except ThreadException as error:
                 raise error.exceptions[0].value from error
-            return Answer(exit_code=_exit_code(result.exited), stdout=result.stdout, stderr=result.stderr)
+            _refuse_cut(result.exited)
+            return result
 
     @contextlib.contextmanager
     def stream(self, command: str, *, quiet: float, within: float) -> Iterator[Stream]:
@@ -152,11 +144,12 @@ class Session(NodeConnection):
     def call(self, verb: str, *, payload: Mapping[str, Any] | None = None, timeout: float = 60.0) -> dict[str, Any]:
         """One verb of the node program: JSON in, JSON out. Raises NodeError: it failed, or did not answer in time."""
         stdin = json.dumps(payload) + "\n" if payload is not None else ""
-        return self.parse(verb, self.run(f"{NODE_PROGRAM} {verb}", stdin=stdin, timeout=timeout, what=verb.split()[0]))
+        result = self.run(f"{NODE_PROGRAM} {verb}", stdin=stdin, timeout=timeout, what=verb.split()[0])
+        return self.parse(verb, result.stdout, exit_code=result.exited, errors=result.stderr)
 
-    def parse(self, verb: str, answer: Answer) -> dict[str, Any]:
-        """The JSON that a verb answered. Raises NodeError: it reported an error or answered something else."""
-        said = answer.stdout.strip().rpartition("\n")[2]
+    def parse(self, verb: str, answer: str, *, exit_code: int, errors: str) -> dict[str, Any]:
+        """The JSON in the last line of an answer. Raises NodeError: it is an error or something else."""
+        said = answer.strip().rpartition("\n")[2]
         found = parse_object(said)
         node = f"node {self.node.name}"
         if found is not None and "error" in found:
@@ -167,11 +160,11 @@ class Session(NodeConnection):
                 details=says(node, found["hint"]) if found.get("hint") else "",
                 answer=found,
             )
-        if answer.exit_code != 0 or found is None:
+        if exit_code != 0 or found is None:
             raise NodeError(
-                f"{node}: `{verb.split()[0]}` ended with exit code {answer.exit_code}",
+                f"{node}: `{verb.split()[0]}` ended with exit code {exit_code}",
                 hint=f"hvdcloud ssh {self.node.index} opens a shell there",
-                details=log_of(node, answer.stderr.strip() or said),
+                details=log_of(node, errors.strip() or said),
             )
         return found
 
@@ -196,8 +189,8 @@ class Stream:
             self._session.hear()
             yield data
 
-    def answer(self) -> Answer:
-        """How it ended, with the end of what it wrote to its standard error; once all pieces were read."""
+    def end(self) -> tuple[int, str]:
+        """Its exit code, and the end of what it wrote to its standard error; once all pieces were read."""
         self._channel.settimeout(ANSWER_SECONDS)
         errors = bytearray()
         while data := self._channel.recv_stderr(CHUNK):
@@ -205,8 +198,9 @@ class Stream:
             del errors[:-MOST_ERRORS]
         if not self._channel.status_event.wait(ANSWER_SECONDS):
             raise EOFError("it does not say how it ended")
-        code = _exit_code(self._channel.recv_exit_status())
-        return Answer(exit_code=code, stdout="", stderr=errors.decode(errors="replace"))
+        code = self._channel.recv_exit_status()
+        _refuse_cut(code)
+        return code, errors.decode(errors="replace")
 
 
 class _Heard(io.TextIOBase):
@@ -228,11 +222,10 @@ class _Heard(io.TextIOBase):
         return len(text)
 
 
-def _exit_code(code: int) -> int:
-    """The exit code of a command that has ended. Raises EOFError: it ended because the connection did."""
-    if code == -1:
+def _refuse_cut(exit_code: int) -> None:
+    """Raise EOFError where a command ended because the connection did."""
+    if exit_code == -1:
         raise EOFError("it was cut off")
-    return code
 
 
 class NodeRefusedError(NodeError):

@@ -14,7 +14,7 @@ from hvdcloud.cluster.state import ClusterState
 from hvdcloud.config.ssh_hosts import SshHostConfig
 from hvdcloud.errors import NodeError
 from hvdcloud.providers.ssh import connection
-from hvdcloud.providers.ssh.connection import Connection
+from hvdcloud.providers.ssh.connection import Host
 from hvdcloud.remote.keys import new_key_pair, pin, write_key_pair
 from hvdcloud.remote.ssh import Session
 from tests.support.nodes import node_cluster
@@ -65,7 +65,7 @@ def test_a_peer_that_is_busy_is_not_one_that_another_does_not_reach(busy: Busy) 
 def test_a_host_that_is_busy_is_tried_until_its_time_is_over(busy: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "OPEN_SECONDS", 3.0)
     busy.closes = 1_000
-    host = Connection(SshHostConfig(host="127.0.0.1", port=busy.port, user="nobody"))
+    host = Host(SshHostConfig(host="127.0.0.1", port=busy.port, user="nobody"))
     with pytest.raises(NodeError, match=r"127\.0\.0\.1 (cannot be reached|did not answer) by SSH"):
         host.run("true")
     host.close()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -134,6 +135,19 @@ def test_everything_comes_home_as_it_is_and_pull_finds_it_there(home: Scene) -> 
     for name in (log_name("digits", RUN), state_name("digits", RUN), manifest_name("digits", RUN, 1)):
         there = (other if name.endswith("-1.json") else head).bucket
         assert (here.bucket.read(name), here.bucket.present(name)) == (there.read(name), there.present(name))
+
+
+def test_nodes_are_reached_while_more_files_are_open_than_select_knows(home: Scene) -> None:
+    """As with hundreds of nodes."""
+    here, (node, *_) = home
+    node.write({"epoch-1.pt": b"one"})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1100):
+            stack.enter_context(Path(os.devnull).open())
+        assert here.bring() == 1
 
 
 def test_only_what_is_new_comes(home: Scene) -> None:

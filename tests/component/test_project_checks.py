@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checks import Status
+from hvdcloud.checks import Finding, Status
+from hvdcloud.config.file import load_config
 from hvdcloud.doctor.command import check_command
+from hvdcloud.doctor.machine import project_checks
 from hvdcloud.errors import UsageError
 from hvdcloud.remote.code import list_code
 from tests.support.harness import Project
@@ -247,3 +249,18 @@ def test_what_the_laptop_can_see_is_said_before_an_engine_is_asked(
     name = "code" if made == "link" else "files"
     assert checks[name]["status"] == "failed"
     assert checks[name]["message"].startswith(said)
+
+
+def test_a_large_project_is_warned_of_by_the_name_of_its_largest_file(folder: Path) -> None:
+    (folder / "hvdcloud.yaml").write_text("name: digits\n")
+    config = load_config(folder / "hvdcloud.yaml", environ={})
+
+    def check() -> Finding:
+        return next(each for each in project_checks(config) if each.name == "code").run()
+
+    assert check().status is Status.OK
+    with (folder / "huge.bin").open("wb") as file:
+        file.truncate(100_000_001)
+    warned = check()
+    assert (warned.status, ".dockerignore" in warned.hint) == (Status.WARNING, True)
+    assert warned.message.endswith("100.0 MB; the largest is huge.bin (100.0 MB)")

@@ -35,7 +35,7 @@ from hvdcloud.remote.unsaved import Unsaved, unsaved
 from tests.support.harness import until
 from tests.support.vanishing import RUN, Laptop, NewVm, Program, Vm, says
 
-QUICK = Pace(confirm=0.05, silent=0.1, check=0.05, first_pause=0.05, longest_pause=0.2)
+QUICK = Pace(confirm=0.05, check=0.05, first_pause=0.05, longest_pause=0.2)
 
 JOINED = {"version": program.version(), "cores": 4, "gpus": 0, "interface": "eth0"}
 
@@ -61,7 +61,6 @@ class Cloud:
     """Nothing can be deleted."""
     unseen: tuple[str, ...] = ()
     """Hosts that do not answer."""
-    spares: int = 0
 
     name = "gce"
     ready_seconds = 30.0
@@ -79,9 +78,6 @@ class Cloud:
             bucket=self.bucket,
             unseen=self.unseen,
         )
-
-    def spare_places(self, cluster: Cluster) -> int:
-        return self.spares
 
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
         return Plan(spec=spec, requests=(), dollars_per_hour=0.0)
@@ -239,25 +235,7 @@ def test_a_node_that_has_stopped_is_replaced_and_a_frozen_one_is_left_alone(scen
     assert scene.cloud.there[1].id == "1"
 
 
-def test_a_node_on_a_host_that_does_not_answer_is_made_on_a_spare_one_where_the_head_has_lost_it_too(
-    scene: Scene, replacer: Replacer
-) -> None:
-    # The head still has digits-1: only this machine's way to its host is broken.
-    scene.state["members"] = [
-        {"name": "digits-1", "state": "listed"},
-        {"name": "digits-2", "state": "lost", "why": "its connections closed"},
-    ]
-    scene.cloud.unseen, scene.cloud.spares = ("host gpu1", "host gpu2"), 2
-    del scene.cloud.there[1], scene.cloud.there[2]
-    until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
-    assert "digits-2 is on a host that does not answer (the head says: its connections closed)" in scene.printed
-    replacer._ending.wait(0.5)
-    assert scene.cloud.said == ["grow [2] of 3"]
-
-
-def test_a_node_on_a_host_that_does_not_answer_is_waited_for_where_there_is_no_spare_one(
-    scene: Scene, replacer: Replacer
-) -> None:
+def test_a_node_on_a_host_that_does_not_answer_is_waited_for(scene: Scene, replacer: Replacer) -> None:
     scene.cloud.unseen = ("host gpu2",)
     node = scene.cloud.there.pop(2)
     replacer._ending.wait(0.5)

@@ -56,52 +56,14 @@ def failure(state: ClusterState, node: Node) -> NodeError:
     return raised.value
 
 
-@pytest.mark.parametrize(
-    ("said", "hint"),
-    [
-        ("Error while connecting [4003: 'failed to connect to backend'].", "no firewall rule"),
-        ("Error while connecting [4033: 'not authorized'].", "roles/iap"),
-        ("Error while connecting [Handshake status 404]. (May be due to missing permissions)", "roles/iap"),
-        ("Please run:\n\n  $ gcloud auth login\n", "gcloud auth login"),
-        ("Segmentation fault", "then hvdcloud up again"),
-    ],
-)
-def test_what_the_proxy_says_about_its_failure_is_shown_with_a_remedy(
-    state: ClusterState, tmp_path: Path, said: str, hint: str
-) -> None:
-    program = program_in(tmp_path, f"cat >&2 <<'END'\n{said}\nEND\nexit 1")
-    error = failure(state, node_behind(f"{program} compute start-iap-tunnel digits-0 2222"))
-    assert said.strip() in error.details
-    assert hint in error.hint
-    assert f"through `{program} compute" in error.message
-
-
-@pytest.mark.parametrize(
-    ("said", "tries"),
-    [
-        ("Error while connecting [4003: 'failed to connect to backend'].", 2),
-        ("ssh: connect to host gpu1 port 22: Connection timed out", 2),
-        ("Please run:\n\n  $ gcloud auth login", 1),
-        ("me@gpu1: Permission denied (publickey).", 1),
-    ],
-)
-def test_what_may_pass_is_tried_again_and_a_refusal_is_not(
-    state: ClusterState, tmp_path: Path, said: str, tries: int
-) -> None:
+def test_what_the_proxy_says_about_its_failure_is_shown(state: ClusterState, tmp_path: Path) -> None:
+    said = "ERROR: Error while connecting [4033: 'not authorized']."
     program = program_in(tmp_path, f"echo x >>{tmp_path}/tries\ncat >&2 <<'END'\n{said}\nEND\nexit 1")
-    failure(state, node_behind(f"{program} compute start-iap-tunnel digits-0 2222"))
-    made = len((tmp_path / "tries").read_text().splitlines())
-    assert made == 1 if tries == 1 else made >= tries
-
-
-def test_a_traceback_of_the_programs_own_is_left_out(state: ClusterState, tmp_path: Path) -> None:
-    """gcloud's error of a tunnel has one, which says the same again."""
-    said = "ERROR: [0] Error while connecting [4003: 'failed to connect to backend']."
-    stack = (
-        'Traceback (most recent call last):\n  File "iap_tunnel.py", line 775, in Run\n    ^^^^' + "\n    more" * 999
-    )
-    program = program_in(tmp_path, f"cat >&2 <<'END'\n{said}\n{stack}\niap.ConnectionError: {said}\nEND\nexit 1")
-    assert failure(state, node_behind(f"{program} compute start-iap-tunnel digits-0 2222")).details == said
+    error = failure(state, node_behind(f"{program} compute start-iap-tunnel digits-0 2222"))
+    assert said in error.details
+    assert f"through `{program} compute" in error.message
+    assert "roles/iap.tunnelResourceAccessor" in error.hint
+    assert len((tmp_path / "tries").read_text().splitlines()) >= 2, "a role that was just given counts after a minute"
 
 
 def test_a_proxy_program_that_is_not_there_is_to_be_installed(state: ClusterState) -> None:

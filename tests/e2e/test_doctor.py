@@ -277,5 +277,5 @@ def test_on_this_machine_without_an_engine_it_says_how_to_start_one(local: Proje
     local.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
     report = examine(local)
     report.failed("engine", "unset DOCKER_HOST", exit_code=5)
-    assert report.names("unknown") == ["name", "machine"]
+    assert report.names("unknown") == ["machine"]
     assert {"bucket", "files"} <= set(report.names("ok"))

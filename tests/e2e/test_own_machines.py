@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -64,17 +62,13 @@ def settings(**more: object) -> dict[str, object]:
 def project(tmp_path: Path, hosts: SshHosts) -> Iterator[Project]:
     project = Project(folder=tmp_path / "project", state=tmp_path / "state", name=f"own-{secrets.token_hex(2)}")
     project.folder.mkdir()
-    # Short enough for the path of a socket.
-    runtime = Path(tempfile.mkdtemp(prefix="own-", dir="/tmp"))
-    project.environ = {"PATH": hosts.path, "XDG_RUNTIME_DIR": str(runtime)}
+    project.environ = {"PATH": hosts.path}
     project.write("requirements.txt", "scikit-learn\n")
     project.write("train.py", f"import os\n{ALLREDUCE}\n{WRITES}")
     project.configure(**settings())
     yield project
     if left := hosts.left(project.name):
         project.hvdcloud("down", "--force", expect=None)
-    # The last command leaves no socket either, also where one before it was killed.
-    shutil.rmtree(runtime)
     assert left == []
 
 
@@ -188,17 +182,16 @@ def test_ctrl_c_during_up_deletes_what_it_made(project: Project, hosts: SshHosts
 
 
 @pytest.mark.nightly
-def test_a_host_is_lost_and_a_spare_one_takes_its_node(project: Project, hosts: SshHosts) -> None:
+def test_a_host_is_lost_and_its_node_is_made_again_when_it_is_back(project: Project, hosts: SshHosts) -> None:
     """Also: nothing runs on a host after it boots, and one that is down keeps nothing of a cluster on others."""
     run = {
         "command": "python train.py --epochs 1000 --pause 0.3",
-        "elastic": {"min": 1, "max": 3},
+        "elastic": {"min": 1, "max": 2},
         # The last one is how long a node that is ready waits after another one was lost or has joined.
         "env": {"OMP_NUM_THREADS": "1", "HOROVOD_CYCLE_TIME": "30", "HOROVOD_GLOO_TIMEOUT_SECONDS": "30"},
     }
-    three = {"hosts": ["gpu1", "gpu3", {"host": "gpu2", "jump": "gpu1"}]}
     project.write("train.py", JOB.read_text())
-    project.configure(**settings(ssh=three, run=run, nodes=2))
+    project.configure(**settings(ssh={"hosts": ["gpu1", "gpu3"]}, run=run, nodes=2))
     project.hvdcloud("up", "--yes")
     with attached(project) as (screen, training):
         training.step_in_world_of(2, seconds=90)
@@ -207,24 +200,14 @@ def test_a_host_is_lost_and_a_spare_one_takes_its_node(project: Project, hosts: 
         listed = project.hvdcloud("list", "--json", expect=8)
         assert [each["name"] for each in listed.json["result"]] == [project.name]
         assert "host gpu3 did not answer" in listed.err
-        training.step_in_world_of(2, since=lost.at, seconds=300, what="the node on the spare host")
-        assert f"node {project.name}-1 is on a host that does not answer" in screen.text
-        assert hosts["gpu2"].containers("status=running") == [f"{project.name}-1"]
         hosts.power_on("gpu3")
         assert hosts["gpu3"].containers("status=running") == []
+        training.step_in_world_of(2, since=lost.at, seconds=300, what="the node on its host")
         # The attached client may not be done with the replacement when its node trains.
         screen.wait_for(f"node {project.name}-1 is back", seconds=120)
-        # One more, on the host that is back and has no node.
-        assert f"made {project.name}-2" in project.hvdcloud("resize", "3").out
-        training.step_in_world_of(3, since=lost.at, seconds=300)
-        assert hosts["gpu3"].containers("status=running") == [f"{project.name}-2"]
         project.hvdcloud("ssh", "0", "--", "touch", "/tmp/enough")
         screen.end(within=120)
     assert screen.exit_code == 0, screen.text
-    # What gpu3 had of node 1 before that was made on another host may never have come here.
-    refused = project.hvdcloud("resize", "2", expect=9)
-    assert "on gpu3 is of a node that was replaced, and may hold checkpoints that never came here" in refused.err
-    project.hvdcloud("resize", "2", "--force")
     project.hvdcloud("pull")
     hosts.power_off("gpu3")
     try:
@@ -233,7 +216,6 @@ def test_a_host_is_lost_and_a_spare_one_takes_its_node(project: Project, hosts: 
     finally:
         hosts.power_on("gpu3")
     project.hvdcloud("down", "--force")
-    assert hosts.left() == []
 
 
 def test_a_run_whose_host_boots_again_is_tried_again(project: Project, hosts: SshHosts) -> None:

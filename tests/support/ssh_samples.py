@@ -28,7 +28,7 @@ def request(
         1,
         host="gpu1",
         address="192.168.1.8",
-        port=20007,
+        gpus=None,
         idle_seconds=idle_seconds,
         longest_seconds=longest_seconds,
     )

@@ -14,7 +14,7 @@ from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
 from hvdcloud.errors import CapacityError, NodeError, UsageError
 from hvdcloud.providers.engine import gpus
-from hvdcloud.providers.engine.gpus import Gpus, GpuShare, access, choose, device_request, holders, shares
+from hvdcloud.providers.engine.gpus import Gpus, GpuShare, choose, device_request, holders
 from hvdcloud.providers.engine.requests import with_gpus
 from hvdcloud.providers.local.requests import container_requests
 
@@ -101,7 +101,6 @@ def test_only_our_own_containers_with_the_label_hold_gpus() -> None:
 
 
 def test_gpus_are_divided_between_the_nodes_and_one_node_gets_them_all() -> None:
-    assert [shares(4, 1), shares(4, 2), shares(5, 2), shares(3, 3)] == [(4,), (2, 2), (3, 2), (1, 1, 1)]
     assert chosen(IDLE, "all", nodes=1) == [[0, 1, 2, 3]]
     assert chosen(IDLE, "all", nodes=2) == [[0, 1], [2, 3]]
     assert chosen(IDLE, 3, nodes=2) == [[0, 1], [2]]
@@ -155,43 +154,41 @@ CDI: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("info", "hook", "way"),
     [
-        (OLD, True, "toolkit"),
-        (TOOLKIT, False, "toolkit"),
+        (OLD, True, "nvidia"),
+        (TOOLKIT, False, "nvidia"),
         (CDI, False, "cdi"),
-        (CDI | {"DiscoveredDevices": CDI["DiscoveredDevices"][:2]}, False, "toolkit"),
+        (CDI | {"DiscoveredDevices": CDI["DiscoveredDevices"][:2]}, False, "nvidia"),
     ],
 )
 def test_the_engine_says_how_containers_get_gpus(info: dict[str, Any], hook: bool, way: str) -> None:
-    assert access(info, IDLE.devices, hook=hook) == way
+    assert device_request(info, IDLE.devices, hook=hook)["Driver"] == way
 
 
 def test_an_engine_that_gives_no_gpus_is_refused_with_what_to_install() -> None:
     with pytest.raises(NodeError, match="neither NVIDIA's container toolkit nor CDI devices") as refused:
-        access({**CDI, "Runtimes": {"runc": {}}, "DiscoveredDevices": None}, IDLE.devices, hook=False)
+        device_request({**CDI, "Runtimes": {"runc": {}}, "DiscoveredDevices": None}, IDLE.devices, hook=False)
     assert "nvidia-container-toolkit" in refused.value.hint
 
 
 def test_the_request_names_exactly_these_gpus() -> None:
     pair = IDLE.devices[1:3]
-    assert device_request(OLD, pair, way="toolkit") == {
+    assert device_request(OLD, pair, hook=True) == {
         "Driver": "nvidia",
         "DeviceIDs": UUIDS[1:3],
         "Capabilities": [["gpu", "compute", "utility"]],
     }
-    assert device_request(CDI, pair, way="cdi") == {
+    assert device_request(CDI, pair, hook=False) == {
         "Driver": "cdi",
         "DeviceIDs": ["nvidia.com/gpu=1", "nvidia.com/gpu=2"],
     }
     by_uuid = CDI | {"DiscoveredDevices": [{"Source": "cdi", "ID": f"nvidia.com/gpu={each}"} for each in UUIDS]}
-    assert device_request(by_uuid, pair, way="cdi")["DeviceIDs"] == [f"nvidia.com/gpu={each}" for each in UUIDS[1:3]]
+    assert device_request(by_uuid, pair, hook=False)["DeviceIDs"] == [f"nvidia.com/gpu={each}" for each in UUIDS[1:3]]
 
 
-@pytest.mark.parametrize(("info", "way", "driver"), [(OLD, "toolkit", "nvidia"), (CDI, "cdi", "cdi")])
-def test_a_containers_request_has_the_gpus_and_the_label_that_locks_them(
-    info: dict[str, Any], way: Literal["cdi", "toolkit"], driver: str
-) -> None:
+@pytest.mark.parametrize(("info", "driver"), [(OLD, "nvidia"), (CDI, "cdi")])
+def test_a_containers_request_has_the_gpus_and_the_label_that_locks_them(info: dict[str, Any], driver: str) -> None:
     pair = IDLE.devices[:2]
-    share = GpuShare(devices=pair, request=device_request(info, pair, way=way))
+    share = GpuShare(devices=pair, request=device_request(info, pair, hook=True))
     request = with_gpus(node_request(), {0: share})
     assert request.body["labels"][gpus.LABEL_GPUS] == f"{UUIDS[0]},{UUIDS[1]}"
     sent = HostConfig("1.41", device_requests=request.body["device_requests"])["DeviceRequests"]

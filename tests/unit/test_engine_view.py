@@ -15,7 +15,6 @@ from hvdcloud.console import Console
 from hvdcloud.json_values import whole_number
 from hvdcloud.providers.base import Listing
 from hvdcloud.providers.engine.view import EngineObjects, describe_clusters, node_of
-from hvdcloud.providers.ssh.provider import newest_of_each_node
 
 NINES = "9" * 5000
 LABELS = {
@@ -60,12 +59,6 @@ def test_a_label_that_no_number_fits_is_shown_as_such_and_hides_no_other_cluster
 
 def test_a_number_of_any_length_is_read_or_is_none() -> None:
     assert [whole_number(each) for each in ("12", 12, NINES, "-1", None, "9" * 18)] == [12, 12, 0, 0, 0, 10**18 - 1]
-
-
-def test_hosts_with_such_labels_are_told_apart_as_well() -> None:
-    evil = {**container(cluster="evil", node=NINES), "Created": "x"}
-    newest, older = newest_of_each_node([container(), evil])
-    assert (len(newest), len(older)) == (2, 0)
 
 
 @pytest.mark.parametrize("name", ["", "..", "../../x", "a\0b", "x" * 5000, "\x1b[2J", "\u202ex", "\ud800"])

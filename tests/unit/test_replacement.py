@@ -41,14 +41,6 @@ def test_what_was_seen_once_is_not_replaced_however_short_the_confirmation() -> 
     assert policy.due(now=7.0) == []
 
 
-def test_what_is_on_a_silent_host_is_confirmed_for_longer_and_not_taken_along_with_another() -> None:
-    policy = ReplacementPolicy(PACE)
-    policy.note_lost(LOST, now=0.0, silent=["digits-2"])
-    assert policy.due(now=5.0) == ["digits-1"]
-    policy.note_lost(LOST, now=PACE.silent, silent=["digits-2"])
-    assert policy.due(now=PACE.silent) == ["digits-1", "digits-2"]
-
-
 def test_what_has_stopped_needs_no_confirmation() -> None:
     policy = ReplacementPolicy(PACE)
     policy.note_lost(["digits-1"], now=0.0, certain=["digits-1"])

@@ -5,21 +5,22 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from hvdcloud.cluster.model import ClusterObject, ObjectKind
+from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.config.file import load_config
 from hvdcloud.config.ssh_hosts import SshHostConfig, SshMachinesConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
-from hvdcloud.providers.engine.gpus import LABEL_GPUS, LABEL_PORT
-from hvdcloud.providers.ssh import facts, openssh
-from hvdcloud.providers.ssh.hosts import Host
-from hvdcloud.providers.ssh.preflight import no_room, unfit
-from hvdcloud.providers.ssh.provider import newest_of_each_node, told_apart
-from hvdcloud.providers.ssh.requests import FIRST_PORT, LABEL_ADDRESS, PORTS, choose_port, taken_ports
+from hvdcloud.providers.engine import facts
+from hvdcloud.providers.engine.gpus import LABEL_GPUS
+from hvdcloud.providers.ssh import openssh
+from hvdcloud.providers.ssh.preflight import refuse_unfit
+from hvdcloud.providers.ssh.provider import SshProvider
+from hvdcloud.providers.ssh.requests import FIRST_PORT, LABEL_ADDRESS, LABEL_PORT, PORTS, port_of
 from tests.support.ssh_samples import SPEC, request
 
 
@@ -185,30 +186,22 @@ Welcome to gpu1!
 192.168.1.2 53114 192.168.1.7 22
 --- hvdcloud route
 192.0.2.1 via 192.168.1.1 dev eno1 src 192.168.1.8 uid 0
---- hvdcloud ports
-  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:4E21 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 11 1
-   1: 0701A8C0:4E22 0201A8C0:CF7A 01 00000000:00000000 00:00000000 00000000     0        0 12 1
-  sl  local_address                         remote_address                        st tx_queue rx_queue
-   0: 00000000000000000000000000000000:4E23 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000
 --- hvdcloud hook
 /usr/bin/nvidia-container-runtime-hook
---- hvdcloud disk
-Filesystem     1024-blocks      Used Available Capacity Mounted on
-/dev/nvme0n1p2   479079112 103079112 351592828      23% /
 --- hvdcloud devices
 0, GPU-1, 535.129.03, 32478, 3, [N/A], Tesla V100
 --- hvdcloud processes
 GPU-1, 4711, 12000, /usr/bin/python3
+--- hvdcloud capabilities
+7.0, Tesla V100
 """
 
 
-def test_a_host_says_address_ports_disk_and_gpus() -> None:
+def test_a_host_says_address_and_gpus() -> None:
     found = facts.parse(SAID, address=None)
     assert found.address == "192.168.1.7"
-    assert found.ports == {20001, 20003}
-    assert found.free_bytes == 351592828 * 1024
     assert found.hook
+    assert found.capabilities == {"7.0": "Tesla V100"}
     assert [device.uuid for device in found.found_gpus("gpu1").devices] == ["GPU-1"]
     assert [process.pid for process in found.found_gpus("gpu1").processes] == [4711]
     assert facts.parse(SAID, address="10.1.1.1").address == "10.1.1.1"
@@ -242,53 +235,37 @@ def test_a_driver_that_fails_is_not_taken_for_none() -> None:
         facts.parse(failed, address=None).found_gpus("gpu1")
 
 
-def test_the_engine_s_folder_is_no_command() -> None:
-    assert "df -Pk '/data; rm -rf ~'" in facts.script(engine_folder="/data; rm -rf ~", ask_gpus=False)
-    assert "nvidia-smi" not in facts.script(engine_folder="/", ask_gpus=False)
+def test_a_host_whose_nodes_get_no_gpus_is_not_asked_for_them() -> None:
+    assert "nvidia-smi" not in facts.script(ask_gpus=False)
+    assert "nvidia-smi" in facts.script(ask_gpus=True)
 
 
 # --- what a host cannot do --------------------------------------------------------------------------------------------
 
 
-def test_a_host_of_another_processor_than_the_images_is_refused() -> None:
-    image = {"Architecture": "amd64"}
-    assert unfit(Host(host()), {"Architecture": "x86_64"}, image) == []
-    (error,) = unfit(Host(host()), {"Architecture": "aarch64"}, image)
-    assert (type(error), error.message) == (UsageError, "gpu1 is arm64, and the image is for amd64")
-    assert unfit(Host(host()), {"Architecture": "aarch64"}, {"Architecture": "arm64"}) == []
+def test_a_host_of_another_processor_than_the_images_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    refuse_unfit("gpu1", {"Architecture": "x86_64"})
+    with pytest.raises(UsageError, match="gpu1 is arm64, and the image is for amd64"):
+        refuse_unfit("gpu1", {"Architecture": "aarch64"})
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    refuse_unfit("gpu1", {"Architecture": "aarch64"})
 
 
 def test_a_rootless_engine_is_refused() -> None:
     info = {"Architecture": "x86_64", "SecurityOptions": ["name=seccomp,profile=default", "name=rootless"]}
-    (error,) = unfit(Host(host()), info, {"Architecture": "amd64"})
-    assert isinstance(error, NodeError)
-    assert "the Docker engine of gpu1 is rootless" in error.message
-
-
-def test_too_little_disk_is_refused_with_how_much_there_is() -> None:
-    image = {"Size": 1_500_000_000}
-    error = no_room(Host(host()), image, facts.Facts(address=None, free_bytes=1_499_999_999))
-    assert isinstance(error, CapacityError)
-    assert error.message == "the disk of gpu1's Docker engine has 1.5 GB free, and the image may need 1.5 GB"
-    assert "docker system df" in error.hint
-    for free in (1_500_000_000, None):
-        assert no_room(Host(host()), image, facts.Facts(address=None, free_bytes=free)) is None
+    with pytest.raises(NodeError, match="the Docker engine of gpu1 is rootless"):
+        refuse_unfit("gpu1", info)
 
 
 # --- what is asked for -----------------------------------------------------------------------------------------------
 
 
-def test_a_port_is_the_same_for_the_same_cluster_and_another_one_where_it_is_taken() -> None:
-    first = choose_port(SPEC, 0, set(), host="gpu1")
-    assert first == choose_port(SPEC, 0, set(), host="gpu1")
+def test_a_port_is_the_same_for_the_same_node_and_another_one_for_others() -> None:
+    first = port_of(SPEC, 0)
+    assert first == port_of(SPEC, 0)
     assert FIRST_PORT <= first < FIRST_PORT + PORTS
-    assert choose_port(SPEC, 0, {first}, host="gpu1") not in (first, choose_port(SPEC, 1, set(), host="gpu1"))
-    with pytest.raises(CapacityError, match="no port from 20000 to 32767 is free on gpu1"):
-        choose_port(SPEC, 0, set(range(FIRST_PORT, FIRST_PORT + PORTS)), host="gpu1")
-
-
-def test_ports_of_nodes_that_are_not_started_are_taken_too() -> None:
-    assert taken_ports({22}, [{LABEL_PORT: "20007"}, {}, {LABEL_PORT: "none"}]) == {22, 20007}
+    assert len({first, port_of(SPEC, 1), port_of(dataclasses.replace(SPEC, id="def456"), 0)}) == 3
 
 
 def test_a_node_has_its_host_s_network_and_its_sshd_listens_where_it_is_told() -> None:
@@ -296,50 +273,24 @@ def test_a_node_has_its_host_s_network_and_its_sshd_listens_where_it_is_told() -
     assert (made.object, made.host) == ("container digits-1 on gpu1", "gpu1")
     body = made.body
     assert body["network"] == "host"
-    assert body["environment"]["HVDCLOUD_SSH_PORT"] == "20007"
+    port = str(port_of(SPEC, 1))
+    assert body["environment"]["HVDCLOUD_SSH_PORT"] == port
     assert body["environment"]["HVDCLOUD_SSH_ADDRESS"] == "192.168.1.8"
     assert body["environment"]["HVDCLOUD_IDLE"] == "600"
-    assert (body["labels"][LABEL_PORT], body["labels"][LABEL_ADDRESS]) == ("20007", "192.168.1.8")
+    assert (body["labels"][LABEL_PORT], body["labels"][LABEL_ADDRESS]) == (port, "192.168.1.8")
     assert LABEL_GPUS not in body["labels"]
     assert (body["cap_drop"], "publish" in body) == (["ALL"], False)
 
 
-def container(host: str, index: int, state: str, created: int) -> dict[str, Any]:
-    labels = {"hvdcloud-cluster": "digits", "hvdcloud-node": str(index)}
-    names = [f"/digits-{index}"]
-    return {"hvdcloud-host": host, "Names": names, "Labels": labels, "State": state, "Created": created}
-
-
-def test_what_a_lost_host_brings_back_is_no_second_node() -> None:
-    old, new = container("gpu2", 1, "exited", 1), container("gpu3", 1, "running", 2)
-    head = container("gpu1", 0, "running", 1)
-    nodes, older = newest_of_each_node([old, head, new])
-    assert nodes == [new, head] or nodes == [head, new]
-    assert [str(each) for each, _ in older] == ["container digits-1 on gpu2"]
-    # Both run: the network was away, not the host.
-    nodes, older = newest_of_each_node([{**old, "State": "running"}, new])
-    assert nodes == [new]
-    assert len(older) == 1
-
-
-def test_the_volume_of_a_replaced_node_is_told_from_that_of_its_successor() -> None:
-    containers = [container("gpu1", 0, "running", 1), container("gpu3", 1, "running", 2)]
-    volumes = [
-        (
-            ClusterObject(ObjectKind.VOLUME, f"digits-{index}-abc123"),
-            {**containers[index]["Labels"], "hvdcloud-host": name},
-        )
-        for name, index in (("gpu1", 0), ("gpu2", 1), ("gpu3", 1))
-    ]
-    assert [str(each) for each, _ in told_apart(volumes, containers)] == [
-        "volume digits-0-abc123",
-        "replaced volume digits-1-abc123 on gpu2",
-        "volume digits-1-abc123",
-    ]
-    # Where no container of the node is left, its volume may hold all that it wrote.
-    assert [each.kind for each, _ in told_apart(volumes, containers[:1])] == [ObjectKind.VOLUME] * 3
-
-
-def test_a_spec_of_another_id_has_other_ports() -> None:
-    other = dataclasses.replace(SPEC, id="def456")
-    assert choose_port(other, 0, set(), host="gpu1") != choose_port(SPEC, 0, set(), host="gpu1")
+def test_a_node_is_made_again_on_the_host_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = SshProvider(SshMachinesConfig.model_validate({"hosts": ["gpu1", "gpu2"]}))
+    spec = dataclasses.replace(SPEC, nodes=2)
+    there: list[Node] = []
+    monkeypatch.setattr(provider, "cluster", lambda name: SimpleNamespace(nodes=there))
+    monkeypatch.setattr(provider, "_planned", lambda spec, indices: indices)
+    assert list(provider.plan_growth(spec, [1])) == [1]
+    with pytest.raises(CapacityError, match=r"ssh\.hosts names 2 hosts, too few"):
+        provider.plan_growth(spec, [2])
+    there += [Node(name="digits-0", index=0, id="1", state=NodeState.RUNNING, host="gpu2")]
+    with pytest.raises(UsageError, match=r"gpu2 has node digits-0, which ssh\.hosts names in another place now"):
+        provider.plan_growth(spec, [1])

@@ -12,7 +12,7 @@ from hvdcloud.config.ssh_hosts import SshHostConfig
 from hvdcloud.errors import CapacityError, ImageError
 from hvdcloud.providers.base import NodeProgress
 from hvdcloud.providers.ssh import images, openssh
-from hvdcloud.providers.ssh.connection import Connection
+from hvdcloud.providers.ssh.connection import Host
 from hvdcloud.providers.ssh.hosts import Hosts
 from hvdcloud.providers.ssh.laptop_registry import LaptopRegistry, NoRegistryError
 
@@ -90,11 +90,11 @@ def there(monkeypatch: pytest.MonkeyPatch) -> dict[str, Engine]:
     found = {"gpu1": Engine(), "gpu2": Engine()}
 
     @contextlib.contextmanager
-    def reverse(connection: Connection, port: int) -> Iterator[int]:
+    def reverse(host: Host, port: int) -> Iterator[int]:
         yield port + 1
 
-    monkeypatch.setattr(Connection, "engine", lambda connection, **_: found[connection.name])
-    monkeypatch.setattr(Connection, "reverse", reverse)
+    monkeypatch.setattr(Host, "engine", lambda host, **_: found[host.name])
+    monkeypatch.setattr(Host, "reverse", reverse)
     return found
 
 
@@ -135,12 +135,12 @@ def test_the_whole_image_is_sent_to_a_host_that_forwards_no_port(
     here: Engine, there: dict[str, Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextlib.contextmanager
-    def reverse(connection: Connection, port: int) -> Iterator[int]:
-        if connection.name == "gpu1":
+    def reverse(host: Host, port: int) -> Iterator[int]:
+        if host.name == "gpu1":
             raise openssh.NoForwardingError("gpu1 forwards no port", hint="")
         yield port + 1
 
-    monkeypatch.setattr(Connection, "reverse", reverse)
+    monkeypatch.setattr(Host, "reverse", reverse)
     assert "gpu1: sending the whole image, because gpu1 forwards no port" in bring()
     assert there["gpu1"].asked == ["load"]
     assert there["gpu2"].asked == [f"127.0.0.1:5001/hvdcloud@{DIGEST} hunter2"]

@@ -18,7 +18,6 @@ from hvdcloud.image.engine_stream import BuildEvent
 from hvdcloud.lifecycle.build import shown_on
 from hvdcloud.lifecycle.pull import _unfinished_bytes
 from hvdcloud.live_steps import LiveSteps, rows_on
-from hvdcloud.remote.code import CodeFile, Sending
 from hvdcloud.steps import Steps
 from hvdcloud.storage.base import PARTIAL_SUFFIX
 from tests.golden import assert_golden
@@ -74,15 +73,14 @@ def up(steps: Steps, clock: Clock, _: Path) -> None:
 
 
 def syncing(steps: Steps, clock: Clock, _: Path) -> None:
-    sending = Sending(lambda _: None, lambda _: None)
-    sending.wanted([CodeFile(path="train.py", size=12_000_000), CodeFile(path="huge.bin", size=588_000_000)])
+    sent, total = 0, 600_000_000
     for _ in range(2):
-        steps.update("run", "sending the code", done=sending.sent, total=sending.total, in_bytes=True)
+        steps.update("run", "sending the code", done=sent, total=total, in_bytes=True)
         if isinstance(steps, LiveSteps):
             steps.rows.refresh()
         clock.now += 4.0
-        sending.add(52_000_000)
-    steps.update("run", "sending the code", done=sending.sent, total=sending.total, in_bytes=True)
+        sent += 52_000_000
+    steps.update("run", "sending the code", done=sent, total=total, in_bytes=True)
 
 
 def starting(steps: Steps, clock: Clock, _: Path) -> None:
@@ -273,28 +271,6 @@ def test_a_pull_counts_the_bytes_of_files_that_are_not_whole_yet(tmp_path: Path)
     assert _unfinished_bytes(tmp_path) == part.stat().st_blocks * 512 > 0
     part.unlink()
     assert _unfinished_bytes(tmp_path) == 0
-
-
-# --- the project's files ---------------------------------------------------------------------------------------------
-
-
-def test_a_large_project_is_warned_of_once_and_by_the_name_of_its_largest_file() -> None:
-    warnings: list[str] = []
-    sending = Sending(lambda _: None, warnings.append)
-    files = [CodeFile(path="data/huge.bin", size=90_000_000), CodeFile(path="a.py", size=10_000_001)]
-    for _ in range(2):
-        sending.wanted(files)
-    assert warnings == [
-        "every node is sent 100.0 MB; the largest file is data/huge.bin (90.0 MB): a line in .gitignore or "
-        ".dockerignore leaves it out"
-    ]
-
-
-def test_what_nodes_lack_of_a_small_project_is_counted() -> None:
-    sending = Sending(lambda _: None, lambda text: pytest.fail(text))
-    sending.wanted([CodeFile(path=f"{number}.py", size=1000) for number in range(10)])
-    sending.add(2500)
-    assert (sending.sent, sending.total) == (2500, 10_000)
 
 
 # --- the ranks' lines ------------------------------------------------------------------------------------------------

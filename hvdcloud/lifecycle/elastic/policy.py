@@ -1,8 +1,7 @@
 """Which lost nodes of an elastic run are replaced, and when. Pure: no clock, no network.
 
 An attached client follows it (replace.py). It replaces what the provider calls gone or stopped: a node that is frozen,
-or that the head cannot reach, may come back with all that it holds, and the head then takes it back. It also replaces
-a node whose machine of the user's does not answer, where the head has lost it too and another machine is free.
+or that the head cannot reach, may come back with all that it holds, and the head then takes it back.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ class Pace:
 
     confirm: float = 1.0
     """A node has to be lost, and seen to be lost twice, for this long: many come back."""
-    silent: float = 30.0
-    """The same for a node whose host does not answer."""
     check: float = 3.0
     """Between two questions to the provider."""
     first_pause: float = 10.0
@@ -36,7 +33,6 @@ class _Case:
     pause: float
     not_before: float = float("-inf")
     certain: bool = False
-    silent: bool = False
 
 
 class ReplacementPolicy:
@@ -50,20 +46,17 @@ class ReplacementPolicy:
         self._pace = pace
         self._cases: dict[str, _Case] = {}
 
-    def note_lost(
-        self, names: Iterable[str], *, now: float, certain: Collection[str] = (), silent: Collection[str] = ()
-    ) -> None:
+    def note_lost(self, names: Iterable[str], *, now: float, certain: Collection[str] = ()) -> None:
         """Take these nodes, and no others, as lost now; one that has come back starts over when it is lost again.
 
         Args:
             certain: those of them that need no confirmation, since the provider shows them as stopped, or as left
                 half-made by a command that was killed.
-            silent: those whose host does not answer; they are replaced later, and not together with others.
         """
         pause = self._pace.first_pause
         self._cases = {name: self._cases.get(name) or _Case(since=now, pause=pause) for name in names}
         for name, case in self._cases.items():
-            case.certain, case.silent = name in certain, name in silent
+            case.certain = name in certain
 
     def due(self, *, now: float, most: int | None = None) -> list[str]:
         """The nodes to replace now, sorted by name: when one of them is due, all that are lost.
@@ -75,11 +68,8 @@ class ReplacementPolicy:
         cases = {
             name: case for name, case in self._cases.items() if now >= case.not_before and 0 < index_of(name) < beyond
         }
-        confirm = {True: self._pace.silent, False: self._pace.confirm}
-        due = {name for name, case in cases.items() if case.certain or now - case.since >= confirm[case.silent]}
-        if due:
-            due |= {name for name, case in cases.items() if not case.silent}
-        return sorted(due)
+        is_due = any(case.certain or now - case.since >= self._pace.confirm for case in cases.values())
+        return sorted(cases) if is_due else []
 
     def later(self, names: Iterable[str], *, now: float) -> None:
         """Put off the next attempt for these nodes, each time for longer: one failed, or the head says that they

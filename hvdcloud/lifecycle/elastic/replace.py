@@ -123,7 +123,7 @@ class Replacer:
         if cluster is None or cluster.head is None or cluster.head.state is not NodeState.RUNNING:
             # The command that follows the run says so.
             return True
-        if cluster.unseen and not self._context.provider.spare_places(cluster):
+        if cluster.unseen:
             # A node may be where nothing answers.
             return True
         self._note_lost(cluster)
@@ -140,24 +140,13 @@ class Replacer:
                 # Another command, such as `resize`, is changing the cluster.
                 return True
             now = self._context.query()
-            if now is None:
+            if now is None or now.unseen:
                 return True
             self._note_lost(now)
             due = self._policy.due(now=time.monotonic(), most=limits.max)
-            if now.unseen:
-                due = self._not_reached_by_head(due, now, state)[: self._context.provider.spare_places(now)]
             if due:
                 self._replace(now, [index_of(name) for name in due], state)
         return True
-
-    def _not_reached_by_head(self, due: Sequence[str], cluster: Cluster, state: RunState) -> list[str]:
-        """Without the nodes that only this machine cannot see: the head still has them in the run."""
-        seen = {node.name for node in cluster.nodes}
-        lost = {member.name for member in state.members if member.has_left}
-        for name in due:
-            if name not in seen | lost:
-                self._policy.later([name], now=time.monotonic())
-        return [name for name in due if name in seen | lost]
 
     def _note_lost(self, cluster: Cluster) -> None:
         """Tell the policy of the nodes, never the head, that do not exist, do not run, or were left half-made."""
@@ -172,8 +161,7 @@ class Replacer:
         if not lost:
             self._said.clear()
         certain = [there[index].name for index in lost if index in there]
-        silent = [] if not cluster.unseen else [name for name in self._lost if name not in certain]
-        self._policy.note_lost(self._lost, now=time.monotonic(), certain=certain, silent=silent)
+        self._policy.note_lost(self._lost, now=time.monotonic(), certain=certain)
 
     def _state(self) -> RunState:
         """The run's state, as the head knows it; empty if it knows no such run."""
@@ -188,9 +176,8 @@ class Replacer:
         spec = spec_of(context.state, cluster, nodes=cluster.expected_nodes)
         names = [spec.node_name(index) for index in lost]
         for index, name in zip(lost, names, strict=True):
-            silent = "is on a host that does not answer" if cluster.unseen else "is gone"
             known = f" ({why[name]})" if name in why else ""
-            text = f"node {name} {'has stopped' if index in there else silent}{known}; replacing it"
+            text = f"node {name} {'has stopped' if index in there else 'is gone'}{known}; replacing it"
             self._say_once(text, context.console.say)
         half_made = [index for index in lost if index in there and there[index].state is not NodeState.STOPPED]
         change = Change(make=tuple(lost), clear=tuple(half_made), remove=())

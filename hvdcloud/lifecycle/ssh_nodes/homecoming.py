@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -127,26 +128,26 @@ def unsaved_on_nodes(context: Context, cluster: Cluster) -> list[Unsaved]:
 
 def _in_volumes(cluster: Cluster, record: ClusterRecord, mirror: Mirror) -> list[Unsaved]:
     """Nodes whose containers are gone, as after `docker container prune`, and that may hold more in their volumes; and
-    volumes of nodes that were replaced: what is here under their number is the successor's."""
-    there = {node.index for node in cluster.nodes}
-    replaced = [
+    nodes that two hosts have: what came here under their number is of one of them."""
+    count = Counter(node.index for node in cluster.nodes)
+    found = [
         Unsaved(
             hazard=Hazard.AWAY,
-            text=f"{each} is of a node that was replaced, and may hold checkpoints that never came here",
+            text=f"node {node.name} on {node.host} is on another host too, and may hold what never came here",
         )
-        for each in cluster.other_objects
-        if each.kind is ObjectKind.REPLACED_VOLUME and record.runs
+        for node in cluster.nodes
+        if count[node.index] > 1 and record.runs
     ]
     if not any(each.kind is ObjectKind.VOLUME for each in cluster.other_objects):
-        return replaced
-    return replaced + [
+        return found
+    return found + [
         Unsaved(
             hazard=Hazard.AWAY,
             node=f"{cluster.name}-{index}",
             text=f"the container of node {cluster.name}-{index} is gone, and its volume may hold more",
         )
         for index in range(cluster.expected_nodes)
-        if index not in there and may_hold_files(index, cluster, bucket=mirror.bucket, started=record.runs)
+        if index not in count and may_hold_files(index, cluster, bucket=mirror.bucket, started=record.runs)
     ]
 
 

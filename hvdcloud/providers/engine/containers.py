@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, SSH_PORT, Request
 from hvdcloud.errors import CapacityError, ImageError, NameTakenError, NodeError
@@ -15,13 +15,6 @@ from hvdcloud.providers.engine.gpu_lock import claim
 START_ATTEMPTS = 5
 
 
-class MadeContainer(NamedTuple):
-    """A container that exists, and may not be started yet."""
-
-    name: str
-    id: str
-
-
 class Maker:
     """Makes what a plan asks for, and remembers it. `api` is docker-py's; used from several threads at once."""
 
@@ -29,16 +22,11 @@ class Maker:
         self._api = api
         self._on_progress = on_progress
         self._made: list[tuple[str, str]] = []
+        self._names: dict[str, str] = {}
 
     def network(self, request: Request) -> None:
         """Make a network. Raises NameTakenError; CapacityError: no subnet is free; NodeError: refused."""
         self._made.append(("network", self._create_network(request.body)))
-
-    def container(self, request: Request) -> str:
-        """Make a container and start it; returns its id. Raises as `create` and `start`."""
-        made = self.create(request)
-        self.start(made)
-        return made.id
 
     def containers(self, requests: Sequence[Request]) -> list[str]:
         """Make containers and start them, all at once; returns their ids.
@@ -46,16 +34,14 @@ class Maker:
         Raises TakenError: another container holds a GPU of theirs, and none of these is started. Else as `create` and
         `start`.
         """
-        if not any("device_requests" in request.body for request in requests):
-            return side_by_side(self.container, requests)
         made = side_by_side(self.create, requests)
-        ids = [each.id for each in made]
-        claim(self._api, ids)
+        if any("device_requests" in request.body for request in requests):
+            claim(self._api, made)
         side_by_side(self.start, made)
-        return ids
+        return made
 
-    def create(self, request: Request) -> MadeContainer:
-        """Make a container without starting it.
+    def create(self, request: Request) -> str:
+        """Make a container without starting it; returns its id.
 
         Raises NameTakenError: its name. ImageError: its image is missing. CapacityError: the disk is full.
         NodeError: the engine refuses.
@@ -66,35 +52,33 @@ class Maker:
             self._create_volume(volume, labels)
         container_id = self._create_container(request.body)
         self._made.append(("container", container_id))
-        return MadeContainer(name=name, id=container_id)
+        self._names[container_id] = name
+        return container_id
 
-    def start(self, made: MadeContainer) -> None:
-        """Start a container. Raises NodeError: the engine refuses. CapacityError: the disk is full."""
-        self._start(made.name, made.id)
-        self._on_progress(NodeProgress(object=made.name, step="booting"))
+    def start(self, container_id: str) -> None:
+        """Start a container that was made here. Raises NodeError: refused. CapacityError: the disk is full."""
+        from docker.errors import APIError
+
+        name = self._names[container_id]
+        for attempt in range(1, START_ATTEMPTS + 1):
+            try:
+                self._api.start(container_id)
+                break
+            except APIError as error:
+                text = str(error.explanation)
+                if "port is already allocated" not in text and "address already in use" not in text:
+                    raise view.engine_refused(f"container {name}", error) from error
+                # The engine has tried ten ports that other programs hold; the next time it tries the ten after them.
+                if attempt == START_ATTEMPTS:
+                    message = f"container {name}: the engine found no free loopback port for its sshd: {text}"
+                    hint = "end the programs that hold these ports, then hvdcloud up again"
+                    raise NodeError(message, hint=hint) from None
+        self._on_progress(NodeProgress(object=name, step="booting"))
 
     def undo(self) -> list[str]:
         """Delete all that was made, containers before their network. Returns what resisted."""
-        from docker.errors import APIError, NotFound
-
-        from hvdcloud.engine_client import EngineLostError
-
-        left = []
-        for kind, object_id in sorted(self._made, key=lambda entry: entry[0]):
-            try:
-                if kind == "container":
-                    self._api.remove_container(object_id, force=True, v=True)
-                elif kind == "volume":
-                    self._api.remove_volume(object_id)
-                else:
-                    self._api.remove_network(object_id)
-            except NotFound:
-                continue
-            except APIError as error:
-                left.append(f"{kind} {object_id[:12]} could not be deleted: {error.explanation}")
-            except EngineLostError as error:
-                left.append(f"{kind} {object_id[:12]} may still exist: {error.message}")
-        return left
+        found = [(kind, object_id[:12], delete(self._api, kind, object_id)) for kind, object_id in sorted(self._made)]
+        return [f"{kind} {name} may still exist: {why}" for kind, name, why in found if why]
 
     def _create_network(self, body: Mapping[str, Any]) -> str:
         from docker.errors import APIError
@@ -171,20 +155,27 @@ class Maker:
             raise view.engine_refused(f"container {body['name']}", error) from error
         return str(created["Id"])
 
-    def _start(self, name: str, container_id: str) -> None:
-        from docker.errors import APIError
 
-        for attempt in range(1, START_ATTEMPTS + 1):
-            try:
-                self._api.start(container_id)
-            except APIError as error:
-                text = str(error.explanation)
-                if "port is already allocated" not in text and "address already in use" not in text:
-                    raise view.engine_refused(f"container {name}", error) from error
-                # The engine has tried ten ports that other programs hold; the next time it tries the ten after them.
-                if attempt == START_ATTEMPTS:
-                    message = f"container {name}: the engine found no free loopback port for its sshd: {text}"
-                    hint = "end the programs that hold these ports, then hvdcloud up again"
-                    raise NodeError(message, hint=hint) from None
-            else:
-                return
+def delete(api: Any, kind: str, object_id: str) -> str:
+    """Delete a container, network or volume; returns why it may still exist, empty where it is gone or going."""
+    from docker.errors import APIError, NotFound
+
+    from hvdcloud.engine_client import EngineLostError
+
+    try:
+        if kind == "container":
+            api.remove_container(object_id, force=True, v=True)
+        elif kind == "network":
+            # A foreign container that is attached to it would keep it from being deleted.
+            for attached in api.inspect_network(object_id).get("Containers") or {}:
+                api.disconnect_container_from_network(attached, object_id, force=True)
+            api.remove_network(object_id)
+        else:
+            api.remove_volume(object_id, force=True)
+    except NotFound:
+        return ""
+    except APIError as error:
+        return str(error.explanation)
+    except EngineLostError as error:
+        return error.message
+    return ""

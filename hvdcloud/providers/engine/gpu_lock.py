@@ -1,4 +1,4 @@
-"""Two clusters never get the same GPU or the same port of a host: the labels of their containers are the lock.
+"""Two clusters never get the same GPU: the labels of their containers are the lock.
 
 A container says by a label which GPUs it has, from the moment when it is created, and gets them when it is started. Who
 wants GPUs creates the containers, then lists all, and starts its own only if no other container holds one of them. Of
@@ -15,7 +15,7 @@ from typing import Any
 
 from hvdcloud.cluster.model import LABEL_MANAGED_BY, MANAGED_BY
 from hvdcloud.errors import CapacityError
-from hvdcloud.providers.engine.gpus import Gpus, GpuShare, Holder, Wish, access, choose, device_request, holders
+from hvdcloud.providers.engine.gpus import Gpus, GpuShare, Holder, Wish, choose, device_request, holders
 
 WITHDRAW_SECONDS = 60.0
 """How long another `up` may take to withdraw its containers, or to start them."""
@@ -24,11 +24,11 @@ _ASKED = {"label": f"{LABEL_MANAGED_BY}={MANAGED_BY}"}
 
 
 class TakenError(CapacityError):
-    """Another cluster has taken one of the GPUs, or the port, meanwhile."""
+    """Another cluster has taken one of the GPUs meanwhile."""
 
 
 def list_holders(api: Any) -> tuple[Holder, ...]:
-    """The containers of ours on the engine of docker-py's `api` that have GPUs or a port, or will have them."""
+    """The containers of ours on the engine of docker-py's `api` that have GPUs, or will have them."""
     return holders(api.containers(all=True, filters=_ASKED))
 
 
@@ -47,7 +47,7 @@ def assign_gpus(
     Args:
         api: docker-py's, of the engine on the machine whose GPUs were `found`.
         nodes, indices, place: as for `choose`.
-        hook: as for `access`.
+        hook: as for `device_request`.
 
     Raises:
         UsageError: there are not as many.  CapacityError: too few are free.
@@ -55,15 +55,14 @@ def assign_gpus(
     """
     chosen = choose(found, list_holders(api), wish, nodes=nodes, indices=indices, place=place)
     info = api.info()
-    way = access(info, (device for devices in chosen.values() for device in devices), hook=hook)
     return {
-        index: GpuShare(devices=devices, request=device_request(info, devices, way=way))
+        index: GpuShare(devices=devices, request=device_request(info, devices, hook=hook))
         for index, devices in chosen.items()
     }
 
 
 def claim(api: Any, made: Collection[str]) -> None:
-    """Make sure that no other container holds a GPU or the port of these, which may be started then.
+    """Make sure that no other container holds a GPU of these, which may be started then.
 
     Args:
         made: ids of containers of one cluster, all that it wants to start on this engine; none is started yet.
@@ -75,25 +74,16 @@ def claim(api: Any, made: Collection[str]) -> None:
     while True:
         found = list_holders(api)
         ours = [holder for holder in found if holder.container in made]
-        rivals = [
-            holder for holder in found if holder.container not in made and any(_contested(holder, own) for own in ours)
-        ]
+        wanted = {gpu for own in ours for gpu in own.gpus}
+        rivals = [holder for holder in found if holder.container not in made and holder.gpus & wanted]
         if not rivals:
             return
         first = min(own.rank for own in ours)
         winners = [holder for holder in rivals if holder.started or holder.rank <= first]
         if winners or time.monotonic() >= deadline:
             winner = (winners or rivals)[0]
-            what = next(what for own in ours if (what := _contested(winner, own)))
             raise TakenError(
-                f"{winner} has taken {what} a moment ago (container {winner.node})",
+                f"{winner} has taken GPUs that were free a moment ago (container {winner.node})",
                 hint="hvdcloud list shows it; up again, when it has ended",
             )
         time.sleep(_POLL_SECONDS)
-
-
-def _contested(other: Holder, own: Holder) -> str:
-    """What both want, in words; empty: nothing."""
-    if other.gpus & own.gpus:
-        return "GPUs that were free"
-    return f"port {own.port}" if own.port and own.port == other.port else ""

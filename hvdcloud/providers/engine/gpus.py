@@ -8,7 +8,7 @@ has touched its GPU.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -20,8 +20,6 @@ from hvdcloud.visible import visible, words
 
 LABEL_GPUS = "hvdcloud-gpus"
 """On a container: the UUIDs of its GPUs, with commas between them."""
-LABEL_PORT = "hvdcloud-ssh-port"
-"""On a container that has its host's network: where its sshd listens."""
 
 DEVICES_QUERY = (
     "nvidia-smi",
@@ -101,7 +99,7 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A container of ours that has GPUs or a port of its host, or will have them once it is started."""
+    """A container of ours that has GPUs, or will have them once it is started."""
 
     container: str
     """Its id."""
@@ -110,8 +108,6 @@ class Holder:
     owner: str
     gpus: frozenset[str]
     """UUIDs."""
-    port: str = ""
-    """Of its host; empty: it has a network of its own."""
     started: bool
     rank: tuple[int, str]
     """When its cluster was asked for, and the cluster's id: an order in which no two clusters are equal."""
@@ -123,7 +119,6 @@ class Holder:
 
 Wish: TypeAlias = int | Literal["all"]
 """How many GPUs the configuration asks for, for all nodes on one machine together."""
-Access = Literal["cdi", "toolkit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,21 +188,20 @@ def _mebibytes(text: str) -> int | None:
 
 
 def holders(containers: Iterable[Mapping[str, Any]]) -> tuple[Holder, ...]:
-    """Of the engine's containers, as it lists them, those of ours that have GPUs or a port, or will have them."""
+    """Of the engine's containers, as it lists them, those of ours that have GPUs, or will have them."""
     return tuple(
         Holder(
             container=container["Id"],
             node=container["Names"][0].removeprefix("/"),
             cluster=labels.get(LABEL_CLUSTER, ""),
             owner=labels.get(LABEL_OWNER, ""),
-            gpus=frozenset(filter(None, labels.get(LABEL_GPUS, "").split(","))),
-            port=labels.get(LABEL_PORT, ""),
+            gpus=frozenset(labels[LABEL_GPUS].split(",")),
             started=container["State"] != "created",
             rank=(whole_number(labels.get(LABEL_CREATED)), labels.get(LABEL_ID, "")),
         )
         for container in containers
         if (labels := container["Labels"] or {}).get(LABEL_MANAGED_BY) == MANAGED_BY
-        and (labels.get(LABEL_GPUS) or labels.get(LABEL_PORT))
+        and labels.get(LABEL_GPUS)
         and container["State"] in _HOLDING
     )
 
@@ -229,12 +223,6 @@ def users(gpus: Gpus, held: Sequence[Holder]) -> Mapping[str, str]:
 # --- which node gets which ------------------------------------------------------------------------------------------
 
 
-def shares(total: int, nodes: int) -> tuple[int, ...]:
-    """How many GPUs each node gets: as equal as can be, the first ones more."""
-    each, rest = divmod(total, nodes)
-    return tuple(each + (index < rest) for index in range(nodes))
-
-
 def choose(
     gpus: Gpus, held: Sequence[Holder], wish: Wish, *, nodes: int, indices: Sequence[int], place: str = "this machine"
 ) -> Mapping[int, tuple[Device, ...]]:
@@ -243,7 +231,7 @@ def choose(
     A GPU that another container of ours or another process uses is not taken.
 
     Args:
-        nodes: how many the machine has in all, between which the GPUs are divided.
+        nodes: how many the machine has in all. The GPUs are divided between them, as equally as can be.
         indices: the nodes that are to be made, counted from 0 on this machine.
         place: the machine, in words.
 
@@ -263,26 +251,27 @@ def choose(
     used = users(gpus, held)
     free = [device for device in whole if device.uuid not in used]
     taken = [device for device in whole if device.uuid in used]
-    counts = shares(total, nodes)
-    if sum(counts[index] for index in indices) > len(free):
+    each, rest = divmod(total, nodes)
+    counts = {index: each + (index < rest) for index in indices}
+    if sum(counts.values()) > len(free):
         by = "; ".join(f"{device.title} is used by {used[device.uuid]}" for device in taken)
         raise CapacityError(
             f"{len(free)} of {counted(len(whole), 'GPU')} of {place} are free, and "
-            f"{sum(counts[index] for index in indices)} are needed: {by}",
+            f"{sum(counts.values())} are needed: {by}",
             hint="hvdcloud list shows the clusters; `gpus` in hvdcloud.yaml says how many are taken",
         )
     remaining = iter(free)
-    return {index: tuple(next(remaining) for _ in range(counts[index])) for index in indices}
+    return {index: tuple(next(remaining) for _ in range(count)) for index, count in counts.items()}
 
 
 # --- how a container gets them --------------------------------------------------------------------------------------
 
 
-def access(info: Mapping[str, Any], devices: Iterable[Device], *, hook: bool) -> Access:
-    """How this engine gives GPUs to containers.
+def device_request(info: Mapping[str, Any], devices: Sequence[Device], *, hook: bool) -> dict[str, Any]:
+    """An element of HostConfig.DeviceRequests: exactly these GPUs.
 
-    CDI where the engine lists all of them as CDI devices: those that NVIDIA's hook adds are lost to a container when
-    systemd reloads its units (NVIDIA's toolkit documents it under "Failed to initialize NVML"). Else the toolkit.
+    By CDI where the engine lists all of them as CDI devices: those that NVIDIA's hook adds are lost to a container when
+    systemd reloads its units (NVIDIA's toolkit documents it under "Failed to initialize NVML"). Else by the toolkit.
 
     Args:
         info: the engine's answer to GET /info; engines before 28.2 do not list CDI devices.
@@ -291,40 +280,22 @@ def access(info: Mapping[str, Any], devices: Iterable[Device], *, hook: bool) ->
     Raises:
         NodeError: it has neither.
     """
-    listed = set(_cdi_devices(info))
-    if listed and all(_cdi_name(device, listed) for device in devices):
-        return "cdi"
+    found = info.get("DiscoveredDevices") or []
+    listed = {str(each.get("ID", "")).removeprefix(_CDI_KIND) for each in found if each.get("Source") == "cdi"}
+    # As nvidia-ctk names them.
+    for names in ([device.uuid for device in devices], [str(device.index) for device in devices]):
+        if names and listed.issuperset(names):
+            return {"Driver": "cdi", "DeviceIDs": [f"{_CDI_KIND}{name}" for name in names]}
     if hook or "nvidia" in (info.get("Runtimes") or {}):
-        return "toolkit"
+        return {
+            "Driver": "nvidia",
+            "DeviceIDs": [device.uuid for device in devices],
+            # What a job needs of the driver: its CUDA libraries, and nvidia-smi.
+            "Capabilities": [["gpu", "compute", "utility"]],
+        }
     version = info.get("ServerVersion", "?")
     raise NodeError(
         f"the Docker engine ({version}) has neither NVIDIA's container toolkit nor CDI devices, so no container gets a "
         "GPU",
         hint=TOOLKIT_HINT,
     )
-
-
-def device_request(info: Mapping[str, Any], devices: Sequence[Device], *, way: Access) -> dict[str, Any]:
-    """An element of HostConfig.DeviceRequests: exactly these GPUs."""
-    if way == "cdi":
-        listed = set(_cdi_devices(info))
-        names = [name for device in devices if (name := _cdi_name(device, listed))]
-        return {"Driver": "cdi", "DeviceIDs": names}
-    return {
-        "Driver": "nvidia",
-        "DeviceIDs": [device.uuid for device in devices],
-        # What a job needs of the driver: its CUDA libraries, and nvidia-smi.
-        "Capabilities": [["gpu", "compute", "utility"]],
-    }
-
-
-def _cdi_devices(info: Mapping[str, Any]) -> Iterator[str]:
-    for device in info.get("DiscoveredDevices") or []:
-        if device.get("Source") == "cdi" and str(device.get("ID", "")).startswith(_CDI_KIND):
-            yield str(device["ID"])
-
-
-def _cdi_name(device: Device, listed: set[str]) -> str | None:
-    """As nvidia-ctk names it: by UUID or by index."""
-    names = (f"{_CDI_KIND}{device.uuid}", f"{_CDI_KIND}{device.index}")
-    return next((name for name in names if name in listed), None)

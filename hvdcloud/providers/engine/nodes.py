@@ -9,13 +9,11 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from hvdcloud.checks import Finding
 from hvdcloud.cluster.model import (
     LABEL_CLUSTER,
     LABEL_MANAGED_BY,
     MANAGED_BY,
     ClusterObject,
-    ClusterSpec,
     Leftover,
     Node,
     ObjectKind,
@@ -26,6 +24,7 @@ from hvdcloud.node.mesh.host_key import is_host_key
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.engine import view
+from hvdcloud.providers.engine.containers import delete
 from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.visible import log_of
 
@@ -55,15 +54,6 @@ class EngineNodes:
             containers=tuple(self._api.containers(all=True, filters=ours)),
             others=tuple((ClusterObject(kind, each["Name"]), each["Labels"]) for kind, each in found),
         )
-
-    def names_taken(self, spec: ClusterSpec, indices: Sequence[int]) -> list[Finding]:
-        """A finding for each of these nodes' names that a container has already."""
-        names = {spec.node_name(index) for index in indices}
-        return [
-            view.name_taken(name, container["Labels"], spec)
-            for container in self._api.containers(all=True)
-            for name in names & {name.removeprefix("/") for name in container["Names"]}
-        ]
 
     def console(self, node: Node) -> str:
         """The container's output."""
@@ -172,33 +162,12 @@ class EngineNodes:
         return [*side_by_side(remove, containers), *side_by_side(remove, others)]
 
     def _remove(self, kind: str, name: str, object_id: str, on_progress: OnProgress) -> Leftover:
-        from docker.errors import APIError, NotFound
-
-        from hvdcloud.engine_client import EngineLostError
-
         by_hand = {"container": "docker rm -f", "network": "docker network rm", "volume": "docker volume rm"}[kind]
-        reason = "deleted, but not yet gone"
-        try:
-            if kind == "container":
-                self._api.remove_container(object_id, force=True, v=True)
-            elif kind == "network":
-                self._detach_strangers(object_id)
-                self._api.remove_network(object_id)
-            else:
-                self._api.remove_volume(object_id, force=True)
+        why = delete(self._api, kind, object_id)
+        if not why:
             on_progress(NodeProgress(object=f"{kind} {name}", step="deleted", stage=Stage.DELETED))
-        except NotFound:
-            reason = "gone, but still listed"
-        except APIError as error:
-            reason = str(error.explanation)
-        except EngineLostError as error:
-            reason = error.message
+        reason = why or "deleted, but not yet gone"
         return Leftover(object=f"{kind} {name}", reason=reason, delete_with=self._by_hand(f"{by_hand} {name}"))
-
-    def _detach_strangers(self, network_id: str) -> None:
-        """A foreign container that is attached to our network would keep it from being deleted."""
-        for container_id in self._api.inspect_network(network_id).get("Containers") or {}:
-            self._api.disconnect_container_from_network(container_id, network_id, force=True)
 
 
 def _status(line: str) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState, Plan
+from hvdcloud.cluster.model import ClusterSpec, Node, NodeState, Plan
 from hvdcloud.errors import TeardownError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Provider, Stage, ignore_progress
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hvdcloud.providers.engine.nodes import EngineNodes
 
 ATTEMPTS = 5
-"""How often GPUs and ports are chosen while others take them away."""
+"""How often GPUs are chosen while others take them away."""
 
 
 class EngineProvider(Provider):
@@ -27,7 +27,7 @@ class EngineProvider(Provider):
     def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """Make all that the plan asks for, or nothing.
 
-        Where another cluster takes the same GPUs or ports at the same moment, others are chosen, if there are any.
+        Where another cluster takes the same GPUs at the same moment, others are chosen, if there are any.
         """
         for _ in range(ATTEMPTS - 1):
             try:
@@ -80,10 +80,6 @@ class EngineProvider(Provider):
         """The container's output."""
         return self._engine_of(node).console(node)
 
-    def spare_places(self, cluster: Cluster) -> int:
-        """None: all nodes are on one engine."""
-        return 0
-
     def set_size(self, name: str, nodes: int) -> None:
         """Labels cannot be changed here: the newest container's count, and what its machine remembers."""
 
@@ -101,4 +97,4 @@ class EngineProvider(Provider):
 
     @abstractmethod
     def _with_what_is_free(self, planned: Plan) -> Plan:
-        """The plan with GPUs and ports that are free now."""
+        """The plan with GPUs that are free now."""

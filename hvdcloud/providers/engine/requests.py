@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from hvdcloud.cluster.model import LABEL_NODE, ClusterSpec, Request
 from hvdcloud.providers.engine.gpus import LABEL_GPUS, GpuShare
 from hvdcloud.providers.engine.view import LABEL_BUCKET, LABEL_IMAGE
+
+R = TypeVar("R", bound=Request)
 
 # NCCL and torch's DataLoader workers share memory; Docker's 64 MB default is too small for them.
 SHM_SIZE = 1 << 30
@@ -79,7 +81,7 @@ def with_bucket(body: Mapping[str, Any], spec: ClusterSpec, index: int) -> Mappi
     return {**body, "mounts": {**body["mounts"], volume: BUCKET_IN_NODE}, "volumes": {volume: labels}}
 
 
-def with_gpus(request: Request, found: Mapping[int, GpuShare]) -> Request:
+def with_gpus(request: R, found: Mapping[int, GpuShare]) -> R:
     """The request for a container with its GPUs, and with the label that says that it has them; others as they are.
 
     Args:

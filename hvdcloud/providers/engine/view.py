@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hvdcloud.checks import Finding, failed, warning
 from hvdcloud.cluster.model import (
     LABEL_CLUSTER,
     LABEL_ID,
-    LABEL_MANAGED_BY,
     LABEL_NODE,
     LABEL_NODES,
     LABEL_OWNER,
-    MANAGED_BY,
     SSH_PORT,
     Cluster,
     ClusterObject,
-    ClusterSpec,
     Node,
     NodeState,
     created_by,
@@ -49,49 +45,37 @@ class EngineObjects:
 def describe_clusters(
     objects: EngineObjects, *, provider: str, describe: Callable[[dict[str, Any]], Node]
 ) -> Sequence[Cluster]:
-    """The clusters of these objects, by name; arguments as for `describe_cluster`."""
+    """The clusters of these objects, by name, as their labels describe them.
+
+    Args:
+        describe: a node, from its container as the engine lists it.
+    """
     containers: dict[str, list[dict[str, Any]]] = defaultdict(list)
     others: dict[str, list[tuple[ClusterObject, dict[str, str]]]] = defaultdict(list)
     for container in objects.containers:
         containers[container["Labels"].get(LABEL_CLUSTER, "")].append(container)
     for other, labels in objects.others:
         others[labels.get(LABEL_CLUSTER, "")].append((other, labels))
-    return [
-        describe_cluster(name, containers.get(name, []), others.get(name, []), provider=provider, describe=describe)
-        for name in sorted({*containers, *others})
-    ]
-
-
-def describe_cluster(
-    name: str,
-    containers: list[dict[str, Any]],
-    others: list[tuple[ClusterObject, dict[str, str]]],
-    *,
-    provider: str,
-    describe: Callable[[dict[str, Any]], Node],
-) -> Cluster:
-    """A cluster by the labels of its containers and of what else belongs to it.
-
-    Args:
-        describe: a node, from its container as the engine lists it.
-    """
-    # Docker's labels cannot be changed: of nodes that came one after the other, the newest knows how many there are.
-    newest = max(containers, key=lambda container: whole_number(container.get("Created")), default=None)
-    labels = newest["Labels"] if newest else others[0][1]
-    nodes = sorted((describe(container) for container in containers), key=lambda node: node.index)
-    return Cluster(
-        name=name,
-        id=labels.get(LABEL_ID, ""),
-        owner=labels.get(LABEL_OWNER, ""),
-        provider=provider,
-        created=created_by(labels),
-        expected_nodes=whole_number(labels.get(LABEL_NODES)),
-        nodes=tuple(nodes),
-        image=labels.get(LABEL_IMAGE, ""),
-        bucket=labels.get(LABEL_BUCKET, ""),
-        other_objects=tuple(sorted(other for other, _ in others)),
-        worst_case_dollars=0.0,
-    )
+    found = []
+    for name in sorted({*containers, *others}):
+        # Docker's labels cannot be changed: the newest of the nodes knows how many there are.
+        newest = max(containers[name], key=lambda each: whole_number(each.get("Created")), default=None)
+        labels = newest["Labels"] if newest else others[name][0][1]
+        cluster = Cluster(
+            name=name,
+            id=labels.get(LABEL_ID, ""),
+            owner=labels.get(LABEL_OWNER, ""),
+            provider=provider,
+            created=created_by(labels),
+            expected_nodes=whole_number(labels.get(LABEL_NODES)),
+            nodes=tuple(sorted(map(describe, containers[name]), key=lambda node: node.index)),
+            image=labels.get(LABEL_IMAGE, ""),
+            bucket=labels.get(LABEL_BUCKET, ""),
+            other_objects=tuple(sorted(other for other, _ in others[name])),
+            worst_case_dollars=0.0,
+        )
+        found.append(cluster)
+    return found
 
 
 def index_of(container: dict[str, Any]) -> int:
@@ -111,17 +95,6 @@ def node_of(container: dict[str, Any]) -> Node:
         address="127.0.0.1" if public else None,
         port=public or SSH_PORT,
     )
-
-
-def name_taken(name: str, labels: Mapping[str, str] | None, spec: ClusterSpec) -> Finding:
-    """What a container says that has a node's name: a warning where it is of a cluster of this name."""
-    labels = labels or {}
-    if labels.get(LABEL_MANAGED_BY) == MANAGED_BY and labels.get(LABEL_CLUSTER) == spec.name:
-        message = f"cluster {spec.name} exists already (container {name}, made by {labels.get(LABEL_OWNER, '?')})"
-        hint = f"hvdcloud status --name {spec.name} shows it; hvdcloud down --name {spec.name} deletes it"
-        return warning(message, hint=hint)
-    message = f"the name {name} is taken by a container that is not hvdcloud's"
-    return failed(message, hint=f"take another --name, or delete it: docker rm -f {name}")
 
 
 def engine_refused(what: str, error: Any) -> HvdcloudError:

@@ -216,10 +216,6 @@ class GceProvider:
         """VMs and firewall rules at once, then disks that stayed; looked for again until nothing is found."""
         return Sweep(self._client, name, on_progress=on_progress).run()
 
-    def spare_places(self, cluster: Cluster) -> int:
-        """None: a VM in a zone that does not answer may run, and cost money."""
-        return 0
-
     def shrink(
         self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Leftover]:

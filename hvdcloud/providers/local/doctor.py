@@ -12,9 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 from hvdcloud.checks import Check, Finding, Severity, existing, failed, fine, first_of, unwritable, warning
 from hvdcloud.providers.engine.gpu_lock import list_holders
-from hvdcloud.providers.engine.gpus import Wish, access, choose, users
-from hvdcloud.providers.engine.nodes import EngineNodes
-from hvdcloud.providers.local.gpus import ask_this_machine, hook_is_here
+from hvdcloud.providers.engine.gpus import Wish, choose, device_request, users
+from hvdcloud.providers.local.gpus import PLACE, ask_this_machine
 from hvdcloud.providers.local.requests import data_mounts
 from hvdcloud.units import counted, size
 
@@ -32,20 +31,13 @@ def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     ranks = wish if isinstance(wish, int) and not config.run.slots_per_node else slots * spec.nodes
     see = ("engine",)
     found = [
-        Check(name="name", run=lambda: _name(spec), see=see),
         Check(name="machine", run=lambda: _machine(spec, ranks=ranks), severity=Severity.WARNS, see=see),
         Check(name="bucket", run=lambda: _bucket(spec.bucket)),
         *([Check(name="data", run=lambda: data_folders(spec))] if data_mounts(spec) else []),
     ]
     if wish is not None:
-        found.insert(2, Check(name="GPUs", run=lambda: _gpus(spec, wish), see=see))
+        found.insert(1, Check(name="GPUs", run=lambda: _gpus(spec, wish), see=see))
     return found
-
-
-def _name(spec: ClusterSpec) -> Finding:
-    """Whether containers have our nodes' names already."""
-    taken = _asked(lambda api: EngineNodes(api).names_taken(spec, range(spec.nodes)))
-    return first_of(taken) if taken else fine(f"no container is called {spec.node_name(0)}")
 
 
 def _machine(spec: ClusterSpec, *, ranks: int) -> Finding:
@@ -64,11 +56,12 @@ def _machine(spec: ClusterSpec, *, ranks: int) -> Finding:
 
 def _gpus(spec: ClusterSpec, wish: Wish) -> Finding:
     """Driver, the engine's way to give GPUs to containers, and each GPU's free memory and user."""
-    found = ask_this_machine()
+    facts = ask_this_machine()
+    found = facts.found_gpus(PLACE)
     # What the cluster itself holds, it has.
     held = [holder for holder in _asked(list_holders) if holder.cluster != spec.name]
     info = _asked(lambda api: api.info())
-    way = access(info, found.devices, hook=hook_is_here())
+    way = device_request(info, found.devices, hook=facts.hook)["Driver"]
     choose(found, held, wish, nodes=spec.nodes, indices=range(spec.nodes))
     used = users(found, held)
     lines = [
@@ -76,7 +69,7 @@ def _gpus(spec: ClusterSpec, wish: Wish) -> Finding:
         + (f", used by {used[device.uuid]}" if device.uuid in used else "")
         for device in found.devices
     ]
-    ways = {"cdi": "CDI devices", "toolkit": "NVIDIA's container toolkit"}
+    ways = {"cdi": "CDI devices", "nvidia": "NVIDIA's container toolkit"}
     return fine(f"driver {found.devices[0].driver}, {ways[way]}; {'; '.join(lines)}")
 
 

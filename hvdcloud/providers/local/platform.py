@@ -28,7 +28,7 @@ class LocalPlatform(EnginePlatform):
         return LocalProvider(engine.connect(), idle_seconds=self._config.limits.idle, gpus=self._config.local.gpus)
 
     def checks(self, spec: ClusterSpec) -> Sequence[Check]:
-        """Names, room, GPUs and the bucket."""
+        """Room, GPUs, the bucket and folders with data."""
         from hvdcloud.providers.local import doctor
 
         return doctor.checks(self._config, spec)

@@ -74,12 +74,14 @@ class LocalProvider(EngineProvider):
         return replace(planned, requests=tuple(with_gpus(request, found) for request in planned.requests))
 
     def _device_requests(self, spec: ClusterSpec, indices: Sequence[int]) -> Mapping[int, GpuShare]:
-        from hvdcloud.providers.local.gpus import ask_this_machine, hook_is_here
+        from hvdcloud.providers.local.gpus import PLACE, ask_this_machine
 
         if self._gpus is None:
             return {}
-        found, hook = ask_this_machine(), hook_is_here()
-        return assign_gpus(self._api, found, self._gpus, nodes=spec.nodes, indices=indices, hook=hook)
+        facts = ask_this_machine()
+        return assign_gpus(
+            self._api, facts.found_gpus(PLACE), self._gpus, nodes=spec.nodes, indices=indices, hook=facts.hook
+        )
 
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         """The folder is mounted into the node."""

@@ -1,4 +1,4 @@
-"""One SSH connection to a host, over which its Docker engine is asked and programs are run there."""
+"""A host, and the one SSH connection to it, over which its Docker engine is asked and programs are run there."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.attempts import login_attempts
 from hvdcloud.errors import CredentialsError, HvdcloudError, NodeError, UsageError
+from hvdcloud.providers.engine import facts
 from hvdcloud.providers.ssh import openssh
 from hvdcloud.visible import words
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
     from hvdcloud.config.ssh_hosts import SshHostConfig
+    from hvdcloud.providers.engine.facts import Facts
 
 OPEN_SECONDS = 45.0
 """For a connection, also through another host, until the first command can be run."""
@@ -33,8 +35,6 @@ RETRY_SECONDS = 20.0
 ENGINE_SOCKET = "/var/run/docker.sock"
 _POLL_SECONDS = 0.02
 _CONTROL = "control"
-_LONGEST_BASE = 50
-"""Characters: the path of a socket may have 107, and ssh adds 17 to it while it makes one."""
 _SOCKET_STATE = f"""\
 if [ ! -S {ENGINE_SOCKET} ]; then echo missing
 elif [ -r {ENGINE_SOCKET} ] && [ -w {ENGINE_SOCKET} ]; then echo usable
@@ -43,11 +43,11 @@ id -un
 """
 
 
-class Connection:
+class Host:
     """A host, connected on first use, and again after the connection broke. Safe to use from several threads."""
 
-    def __init__(self, host: SshHostConfig) -> None:
-        self.host = host
+    def __init__(self, config: SshHostConfig) -> None:
+        self.config = config
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._folder: Path | None = None
@@ -58,13 +58,18 @@ class Connection:
     @property
     def name(self) -> str:
         """The host's, as the configuration has it."""
-        return self.host.host
+        return self.config.host
 
     @property
     def control(self) -> Path | None:
         """The socket of the connection, if it is open."""
         folder = self._folder
         return folder / _CONTROL if folder is not None else None
+
+    @property
+    def api(self) -> Any:
+        """As `engine`."""
+        return self.engine()
 
     def engine(self, *, silence: int = ANSWER_SECONDS) -> Any:
         """docker-py's APIClient of the host's engine.
@@ -87,6 +92,15 @@ class Connection:
         with self._lock:
             self._open()
         return self._run(script, seconds)
+
+    def facts(self) -> Facts:
+        """What it says of itself now, also of its GPUs if nodes get any. Raises as `engine`."""
+        said = self.run(facts.script(ask_gpus=self.config.gpus is not None))
+        return facts.parse(said, address=self.config.address)
+
+    def by_hand(self, remote: str = "") -> str:
+        """What a user types to run a command there."""
+        return openssh.by_hand(self.config, remote)
 
     @contextlib.contextmanager
     def reverse(self, port: int) -> Iterator[int]:
@@ -139,12 +153,13 @@ class Connection:
 
         if shutil.which(openssh.PROGRAM) is None:
             raise UsageError("there is no ssh on this machine", hint="install the OpenSSH client")
-        self._folder = folder = _socket_folder()
+        # Only this user may look into it. The state folder's path may be too long for a socket, or on a disk without.
+        self._folder = folder = Path(tempfile.mkdtemp(prefix="hvdcloud-", dir="/tmp"))
         control = folder / _CONTROL
         deadline = time.monotonic() + OPEN_SECONDS
         busy = retry_if_exception_type(openssh.BusyError)
         attempts = login_attempts(busy, seconds=OPEN_SECONDS, closing=self._closing)
-        attempts(self._log_in, openssh.shared_connection(self.host, control), folder, deadline)
+        attempts(self._log_in, openssh.shared_connection(self.config, control), folder, deadline)
         self._call(openssh.forward(control, local=folder / "engine", remote=ENGINE_SOCKET), seconds=COMMAND_SECONDS)
 
     def _log_in(self, argv: Sequence[str], folder: Path, deadline: float) -> None:
@@ -167,11 +182,11 @@ class Connection:
             if self._process.poll() is not None:
                 assert self._process.stdin is not None
                 self._process.stdin.close()
-                raise openssh.explain(self.host, (folder / "said").read_text(errors="replace"))
+                raise openssh.explain(self.config, (folder / "said").read_text(errors="replace"))
             if time.monotonic() > deadline:
                 raise NodeError(
                     f"{self.name} did not answer by SSH within {OPEN_SECONDS:.0f} s",
-                    hint=f"{openssh.by_hand(self.host)} shows where it waits",
+                    hint=f"{self.by_hand()} shows where it waits",
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -191,18 +206,18 @@ class Connection:
         if state == "denied":
             return CredentialsError(
                 f"{who} may not use the Docker engine of {self.name}: permission denied on {ENGINE_SOCKET}",
-                hint=openssh.by_hand(self.host, f"sudo usermod -aG docker {self.host.user or '$USER'}")
+                hint=self.by_hand(f"sudo usermod -aG docker {self.config.user or '$USER'}")
                 + ", then again with a new login",
             )
         why = f"{ENGINE_SOCKET} does not exist there" if state == "missing" else words(error)
         return NodeError(
             f"no Docker engine answers on {self.name}: {why}",
-            hint=openssh.by_hand(self.host, "sudo systemctl start docker") + " starts it, if it is installed there",
+            hint=self.by_hand("sudo systemctl start docker") + " starts it, if it is installed there",
         )
 
     def _run(self, script: str, seconds: float) -> str:
         assert self._folder is not None
-        return self._call(openssh.command(self.host, self._folder / _CONTROL, ["sh"]), stdin=script, seconds=seconds)
+        return self._call(openssh.command(self.config, self._folder / _CONTROL, ["sh"]), stdin=script, seconds=seconds)
 
     def _call(self, argv: Sequence[str], *, seconds: float, stdin: str = "") -> str:
         try:
@@ -221,10 +236,10 @@ class Connection:
         except subprocess.TimeoutExpired:
             raise NodeError(
                 f"{self.name} did not answer within {seconds:.0f} s",
-                hint=f"{openssh.by_hand(self.host)} shows whether it is frozen",
+                hint=f"{self.by_hand()} shows whether it is frozen",
             ) from None
         if done.returncode != 0:
-            raise openssh.explain(self.host, done.stderr or f"exit code {done.returncode}")
+            raise openssh.explain(self.config, done.stderr or f"exit code {done.returncode}")
         return done.stdout
 
     def _end(self) -> None:
@@ -246,16 +261,6 @@ class Connection:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
-
-
-def _socket_folder() -> Path:
-    """A new folder for the sockets of one connection, which only this user may look into.
-
-    It is not in the state folder, whose path may be too long for a socket, or on a disk that has none.
-    """
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    is_usable = 0 < len(runtime) < _LONGEST_BASE and os.access(runtime, os.W_OK)
-    return Path(tempfile.mkdtemp(prefix="hvdcloud-", dir=runtime if is_usable else "/tmp"))
 
 
 def _environment() -> dict[str, str]:

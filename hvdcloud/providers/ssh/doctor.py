@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hvdcloud.checks import Check, Finding, Status, failed, fine, first_of
+from hvdcloud.checks import Check, Finding, failed, fine
 from hvdcloud.errors import HvdcloudError
-from hvdcloud.providers.engine.nodes import EngineNodes
-from hvdcloud.providers.ssh.hosts import Host, Hosts, settled
-from hvdcloud.providers.ssh.preflight import Examiner
+from hvdcloud.providers.ssh.connection import Host
+from hvdcloud.providers.ssh.hosts import settled
+from hvdcloud.providers.ssh.preflight import fit, gpus_of
 from hvdcloud.units import counted, size
 
 if TYPE_CHECKING:
@@ -20,39 +19,32 @@ if TYPE_CHECKING:
 
 def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     """One for each host that would have a node."""
-    hosts = Hosts(config.ssh.hosts[: spec.nodes])
-    examiner = Examiner(hosts, idle_seconds=None)
+    hosts = [Host(each) for each in config.ssh.hosts[: spec.nodes]]
     engines: dict[str, Host] = {}
 
     def check(host: Host) -> Check:
-        return Check(name=f"host {host.name}", run=lambda: _host(examiner, host, spec, engines))
+        return Check(name=f"host {host.name}", run=lambda: _host(host, hosts, engines))
 
-    return [check(host) for host in hosts.all]
+    return [check(host) for host in hosts]
 
 
-def _host(examiner: Examiner, host: Host, spec: ClusterSpec, engines: dict[str, Host]) -> Finding:
+def _host(host: Host, hosts: Sequence[Host], engines: dict[str, Host]) -> Finding:
     """Whether it could have its node, and what it has; `engines`: of the hosts that have answered, by id."""
     try:
-        found = settled(lambda asked: _examined(examiner, asked, spec, engines), host)
+        found = settled(lambda asked: _examined(asked, hosts, engines), host)
     finally:
-        host.connection.close()
+        host.close()
     if isinstance(found, HvdcloudError):
         raise found
     return found
 
 
-def _examined(examiner: Examiner, host: Host, spec: ClusterSpec, engines: dict[str, Host]) -> Finding:
-    taken = EngineNodes(host.api).names_taken(spec, range(spec.nodes))
-    name = replace(first_of(taken), message=f"{host.name}: {first_of(taken).message}") if taken else fine("")
-    if name.status is Status.FAILED:
-        return name
-    info, facts = host.api.info(), examiner.facts_of(host, None)
-    examiner.gpus(host, facts)
-    if name.status is Status.WARNING:
-        return name
+def _examined(host: Host, hosts: Sequence[Host], engines: dict[str, Host]) -> Finding:
+    info, facts = host.api.info(), fit(host)
+    gpus_of(host, facts)
     if (engine := str(info.get("ID") or "")) and (other := engines.setdefault(engine, host)) is not host:
         # Whichever has answered first: they are named in the order of ssh.hosts.
-        first, second = (each.name for each in examiner.hosts.all if each in (host, other))
+        first, second = (each.name for each in hosts if each in (host, other))
         message = f"{first} and {second} in ssh.hosts are the same machine"
         return failed(message, hint=f"take {second} out, or use fewer --nodes")
     parts = [
@@ -60,9 +52,7 @@ def _examined(examiner: Examiner, host: Host, spec: ClusterSpec, engines: dict[s
         counted(int(info.get("NCPU", 0)), "core"),
         f"{float(info.get('MemTotal', 0)) / 1e9:.1f} GB memory",
     ]
-    if facts.free_bytes is not None:
-        parts.append(f"{size(facts.free_bytes)} of disk free")
     parts.append(f"reached by the others at {facts.address}")
     if facts.gpus is not None:
         parts += [f"{each.title} {each.name}, {size(each.free_bytes)} free" for each in facts.gpus.devices]
-    return fine("; ".join([", ".join(parts[:4]), *parts[4:]]))
+    return fine("; ".join([", ".join(parts[:3]), *parts[3:]]))

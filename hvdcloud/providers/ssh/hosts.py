@@ -3,49 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hvdcloud.engine import says_disk_full
 from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, first_of
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.ssh import facts, openssh
-from hvdcloud.providers.ssh.connection import Connection
+from hvdcloud.providers.ssh.connection import Host
 from hvdcloud.visible import words
 
 if TYPE_CHECKING:
     from hvdcloud.config.ssh_hosts import SshHostConfig
-    from hvdcloud.providers.ssh.facts import Facts
 
 R = TypeVar("R")
-ENGINE_FOLDER = "/var/lib/docker"
-
-
-class Host:
-    """One machine: its engine, and what it says of itself."""
-
-    def __init__(self, config: SshHostConfig) -> None:
-        self.config = config
-        self.connection = Connection(config)
-
-    @property
-    def name(self) -> str:
-        """As the configuration has it."""
-        return self.config.host
-
-    @property
-    def api(self) -> Any:
-        """docker-py's APIClient. Raises as `Connection.engine`."""
-        return self.connection.engine()
-
-    def facts(self, *, ask_gpus: bool = False) -> Facts:
-        """Asked again at each call. Raises NodeError or CredentialsError: it does not answer."""
-        folder = str(self.api.info().get("DockerRootDir") or ENGINE_FOLDER)
-        said = self.connection.run(facts.script(engine_folder=folder, ask_gpus=ask_gpus))
-        return facts.parse(said, address=self.config.address)
-
-    def by_hand(self, remote: str = "") -> str:
-        """What a user types to run a command there."""
-        return openssh.by_hand(self.config, remote)
 
 
 class Hosts:
@@ -82,7 +51,7 @@ class Hosts:
 
     def close(self) -> None:
         """End all connections."""
-        side_by_side(lambda host: host.connection.close(), self.all)
+        side_by_side(lambda host: host.close(), self.all)
 
 
 def settled(call: Callable[[Host], R], host: Host) -> R | HvdcloudError:

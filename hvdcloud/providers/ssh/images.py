@@ -13,7 +13,8 @@ from hvdcloud.image.publish import registry
 from hvdcloud.image.publish.pull import pull
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.ssh import openssh
-from hvdcloud.providers.ssh.hosts import Host, Hosts
+from hvdcloud.providers.ssh.connection import Host
+from hvdcloud.providers.ssh.hosts import Hosts
 from hvdcloud.providers.ssh.laptop_registry import LaptopRegistry, NoRegistryError, laptop_registry
 from hvdcloud.visible import words
 
@@ -24,12 +25,6 @@ SILENCE_SECONDS = 600
 def is_at_registry(image: str) -> bool:
     """Whether the hosts pull it; else it is on this machine's engine."""
     return "@" in image
-
-
-def image_here(image: str) -> dict[str, Any] | None:
-    """What this machine's engine says of it; None: it does not have it. Raises NodeError: there is no engine here."""
-    with contextlib.closing(engine.connect()) as client:
-        return inspected(client.api, image)
 
 
 def same_image(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
@@ -81,7 +76,7 @@ def _lacking(image: str, wanted: Mapping[str, Any] | None, hosts: Hosts, chosen:
 
 
 def _engine(host: Host) -> Any:
-    return host.connection.engine(silence=SILENCE_SECONDS)
+    return host.engine(silence=SILENCE_SECONDS)
 
 
 def _pull(
@@ -105,7 +100,7 @@ def _pull_from(source: LaptopRegistry, digest: str, here: Any, image: str, host:
     from docker.utils import parse_repository_tag
 
     try:
-        with host.connection.reverse(source.port) as port:
+        with host.reverse(source.port) as port:
             name = f"127.0.0.1:{port}/hvdcloud@{digest}"
             _pull(host, image, on_progress, name=name, credentials=source.credentials)
             _engine(host).tag(name, *parse_repository_tag(image))

@@ -12,31 +12,28 @@ from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import (
     LABEL_CLUSTER,
-    LABEL_NODE,
     Cluster,
-    ClusterObject,
     ClusterSpec,
     Leftover,
     Node,
     NodeState,
-    ObjectKind,
     Plan,
 )
-from hvdcloud.errors import CapacityError, HvdcloudError, first_of
+from hvdcloud.errors import CapacityError, HvdcloudError, UsageError, first_of
 from hvdcloud.json_values import whole_number
 from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, UnseenError, ignore_progress
 from hvdcloud.providers.engine import view
-from hvdcloud.providers.engine.containers import MadeContainer, Maker
+from hvdcloud.providers.engine.containers import Maker
 from hvdcloud.providers.engine.gpu_lock import claim
-from hvdcloud.providers.engine.gpus import LABEL_PORT
 from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.engine.provider import EngineProvider
 from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, node_index
 from hvdcloud.providers.engine.view import EngineObjects
-from hvdcloud.providers.ssh import images, openssh
-from hvdcloud.providers.ssh.hosts import Host, Hosts, errors_in
-from hvdcloud.providers.ssh.preflight import Examiner
-from hvdcloud.providers.ssh.requests import LABEL_ADDRESS, HostRequest
+from hvdcloud.providers.ssh import images, openssh, preflight
+from hvdcloud.providers.ssh.connection import Host
+from hvdcloud.providers.ssh.hosts import Hosts, errors_in
+from hvdcloud.providers.ssh.requests import LABEL_ADDRESS, LABEL_PORT, HostRequest
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.journal import Journal
@@ -67,7 +64,7 @@ class SshProvider(EngineProvider):
             longest_seconds: after which they end themselves in any case; None: never.
         """
         self._hosts = Hosts(config.hosts)
-        self._examiner = Examiner(self._hosts, idle_seconds=idle_seconds, longest_seconds=longest_seconds)
+        self._limits = {"idle_seconds": idle_seconds, "longest_seconds": longest_seconds}
 
     def close(self) -> None:
         """End the connections to all hosts."""
@@ -81,53 +78,36 @@ class SshProvider(EngineProvider):
         Raises:
             HvdcloudError: a host does not answer, or cannot give its node the GPUs that it should.
         """
-        return self._planned(spec, {index: self._hosts.all[index] for index in range(spec.nodes)})
+        return self._planned(spec, range(spec.nodes))
 
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
-        """More containers, each on the host of its number, or on another one that answers and has no node.
+        """More containers, each on the host of its number.
 
         Raises:
-            CapacityError: there are not as many hosts. Else as `plan`.
+            CapacityError: there are not as many hosts. UsageError: one has another node of the cluster. Else as `plan`.
         """
-        cluster = self.cluster(spec.name)
-        stay = [node for node in cluster.nodes if node.index not in indices] if cluster else []
-        used, silent = {node.host for node in stay}, [] if cluster is None else cluster.unseen
-        return self._planned(spec, self._place(spec, indices, used=used, silent=silent))
-
-    def spare_places(self, cluster: Cluster) -> int:
-        """Hosts that answer and have no node of it: a container that is lost sight of costs nothing."""
-        return max(0, len(self._hosts.all) - len(cluster.unseen) - len({node.host for node in cluster.nodes}))
-
-    def _place(
-        self, spec: ClusterSpec, indices: Sequence[int], *, used: set[str], silent: Sequence[str]
-    ) -> Mapping[int, Host]:
-        free = [host for host in self._hosts.all if host.name not in used and _place_name(host.name) not in silent]
-        if len(free) < len(indices) and silent:
+        hosts = self._hosts.all
+        if max(indices, default=0) >= len(hosts):
             raise CapacityError(
-                f"{', '.join(silent)} did not answer, and no other of ssh.hosts is free for a node of {spec.name}",
-                hint="start it, or name more hosts in hvdcloud.yaml: each has one node",
-            )
-        if len(free) < len(indices):
-            raise CapacityError(
-                f"ssh.hosts names {len(self._hosts.all)} hosts, too few for {spec.nodes} nodes of {spec.name}",
+                f"ssh.hosts names {counted(len(hosts), 'host')}, too few for {spec.nodes} nodes of {spec.name}",
                 hint="name more hosts in hvdcloud.yaml: each has one node",
             )
-        placed = {
-            index: host
-            for index in indices
-            if index < len(self._hosts.all) and (host := self._hosts.all[index]) in free
-        }
-        rest = [host for host in free if host not in placed.values()]
-        return {**placed, **dict(zip([index for index in indices if index not in placed], rest, strict=False))}
+        cluster, chosen = self.cluster(spec.name), {hosts[index].name for index in indices}
+        for node in cluster.nodes if cluster else ():
+            if node.index not in indices and node.host in chosen:
+                raise UsageError(
+                    f"{node.host} has node {node.name}, which ssh.hosts names in another place now",
+                    hint="put the hosts in their earlier order; a new one comes last, or in place of a lost one",
+                )
+        return self._planned(spec, indices)
 
-    def _planned(self, spec: ClusterSpec, placed: Mapping[int, Host]) -> Plan:
-        requests = self._examiner.requests(spec, placed)
+    def _planned(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
+        requests = preflight.requests(self._hosts, spec, indices, **self._limits)
         return Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0)
 
     def _with_what_is_free(self, planned: Plan) -> Plan:
-        requests = _host_requests(planned)
-        placed = {node: self._hosts[each.host] for each in requests if (node := node_index(each)) is not None}
-        return self._planned(planned.spec, placed)
+        found = map(node_index, planned.requests)
+        return self._planned(planned.spec, [index for index in found if index is not None])
 
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         """In place of the folder of this machine each has one of its own."""
@@ -141,13 +121,14 @@ class SshProvider(EngineProvider):
         chosen = [self._hosts[name] for name in requests]
         images.bring(spec.image, self._hosts, chosen, on_progress=on_progress)
         makers = {host.name: Maker(host.api, on_progress=on_progress) for host in chosen}
-        made: dict[str, MadeContainer] = {}
+        made: dict[str, str] = {}
 
         def create(host: Host) -> None:
             made[host.name] = makers[host.name].create(requests[host.name])
 
         def claim_all(host: Host) -> None:
-            claim(host.api, [made[host.name].id])
+            if "device_requests" in requests[host.name].body:
+                claim(host.api, [made[host.name]])
 
         def start(host: Host) -> None:
             makers[host.name].start(made[host.name])
@@ -165,7 +146,7 @@ class SshProvider(EngineProvider):
             if isinstance(error, HvdcloudError):
                 error.add_details(*left)
             raise
-        ids = {each.id for each in made.values()}
+        ids = set(made.values())
         cluster = self.cluster(spec.name)
         return [node for node in cluster.nodes if node.id in ids] if cluster else []
 
@@ -185,12 +166,9 @@ class SshProvider(EngineProvider):
         if found:
             return found[0]
         if errors:
-            first, *others = (error.message for error in errors.values())
-            more = f"; and {len(others)} more did not answer" if others else ""
+            error = first_of([*errors.values()])
             raise UnseenError(
-                f"{first}{more}; a node of {name} may be there",
-                hint=_UNSEEN_HINT,
-                details="\n".join(error.message for error in errors.values()),
+                f"{error.message}; a node of {name} may be there", hint=_UNSEEN_HINT, details=error.details
             )
         return None
 
@@ -206,9 +184,10 @@ class SshProvider(EngineProvider):
         if len(errors) == len(results):
             raise first_of([*errors.values()])
         seen = [result for result in results.values() if isinstance(result, EngineObjects)]
-        merged, replaced = newest_of_each_node([container for each in seen for container in each.containers])
-        others = told_apart([other for each in seen for other in each.others], merged)
-        objects = EngineObjects(containers=tuple(merged), others=(*others, *replaced))
+        objects = EngineObjects(
+            containers=tuple(container for each in seen for container in each.containers),
+            others=tuple(other for each in seen for other in each.others),
+        )
         found = view.describe_clusters(objects, provider=self.name, describe=self._node)
         return [replace(each, unseen=_unseen(errors)) for each in found], errors
 
@@ -223,7 +202,7 @@ class SshProvider(EngineProvider):
             internal_address=labels.get(LABEL_ADDRESS),
             internal_port=port,
             host=host.name,
-            proxy_command=openssh.proxy_command(host.config, port, control=host.connection.control),
+            proxy_command=openssh.proxy_command(host.config, port, control=host.control),
         )
 
     def _engine_of(self, node: Node) -> EngineNodes:
@@ -268,52 +247,7 @@ def _engine_nodes(host: Host) -> EngineNodes:
 
 def _objects(host: Host, *labels: str) -> EngineObjects:
     found = _engine_nodes(host).objects(*labels)
-    return replace(
-        found,
-        containers=tuple({**each, _HOST: host.name} for each in found.containers),
-        others=tuple((other, {**labels, _HOST: host.name}) for other, labels in found.others),
-    )
-
-
-def told_apart(
-    others: Sequence[tuple[ClusterObject, dict[str, str]]], containers: Sequence[dict[str, Any]]
-) -> Sequence[tuple[ClusterObject, dict[str, str]]]:
-    """The objects, with volumes of replaced nodes as such: their node's container is on another host now."""
-    hosts = {
-        (each["Labels"].get(LABEL_CLUSTER, ""), each["Labels"].get(LABEL_NODE, "")): each[_HOST] for each in containers
-    }
-
-    def told(other: ClusterObject, labels: dict[str, str]) -> ClusterObject:
-        now = hosts.get((labels.get(LABEL_CLUSTER, ""), labels.get(LABEL_NODE, "")), labels[_HOST])
-        if other.kind is not ObjectKind.VOLUME or now == labels[_HOST]:
-            return other
-        return ClusterObject(ObjectKind.REPLACED_VOLUME, f"{other.name} on {labels[_HOST]}")
-
-    return [(told(other, labels), labels) for other, labels in others]
-
-
-def newest_of_each_node(
-    containers: Sequence[dict[str, Any]],
-) -> tuple[Sequence[dict[str, Any]], Sequence[tuple[ClusterObject, dict[str, str]]]]:
-    """One container for each node, and what is left of earlier ones: of a host that was lost and came back."""
-    best: dict[tuple[str, int], dict[str, Any]] = {}
-    older: list[dict[str, Any]] = []
-
-    def rank(container: dict[str, Any]) -> tuple[bool, int]:
-        return container["State"] in ("running", "paused"), whole_number(container.get("Created"))
-
-    for container in sorted(containers, key=rank):
-        key = (container["Labels"].get(LABEL_CLUSTER, ""), view.index_of(container))
-        if key in best:
-            older.append(best[key])
-        best[key] = container
-    return [*best.values()], [
-        (
-            ClusterObject(ObjectKind.CONTAINER, f"{each['Names'][0].removeprefix('/')} on {each[_HOST]}"),
-            each["Labels"],
-        )
-        for each in older
-    ]
+    return replace(found, containers=tuple({**each, _HOST: host.name} for each in found.containers))
 
 
 def _host_requests(plan: Plan) -> Sequence[HostRequest]:
@@ -325,9 +259,4 @@ def _lines(undone: Sequence[str] | HvdcloudError) -> Sequence[str]:
 
 
 def _unseen(errors: Mapping[str, HvdcloudError]) -> tuple[str, ...]:
-    return tuple(map(_place_name, errors))
-
-
-def _place_name(host: str) -> str:
-    """A host, as `Cluster.unseen` has it."""
-    return f"host {host}"
+    return tuple(f"host {host}" for host in errors)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from hvdcloud.cluster.model import ClusterSpec, Request
-from hvdcloud.errors import CapacityError
-from hvdcloud.json_values import whole_number
-from hvdcloud.providers.engine.gpus import LABEL_PORT
-from hvdcloud.providers.engine.requests import container_request, with_bucket
+from hvdcloud.providers.engine.gpus import GpuShare
+from hvdcloud.providers.engine.requests import container_request, with_bucket, with_gpus
 
 LABEL_ADDRESS = "hvdcloud-address"
 """On a container: its host's address, at which the other nodes reach it."""
+LABEL_PORT = "hvdcloud-ssh-port"
+"""On a container: where its sshd listens."""
 FIRST_PORT, PORTS = 20000, 12768
 """Ports for the nodes' sshds: below those that Linux gives to outgoing connections (32768 and up)."""
 
@@ -26,23 +25,10 @@ class HostRequest(Request):
     """Its name in the configuration."""
 
 
-def choose_port(spec: ClusterSpec, index: int, taken: Collection[int], *, host: str) -> int:
-    """Where the sshd of this node listens; the same for the same cluster, as long as it is free.
-
-    Args:
-        taken: ports of the host that a program listens on or another node has.
-
-    Raises:
-        CapacityError: none is free.
-    """
+def port_of(spec: ClusterSpec, index: int) -> int:
+    """Where the sshd of a node listens: another port for each cluster and node, and the same whenever it is made."""
     digest = hashlib.sha256(f"{spec.id} {spec.node_name(index)}".encode()).digest()
-    start = int.from_bytes(digest[:4], "big") % PORTS
-    for step in range(PORTS):
-        port = FIRST_PORT + (start + step) % PORTS
-        if port not in taken:
-            return port
-    last = FIRST_PORT + PORTS - 1
-    raise CapacityError(f"no port from {FIRST_PORT} to {last} is free on {host}", hint="end what listens there")
+    return FIRST_PORT + int.from_bytes(digest[:4], "big") % PORTS
 
 
 def node_request(
@@ -51,18 +37,19 @@ def node_request(
     *,
     host: str,
     address: str,
-    port: int,
+    gpus: GpuShare | None,
     idle_seconds: float | None,
-    longest_seconds: float | None = None,
+    longest_seconds: float | None,
 ) -> HostRequest:
     """For the node of a host.
 
     Args:
         address: the host's, at which the other nodes reach it.
-        port: where its sshd listens, there and at 127.0.0.1.
+        gpus: of the host's, what the node gets; None: nothing.
         idle_seconds: without a run and without an SSH session, after which the node ends itself; None: never.
         longest_seconds: after which it ends itself in any case; None: never.
     """
+    port = str(port_of(spec, index))
     seconds = {"HVDCLOUD_IDLE": idle_seconds, "HVDCLOUD_TIME_LIMIT": longest_seconds}
     limits = {name: f"{value:g}" for name, value in seconds.items() if value is not None}
     made = container_request(
@@ -70,16 +57,11 @@ def node_request(
         index,
         # Horovod's ranks listen on ports that only they know, and NCCL wants the host's own interfaces.
         network="host",
-        environment={"HVDCLOUD_SSH_PORT": str(port), "HVDCLOUD_SSH_ADDRESS": address, **limits},
+        environment={"HVDCLOUD_SSH_PORT": port, "HVDCLOUD_SSH_ADDRESS": address, **limits},
         mounts={},
         more={},
     )
-    labels = {**made.body["labels"], LABEL_PORT: str(port), LABEL_ADDRESS: address}
+    labels = {**made.body["labels"], LABEL_PORT: port, LABEL_ADDRESS: address}
     body = with_bucket({**made.body, "labels": labels}, spec, index)
-    return HostRequest(object=f"{made.object} on {host}", method=made.method, body=body, host=host)
-
-
-def taken_ports(listening: Collection[int], labels: Collection[Mapping[str, str]]) -> set[int]:
-    """The ports of a host that no new node may have: `labels` are those of its containers of ours."""
-    ours = (each.get(LABEL_PORT, "") for each in labels)
-    return {*listening, *filter(None, map(whole_number, ours))}
+    request = HostRequest(object=f"{made.object} on {host}", method=made.method, body=body, host=host)
+    return request if gpus is None else with_gpus(request, {index: gpus})

@@ -1,4 +1,4 @@
-"""What a host says of itself beside its engine: addresses, ports, GPUs, room on its disk. Pure.
+"""What a machine says of itself beside its engine: addresses and GPUs. Pure.
 
 A script for any POSIX shell prints it; nothing is installed there, and nothing is written.
 """
@@ -9,7 +9,7 @@ import ipaddress
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.providers.engine import gpus as nvidia
@@ -18,63 +18,58 @@ from hvdcloud.visible import words
 GPU_SECONDS = 20
 """How long nvidia-smi may take."""
 _MARK = "--- hvdcloud "
-_LISTENING = re.compile(r"^ *\d+: [0-9A-F]+:([0-9A-F]{4}) \S+ 0A ", re.MULTILINE)
-"""The port of a socket that listens, in the kernel's table (proc(5))."""
 _SECTIONS = {
     "connection": 'echo "$SSH_CONNECTION"',
     "route": "ip -4 route get 192.0.2.1 2>/dev/null",
-    "ports": "cat /proc/net/tcp /proc/net/tcp6 2>/dev/null",
     "hook": f"command -v {nvidia.TOOLKIT_HOOK}",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Of one host, at one moment.
+    """Of one machine, at one moment.
 
     Attributes:
         address: where the other hosts reach it, IPv4; None: it does not know.
-        ports: on which its programs listen.
-        free_bytes: on the disk of its engine; None: it does not say.
         gpus: None: it was not asked, or has no NVIDIA driver.
+        capabilities: of its GPUs, each with the name of one; empty: drivers before 495 do not say.
         gpu_problem: why nvidia-smi failed; empty: it did not.
         hook: whether NVIDIA's container toolkit is installed.
     """
 
     address: str | None
-    ports: frozenset[int] = frozenset()
-    free_bytes: int | None = None
     gpus: nvidia.Gpus | None = None
+    capabilities: Mapping[str, str] = field(default_factory=dict)
     gpu_problem: str = ""
     hook: bool = False
 
-    def found_gpus(self, host: str) -> nvidia.Gpus:
+    def found_gpus(self, place: str) -> nvidia.Gpus:
         """Its GPUs. Raises UsageError: it has no driver.  NodeError: the driver does not answer."""
         if self.gpus is not None:
             return self.gpus
         if self.gpu_problem:
-            message = f"nvidia-smi failed on {host}: {self.gpu_problem}"
-            raise NodeError(message, hint=f"ssh {host} nvidia-smi shows all of it")
+            message = f"nvidia-smi failed on {place}: {self.gpu_problem}"
+            raise NodeError(message, hint="nvidia-smi there shows all of it; so does sudo dmesg | grep -i nvrm")
         raise UsageError(
-            f"{host} has no NVIDIA driver (there is no nvidia-smi), so its node gets no GPU", hint=nvidia.CPU_HINT
+            f"{place} has no NVIDIA driver (there is no nvidia-smi), so nodes get no GPU", hint=nvidia.CPU_HINT
         )
 
 
-def script(*, engine_folder: str, ask_gpus: bool) -> str:
-    """What to run on the host.
+def script(*, ask_gpus: bool) -> str:
+    """What to run there.
 
     Args:
-        engine_folder: where its engine keeps images.
         ask_gpus: also about its GPUs, which can take seconds.
     """
     # Non-interactive logins may lack the folders of root's programs.
     lines = ["LC_ALL=C PATH=$PATH:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/lib/wsl/lib", "export LC_ALL PATH"]
-    sections = {**_SECTIONS, "disk": f"df -Pk {shlex.quote(engine_folder)} 2>/dev/null"}
+    sections = dict(_SECTIONS)
     if ask_gpus:
         limit = f"timeout -k 1 {GPU_SECONDS}"
         smi = 'command -v nvidia-smi >/dev/null && { %s %s 2>&1 || echo "failed $?"; }'
         sections["devices"] = smi % (limit, shlex.join(nvidia.DEVICES_QUERY))
         sections["processes"] = smi % (limit, shlex.join(nvidia.PROCESSES_QUERY))
+        sections["capabilities"] = smi % (limit, shlex.join(nvidia.CAPABILITIES_QUERY))
     for name, command in sections.items():
         lines += [f"echo '{_MARK}{name}'", command]
     return "\n".join([*lines, "exit 0", ""])
@@ -91,11 +86,10 @@ def parse(output: str, *, address: str | None) -> Facts:
     failed = bool(found.get("devices", "").strip()) and not devices
     return Facts(
         address=address or _address(found),
-        ports=frozenset(int(port, 16) for port in _LISTENING.findall(found.get("ports", ""))),
-        free_bytes=_free(found.get("disk", "")),
         gpus=nvidia.Gpus(devices=devices, processes=nvidia.parse_processes(found.get("processes", "")))
         if devices
         else None,
+        capabilities=nvidia.parse_capabilities(found.get("capabilities", "")),
         gpu_problem=words(found["devices"]) if failed else "",
         hook=bool(found.get("hook", "").strip()),
     )
@@ -130,9 +124,3 @@ def _useful(text: str) -> str | None:
             return None
         address = mapped
     return None if address.is_loopback or address.is_unspecified else str(address)
-
-
-def _free(table: str) -> int | None:
-    """The fourth column of df's last line: kB that a user may still write."""
-    fields = table.strip().rpartition("\n")[2].split()
-    return int(fields[3]) * 1024 if len(fields) >= 6 and fields[3].isdecimal() else None
