@@ -36,7 +36,8 @@ class BuildOutcome:
     """The image that nodes run."""
 
     reference: str
-    image_id: str
+    image_id: str = ""
+    """In this machine's engine; empty: it is not there."""
     tag: str | None = None
     """`HOST/PATH:TAG`, where it was pushed to; None if it was not pushed."""
     digest: str | None
