@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hvdcloud.runs.reports import RankRecord
 from hvdcloud.runs.stacks import WORKSPACE
-from hvdcloud.runs.state import About, RunState
+from hvdcloud.runs.state import RunState
 from hvdcloud.visible import says, words
 
 KEPT_LINES = 400
@@ -29,8 +29,6 @@ _WITHOUT_MESSAGE = re.compile(r".*(?:\.|Error|Exception|Group|Interrupt|Exit|Ite
 _MARGIN = re.compile(r" *(?:\| ?|\+ (?=Exception Group))")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python[\d.]+/|^<")
 _MISSING_MODULE = re.compile(r"No module named '(\w+)(?:\.\w+)*'$")
-_SHARED_GPU = re.compile(r"ncclCommInitRank failed: invalid usage|invalid device ordinal")
-"""What NCCL says of two ranks on one GPU, and CUDA of a rank that asks for a second one where there is none."""
 _CONSEQUENCE = re.compile(
     r"Horovod has been shut down|ncclRemoteError|gloo.{0,200}(?:closed|reset|broken pipe|timed out)", re.IGNORECASE
 )
@@ -76,8 +74,6 @@ class Failure:
     """The one of them that says most: the exception."""
     missing_module: str = ""
     """The Python module that the image does not have: `pandas`; empty: none is missing."""
-    shares_gpu: bool = False
-    """There were more ranks than GPUs, and CUDA or NCCL refused that."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,9 +165,7 @@ def explain(
     # The head has judged by the ends alone: what ends first, or with a code of its own, counts. What was printed tells
     # which of the ranks that ended alike only followed the others.
     first = min(candidates, key=lambda each: (each.follows, each.record.exit_code != state.exit_code, each.began))
-    crowded = 0 < About.from_json(state.about).gpus < state.np
-    refused = crowded and first.raised is not None and bool(_SHARED_GPU.search(first.raised.text))
-    return replace(first.failure(), shares_gpu=refused)
+    return first.failure()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
