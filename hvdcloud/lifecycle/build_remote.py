@@ -26,7 +26,7 @@ from hvdcloud.image.plan.provenance import source_labels
 from hvdcloud.image.plan.steps import plan_image
 from hvdcloud.image.publish.registry import digest_at_registry, target_of
 from hvdcloud.interrupts import interrupted_once
-from hvdcloud.lifecycle.build import BuildOutcome, push_repository, warn_of_private_files
+from hvdcloud.lifecycle.build import BuildOutcome, repository_of, warn_of_private_files
 from hvdcloud.storage.base import disk_error
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def build_remote(context: Context) -> BuildOutcome:
         CredentialsError, ImageError: the registry refuses us or cannot be reached, or gcloud failed and has said why.
     """
     started, config = time.monotonic(), context.config
-    repository = push_repository(config)
+    repository = repository_of(config)
     if shutil.which("gcloud") is None:
         hint = "install it (https://cloud.google.com/sdk/docs/install); or hvdcloud build --push builds here"
         raise UsageError("build --remote needs gcloud, which is not on this machine's PATH", hint=hint)
