@@ -60,7 +60,7 @@ class ClusterRecord:
     settings: Mapping[str, str] = field(default_factory=dict)
     """What it was made with, by key, as `lifecycle/changed_settings.py` compares it."""
     data: Mapping[str, str] = field(default_factory=dict)
-    """Its data sets as texts (config/data.py), by name: the folders that are mounted, and the newest run's buckets."""
+    """The data sets that are folders, mounted into its nodes, as texts (config/data.py), by name."""
 
     def has_joined(self, name: str) -> bool:
         """Whether the node of this name has the mesh key; true of every node if no node is recorded."""

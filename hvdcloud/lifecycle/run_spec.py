@@ -194,12 +194,6 @@ def data_request(data: Mapping[str, DataConfig], *, nodes: int, endpoint: str | 
     return DataRequest(sets=tuple(sets), index=0, count=max(1, nodes), endpoint=endpoint)
 
 
-def remembered(record: ClusterRecord, data: Mapping[str, DataConfig]) -> Mapping[str, str]:
-    """What a cluster's record says of its data sets from a run with these on."""
-    mounted = {name: text for name, text in record.data.items() if "file://" in text}
-    return {**{name: each.text for name, each in data.items() if each.folder is None}, **mounted}
-
-
 def _about(context: Context, cluster: Cluster, command: Sequence[str], record: ClusterRecord) -> Mapping[str, object]:
     """What the run's state says of its cluster, to be read after the nodes are gone."""
     since = (cluster.costs_since or cluster.created).timestamp()

@@ -304,10 +304,10 @@ def _create(context: Context, plan: Plan, login: KeyPair, capacity: CapacityWait
             nodes = context.provider.wait_ready(nodes, deadline=deadline, on_progress=on_progress)
             steps.update("up", "making the nodes known to each other", after=NOTICEABLE_SECONDS)
             join(context.state, plan.spec, nodes, made=nodes, keep=context.keep)
-            data = {name: each.text for name, each in spec.data.items()}
+            mounted = {name: each.text for name, each in spec.data.items() if each.folder is not None}
             project = str(context.config.project_dir)
             context.state.update(
-                lambda record: replace(record, project=project, settings=settings_of(context), data=data)
+                lambda record: replace(record, project=project, settings=settings_of(context), data=mounted)
             )
             context.state.journal.record("up-done", cluster_id=plan.spec.id)
     except BaseException as error:
