@@ -61,8 +61,6 @@ def spec_of_run(
     ranks = options.ranks or horovod_args.default_ranks(hosts)
     if few_gpus := crowded(config, record, hosts if elastic else horovod_args.taken(hosts, ranks)):
         context.console.warn(few_gpus)
-    if config.run.controller == "mpi":
-        _check_interfaces(record)
     run_id = new_run_id(cluster.id, record.runs, now=datetime.now(timezone.utc))
     timeout, interface = gloo_timeout(config), record.nodes[0].interface
     ssh_port = None if any(node.host for node in cluster.nodes) else horovod_args.SSH_PORT
@@ -163,17 +161,6 @@ def gloo_timeout(config: Config) -> int:
             f"run.env: {horovod_args.GLOO_TIMEOUT_VARIABLE} is {text!r}", hint="give whole seconds, 1 or more"
         )
     return int(text)
-
-
-def _check_interfaces(record: ClusterRecord) -> None:
-    """Raise UsageError where Open MPI, which gets one name for all nodes, would not find the network on one of them."""
-    names = {node.interface: node.name for node in record.nodes if node.interface != "lo"}
-    if len(names) > 1:
-        found = ", ".join(f"{interface} on {name}" for interface, name in names.items())
-        raise UsageError(
-            f"Open MPI needs one name for the interface between the nodes, and it is {found}",
-            hint="run.controller: gloo finds each node's own; or give the interfaces the same name on the hosts",
-        )
 
 
 def data_request(data: Mapping[str, DataConfig], *, nodes: int, endpoint: str | None) -> DataRequest | None:
