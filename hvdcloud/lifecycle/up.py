@@ -173,7 +173,7 @@ def up(
             nodes = None
             while nodes is None:
                 try:
-                    nodes = _create(context, plan, login, capacity, command=command)
+                    nodes = _create(context, plan, login, command=command)
                 except NoRoomError as error:
                     plan = capacity.next_plan(plan, error)
     return _result(context, plan.spec, plan, nodes=nodes, started=started)
@@ -285,7 +285,7 @@ def undone(command: str, name: str) -> InterruptedByUserError:
     )
 
 
-def _create(context: Context, plan: Plan, login: KeyPair, capacity: CapacityWait, *, command: str) -> Sequence[Node]:
+def _create(context: Context, plan: Plan, login: KeyPair, *, command: str) -> Sequence[Node]:
     from hvdcloud.remote.join import join
 
     spec = plan.spec
@@ -296,14 +296,13 @@ def _create(context: Context, plan: Plan, login: KeyPair, capacity: CapacityWait
     try:
         # Inside: what is shown of nodes ends before they are deleted.
         with context.console.steps() as steps:
-            capacity.show(steps)
             on_progress = node_progress(steps)
             nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
             context.state.journal.record("created", cluster_id=plan.spec.id)
             deadline = time.monotonic() + context.provider.ready_seconds
             nodes = context.provider.wait_ready(nodes, deadline=deadline, on_progress=on_progress)
             steps.update("up", "making the nodes known to each other", after=NOTICEABLE_SECONDS)
-            join(context.state, plan.spec, nodes, made=nodes, keep=context.keep)
+            join(context.state, plan.spec, nodes, made=nodes)
             mounted = {name: each.text for name, each in spec.data.items() if each.folder is not None}
             project = str(context.config.project_dir)
             context.state.update(
