@@ -56,27 +56,23 @@ def launch(
     check_project(context, options.command, quiet=True)
     check_target(context, target)
     cluster: UpResult | None = None
-    step = "its price was asked for"
     meter, consent = Meter(), Consent(given=confirmed)
     retries = Retries(context, command="launch", meter=meter, target=target)
     try:
         new = context.find() is None
         if new:
             check_and_confirm(context, consent, image=True)
-        step = "its image was prepared"
         built = ensure_image(context)
-        step = "its cluster was prepared"
         if context.config.run.retry:
             wait = wait or context.config.limits.max_run_duration
         cluster = up(context, consent=consent, checked=new, wait=wait, command="launch")
-        step = "its run was prepared"
         result = retries.run(options)
     except InterruptedByUserError:
         raise
     except KeyboardInterrupt:
         if cluster is not None and cluster.created:
             _give_up(context)
-        raise _interrupted(context.name, step, kept=cluster is not None) from None
+        raise _interrupted(context.name, kept=cluster is not None) from None
     except HvdcloudError as error:
         if cluster is not None:
             _after_a_lost_run(context, error, target, meter)
@@ -115,12 +111,11 @@ def finish(
     return pulled, deleted, cost
 
 
-def _interrupted(name: str, step: str, *, kept: bool) -> InterruptedByUserError:
+def _interrupted(name: str, *, kept: bool) -> InterruptedByUserError:
     """After Ctrl-C before the run; `kept`: the cluster existed before."""
     left = f"cluster {name} stays as it was" if kept else "no node was created"
-    return InterruptedByUserError(
-        f"launch of {name} was interrupted while {step}; {left}", hint="hvdcloud launch starts again"
-    )
+    message = f"launch of {name} was interrupted before its run; {left}"
+    return InterruptedByUserError(message, hint="hvdcloud launch starts again")
 
 
 def _interrupted_after(name: str, result: RunResult) -> InterruptedByUserError:

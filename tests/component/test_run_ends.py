@@ -110,7 +110,7 @@ SCENES = {
     "exception": lambda: failed.raise_for_failure(),
     "a package is missing": lambda: lacking.raise_for_failure(),
     "killed node": lambda: lost.raise_for_failure(),
-    "Ctrl-C in the build": lambda: interrupted(_interrupted("digits", "its image was prepared", kept=False)),
+    "Ctrl-C in the build": lambda: interrupted(_interrupted("digits", kept=False)),
     "Ctrl-C in the run": lambda: interrupted(detached(cluster, RUN, down_when_done=True)),
     "Ctrl-C in run": lambda: interrupted(detached(cluster, RUN, down_when_done=False)),
     "Ctrl-C in the pull": lambda: interrupted(_interrupted_after("digits", succeeded)),
@@ -195,8 +195,7 @@ SCREENS = {
         "checkpoints",
     ],
     "Ctrl-C in the build": [
-        "launch of digits was interrupted while its image was prepared; no node was created; "
-        "hvdcloud launch starts again"
+        "launch of digits was interrupted before its run; no node was created; hvdcloud launch starts again"
     ],
     "Ctrl-C in the run": [
         "detached: run 20261121-101112-abcdef continues, and then its nodes end themselves; "
