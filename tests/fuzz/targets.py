@@ -252,7 +252,7 @@ def answer(data: bytes) -> None:
     except HvdcloudError as error:
         _error(error)
         return
-    watch = _Watch(_NODE, session, before=None)
+    watch = _Watch(_NODE, session)
     try:
         watch.take(found)
         watch.take(found)
