@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
 
-ONE_RANK_A_GPU = "a node has a rank for each of its GPUs, and NCCL takes no second one"
 _SHELL_SYNTAX = re.compile(r"[|&;<>()$`*?\[\]#~\n]|^\w+=")
 
 
@@ -51,7 +50,8 @@ def spec_of_run(
     Raises:
         UsageError: the nodes, or Horovod, cannot run it.
     """
-    config, elastic = context.config, elastic_limits(context.config)
+    config = context.config
+    elastic = Elastic(min=config.run.elastic.min, max=config.most_nodes) if config.run.elastic else None
     if elastic and options.ranks:
         raise UsageError(
             "-np does not go with run.elastic: an elastic run has a rank for every slot of its nodes",
@@ -140,15 +140,8 @@ def crowded(config: Config, record: ClusterRecord, hosts: Sequence[Host]) -> str
         for host in hosts
         if config.image.device == "cuda" and 0 < gpus[host.name] < host.slots
     ]
-    return f"{', '.join(full)}; without run.slots_per_node, {ONE_RANK_A_GPU}" if full else ""
-
-
-def elastic_limits(config: Config) -> Elastic | None:
-    """The limits of an elastic run; None: the run is not elastic."""
-    elastic = config.run.elastic
-    if elastic is None:
-        return None
-    return Elastic(min=elastic.min, max=config.most_nodes)
+    hint = "without run.slots_per_node, a node has a rank for each of its GPUs, and NCCL takes no second one"
+    return f"{', '.join(full)}; {hint}" if full else ""
 
 
 def gloo_timeout(config: Config) -> int:

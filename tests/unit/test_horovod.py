@@ -9,9 +9,9 @@ import pytest
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
-from hvdcloud.lifecycle.run_spec import crowded, elastic_limits, gloo_timeout, hosts_of
+from hvdcloud.lifecycle.run_spec import crowded, gloo_timeout, hosts_of
 from hvdcloud.runs.horovod_args import default_ranks, elastic_argv, horovodrun_argv, taken
-from hvdcloud.runs.spec import Elastic, Host
+from hvdcloud.runs.spec import Host
 
 HOSTS = (Host(name="digits-0", slots=2), Host(name="digits-1", slots=2))
 
@@ -124,12 +124,8 @@ RECORD = ClusterRecord(
 )
 
 
-def test_an_elastic_run_has_its_limits_in_nodes() -> None:
-    everybody = config({"min": 2, "max": 5})
-    assert [host.slots for host in hosts_of(everybody, RECORD)] == [1, 2, 2]
-    assert elastic_limits(everybody) == Elastic(min=2, max=5)
-    assert elastic_limits(config({})) == Elastic(min=1, max=3)
-    assert elastic_limits(config(None)) is None
+def test_a_node_takes_a_rank_for_each_gpu_or_one() -> None:
+    assert [host.slots for host in hosts_of(config({"min": 2, "max": 5}), RECORD)] == [1, 2, 2]
 
 
 @pytest.mark.parametrize(
