@@ -101,7 +101,6 @@ def finish(
             context,
             cluster,
             target=target,
-            earlier={attempt.run for attempt in result.attempts},
             last=result.run,
             checked=[result.run] if result.checkpoints_complete else (),
         )
