@@ -23,7 +23,6 @@ class MemberRecord:
 
     __pydantic_config__: ClassVar = _CLOSED
     name: str
-    cores: int = 0
     gpus: int = 0
     interface: str = ""
     made_after: tuple[str, ...] = ()
@@ -45,9 +44,6 @@ class ClusterRecord:
 
     __pydantic_config__: ClassVar = _CLOSED
     id: str
-    created: str = ""
-    image: str = ""
-    bucket: str = ""
     project: str = ""
     """The folder of the project that it was made for."""
     size: int = 0

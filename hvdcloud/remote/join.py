@@ -170,25 +170,13 @@ def _remember(
         if answer is not None:
             member = replace(
                 member or MemberRecord(name=node.name),
-                cores=whole(answer.get("cores")) or 0,
                 gpus=whole(answer.get("gpus")) or 0,
                 interface=text(answer.get("interface")),
                 made_after=earlier_runs if node.name in new else member.made_after if member else (),
             )
         if member is not None:
             members.append(member)
-    created, joined = spec.created.isoformat(), tuple(members)
-    state.save(
-        replace(
-            record,
-            created=created,
-            image=spec.image,
-            bucket=spec.bucket,
-            size=spec.nodes,
-            version=program.version(),
-            nodes=joined,
-        )
-    )
+    state.save(replace(record, size=spec.nodes, version=program.version(), nodes=tuple(members)))
 
 
 def _mesh_key(state: ClusterState, spec: ClusterSpec) -> KeyPair:

@@ -37,7 +37,7 @@ from tests.support.vanishing import RUN, Laptop, NewVm, Program, Vm, says
 
 QUICK = Pace(confirm=0.05, silent=0.1, check=0.05, first_pause=0.05, longest_pause=0.2)
 
-JOINED = {"version": program.version(), "cores": 4, "gpus": 0, "interface": "eth0"}
+JOINED = {"version": program.version(), "gpus": 0, "interface": "eth0"}
 
 
 @dataclass
@@ -184,7 +184,7 @@ def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> Ite
     cloud.bucket, cloud.created = cluster.bucket, cluster.created
     context.__dict__["provider"] = cloud
     write_key_pair(context.state.key_file, new_key_pair("laptop"))
-    members = tuple(MemberRecord(name=node.name, cores=4, interface="eth0") for node in cluster.nodes)
+    members = tuple(MemberRecord(name=node.name, interface="eth0") for node in cluster.nodes)
     context.state.update(lambda record: replace(record, size=3, nodes=members))
     yield Scene(context, cloud, laptop, state, admitted, dismissed, flushed)
     context.__exit__(None, None, None)

@@ -278,7 +278,7 @@ _REPLIES: Sequence[Any] = (
     {"runs": [_STATE, {**_STATE, "run": "20261122-101112-abcdef"}]},
     _LOOK,
     _STACKS,
-    {"cores": 4, "gpus": 1, "interface": "eth0", "boot": [["pull", 1.5]]},
+    {"gpus": 1, "interface": "eth0", "boot": [["pull", 1.5]]},
     {"runs": {_RUN: 1795000010.0}},
 )
 
