@@ -48,7 +48,13 @@ class CapacityWait:
             HvdcloudError: it can no longer be made.
         """
         said = f"no room in {counted(len(error.said), 'zone')}"
-        while (left := self._left()) > 0:
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._limit_seconds
+            if self._limit_seconds:
+                ends = datetime.now() + timedelta(seconds=self._limit_seconds)
+                what = f"no zone has room; trying until {ends:%a %H:%M}, which costs nothing; Ctrl-C ends it"
+                self._context.console.say(what)
+        while (left := self._deadline - time.monotonic()) > 0:
             pause = min(self._pause, left)
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
             try:
@@ -71,13 +77,3 @@ class CapacityWait:
             self._consent.confirm_cost(found, console=self._context.console, ask_above=ask_above)
             return found
         raise error
-
-    def _left(self) -> float:
-        """Seconds; the wait begins with the first call."""
-        if self._deadline is None:
-            self._deadline = time.monotonic() + self._limit_seconds
-            if self._limit_seconds:
-                ends = datetime.now() + timedelta(seconds=self._limit_seconds)
-                said = f"no zone has room; trying until {ends:%a %H:%M}, which costs nothing; Ctrl-C ends it"
-                self._context.console.say(said)
-        return self._deadline - time.monotonic()
