@@ -339,14 +339,14 @@ def load_manifests(bucket: Bucket, *, cluster: str, run: str) -> list[Manifest]:
 def list_runs(
     bucket: Bucket, cluster: str, *, suffix: str | None = None, foreign: list[str] | None = None
 ) -> list[str]:
-    """Runs of a cluster that have something in the bucket, oldest first.
+    """Runs of a cluster that have something in the bucket, oldest first; none for a name that no cluster can have.
 
     Args:
         suffix: only those of the cluster incarnation with this id (the run id's last six characters).
         foreign: is given the names of other folders, which are no runs: they would become folders on this disk.
     """
     runs: list[str] = []
-    for name in bucket.prefixes(f"{cluster}/"):
+    for name in bucket.prefixes(f"{cluster}/") if _NAME.fullmatch(cluster) else ():
         run = name.split("/")[-2]
         if not RUN_ID.fullmatch(run):
             if foreign is not None:

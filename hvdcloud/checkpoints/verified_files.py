@@ -66,10 +66,6 @@ class VerifiedFiles:
         """Of the files of a run that were verified here."""
         return [key[2] for key in {**self._known, **self._added} if key[:2] == (cluster, run)]
 
-    def has_pulled_into(self, target: Path) -> bool:
-        """Whether files were verified in the folder of their run below `target`."""
-        return any(each.path.startswith(f"{target / each.run}/") for each in {**self._known, **self._added}.values())
-
     def add(self, entry: Verified) -> None:
         """Remember; `save` writes it."""
         if self.get(cluster=entry.cluster, run=entry.run, name=entry.name) != entry:

@@ -33,15 +33,12 @@ def history(
         invocation.result = result = read_history(experiment, cluster=invocation.name, limit=limit)
     rows: list[list[str]] = []
     for run in result.runs:
-        metric = next((name for name in ("accuracy", "loss") if name in run.metrics), None)
         ended = (run.result or "unknown") + (f" ({run.exit_code})" if run.exit_code else "")
-        said = "-" if metric is None else f"{metric} {run.metrics[metric]:.3g}"
-        took = "-" if run.seconds is None else seconds(run.seconds)
+        said = next((f"{name} {run.metrics[name]:.3g}" for name in ("accuracy", "loss") if name in run.metrics), "-")
         cost = "-" if run.dollars is None else dollars(run.dollars)
+        took = "-" if run.seconds is None else seconds(run.seconds)
         rows.append([run.run, run.cluster, ended, said, took, cost, str(run.nodes or "-")])
     if rows:
         console.table(["RUN", "CLUSTER", "RESULT", "METRIC", "TIME", "COST", "NODES"], rows)
     else:
         console.answer(f"{result.bucket} knows of no run")
-    if result.more:
-        console.answer(f"{result.more} older: hvdcloud history --limit {len(result.runs) + result.more}")

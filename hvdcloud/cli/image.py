@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hvdcloud.cli.app import Invocation
+from hvdcloud.errors import UsageError
 from hvdcloud.units import seconds
 
 if TYPE_CHECKING:
@@ -39,9 +40,12 @@ def build(
     from hvdcloud.lifecycle.build_remote import build_remote
 
     invocation: Invocation = context.obj
+    if remote and (cache_from or cache_to):
+        message = "--cache-from and --cache-to are for images that this machine builds; with --remote it builds none"
+        raise UsageError(message, hint="leave them out (image.repository is the cache), or --remote")
     with invocation.context() as experiment:
         invocation.result = result = (
-            build_remote(experiment, cache_from=cache_from, cache_to=cache_to)
+            build_remote(experiment)
             if remote
             else build_image(experiment, push=push, cache_from=cache_from, cache_to=cache_to)
         )

@@ -23,7 +23,6 @@ class MemberRecord:
 
     __pydantic_config__: ClassVar = _CLOSED
     name: str
-    cores: int = 0
     gpus: int = 0
     interface: str = ""
     made_after: tuple[str, ...] = ()
@@ -45,9 +44,6 @@ class ClusterRecord:
 
     __pydantic_config__: ClassVar = _CLOSED
     id: str
-    created: str = ""
-    image: str = ""
-    bucket: str = ""
     project: str = ""
     """The folder of the project that it was made for."""
     size: int = 0
@@ -60,7 +56,7 @@ class ClusterRecord:
     settings: Mapping[str, str] = field(default_factory=dict)
     """What it was made with, by key, as `lifecycle/changed_settings.py` compares it."""
     data: Mapping[str, str] = field(default_factory=dict)
-    """Its data sets as texts (config/data.py), by name: the folders that are mounted, and the newest run's buckets."""
+    """The data sets that are folders, mounted into its nodes, as texts (config/data.py), by name."""
 
     def has_joined(self, name: str) -> bool:
         """Whether the node of this name has the mesh key; true of every node if no node is recorded."""

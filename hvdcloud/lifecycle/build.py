@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hvdcloud import engine
 from hvdcloud.doctor.gpus import check_gpus, needs_of
-from hvdcloud.errors import ImageError, UsageError
+from hvdcloud.errors import UsageError
 from hvdcloud.google.grants import settled_at
 from hvdcloud.image.build.builder import Options, find_plan
 from hvdcloud.image.build.builder import build as build_image
@@ -36,7 +36,8 @@ class BuildOutcome:
     """The image that nodes run."""
 
     reference: str
-    image_id: str
+    image_id: str = ""
+    """In this machine's engine; empty: it is not there."""
     tag: str | None = None
     """`HOST/PATH:TAG`, where it was pushed to; None if it was not pushed."""
     digest: str | None
@@ -66,36 +67,10 @@ def build(
         UsageError: a file that the configuration names is missing, or there is nowhere to push to.
         NodeError: no Docker engine answers.
     """
-    built = _build(context, push=push, cache_from=cache_from, cache_to=cache_to)
-    return _push(context, built, push_repository(context.config)) if push else built
-
-
-def warn_of_private_files(context: Context) -> None:
-    """Warn of files with credentials that the build of `image.dockerfile` does not get."""
-    if context.config.image.dockerfile is None:
-        return
-    private: set[str] = set()
-    # What cannot be read is said by the build, with what to do.
-    with contextlib.suppress(OSError):
-        for _ in build_files(context.config.project_dir, withheld=private.add):
-            pass
-    if private:
-        context.console.warn(left_out(private))
-
-
-def _build(
-    context: Context,
-    *,
-    push: bool,
-    cache_from: str | None = None,
-    cache_to: str | None = None,
-) -> BuildOutcome:
-    """The image in the engine; `push`: it will be pushed afterwards."""
     started = time.monotonic()
     config = context.config
+    repository = repository_of(config) if push else ""
     check_gpus(config)
-    if push:
-        push_repository(config)
     warn_of_private_files(context)
     with context.console.steps() as steps:
         steps.update("image", "looking for it", after=NOTICEABLE_SECONDS)
@@ -114,13 +89,28 @@ def _build(
         )
         context.image_plan = built.plan
         steps.finish("image", "ready")
+    took = time.monotonic() - started
     return BuildOutcome(
         reference=built.reference,
         image_id=built.image_id,
-        digest=None,
+        tag=target_of(built.reference, repository) if push else None,
+        digest=_push(context, built.reference, repository) if push else None,
         cached=built.cached,
-        seconds=time.monotonic() - started,
+        seconds=took,
     )
+
+
+def warn_of_private_files(context: Context) -> None:
+    """Warn of files with credentials that the build of `image.dockerfile` does not get."""
+    if context.config.image.dockerfile is None:
+        return
+    private: set[str] = set()
+    # What cannot be read is said by the build, with what to do.
+    with contextlib.suppress(OSError):
+        for _ in build_files(context.config.project_dir, withheld=private.add):
+            pass
+    if private:
+        context.console.warn(left_out(private))
 
 
 def shown_on(console: Console, steps: Steps) -> Progress:
@@ -168,84 +158,45 @@ def _plan(context: Context) -> ImagePlan:
     return context.image_plan
 
 
-def image_to_be(context: Context) -> str:
-    """What `build` would call the image, and where `push` would put it; whether it exists is not checked.
+def find_image(context: Context) -> tuple[str, bool]:
+    """What the nodes are to run, and whether it is there: on this machine's engine by its name, elsewhere by its digest
+    at the registry; one that is not there, by the name that `push` would give it.
 
     Raises:
         UsageError: `image.repository` is not set.
-    """
-    reference = _plan(context).reference
-    if not context.platform.needs_registry:
-        return reference
-
-    return target_of(reference, _repository(context.config))
-
-
-def image_is_missing(context: Context) -> bool:
-    """Whether nodes could not run it: the engine does not have it, or the registry that they pull it from.
-
-    Raises as `image_of_nodes`, but not that the registry does not have it.
-    """
-    if context.platform.needs_registry:
-        return _at_registry(context)[1] is None
-
-    with contextlib.closing(engine.connect()) as client:
-        return inspected(client.api, _plan(context).reference) is None
-
-
-def image_of_nodes(context: Context) -> str:
-    """What the nodes are to run: on this machine's engine by its name, elsewhere by its digest at the registry.
-
-    Raises:
-        UsageError: `image.repository` is not set.
-        ImageError: the image is not at the registry, or its tag was moved since this machine pushed it.
+        ImageError: its tag was moved since this machine pushed it.
         CredentialsError: the registry refuses us.
     """
     reference = _plan(context).reference
     if not context.platform.needs_registry:
-        return reference
+        with contextlib.closing(engine.connect()) as client:
+            return reference, inspected(client.api, reference) is not None
 
+    repository = repository_of(context.config)
+    target = target_of(reference, repository)
     with context.console.waiting("image", "asking the registry"):
-        target, digest = _at_registry(context)
-    if digest is None:
-        raise ImageError(f"the image {target} is not at the registry", hint="hvdcloud push builds and pushes it")
-    return registry.pinned(target, digest)
+        # What another machine has pushed, such as a CI job, is as good: the tag is made of the content.
+        digest = registry.published(reference, repository)
+    return (registry.pinned(target, digest), True) if digest else (target, False)
 
 
-def _at_registry(context: Context) -> tuple[str, str | None]:
-    """`HOST/PATH:TAG`, and the digest that it has there; None: the registry does not have it."""
-    reference, repository = _plan(context).reference, _repository(context.config)
-    target = registry.target_of(reference, repository)
-    return target, registry.published(reference, repository)
-
-
-def push_repository(config: Config) -> str:
-    """Where images are pushed to; raises UsageError if nothing says it."""
-    if config.image.repository is None:
-        hint = "set image.repository in hvdcloud.yaml"
-        raise UsageError("there is nowhere to push to: image.repository is not set", hint=hint)
-    return config.image.repository
-
-
-def _repository(config: Config) -> str:
+def repository_of(config: Config) -> str:
+    """Where images are pushed to, and nodes pull them from; raises UsageError if nothing says it."""
     if config.image.repository is None:
         raise UsageError(
-            f"image.repository is not set; provider {config.provider} pulls the image from there",
-            hint="set image.repository in hvdcloud.yaml, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits",
+            "image.repository is not set: there is nowhere to push the image to, or for nodes to pull it from",
+            hint="set it in hvdcloud.yaml, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits",
         )
     return config.image.repository
 
 
 def ensure_image(context: Context) -> BuildOutcome:
     """Build if needed; push where nodes pull from a registry."""
-    if context.platform.needs_registry:
-        _repository(context.config)
-    repository = context.config.image.repository
-    built = _build(context, push=repository is not None)
-    return built if repository is None else _push(context, built, repository)
+    return build(context, push=context.platform.needs_registry or context.config.image.repository is not None)
 
 
-def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcome:
+def _push(context: Context, reference: str, repository: str) -> str:
+    """Push it; returns its digest at the registry."""
     with context.console.steps() as steps:
         steps.update("push", "asking the registry", after=NOTICEABLE_SECONDS)
         layers: dict[str, tuple[float, float]] = {}
@@ -266,11 +217,11 @@ def _push(context: Context, built: BuildOutcome, repository: str) -> BuildOutcom
             steps.update("push", what, done=done, total=total or None, in_bytes=True)
 
         digest = push_image(
-            built.reference,
+            reference,
             repository,
             progress=progress,
             architecture=ARCHITECTURES.get(context.platform.processor or "", ""),
             settled_at=settled_at(context.config.gce.project),
         )
         steps.finish("push")
-    return replace(built, digest=digest, tag=target_of(built.reference, repository))
+    return digest

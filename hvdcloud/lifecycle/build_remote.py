@@ -4,167 +4,114 @@ from __future__ import annotations
 
 import gzip
 import json
+import shlex
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hvdcloud.doctor.gpus import check_gpus, needs_of
-from hvdcloud.errors import ImageError, InterruptedByUserError, UsageError
+from hvdcloud.errors import ImageError, UsageError
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.image.build.registry_cache import tag_of
 from hvdcloud.image.plan.context import Context as BuildContext
+from hvdcloud.image.plan.context import Entry
 from hvdcloud.image.plan.steps import plan_image
-from hvdcloud.image.publish import registry
-from hvdcloud.image.publish.registry import target_of
+from hvdcloud.image.publish.registry import digest_at_registry, target_of
 from hvdcloud.interrupts import interrupted_once
-from hvdcloud.lifecycle.build import BuildOutcome, push_repository, warn_of_private_files
+from hvdcloud.lifecycle.build import BuildOutcome, repository_of, warn_of_private_files
 from hvdcloud.storage.base import disk_error
 
 if TYPE_CHECKING:
-    from hvdcloud.image.plan.steps import ImagePlan, Step
+    from hvdcloud.image.plan.steps import Step
     from hvdcloud.lifecycle.context import Context
 
-MACHINE = "x86_64"
-"""The processor of Cloud Build's machines, and of every VM with a GPU that Horovod's images are for."""
-_DOCKER = "gcr.io/cloud-builders/docker"
-# Compiling Horovod uses every core and may take more than an hour; a CUDA build holds its donor and three images.
-_SETTINGS = {"timeout": "7200s", "options": {"machineType": "E2_HIGHCPU_8", "diskSizeGb": "200"}}
+MACHINE = "x86_64"  # Of Cloud Build's machines, and of every VM with a GPU that Horovod's images are for.
+BUILD_FILE = {
+    "steps": [{"name": "gcr.io/cloud-builders/docker", "entrypoint": "bash", "args": ["build.sh"]}],
+    # Compiling Horovod uses every core and may take more than an hour; a CUDA build holds its donor and three images.
+    "timeout": "7200s",
+    "options": {"machineType": "E2_HIGHCPU_8", "diskSizeGb": "200"},
+}
 
 
-def build_remote(context: Context, *, cache_from: str | None = None, cache_to: str | None = None) -> BuildOutcome:
+def build_remote(context: Context) -> BuildOutcome:
     """Let Cloud Build build what the configuration asks for and push it; with the same content as before, do nothing.
-
-    `cache_from` and `cache_to` are refused: they are for images of this machine.
 
     Raises:
         UsageError: image.repository is not set, there is no gcloud, or a file that the configuration names is missing.
-        CredentialsError: the registry refuses us.
-        ImageError: gcloud failed, in words that it has shown; or the registry cannot be reached.
-        InterruptedByUserError: Ctrl-C, which gcloud gets too.
+        CredentialsError, ImageError: the registry refuses us or cannot be reached, or gcloud failed and has said why.
     """
-    started = time.monotonic()
-    config = context.config
-    if cache_from is not None or cache_to is not None:
-        message = "--cache-from and --cache-to are for images that this machine builds; with --remote it builds none"
-        raise UsageError(message, hint="leave them out (image.repository is the cache), or --remote")
-    repository = push_repository(config)
-    gcloud = shutil.which("gcloud")
-    if gcloud is None:
+    started, config = time.monotonic(), context.config
+    repository = repository_of(config)
+    if shutil.which("gcloud") is None:
         hint = "install it (https://cloud.google.com/sdk/docs/install); or hvdcloud build --push builds here"
         raise UsageError("build --remote needs gcloud, which is not on this machine's PATH", hint=hint)
     check_gpus(config)
     warn_of_private_files(context)
     plan = plan_image(config.image, project_dir=config.project_dir, machine=MACHINE, needs=needs_of(config))
-    names = names_of(plan, repository)
-    target = registry.target_of(plan.reference, repository)
-    digest = registry.digest_at_registry(target)
+    target = target_of(plan.reference, repository)
+    digest = digest_at_registry(target)
     cached = digest is not None
-    if digest is None:
-        todo = [
-            step for step in plan.steps if step is plan.last or not registry.digest_at_registry(names[step.reference])
-        ]
+    if not cached:
+        names = {step.reference: f"{target.rpartition(':')[0]}:{tag_of(step)}" for step in plan.steps}
+        todo = [step for step in plan.steps if step is plan.last or not digest_at_registry(names[step.reference])]
         with tempfile.TemporaryDirectory(prefix="hvdcloud-build-") as work:
-            _pack(todo, Path(work), keep_ca_bundle=config.image.ca_bundle is not None)
-            Path(work, "cloudbuild.json").write_text(json.dumps(build_file(todo, names=names, target=target)))
-            _run([gcloud, *submit(Path(work), config.gce.project, repository)], plan.reference)
-        digest = registry.digest_at_registry(target)
-        if digest is None:
-            message = f"Cloud Build succeeded, but {target} is not at the registry"
-            raise ImageError(message, hint="hvdcloud build --remote builds it again")
-    return BuildOutcome(
-        reference=plan.reference,
-        image_id="",
-        tag=target,
-        digest=digest,
-        cached=cached,
-        seconds=time.monotonic() - started,
-    )
+            try:
+                # Wheels are compressed already.
+                with gzip.open(Path(work, "source.tgz"), "wb", compresslevel=1) as archive:
+                    source_of(todo, names, target).write(archive)
+                Path(work, "cloudbuild.json").write_text(json.dumps(BUILD_FILE))
+            except OSError as error:
+                raise disk_error(error, path=Path(work), doing="packing the build's source into") from error
+            _run(submit(Path(work), config.gce.project, repository))
+        digest = digest_at_registry(target)
+    took = time.monotonic() - started
+    return BuildOutcome(reference=plan.reference, tag=target, digest=digest, cached=cached, seconds=took)
 
 
-def names_of(plan: ImagePlan, repository: str) -> dict[str, str]:
-    """Reference of each step → `HOST/PATH:TAG`, with the tag by which `--cache-from` knows its image too."""
-    path = target_of(plan.reference, repository).rpartition(":")[0]
-    return {step.reference: f"{path}:{tag_of(step)}" for step in plan.steps}
+def source_of(todo: Sequence[Step], names: dict[str, str], target: str) -> BuildContext:
+    """The contexts of the steps, a folder for each, and the script that builds them; the last image is `target` too.
 
-
-def build_file(todo: Sequence[Step], *, names: Mapping[str, str], target: str) -> dict[str, Any]:
-    """What cloudbuild.yaml says (https://cloud.google.com/build/docs/build-config-file-schema).
-
-    Args:
-        todo: the steps whose images are not at the registry, in order; the last one's is the image that is wanted.
-        target: where that goes.
+    Each is pushed at once: a requirement that can't be installed must not cost the compilation that went before.
     """
-    steps: list[dict[str, Any]] = []
+    lines, entries = ["set -e", "export DOCKER_BUILDKIT=1"], []
     for step in todo:
-        name = names[step.reference]
-        tags = dict.fromkeys([name, *([target] if step is todo[-1] else [])])
-        arguments = ["build", "--file", step.dockerfile, *(word for tag in tags for word in ("--tag", tag))]
-        arguments += ["--target", step.target] if step.target else []
-        for key, value in step.arguments.items():
-            arguments += ["--build-arg", f"{key}={names.get(value, value)}"]
-        for key, value in step.labels.items():
-            arguments += ["--label", f"{key}={value}"]
-        # A dollar sign would be one of Cloud Build's own substitutions.
-        arguments = [word.replace("$", "$$") for word in (*arguments, ".")]
-        # Pushed at once: a requirement that can't be installed must not cost the compilation that went before.
-        steps += [{"name": _DOCKER, "env": ["DOCKER_BUILDKIT=1"], "dir": _folder(step), "args": arguments}]
-        steps += [{"name": _DOCKER, "args": ["push", name]}] if name != target else []
-    return {"steps": steps, "images": [target], **_SETTINGS}
+        folder = tag_of(step)
+        tags = dict.fromkeys([names[step.reference], *([target] if step is todo[-1] else [])])
+        words = ["docker", "build", "--file", f"{folder}/{step.dockerfile}", *(f"--tag={tag}" for tag in tags)]
+        words += [f"--target={step.target}"] if step.target else []
+        words += [f"--build-arg={key}={names.get(value, value)}" for key, value in step.arguments.items()]
+        words += [f"--label={key}={value}" for key, value in step.labels.items()]
+        lines += [shlex.join([*words, folder]), *(shlex.join(["docker", "push", tag]) for tag in tags)]
+        for entry in (*step.context.hashed, *step.context.unhashed):
+            # Certificates are for this machine's network and stay here.
+            sent = replace(entry, source=None, content=b"") if entry.path == "ca-bundle.crt" else entry
+            entries.append(replace(sent, path=f"{folder}/{entry.path}"))
+    return BuildContext(hashed=(Entry(path="build.sh", content="\n".join(lines).encode()), *entries))
 
 
 def submit(work: Path, project: str | None, repository: str) -> list[str]:
-    """The arguments for gcloud. It builds in the region of Artifact Registry that `repository` names, else anywhere."""
-    arguments = ["builds", "submit", str(work / "source.tgz"), f"--config={work / 'cloudbuild.json'}"]
-    arguments += [f"--project={project}"] if project else []
-    return [*arguments, f"--region={registry_region(repository) or 'global'}"]
+    """The command line of gcloud. It builds in the region of Artifact Registry that `repository` names, or anywhere."""
+    command = ["gcloud", "builds", "submit", f"{work}/source.tgz", f"--config={work}/cloudbuild.json"]
+    command += [f"--project={project}"] if project else []
+    return [*command, f"--region={registry_region(repository) or 'global'}"]
 
 
-def _pack(todo: Sequence[Step], work: Path, *, keep_ca_bundle: bool) -> None:
-    """Write the contexts of the steps, a folder for each, to `source.tgz`."""
-    entries = []
-    for step in todo:
-        for entry in (*step.context.hashed, *step.context.unhashed):
-            # Certificates that only this machine's network needs stay here.
-            sent = (
-                entry if keep_ca_bundle or entry.path != "ca-bundle.crt" else replace(entry, source=None, content=b"")
-            )
-            entries.append(replace(sent, path=f"{_folder(step)}/{entry.path}"))
-    file = work / "source.tgz"
-    try:
-        # Wheels are compressed already.
-        with gzip.open(file, "wb", compresslevel=1) as archive:
-            BuildContext(hashed=tuple(entries)).write(archive)
-    except OSError as error:
-        raise disk_error(error, path=file, doing="packing the build's source into") from error
-
-
-def _folder(step: Step) -> str:
-    """`builder-TAG` of `hvdcloud/builder:TAG`."""
-    return step.reference.rpartition("/")[2].replace(":", "-")
-
-
-def _run(command: Sequence[str], reference: str) -> None:
+def _run(command: Sequence[str]) -> None:
     """Run gcloud, which shows the build, on standard error; not in the project's folder, whose files it would read."""
     with interrupted_once(), subprocess.Popen(command, stdout=2, cwd="/") as process:
         try:
             code = process.wait()
         except KeyboardInterrupt:
-            # It cancels the build, if there is one yet. Where no terminal told it, this does.
             process.send_signal(signal.SIGINT)
             process.wait()
-            where = " ".join(word for word in command if word.startswith(("--project", "--region")))
-            raise InterruptedByUserError(
-                f"interrupted; gcloud says above whether the build of {reference} is cancelled",
-                hint=f"gcloud builds list --ongoing {where} shows it, gcloud builds cancel ID {where} cancels it",
-            ) from None
+            raise
     if code != 0:
-        raise ImageError(
-            f"{reference} was not built: gcloud builds submit ended with exit code {code}; what it says is above",
-            hint="correct what gcloud names, then hvdcloud build --remote continues after the steps that are done",
-        )
+        message = f"the image was not built: gcloud builds submit ended with exit code {code}; what it says is above"
+        raise ImageError(message, hint="correct what gcloud names; hvdcloud build --remote goes on after what is done")

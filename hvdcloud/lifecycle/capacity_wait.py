@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
@@ -17,7 +16,6 @@ from hvdcloud.units import counted
 if TYPE_CHECKING:
     from hvdcloud.cluster.confirm_cost import Consent
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.steps import Steps
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30.0, 300.0
 """Between two tries; each pause is twice as long as the one before."""
@@ -37,13 +35,6 @@ class CapacityWait:
         self._command = command
         self._deadline: float | None = None
         self._pause = FIRST_PAUSE_SECONDS
-        self._said: Mapping[str, str] = {}
-
-    def show(self, steps: Steps) -> None:
-        """What each zone said last; in a log it is above already."""
-        if self._context.console.live:
-            for zone, said in self._said.items():
-                steps.update(zone, said)
 
     def next_plan(self, plan: Plan, error: NoRoomError) -> Plan:
         """The plan of the next try, after a pause.
@@ -56,15 +47,19 @@ class CapacityWait:
             InterruptedByUserError: Ctrl-C, or what it costs now was not agreed to.
             HvdcloudError: it can no longer be made.
         """
-        self._said = error.said
         said = f"no room in {counted(len(error.said), 'zone')}"
-        while (left := self._left()) > 0:
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._limit_seconds
+            if self._limit_seconds:
+                ends = datetime.now() + timedelta(seconds=self._limit_seconds)
+                what = f"no zone has room; trying until {ends:%a %H:%M}, which costs nothing; Ctrl-C ends it"
+                self._context.console.say(what)
+        while (left := self._deadline - time.monotonic()) > 0:
             pause = min(self._pause, left)
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
             try:
                 with self._context.console.steps() as steps:
                     steps.update(self._context.name, f"{said}; next try in {pause:.0f} s")
-                    self.show(steps)
                     time.sleep(pause)
                     steps.update(self._context.name, "trying again")
                     spec = replace(plan.spec, id=secrets.token_hex(3), created=datetime.now(timezone.utc))
@@ -82,13 +77,3 @@ class CapacityWait:
             self._consent.confirm_cost(found, console=self._context.console, ask_above=ask_above)
             return found
         raise error
-
-    def _left(self) -> float:
-        """Seconds; the wait begins with the first call."""
-        if self._deadline is None:
-            self._deadline = time.monotonic() + self._limit_seconds
-            if self._limit_seconds:
-                ends = datetime.now() + timedelta(seconds=self._limit_seconds)
-                said = f"no zone has room; trying until {ends:%a %H:%M}, which costs nothing; Ctrl-C ends it"
-                self._context.console.say(said)
-        return self._deadline - time.monotonic()

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import yaml
+
 from hvdcloud.image.plan.requirements import digest_of
 from hvdcloud.units import seconds
 
@@ -88,10 +90,5 @@ def _new_mounts(context: Context, record: ClusterRecord) -> list[str]:
 
 def _text(value: object) -> str:
     """A value as it may stand in hvdcloud.yaml."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_text(each)}" for key, each in value.items()) + "}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_text, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
+    return text.removesuffix("...\n").strip()

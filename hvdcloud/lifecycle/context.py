@@ -66,6 +66,8 @@ class Context:
         self.image_plan: ImagePlan | None = None
         """The plan of the image, once it is known."""
         self._fleet: Fleet | None = None
+        self._fleet_of = ""
+        """The id of the cluster whose nodes it has: `run.retry` makes another one."""
 
     def __enter__(self) -> Context:
         return self
@@ -165,11 +167,13 @@ class Context:
         return found
 
     def fleet(self, cluster: Cluster) -> Fleet:
-        """Sessions to the cluster's nodes, kept for the whole command."""
+        """Sessions to the cluster's nodes, kept until the command ends or is about another cluster."""
         from hvdcloud.remote.ssh import Fleet
 
-        if self._fleet is None:
-            self._fleet = Fleet(cluster.nodes, self.state)
+        if self._fleet is None or self._fleet_of != cluster.id:
+            if self._fleet is not None:
+                self._fleet.close()
+            self._fleet, self._fleet_of = Fleet(cluster.nodes, self.state), cluster.id
         return self._fleet
 
     @contextlib.contextmanager
@@ -201,12 +205,6 @@ class Context:
         with self.console.waiting(self.name, "asking the head"):
             answer = self.fleet(cluster).head.call("state", timeout=STATE_SECONDS)
         return RunState.all_from_json(answer.get("runs"))
-
-    def keep(self, fleet: Fleet) -> None:
-        """Use these sessions for the rest of the command."""
-        if self._fleet is not None:
-            self._fleet.close()
-        self._fleet = fleet
 
     def record(self, cluster: Cluster | ClusterSpec) -> ClusterRecord:
         """What this machine remembers of this very cluster.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,7 +105,6 @@ def pull_and_down(
     cluster: Cluster | None,
     *,
     target: Path | None,
-    earlier: Collection[str] = (),
     last: str = "",
     checked: Sequence[str] = (),
     on_interrupt: Callable[[], object] = lambda: None,
@@ -114,7 +113,6 @@ def pull_and_down(
 
     Args:
         target: as for `pull`.
-        earlier: runs of clusters before it that are pulled too.
         last: the run that is pulled last.
         checked, on_interrupt: as for `down`.
 
@@ -126,11 +124,7 @@ def pull_and_down(
         # What prevents it, `down` says after the rest has been pulled.
         bring_home(context, cluster)
     bucket = context.bucket(cluster)
-    runs = [
-        run_id
-        for run_id in list_runs(bucket, context.name)
-        if run_id in earlier or (cluster is not None and run_id.endswith(f"-{cluster.id}"))
-    ]
+    runs = [] if cluster is None else list_runs(bucket, context.name, suffix=cluster.id)
     runs = [*(run_id for run_id in runs if run_id != last), *([last] if last else [])]
     pulled = pull_runs(context, bucket=bucket, runs=runs, target=target)
     if cluster is not None and cluster.head is not None and last:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hvdcloud.checkpoints.manifest import list_runs, run_prefix
-from hvdcloud.errors import CheckpointError
+from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.parallel import side_by_side
 from hvdcloud.runs import archive
 from hvdcloud.runs.state import About
@@ -42,28 +40,18 @@ class HistoryResult:
 
     bucket: str
     runs: Sequence[PastRun]
-    more: int
-    """How many older ones were not read."""
 
 
 def history(context: Context, *, cluster: str | None, limit: int) -> HistoryResult:
     """The newest runs; `cluster`: of clusters with this name only. Raises HvdcloudError: the bucket cannot be read."""
     bucket = context.bucket()
     with context.console.waiting("history", f"reading {bucket.url}"):
-        # Others may keep what they like in the bucket.
-        clusters = [cluster] if cluster else [name[:-1] for name in bucket.prefixes("") if _is_name(name[:-1])]
+        clusters = [cluster] if cluster else [name[:-1] for name in bucket.prefixes("")]
         listed = side_by_side(lambda each: [(run, each) for run in list_runs(bucket, each)], clusters, only_reads=True)
         # Ids begin with their time, so that only the newest are read.
         found = sorted((each for runs in listed for each in runs), reverse=True)
         runs = side_by_side(lambda each: _past_run(bucket, *each), found[:limit], only_reads=True)
-    return HistoryResult(bucket=bucket.url, runs=runs, more=max(0, len(found) - limit))
-
-
-def _is_name(folder: str) -> bool:
-    """Whether a folder can be a cluster's."""
-    with contextlib.suppress(CheckpointError):
-        return bool(run_prefix(folder, "run"))
-    return False
+    return HistoryResult(bucket=bucket.url, runs=runs)
 
 
 def _past_run(bucket: Bucket, run: str, cluster: str) -> PastRun:
@@ -71,10 +59,9 @@ def _past_run(bucket: Bucket, run: str, cluster: str) -> PastRun:
     state = archive.state(bucket, cluster, run)
     if state is None or state.run != run or state.cluster not in ("", cluster):
         return PastRun(cluster=cluster, run=run)
-    about, seconds = About.from_json(state.about), None
-    if state.started is not None and state.ended is not None and state.ended >= state.started:
-        seconds = state.ended - state.started
+    about = About.from_json(state.about)
     rate = about.dollars_per_hour
+    seconds = max(0.0, state.ended - state.started) if state.started and state.ended else None
     return PastRun(
         cluster=cluster,
         run=run,

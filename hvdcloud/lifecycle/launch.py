@@ -15,7 +15,6 @@ from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
 from hvdcloud.lifecycle.down import DownResult, down, pull_and_down
 from hvdcloud.lifecycle.pull import PullResult, check_target
 from hvdcloud.lifecycle.retry import Retries
-from hvdcloud.lifecycle.run_spec import check_tools
 from hvdcloud.lifecycle.up import UpResult, check_and_confirm, check_project, undone, up
 
 if TYPE_CHECKING:
@@ -54,31 +53,26 @@ def launch(
     # Before anything is built or costs anything.
     if context.state.load() is not None:
         context.refuse_others(context.find())
-    check_tools(context.config, options)
     check_project(context, options.command, quiet=True)
     check_target(context, target)
     cluster: UpResult | None = None
-    step = "its price was asked for"
     meter, consent = Meter(), Consent(given=confirmed)
     retries = Retries(context, command="launch", meter=meter, target=target)
     try:
         new = context.find() is None
         if new:
             check_and_confirm(context, consent, image=True)
-        step = "its image was prepared"
         built = ensure_image(context)
-        step = "its cluster was prepared"
         if context.config.run.retry:
             wait = wait or context.config.limits.max_run_duration
         cluster = up(context, consent=consent, checked=new, wait=wait, command="launch")
-        step = "its run was prepared"
         result = retries.run(options)
     except InterruptedByUserError:
         raise
     except KeyboardInterrupt:
         if cluster is not None and cluster.created:
             _give_up(context)
-        raise _interrupted(context.name, step, kept=cluster is not None) from None
+        raise _interrupted(context.name, kept=cluster is not None) from None
     except HvdcloudError as error:
         if cluster is not None:
             _after_a_lost_run(context, error, target, meter)
@@ -107,7 +101,6 @@ def finish(
             context,
             cluster,
             target=target,
-            earlier={attempt.run for attempt in result.attempts},
             last=result.run,
             checked=[result.run] if result.checkpoints_complete else (),
         )
@@ -117,12 +110,11 @@ def finish(
     return pulled, deleted, cost
 
 
-def _interrupted(name: str, step: str, *, kept: bool) -> InterruptedByUserError:
+def _interrupted(name: str, *, kept: bool) -> InterruptedByUserError:
     """After Ctrl-C before the run; `kept`: the cluster existed before."""
     left = f"cluster {name} stays as it was" if kept else "no node was created"
-    return InterruptedByUserError(
-        f"launch of {name} was interrupted while {step}; {left}", hint="hvdcloud launch starts again"
-    )
+    message = f"launch of {name} was interrupted before its run; {left}"
+    return InterruptedByUserError(message, hint="hvdcloud launch starts again")
 
 
 def _interrupted_after(name: str, result: RunResult) -> InterruptedByUserError:

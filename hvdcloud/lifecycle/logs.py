@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.remote.ssh import Session
 
-SILENT_SECONDS = 2.0
-"""After this long without output a terminal shows that the run is followed."""
 QUIET_SECONDS = 4.0
 """After this long without output the head is asked whether it still answers."""
 ANSWER_SECONDS = 6.0
@@ -87,9 +85,12 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
     """
     found = context.find()
     if (found is None or found.is_headless) and (kept := _kept(context, found, run_id)) is not None:
-        state, log = kept
+        state, pieces = kept
         _check_rank(state, rank)
-        return _show(context, state, rank=rank, log=log)
+        log = _Log(context, rank, elastic=state.elastic is not None)
+        for piece in pieces:
+            log.take(piece)
+        return Followed(state=state, log=log.reader)
     cluster = found or context.cluster()
     state = find_run(context, cluster, run_id)
     _check_rank(state, rank)
@@ -100,13 +101,12 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
                 return follow(context, cluster, run_id, rank=rank, elastic=elastic)
         except KeyboardInterrupt:
             raise detached(cluster, run_id, down_when_done=state.down_when_done) from None
-    reader, take = _reading(context, rank, elastic=elastic)
-    head = context.fleet(cluster).head
+    head, log = context.fleet(cluster).head, _Log(context, rank, elastic=elastic)
     with head.stream(f"{NODE_PROGRAM} logs {run_id}", quiet=QUIET_SECONDS, within=ANSWER_SECONDS) as stream:
         for data in stream:
-            take(data)
+            log.take(data)
         exit_code, errors = stream.end()
-    return Followed(state=_state_of(head, exit_code, errors), log=reader)
+    return Followed(state=_state_of(head, exit_code, errors), log=log.reader)
 
 
 def read_log(context: Context, cluster: Cluster, state: RunState) -> Followed:
@@ -133,30 +133,17 @@ def wait_for_record(context: Context, cluster: Cluster, run_id: str) -> None:
         archive.wait(bucket, cluster=cluster.name, run_id=run_id, fetch=partial(bring_from_head, context, cluster))
 
 
-def _show(context: Context, state: RunState, *, rank: int | None, log: Iterable[bytes]) -> Followed:
-    reader, take = _reading(context, rank, elastic=state.elastic is not None)
-    for piece in log:
-        take(piece)
-    return Followed(state=state, log=reader)
+class _Log:
+    """A run's log as it arrives: it is printed, or one rank's lines of it, and read for what it says."""
 
+    def __init__(self, context: Context, rank: int | None, *, elastic: bool) -> None:
+        self._console, self.reader, self.offset = context.console, LogReader(elastic=elastic), 0
+        self._lines = rank_lines(rank) if rank is not None else None if context.console.verbose else job_lines()
 
-def _reading(context: Context, rank: int | None, *, elastic: bool) -> tuple[LogReader, Callable[[bytes], None]]:
-    """What takes the log's bytes, prints them and gives them to the reader beside it."""
-    reader, show = LogReader(elastic=elastic), _shown(context, rank)
-
-    def take(data: bytes) -> None:
-        show(data)
-        reader.feed(data)
-
-    return reader, take
-
-
-def _shown(context: Context, rank: int | None) -> Callable[[bytes], None]:
-    """What prints the log's bytes: one rank's lines, or those of the job; with `--verbose` all of them."""
-    if rank is None and context.console.verbose:
-        return context.console.job_output
-    lines = job_lines() if rank is None else rank_lines(rank)
-    return lambda data: context.console.job_output(lines.feed(data))
+    def take(self, data: bytes) -> None:
+        self.offset += len(data)
+        self._console.job_output(data if self._lines is None else self._lines.feed(data))
+        self.reader.feed(data)
 
 
 def _check_rank(state: RunState, rank: int | None) -> None:
@@ -206,80 +193,53 @@ def follow(
         HeadGoneError: the head is gone.
         NodeError: it was unreachable for ten minutes.
     """
-    offset = 0
-    reader, take = _reading(context, rank, elastic=elastic)
+    log, offset = _Log(context, rank, elastic=elastic), 0
     lost_since: float | None = None
     warned: set[str] = set()
 
-    def warn(text: str) -> None:
+    def warn(why: str) -> None:
         """Once for each time that the connection is lost."""
-        if text not in warned:
-            context.console.warn(text)
-            warned.add(text)
+        if why not in warned:
+            context.console.warn(why)
+            warned.add(why)
 
     while True:
         try:
-            state = _follow_once(context, cluster, run_id, offset, take)
-            break
-        except _CutError as cut:
-            if cut.offset > offset or lost_since is None:
+            state = _follow_once(context, cluster, run_id, log)
+        except NodeError as error:
+            if log.offset > offset or lost_since is None:
                 lost_since = time.monotonic()
                 warned.clear()
-            offset = cut.offset
+            offset = log.offset
             if gone := _head_is_gone(context, cluster, run_id, warn=warn):
                 # It may have ended because the run had.
                 if (kept := _kept(context, cluster, run_id, start=offset)) is None:
                     tell_lost(context, cluster, run_id, gone.message)
-                    raise gone from cut.cause
-                state, log = kept
-                for piece in log:
-                    take(piece)
-                break
+                    raise gone from error
+                for piece in kept[1]:
+                    log.take(piece)
+                return Followed(state=kept[0], log=log.reader)
             if time.monotonic() - lost_since > RECONNECT_SECONDS:
-                raise cut.cause from None
-            warn(f"{cut.cause.message}; the run continues; connecting again (Ctrl-C detaches)")
+                raise
+            warn(f"{error.message}; the run continues; connecting again (Ctrl-C detaches)")
             context.fleet(cluster).head.close()
             time.sleep(1.0)
-    return Followed(state=state, log=reader)
+        else:
+            return Followed(state=state, log=log.reader)
 
 
-class _CutError(Exception):
-    """The connection was lost; the run continues."""
-
-    def __init__(self, cause: NodeError, offset: int) -> None:
-        super().__init__(cause.message)
-        self.cause = cause
-        self.offset = offset
-
-
-def _follow_once(
-    context: Context, cluster: Cluster, run_id: str, offset: int, take: Callable[[bytes], None]
-) -> RunState:
+def _follow_once(context: Context, cluster: Cluster, run_id: str, log: _Log) -> RunState:
+    """Stream what is not in the log yet, until the run ends. Raises NodeError: the connection was lost."""
     head = context.fleet(cluster).head
-    command = f"{NODE_PROGRAM} logs {run_id} --follow --offset {offset}"
-    try:
-        with (
-            contextlib.ExitStack() as progress,
-            head.stream(command, quiet=QUIET_SECONDS, within=ANSWER_SECONDS) as stream,
-        ):
-            if not offset:
-                progress.enter_context(context.console.waiting("run", "starting the ranks"))
-            said = time.monotonic()
-            # Whether a line of progress may be drawn below the output.
-            below = False
-            for data in stream:
-                if data:
-                    progress.close()
-                    take(data)
-                    offset += len(data)
-                    said = time.monotonic()
-                    below = context.console.live and data.endswith(b"\n")
-                elif below and time.monotonic() - said > SILENT_SECONDS:
-                    progress.enter_context(context.console.waiting("run", "waiting for output"))
-                    below = False
-            exit_code, errors = stream.end()
-    except NodeError as error:
-        raise _CutError(error, offset) from error
+    command = f"{NODE_PROGRAM} logs {run_id} --follow --offset {log.offset}"
+    with contextlib.ExitStack() as starting, head.stream(command, quiet=QUIET_SECONDS, within=ANSWER_SECONDS) as stream:
+        if not log.offset:
+            starting.enter_context(context.console.waiting("run", "starting the ranks"))
+        for data in stream:
+            if data:
+                starting.close()
+                log.take(data)
+        exit_code, errors = stream.end()
     return _state_of(head, exit_code, errors)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import UsageError
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
     from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
-
-SEND_SECONDS = 15.0
 
 
 def address(config: Config) -> str | None:
@@ -35,16 +32,11 @@ def address(config: Config) -> str | None:
 
 def tell_lost(context: Context, cluster: Cluster, run_id: str, why: str) -> None:
     """Tell that a run was lost with its head, which cannot say so. Whatever fails is a warning."""
-    problems = [f"no answer in {SEND_SECONDS:.0f} s"]
     lost = RunState(run=run_id, cluster=cluster.name, state="done", result="lost", reason=why)
     try:
-        if (target := address(context.config)) is None:
-            return
-        # In a thread: a name server or a slow server must not keep the command.
-        thread = threading.Thread(target=lambda: problems.append(send(target, message(lost))), daemon=True)
-        thread.start()
-        thread.join(SEND_SECONDS)
+        target = address(context.config)
+        problem = send(target, message(lost), attempts=1) if target else ""
     except UsageError as error:
-        problems.append(error.message)
-    if problems[-1]:
-        context.console.warn(f"notify: {problems[-1]}; nobody was told that run {run_id} is lost")
+        problem = error.message
+    if problem:
+        context.console.warn(f"notify: {problem}; nobody was told that run {run_id} is lost")

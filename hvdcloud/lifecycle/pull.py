@@ -186,7 +186,7 @@ def check_target(context: Context, target: Path | None) -> Path:
         return folder
     except OSError as error:
         raise UsageError(f"{folder} is not a folder", hint="--to DIR names another one") from error
-    if (target is None and not folder.is_symlink()) or _holds_checkpoints(context, folder, names):
+    if (target is None and not folder.is_symlink()) or _holds_checkpoints(folder, names):
         return folder
     raise UsageError(
         f"{folder} holds other files than pulled checkpoints, which could be overwritten",
@@ -194,18 +194,15 @@ def check_target(context: Context, target: Path | None) -> Path:
     )
 
 
-def _holds_checkpoints(context: Context, folder: Path, names: Sequence[str]) -> bool:
-    """Whether an earlier pull wrote to this folder, or it is empty."""
-    # Without a mark there is nothing but folders of runs, or what was verified below it is on record.
+def _holds_checkpoints(folder: Path, names: Sequence[str]) -> bool:
+    """Whether an earlier pull made this folder, or there are only folders of runs in it, or nothing."""
     if all(map(RUN_ID.fullmatch, names)):
         return True
     try:
         with (folder / MARKER).open(encoding="utf-8") as lines:
-            if lines.readline(len(MARK) + 1).rstrip() == MARK:
-                return True
+            return lines.readline(len(MARK) + 1).rstrip() == MARK
     except (OSError, UnicodeError):
-        pass
-    return VerifiedFiles(context.state.verified_files).has_pulled_into(folder)
+        return False
 
 
 def _runs(context: Context, bucket: Bucket, cluster: Cluster | None, run_id: str | None) -> Sequence[str]:

@@ -61,16 +61,6 @@ class ResizeResult:
         return bool(self.made or self.removed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What has to be done, by the nodes' names and numbers."""
-
-    make: tuple[int, ...]
-    clear: tuple[int, ...]
-    """The part of `make` that exists and has never joined: these nodes are deleted first."""
-    remove: tuple[Node, ...]
-
-
 def resize(context: Context, nodes: int, *, consent: Consent | None = None, force: bool = False) -> ResizeResult:
     """Make the cluster `nodes` nodes; those that are missing or stopped are replaced.
 
@@ -90,28 +80,25 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
     with context.state.lock("resize"):
         cluster = context.cluster()
         record = context.current_record(cluster)
-        change = plan_change(cluster, record, nodes)
-        labelled = context.provider.cluster(cluster.name)
-        done = not change.make and not change.remove and cluster.expected_nodes == nodes
+        make, remove = plan_change(cluster, record, nodes)
         run: RunState | None = None
-        if not done:
+        if make or remove or cluster.expected_nodes != nodes:
             run = next((state for state in context.run_states(cluster) if not state.done), None)
             _check_run(run, nodes, cluster)
             if not force and run is None:
-                again = set(change.make) - set(change.clear)
-                refuse_if_unsaved(context, cluster, [node for node in cluster.nodes if node.index in again])
-            if change.make:
-                _grow(context, cluster, change, nodes, run=run, consent=consent)
-            _shrink(context, cluster, change, nodes, run=run, force=force)
-        if not done or (labelled is not None and labelled.expected_nodes != nodes):
-            context.provider.set_size(cluster.name, nodes)
-        after = context.cluster() if not done else cluster
+                stopped = [node for node in cluster.nodes if node.index in make and node.state is NodeState.STOPPED]
+                refuse_if_unsaved(context, cluster, stopped)
+            if make:
+                _grow(context, cluster, make, nodes, run=run, consent=consent)
+            _shrink(context, cluster, remove, nodes, run=run, force=force)
+        context.provider.set_size(cluster.name, nodes)
+        after = context.cluster()
     note = f"hvdcloud.yaml has nodes: {context.config.nodes}; write nodes: {nodes} there to keep it that way"
     return ResizeResult(
         cluster=cluster.name,
         nodes=nodes,
-        made=[f"{cluster.name}-{index}" for index in change.make],
-        removed=[node.name for node in change.remove],
+        made=[f"{cluster.name}-{index}" for index in make],
+        removed=[node.name for node in remove],
         run=run.run if run else None,
         dollars_per_hour_before=cluster.dollars_per_hour,
         dollars_per_hour=after.dollars_per_hour,
@@ -121,8 +108,8 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
     )
 
 
-def plan_change(cluster: Cluster, record: ClusterRecord, nodes: int) -> Change:
-    """What `resize` has to make and to delete. Pure.
+def plan_change(cluster: Cluster, record: ClusterRecord, nodes: int) -> tuple[list[int], list[Node]]:
+    """The indices of the nodes that `resize` has to make, and the nodes that it deletes. Pure.
 
     Raises:
         NodeError: the head does not run; a node is frozen or starting; a place does not answer.
@@ -141,22 +128,18 @@ def plan_change(cluster: Cluster, record: ClusterRecord, nodes: int) -> Change:
             f"the head {name}-0 is {what}; it holds what the cluster knows of its runs, and is never replaced",
             hint=f"hvdcloud pull --name {name}, then hvdcloud down --name {name} and up again",
         )
-    make, clear = [], []
+    make = []
     for index in range(nodes):
         node = there.get(index)
-        if node is None or node.state is NodeState.STOPPED:
+        # A node that never joined was left behind by a command that was killed.
+        if node is None or node.state is NodeState.STOPPED or not record.has_joined(node.name):
             make.append(index)
-        elif not record.has_joined(node.name):
-            # A command that was killed has left it behind.
-            make.append(index)
-            clear.append(index)
         elif node.state is not NodeState.RUNNING:
             raise NodeError(
                 f"node {node.name} is {node.state.value}: it may come back with all that it holds",
                 hint=f"hvdcloud status --name {name} shows when it runs; deleted at its provider, it can be replaced",
             )
-    remove = tuple(there[index] for index in sorted(there) if index >= nodes)
-    return Change(make=tuple(make), clear=tuple(clear), remove=remove)
+    return make, [there[index] for index in sorted(there) if index >= nodes]
 
 
 def _check_run(run: RunState | None, nodes: int, cluster: Cluster) -> None:
@@ -177,16 +160,15 @@ def _check_run(run: RunState | None, nodes: int, cluster: Cluster) -> None:
 
 
 def _grow(
-    context: Context, cluster: Cluster, change: Change, nodes: int, *, run: RunState | None, consent: Consent
+    context: Context, cluster: Cluster, make: Sequence[int], nodes: int, *, run: RunState | None, consent: Consent
 ) -> None:
     spec = spec_of(context.state, cluster, nodes=max(nodes, cluster.expected_nodes))
-    plan = context.provider.plan_growth(spec, change.make)
+    plan = context.provider.plan_growth(spec, make)
     ask_above = context.config.limits.ask_above
     consent.confirm_cost(plan, console=context.console, ask_above=ask_above, before=cluster.dollars_per_hour)
-    stay = [node for node in cluster.nodes if node.index not in change.make]
     with interrupted_once(), context.console.steps() as steps:
         try:
-            add_nodes(context, spec, change, stay, run=run, on_progress=node_progress(steps))
+            add_nodes(context, cluster, spec, make, run=run, on_progress=node_progress(steps))
         except KeyboardInterrupt:
             raise InterruptedByUserError(
                 f"resize of {cluster.name} was interrupted; what it had made is deleted, and the other nodes are as "
@@ -197,9 +179,9 @@ def _grow(
 
 def add_nodes(
     context: Context,
+    cluster: Cluster,
     spec: ClusterSpec,
-    change: Change,
-    stay: Sequence[Node],
+    make: Sequence[int],
     *,
     run: RunState | None,
     on_progress: OnProgress,
@@ -209,20 +191,22 @@ def add_nodes(
     """Make nodes, bring them up, join them and admit them to the active elastic run; or leave nothing of them.
 
     Args:
+        cluster: as it is; of the nodes to make, those that stopped are replaced, and others that exist deleted first.
         spec: `nodes`: how many the cluster has afterwards.
-        stay: those that exist.
         on_made: called when the new nodes exist and boot; from then on their deletion ends the wait for them.
         on_ready: called when that wait is over.
     """
     provider = context.provider
-    names = [spec.node_name(index) for index in change.make]
+    names = [spec.node_name(index) for index in make]
+    stay = [node for node in cluster.nodes if node.index not in make]
+    half_made = [node.index for node in cluster.nodes if node.index in make and node.state is not NodeState.STOPPED]
     before = context.current_record(spec)
     # If this is killed, what it has made is known for what it is: nodes that never joined.
     context.state.update(lambda record: record.without(names))
-    if change.clear and (left := provider.shrink(spec.name, change.clear, on_progress=on_progress)):
+    if half_made and (left := provider.shrink(spec.name, half_made, on_progress=on_progress)):
         raise TeardownError(f"{left[0].object} could not be deleted: {left[0].reason}", hint=left[0].delete_with)
     try:
-        made = provider.grow(spec, change.make, journal=context.state.journal, on_progress=on_progress)
+        made = provider.grow(spec, make, journal=context.state.journal, on_progress=on_progress)
         on_made()
         made = provider.wait_ready(made, deadline=time.monotonic() + provider.ready_seconds, on_progress=on_progress)
         on_ready()
@@ -245,7 +229,7 @@ def add_nodes(
         raise
     except BaseException as error:
         with uninterrupted():
-            left = provider.shrink(spec.name, change.make)
+            left = provider.shrink(spec.name, make)
             context.state.update(lambda now: replace(now.without(names), size=before.size))
         if left:
             raise TeardownError(
@@ -281,22 +265,22 @@ def admit(context: Context, spec: ClusterSpec, run: RunState, names: Sequence[st
 
 
 def _shrink(
-    context: Context, cluster: Cluster, change: Change, nodes: int, *, run: RunState | None, force: bool
+    context: Context, cluster: Cluster, remove: Sequence[Node], nodes: int, *, run: RunState | None, force: bool
 ) -> None:
-    if not change.remove and context.record(cluster).size == nodes:
+    if not remove and context.record(cluster).size == nodes:
         return
-    names = [node.name for node in change.remove]
-    running = [node.name for node in change.remove if node.state is NodeState.RUNNING]
+    names = [node.name for node in remove]
+    running = [node.name for node in remove if node.state is NodeState.RUNNING]
     if run and running:
         context.console.say(f"run {run.run} continues without {', '.join(running)}; the checkpoints there are uploaded")
         with context.head_session() as head:
             head.call(f"dismiss {run.run}", payload={"nodes": running}, timeout=DISMISS_SECONDS)
     if not force:
-        refuse_if_unsaved(context, cluster, change.remove, but=run.run if run else None)
+        refuse_if_unsaved(context, cluster, remove, but=run.run if run else None)
     with uninterrupted(), context.console.steps() as steps:
         context.state.update(lambda record: record.without(names))
-        removed = [node.index for node in change.remove]
-        left = context.provider.shrink(cluster.name, removed, on_progress=node_progress(steps))
+        indices = [node.index for node in remove]
+        left = context.provider.shrink(cluster.name, indices, on_progress=node_progress(steps))
         if left:
             raise TeardownError(
                 f"{counted(len(left), 'object')} of {cluster.name} could not be deleted and may STILL COST MONEY",
@@ -316,15 +300,8 @@ def _shrink(
         )
 
 
-def refuse_if_unsaved(
-    context: Context, cluster: Cluster, nodes: Sequence[Node], *, but: str | None = None, again: str = "resize"
-) -> None:
-    """Raise CheckpointError if one of the nodes may hold what is nowhere else.
-
-    Args:
-        but: a run active elsewhere.
-        again: the command to repeat, with its options.
-    """
+def refuse_if_unsaved(context: Context, cluster: Cluster, nodes: Sequence[Node], *, but: str | None = None) -> None:
+    """Raise CheckpointError if one of the nodes may hold what is nowhere else; `but`: a run active elsewhere."""
     if not nodes:
         return
     cluster = replace(cluster, nodes=tuple(nodes))
@@ -335,6 +312,6 @@ def refuse_if_unsaved(
         raise CheckpointError(
             f"{', '.join(node.name for node in nodes)} cannot be deleted: "
             f"{counted(len(problems), 'thing')} would be lost",
-            hint=f"fix that, then {again} again; --force deletes all the same",
+            hint="fix that, then resize again; --force deletes all the same",
             details="\n".join(problems[:20]),
         )

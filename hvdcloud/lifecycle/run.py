@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import shlex
 import time
@@ -19,7 +18,7 @@ from hvdcloud.lifecycle.elastic.replace import replacing
 from hvdcloud.lifecycle.logs import detached, follow, wait_for_record
 from hvdcloud.lifecycle.pull import check_target
 from hvdcloud.lifecycle.run_result import RunResult, result_of_followed
-from hvdcloud.lifecycle.run_spec import RunOptions, remembered, spec_of_run
+from hvdcloud.lifecycle.run_spec import RunOptions, spec_of_run
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirroring, send_for_resume
 from hvdcloud.lifecycle.up import check_project
 from hvdcloud.remote.code import Sent, list_code, prepare
@@ -130,8 +129,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             steps.update("run", ready, after=NOTICEABLE_SECONDS)
             sent = fleet.each(send)
             # Before it begins: a run that this machine does not know of would be neither resumed nor waited for.
-            known = remembered(record, config.data)
-            context.state.save(replace(record, runs=(*record.runs, spec.run), data=known))
+            context.state.save(replace(record, runs=(*record.runs, spec.run)))
             fleet.head.call(f"launch {spec.run}")
     except NodeRefusedError as error:
         context.state.save(record)
@@ -162,11 +160,7 @@ def _check_resumed(context: Context, cluster: Cluster, run_id: str) -> None:
     known = list_runs(bucket, cluster.name)
     if run_id not in known:
         newest = f"its newest are {', '.join(known[-3:])}" if known else "hvdcloud run starts the first one"
-        near = difflib.get_close_matches(run_id, known, n=1)
-        raise UsageError(
-            f"{bucket.url} holds no run {run_id} of {cluster.name}",
-            hint=f"hvdcloud run --resume {near[0]}" if near else newest,
-        )
+        raise UsageError(f"{bucket.url} holds no run {run_id} of {cluster.name}", hint=newest)
 
 
 def _secrets(config: Config) -> dict[str, str]:

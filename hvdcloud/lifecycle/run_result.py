@@ -17,7 +17,6 @@ from hvdcloud.errors import (
     UsageError,
 )
 from hvdcloud.lifecycle.logs import Followed
-from hvdcloud.lifecycle.run_spec import ONE_RANK_A_GPU
 from hvdcloud.runs.data_progress import RunData
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.reports import RankWaits
@@ -61,8 +60,6 @@ class RunResult:
     """The last lines of the first rank to fail, if the run failed."""
     missing_module: str = ""
     """The Python module that its image does not have, if that made the run fail; else empty."""
-    shares_gpu: bool = False
-    """Whether it failed because there were more ranks than GPUs."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The newest of each number that it printed: `loss`, `accuracy`, `images/s`."""
     progress: Position | None = None
@@ -134,20 +131,16 @@ class RunResult:
         code = self.exit_code if self.exit_code is not None else 1
         reason = self.reason or f"exit code {code}"
         pull = f"; hvdcloud pull {self.run} fetches its checkpoints" if self.checkpoint_files else ""
+        hint = f"{again}, once it is fixed" if again else ""
+        if self.missing_module:
+            made_again = again or "hvdcloud down and hvdcloud up make the nodes again"
+            hint = f"add the package of {self.missing_module} to requirements.txt; then {made_again}"
         raise JobFailedError(
             reason if self.state == "failed" else f"run {self.run} {self.state}: {reason}",
-            hint=self._fix(again) or f"hvdcloud logs {self.run} shows its output{pull}",
+            hint=hint or f"hvdcloud logs {self.run} shows its output{pull}",
             exit_code=code,
             details="\n".join([*self.last_lines, self.summary]),
         )
-
-    def _fix(self, again: str | None) -> str:
-        if self.missing_module:
-            made_again = again or "hvdcloud down and hvdcloud up make the nodes again"
-            return f"add the package of {self.missing_module} to requirements.txt; then {made_again}"
-        if self.shares_gpu:
-            return f"leave run.slots_per_node out: {ONE_RANK_A_GPU}; then {again or 'hvdcloud run'}"
-        return f"{again}, once it is fixed" if again else ""
 
 
 def result_of(cluster: str, state: RunState) -> RunResult:
@@ -179,16 +172,13 @@ def result_of(cluster: str, state: RunState) -> RunResult:
 def result_of_followed(cluster: str, followed: Followed) -> RunResult:
     """From a run's state and its whole log."""
     result, log = result_of(cluster, followed.state), followed.log
-    result = replace(result, last_line=log.last_line, progress=log.position, metrics=log.metrics)
     failure = log.failure(followed.state)
-    if failure is None:
-        return result
-    said = failure.last_line or log.last_line
     return replace(
         result,
-        reason=failure.reason,
-        last_lines=failure.lines,
-        last_line=said,
-        missing_module=failure.missing_module,
-        shares_gpu=failure.shares_gpu,
+        last_line=(failure.last_line if failure else "") or log.last_line,
+        last_lines=failure.lines if failure else (),
+        reason=failure.reason if failure else result.reason,
+        missing_module=failure.missing_module if failure else "",
+        progress=log.position,
+        metrics=log.metrics,
     )

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
 
-CHECKPOINTS = "/var/lib/hvdcloud/checkpoints"
-"""On every node; below it is the checkpoint directory of each run."""
-ONE_RANK_A_GPU = "a node has a rank for each of its GPUs, and NCCL takes no second one"
 _SHELL_SYNTAX = re.compile(r"[|&;<>()$`*?\[\]#~\n]|^\w+=")
 
 
@@ -43,10 +40,6 @@ class RunOptions:
     """Do not continue from the cluster's previous run."""
     resume: str | None = None
     """The run to continue from, of a cluster of this name that may be gone; None: the cluster's previous one."""
-    timeline: bool = False
-    """Let Horovod write down what it does and when."""
-    autotune: bool = False
-    """Let Horovod look for better parameters of its own."""
 
 
 def spec_of_run(
@@ -57,8 +50,8 @@ def spec_of_run(
     Raises:
         UsageError: the nodes, or Horovod, cannot run it.
     """
-    config, elastic = context.config, elastic_limits(context.config)
-    check_tools(config, options)
+    config = context.config
+    elastic = Elastic(min=config.run.elastic.min, max=config.most_nodes) if config.run.elastic else None
     if elastic and options.ranks:
         raise UsageError(
             "-np does not go with run.elastic: an elastic run has a rank for every slot of its nodes",
@@ -68,8 +61,6 @@ def spec_of_run(
     ranks = options.ranks or horovod_args.default_ranks(hosts)
     if few_gpus := crowded(config, record, hosts if elastic else horovod_args.taken(hosts, ranks)):
         context.console.warn(few_gpus)
-    if config.run.controller == "mpi":
-        _check_interfaces(record)
     run_id = new_run_id(cluster.id, record.runs, now=datetime.now(timezone.utc))
     timeout, interface = gloo_timeout(config), record.nodes[0].interface
     ssh_port = None if any(node.host for node in cluster.nodes) else horovod_args.SSH_PORT
@@ -91,8 +82,6 @@ def spec_of_run(
             mpi_args=config.run.mpi_args,
             gloo_timeout=timeout,
             ssh_port=ssh_port,
-            timeline=f"{CHECKPOINTS}/{run_id}/timeline.json" if options.timeline else None,
-            autotune=f"{CHECKPOINTS}/{run_id}/autotune.csv" if options.autotune else None,
         )
     text = config.run.command
     # `FOO=1 python train.py`, of which a shell left words.
@@ -151,15 +140,8 @@ def crowded(config: Config, record: ClusterRecord, hosts: Sequence[Host]) -> str
         for host in hosts
         if config.image.device == "cuda" and 0 < gpus[host.name] < host.slots
     ]
-    return f"{', '.join(full)}; without run.slots_per_node, {ONE_RANK_A_GPU}" if full else ""
-
-
-def elastic_limits(config: Config) -> Elastic | None:
-    """The limits of an elastic run; None: the run is not elastic."""
-    elastic = config.run.elastic
-    if elastic is None:
-        return None
-    return Elastic(min=elastic.min, max=config.most_nodes)
+    hint = "without run.slots_per_node, a node has a rank for each of its GPUs, and NCCL takes no second one"
+    return f"{', '.join(full)}; {hint}" if full else ""
 
 
 def gloo_timeout(config: Config) -> int:
@@ -172,32 +154,6 @@ def gloo_timeout(config: Config) -> int:
             f"run.env: {horovod_args.GLOO_TIMEOUT_VARIABLE} is {text!r}", hint="give whole seconds, 1 or more"
         )
     return int(text)
-
-
-def check_tools(config: Config, options: RunOptions) -> None:
-    """Raise UsageError if Horovod's own tools are wanted of an elastic run.
-
-    Whenever nodes come or go, Horovod 0.28.1 starts again in every worker: the timeline is opened again and emptied
-    (timeline.cc), on the node where rank 0 is then; the autotuner's file is opened while it is open, which fails and
-    ends what it writes (parameter_manager.cc).
-    """
-    wanted = [name for name, asked in (("timeline", options.timeline), ("autotune", options.autotune)) if asked]
-    if wanted and config.run.elastic is not None:
-        raise UsageError(
-            f"--{wanted[0]} needs a run that is not elastic: Horovod empties or loses the file whenever nodes change",
-            hint=f"take run.elastic out of hvdcloud.yaml for a run with --{wanted[0]}",
-        )
-
-
-def _check_interfaces(record: ClusterRecord) -> None:
-    """Raise UsageError where Open MPI, which gets one name for all nodes, would not find the network on one of them."""
-    names = {node.interface: node.name for node in record.nodes if node.interface != "lo"}
-    if len(names) > 1:
-        found = ", ".join(f"{interface} on {name}" for interface, name in names.items())
-        raise UsageError(
-            f"Open MPI needs one name for the interface between the nodes, and it is {found}",
-            hint="run.controller: gloo finds each node's own; or give the interfaces the same name on the hosts",
-        )
 
 
 def data_request(data: Mapping[str, DataConfig], *, nodes: int, endpoint: str | None) -> DataRequest | None:
@@ -216,12 +172,6 @@ def data_request(data: Mapping[str, DataConfig], *, nodes: int, endpoint: str | 
         for name, each in data.items()
     )
     return DataRequest(sets=tuple(sets), index=0, count=max(1, nodes), endpoint=endpoint)
-
-
-def remembered(record: ClusterRecord, data: Mapping[str, DataConfig]) -> Mapping[str, str]:
-    """What a cluster's record says of its data sets from a run with these on."""
-    mounted = {name: text for name, text in record.data.items() if "file://" in text}
-    return {**{name: each.text for name, each in data.items() if each.folder is None}, **mounted}
 
 
 def _about(context: Context, cluster: Cluster, command: Sequence[str], record: ClusterRecord) -> Mapping[str, object]:

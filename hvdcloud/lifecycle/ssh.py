@@ -10,20 +10,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.errors import NodeError, UsageError
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.model import Node
     from hvdcloud.lifecycle.context import Context
-
-
-def find_node(context: Context, node: str) -> Node:
-    """A node of the cluster, by its name or index. Raises UsageError: no such cluster or node."""
-    cluster = context.cluster()
-    context.record(cluster)
-    found = next((item for item in cluster.nodes if node in (item.name, str(item.index))), None)
-    if found is None:
-        raise UsageError(
-            f"cluster {cluster.name} has no node {node}", hint=f"one of: {', '.join(n.name for n in cluster.nodes)}"
-        )
-    return found
 
 
 def ssh_argv(context: Context, node: str, command: Sequence[str]) -> list[str]:
@@ -50,7 +37,12 @@ def forward_argv(context: Context, port: int) -> list[str]:
 
 
 def _argv(context: Context, node: str, options: Sequence[str] = ()) -> list[str]:
-    found = find_node(context, node)
+    cluster = context.cluster()
+    context.record(cluster)
+    found = next((each for each in cluster.nodes if node in (each.name, str(each.index))), None)
+    if found is None:
+        hint = f"one of: {', '.join(each.name for each in cluster.nodes)}"
+        raise UsageError(f"cluster {cluster.name} has no node {node}", hint=hint)
     if found.address is None and found.proxy_command is None:
         raise NodeError(f"node {found.name} is {found.state.value}", hint=f"hvdcloud status --name {context.name}")
     program = shutil.which("ssh")

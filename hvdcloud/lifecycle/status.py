@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hvdcloud.checkpoints.manifest import load_each
 from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.lifecycle.logs import read_log
 from hvdcloud.lifecycle.run_result import RunResult, result_of, result_of_followed
@@ -50,7 +49,7 @@ def status(context: Context) -> StatusResult:
     unknown = ""
     try:
         states = context.run_states(cluster)
-        runs = [_so_far(context, cluster, result_of(cluster.name, state)) for state in states]
+        runs = [result_of(cluster.name, state) for state in states]
         if states and states[-1].result == "failed":
             runs[-1] = result_of_followed(cluster.name, read_log(context, cluster, states[-1]))
     except HvdcloudError as error:
@@ -64,20 +63,6 @@ def status(context: Context) -> StatusResult:
         dollars_so_far=cluster.dollars_so_far,
         nodes_gone=max(0, cluster.expected_nodes - len(cluster.nodes)),
     )
-
-
-def _so_far(context: Context, cluster: Cluster, run: RunResult) -> RunResult:
-    """The run with the files that it has in the bucket before its end, if that is a folder of this machine.
-
-    The head counts them at the end; to list a bucket elsewhere would take longer than all the rest.
-    """
-    if run.state != "running" or not cluster.bucket.startswith("file://"):
-        return run
-    # An agent may be writing one; the next look counts it.
-    with contextlib.suppress(HvdcloudError):
-        manifests, _ = load_each(context.bucket(cluster), cluster=cluster.name, run=run.run)
-        run = replace(run, checkpoint_files=sum(len(manifest.files) for manifest in manifests))
-    return run
 
 
 def watch(context: Context, show: Callable[[Console, StatusResult], None]) -> None:

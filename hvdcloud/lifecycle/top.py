@@ -6,7 +6,6 @@ then, at once: only its own thread waits for a node that does not answer.
 
 from __future__ import annotations
 
-import operator
 import threading
 import time
 from collections import deque
@@ -34,8 +33,6 @@ SILENT_SECONDS = 4.5
 MOST_LINES = 300
 _LONGEST_LINE = 1000
 """Characters of a line that are kept, of its beginning and of its end."""
-_machine = operator.attrgetter("id", "address", "state")
-"""What tells a node's machine, and whether it can answer; a change needs another session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,16 +87,13 @@ class Observer:
 
     def __init__(self, context: Context, cluster: Cluster) -> None:
         self._context = context
-        self._lock = threading.Lock()
         self._ending = threading.Event()
-        self._cluster = cluster
-        self._seen = time.time()
-        self._gone = False
-        self._notice = ""
+        self._known = (cluster, time.time(), False, "")
+        """The cluster, when it was seen, whether it is gone since, and the provider's notice: replaced as a whole."""
         self._watches: dict[str, _Watch] = {}
 
     def __enter__(self) -> Observer:
-        self._follow_nodes(self._cluster)
+        self._follow_nodes(self._known[0])
         threading.Thread(target=self._ask_provider, name="provider", daemon=True).start()
         return self
 
@@ -110,14 +104,12 @@ class Observer:
 
     def view(self) -> View:
         """What is known; never waits."""
-        with self._lock:
-            cluster, seen, gone, notice = self._cluster, self._seen, self._gone, self._notice
-            watches = dict(self._watches)
+        cluster, seen, gone, notice = self._known
         there = {} if gone else {node.name: node.state.value for node in cluster.nodes}
         now = time.time()
         paid_until = max(seen, cluster.paid_until.timestamp() if cluster.paid_until else 0.0)
         since = 0.0 if gone else max(0.0, now - paid_until)
-        ordered = sorted(watches.values(), key=lambda watch: watch.node.index)
+        ordered = sorted(self._watches.values(), key=lambda watch: watch.node.index)
         head = ordered[0] if ordered and ordered[0].node.index == 0 else None
         run, events, log, log_lines = head.run_view() if head is not None else (None, [], [], 0)
         return View(
@@ -136,28 +128,23 @@ class Observer:
     def _follow_nodes(self, cluster: Cluster) -> None:
         for node in cluster.nodes:
             watch = self._watches.get(node.name)
-            if watch is None or _machine(watch.node) != _machine(node):
-                fresh = _Watch(node, Session(node, self._context.state), before=watch)
-                with self._lock:
-                    self._watches[node.name] = fresh
+            if watch is None or (watch.node.id, watch.node.address) != (node.id, node.address):
+                self._watches[node.name] = fresh = _Watch(node, Session(node, self._context.state))
                 if watch is not None:
                     watch.close()
                 fresh.start()
 
     def _ask_provider(self) -> None:
         while not self._ending.wait(PROVIDER_SECONDS):
+            cluster, seen, gone, _ = self._known
             try:
                 found = self._context.query()
             except Exception as error:  # noqa: BLE001 - the screen would stop silently; this line says why
-                with self._lock:
-                    self._notice = _words(error)
-            else:
-                with self._lock:
-                    self._notice, self._gone = "", found is None
-                    if found is not None:
-                        self._cluster, self._seen = found, time.time()
-                if found is not None:
-                    self._follow_nodes(found)
+                self._known = (cluster, seen, gone, _words(error))
+                continue
+            self._known = (found or cluster, time.time() if found else seen, found is None, "")
+            if found is not None:
+                self._follow_nodes(found)
 
 
 def _words(error: Exception) -> str:
@@ -167,12 +154,12 @@ def _words(error: Exception) -> str:
 class _Watch:
     """Asks one node, again and again."""
 
-    def __init__(self, node: Node, session: Session, *, before: _Watch | None) -> None:
+    def __init__(self, node: Node, session: Session) -> None:
         self.node = node
         self._session = session
         self._lock = threading.Lock()
         self._ending = threading.Event()
-        self._answer: dict[str, Any] = before._answer if before is not None else {}
+        self._answer: dict[str, Any] = {}
         self._heard = time.monotonic()
         self._trouble = ""
         self._run: str | None = None

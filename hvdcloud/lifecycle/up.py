@@ -15,9 +15,9 @@ from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.confirm_hosts import confirm_hosts
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, Within, leftover_table
 from hvdcloud.doctor.machine import build_checks, gpu_checks, project_checks
-from hvdcloud.errors import HvdcloudError, ImageError, InterruptedByUserError, TeardownError, UsageError
+from hvdcloud.errors import HvdcloudError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
-from hvdcloud.lifecycle.build import ensure_image, image_is_missing, image_of_nodes, image_to_be
+from hvdcloud.lifecycle.build import ensure_image, find_image
 from hvdcloud.lifecycle.capacity_wait import CapacityWait
 from hvdcloud.lifecycle.changed_settings import changes_since_up, settings_of
 from hvdcloud.lifecycle.context import node_progress, owner_label
@@ -83,14 +83,10 @@ def plan_up(context: Context) -> Plan:
         HvdcloudError: the provider could not fulfil them.
     """
     _check(context, Consent())
-    try:
-        image = image_of_nodes(context)
-        if not context.platform.needs_registry and image_is_missing(context):
-            context.console.say(f"image {image} is not on this engine: `up` builds it first")
-    except ImageError as error:
-        # What it would cost is worth knowing before anything is built.
-        context.console.say(f"{error.message}: `up` builds and pushes it, and asks for it by its digest")
-        image = image_to_be(context)
+    image, there = find_image(context)
+    if not there:
+        where = "at the registry" if context.platform.needs_registry else "on this engine"
+        context.console.say(f"image {image} is not {where}: `up` builds it first")
     return context.provider.plan(make_spec(context, image=image))
 
 
@@ -122,7 +118,7 @@ def check_and_confirm(context: Context, consent: Consent, *, image: bool = False
     confirm_hosts(context.config, console=context.console, given=consent.given)
     _check(context, consent, image=image)
     if context.platform.costs_money:
-        _confirmed_plan(context, make_spec(context, image=image_to_be(context)), consent)
+        _confirmed_plan(context, make_spec(context, image=find_image(context)[0]), consent)
 
 
 def up(
@@ -163,19 +159,21 @@ def up(
 
         if not checked:
             check_and_confirm(context, consent)
-        if image_is_missing(context):
+        image, there = find_image(context)
+        if not there:
             if not checked:
                 _check(context, consent, nodes=False, image=True)
             ensure_image(context)
+            image, _ = find_image(context)
         login = new_key_pair(f"hvdcloud-{context.name}")
-        spec = make_spec(context, image=image_of_nodes(context), public_key=login.public, within=within)
+        spec = make_spec(context, image=image, public_key=login.public, within=within)
         plan = _confirmed_plan(context, spec, consent)
         with interrupted_once():
             capacity = CapacityWait(context, consent, limit_seconds=wait, command=command)
             nodes = None
             while nodes is None:
                 try:
-                    nodes = _create(context, plan, login, capacity, command=command)
+                    nodes = _create(context, plan, login, command=command)
                 except NoRoomError as error:
                     plan = capacity.next_plan(plan, error)
     return _result(context, plan.spec, plan, nodes=nodes, started=started)
@@ -273,7 +271,7 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
             f"cluster {name} is up with {counted(existing.expected_nodes, 'node')}, not {nodes}",
             hint=f"hvdcloud resize {nodes} --name {name} changes that; else {hint}",
         )
-    image = image_of_nodes(context)
+    image, _ = find_image(context)
     if existing.image != image:
         raise UsageError(f"cluster {name} runs image {existing.image}, not {image}", hint=hint)
     return _result(context, existing, existing, nodes=existing.nodes, started=started)
@@ -287,7 +285,7 @@ def undone(command: str, name: str) -> InterruptedByUserError:
     )
 
 
-def _create(context: Context, plan: Plan, login: KeyPair, capacity: CapacityWait, *, command: str) -> Sequence[Node]:
+def _create(context: Context, plan: Plan, login: KeyPair, *, command: str) -> Sequence[Node]:
     from hvdcloud.remote.join import join
 
     spec = plan.spec
@@ -298,18 +296,17 @@ def _create(context: Context, plan: Plan, login: KeyPair, capacity: CapacityWait
     try:
         # Inside: what is shown of nodes ends before they are deleted.
         with context.console.steps() as steps:
-            capacity.show(steps)
             on_progress = node_progress(steps)
             nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
             context.state.journal.record("created", cluster_id=plan.spec.id)
             deadline = time.monotonic() + context.provider.ready_seconds
             nodes = context.provider.wait_ready(nodes, deadline=deadline, on_progress=on_progress)
             steps.update("up", "making the nodes known to each other", after=NOTICEABLE_SECONDS)
-            join(context.state, plan.spec, nodes, made=nodes, keep=context.keep)
-            data = {name: each.text for name, each in spec.data.items()}
+            join(context.state, plan.spec, nodes, made=nodes)
+            mounted = {name: each.text for name, each in spec.data.items() if each.folder is not None}
             project = str(context.config.project_dir)
             context.state.update(
-                lambda record: replace(record, project=project, settings=settings_of(context), data=data)
+                lambda record: replace(record, project=project, settings=settings_of(context), data=mounted)
             )
             context.state.journal.record("up-done", cluster_id=plan.spec.id)
     except BaseException as error:

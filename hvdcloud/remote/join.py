@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,6 @@ def join(
     made: Sequence[Node] = (),
     needed: Collection[str] | None = None,
     active_run: str | None = None,
-    keep: Callable[[Fleet], object] | None = None,
 ) -> None:
     """Pin host keys, send every node the mesh key and the pins of all others, and record the nodes as members.
 
@@ -64,7 +64,6 @@ def join(
             was pinned under their names; of all others the pinned keys stay.
         needed: the names of those that must answer; the others learn of their new peers if they do. None: all.
         active_run: continues meanwhile, so that a node that was made now is part of it.
-        keep: takes the sessions over; without it they are closed.
 
     Raises:
         NodeError: one that is needed does not answer, or is not the node that was pinned.
@@ -74,15 +73,8 @@ def join(
     keys = {**pinned(state), **{node.name: node.host_key for node in made if node.host_key}}
     nodes = pin_known(state, [ready.get(node.name, node) for node in nodes], keys)
     payload = _payload(nodes, mesh=_mesh_key(state, spec))
-    fleet = Fleet(nodes, state)
-    if keep is not None:
-        keep(fleet)
-
-    try:
+    with contextlib.closing(Fleet(nodes, state)) as fleet:
         outcomes = fleet.each_outcome(lambda session: session.call("join", payload=payload))
-    finally:
-        if keep is None:
-            fleet.close()
     answers: dict[str, dict[str, Any]] = {}
     failed: list[HvdcloudError] = []
     for node, outcome in zip(nodes, outcomes, strict=True):
@@ -173,24 +165,13 @@ def _remember(
         if answer is not None:
             member = replace(
                 member or MemberRecord(name=node.name),
-                cores=whole(answer.get("cores")) or 0,
                 gpus=whole(answer.get("gpus")) or 0,
                 interface=text(answer.get("interface")),
                 made_after=earlier_runs if node.name in new else member.made_after if member else (),
             )
         if member is not None:
             members.append(member)
-    state.save(
-        replace(
-            record,
-            created=spec.created.isoformat(),
-            image=spec.image,
-            bucket=spec.bucket,
-            size=spec.nodes,
-            version=program.version(),
-            nodes=tuple(members),
-        )
-    )
+    state.save(replace(record, size=spec.nodes, version=program.version(), nodes=tuple(members)))
 
 
 def _mesh_key(state: ClusterState, spec: ClusterSpec) -> KeyPair:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hvdcloud.runs.reports import RankRecord
 from hvdcloud.runs.stacks import WORKSPACE
-from hvdcloud.runs.state import About, RunState
+from hvdcloud.runs.state import RunState
 from hvdcloud.visible import says, words
 
 SHOWN_LINES = 10
@@ -27,8 +27,6 @@ _EXCEPTION = re.compile(r"(?:[\w<>]+\.)*([A-Za-z_]\w*(?:: ?.*)?)$")
 _IS_EXCEPTION = re.compile(r".*(?:[.:]|Error|Exception|Interrupt|Exit|Iteration)")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python[\d.]+/|^<")
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)(?:\.\w+)*'$")
-_SHARED_GPU = re.compile(r"ncclCommInitRank failed: invalid usage|invalid device ordinal")
-"""What NCCL says of two ranks on one GPU, and CUDA of a rank that asks for a second one where there is none."""
 _CONSEQUENCE = re.compile(
     r"Horovod has been shut down|ncclRemoteError|gloo.{0,200}(?:closed|reset|broken pipe|timed out)", re.IGNORECASE
 )
@@ -61,8 +59,6 @@ class Failure:
     """The one of them that says most: the exception."""
     missing_module: str = ""
     """The Python module that the image does not have: `pandas`; empty: none is missing."""
-    shares_gpu: bool = False
-    """There were more ranks than GPUs, and CUDA or NCCL refused that."""
 
 
 class _Frame(NamedTuple):
@@ -139,8 +135,7 @@ def explain(
     # which of the ranks that ended alike only followed the others.
     candidates = [_Candidate.of(record, ranks.get(record.rank, ())) for record in failed]
     first = min(candidates, key=lambda each: (each.follows, each.record.exit_code != state.exit_code, each.began))
-    crowded = 0 < About.from_json(state.about).gpus < state.np
-    return first.failure(crowded=crowded)
+    return first.failure()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +163,8 @@ class _Candidate:
         said = [self.raised.text] if self.raised else self.lines[-SHOWN_LINES:]
         return any(map(_CONSEQUENCE.search, said))
 
-    def failure(self, *, crowded: bool) -> Failure:
-        """What is said of it; `crowded`: the run had more ranks than GPUs."""
+    def failure(self) -> Failure:
+        """What is said of it."""
         record = self.record
         who = f"rank {record.rank}" + (f" ({words(record.node, most=_LONGEST)})" if record.node else "")
         if (raised := self.raised) is not None:
@@ -179,7 +174,6 @@ class _Candidate:
                 lines=raised.lines,
                 last_line=raised.text,
                 missing_module=missing[1] if missing else "",
-                shares_gpu=crowded and bool(_SHARED_GPU.search(raised.text)),
             )
         lines = [_short(line.replace(WORKSPACE, "")) for line in self.lines if line.strip()][-SHOWN_LINES:]
         text = lines[-1].strip().removeprefix("hvdcloud: ") if lines else ""

@@ -71,7 +71,7 @@ def message(state: RunState, *, log: bytes = b"") -> dict[str, Any]:
     }
 
 
-def send(address: str, body: Mapping[str, Any]) -> str:
+def send(address: str, body: Mapping[str, Any], *, attempts: int = ATTEMPTS) -> str:
     """POST a message; returns why it was not taken, without the address, or "" where it was."""
     import ssl
 
@@ -81,7 +81,7 @@ def send(address: str, body: Mapping[str, Any]) -> str:
     # Its warnings name the address.
     logging.getLogger("urllib3").setLevel(logging.CRITICAL)
     again = urllib3.Retry(
-        total=ATTEMPTS - 1,
+        total=attempts - 1,
         read=0,  # The server may have the message, and would get it twice.
         other=0,
         status_forcelist={408, 425, 429, 500, 502, 503, 504},

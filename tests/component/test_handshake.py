@@ -39,12 +39,12 @@ def joined(laptop: Laptop, vm: Vm) -> ClusterRecord:
 
 
 def test_the_laptop_remembers_the_version_of_its_nodes(laptop: Laptop, new_vm: NewVm) -> None:
-    answer = json.dumps({"version": program.version(), "cores": 3})
+    answer = json.dumps({"version": program.version(), "gpus": 0})
     record = joined(laptop, new_vm({"hvdcloud-node join": says(answer)}))
     assert (record.version, record.nodes[0].cores) == (program.version(), 3)
 
 
-@pytest.mark.parametrize("answer", [{"cores": 3}, {"version": "0123456789ab"}, {"version": None}, {"version": [1]}])
+@pytest.mark.parametrize("answer", [{"gpus": 0}, {"version": "0123456789ab"}, {"version": None}, {"version": [1]}])
 def test_a_node_of_another_version_does_not_join(laptop: Laptop, new_vm: NewVm, answer: Mapping[str, Any]) -> None:
     vm = new_vm({"hvdcloud-node join": says(json.dumps(answer))})
     with pytest.raises(UsageError, match="node digits-0 runs another version of hvdcloud than this machine") as raised:
@@ -112,7 +112,7 @@ def test_a_node_that_asks_for_what_the_project_has_not_gets_nothing(
     (tmp_path / "project" / "train.py").touch()
     context.config = Config.model_validate({"name": "digits", "nodes": 1})
     context.config._project_dir = tmp_path / "project"
-    node = MemberRecord(name="digits-0", cores=4, gpus=0, interface="eth0")
+    node = MemberRecord(name="digits-0", gpus=0, interface="eth0")
     context.state.save(ClusterRecord(id=cluster.id, nodes=(node,), size=1, version=program.version()))
     machines.__dict__["bucket_as_seen_by_nodes"] = lambda _: NodeBucket(bucket="gs://bucket")
     with pytest.raises(NodeError, match=r"digits-0(: `code` ended| asks for files that the project does not have)"):

@@ -71,7 +71,7 @@ def test_what_is_no_run_is_left_in_the_bucket_and_said(project: Project) -> None
     assert sorted(path.name for path in folder.iterdir()) == [MARKER, RUN]
 
 
-@pytest.mark.parametrize("to", ["new", "empty", "pulled before", "runs only", "on record"])
+@pytest.mark.parametrize("to", ["new", "empty", "pulled before", "runs only"])
 def test_a_folder_that_holds_nothing_else_is_used(project: Project, to: str) -> None:
     target = project.folder / "to"
     if to != "new":
@@ -81,10 +81,6 @@ def test_a_folder_that_holds_nothing_else_is_used(project: Project, to: str) -> 
         (target / "notes.txt").write_text("mine")
     elif to == "runs only":
         (target / "20251121-101112-abcdef").mkdir()
-    elif to == "on record":
-        project.pull(target)
-        (target / MARKER).unlink()
-        (target / "notes.txt").write_text("mine")
     assert project.pull(target).runs[0].files == 1
     assert (target / RUN / "epoch-1.pt").read_bytes() == b"1"
     marked = (target / MARKER).exists()

@@ -310,3 +310,10 @@ def test_ctrl_c_before_the_next_run_leaves_nothing(scene: NewScene, laptop: Lapt
         found.retried()
     assert f"hvdcloud run --name digits --resume {RUN}" in caught.value.hint
     assert found.machines.cluster_now is None
+
+
+def test_the_next_cluster_is_reached_over_sessions_of_its_own(scene: NewScene) -> None:
+    found = scene(NOTHING_LEFT)
+    first = found.context.fleet(found.first)
+    assert found.context.fleet(found.first) is first
+    assert found.context.fleet(replace(found.first, id="bbbbbb")) is not first

@@ -54,23 +54,6 @@ MISSING = b'''[0] Traceback (most recent call last):
 [0]     import pandas.io
 [0] ModuleNotFoundError: No module named 'pandas'
 '''
-# As NCCL 2.28.9 and Horovod said it.
-SHARED = b'''[1] Traceback (most recent call last):
-[1]   File "/opt/torch/.venv/lib/python3.12/site-packages/horovod/torch/mpi_ops.py", line 1285, in synchronize
-[1]     mpi_lib.horovod_torch_wait_and_clear(handle)
-[1] RuntimeError: ncclCommInitRank failed: invalid usage (run with NCCL_DEBUG=WARN for details)
-[1]
-[1] During handling of the above exception, another exception occurred:
-[1]
-[1] Traceback (most recent call last):
-[1]   File "/workspace/two.py", line 13, in <module>
-[1]     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-[1]   File "/opt/torch/.venv/lib/python3.12/site-packages/horovod/torch/mpi_ops.py", line 1290, in synchronize
-[1]     raise HorovodInternalError(e)
-[1] horovod.common.exceptions.HorovodInternalError: ncclCommInitRank failed: invalid usage (run with \\
-NCCL_DEBUG=WARN for details)
-'''
-
 
 class Platform:
     costs_money = False
@@ -94,8 +77,6 @@ succeeded = run(SUCCESS, result="succeeded", exit_code=0)
 ranks = [RankRecord(rank=number, node=f"digits-{number}", exit_code=1, ended=80.0 + number) for number in (0, 1)]
 failed = run(FAILURE, files=0, result="failed", exit_code=1, reason="rank 0 on digits-0 exited with 1", ranks=ranks)
 lacking = run(MISSING, files=0, result="failed", exit_code=1, reason="rank 0 on digits-0 exited with 1", ranks=ranks)
-crowded = run(SHARED, files=0, result="failed", exit_code=1, reason="rank 1 on digits-1 exited with 1", ranks=ranks,
-              np=2, about={"gpus": 1})
 lost = run(SUCCESS, complete=False, result="lost", reason="node digits-1 was lost: no heartbeat for 26 s")
 gone = DownResult(cluster="digits", deleted=["a", "b", "c"], nothing_to_do=False, seconds=1.5)
 cluster = Cluster(name="digits", id="abcdef", provider="gce", owner="me", created=datetime.now(timezone.utc),
@@ -128,9 +109,8 @@ SCENES = {
     "pull of a run with its nodes": lambda: show_pull(console, pulled(3, False, False)),
     "exception": lambda: failed.raise_for_failure(),
     "a package is missing": lambda: lacking.raise_for_failure(),
-    "two ranks on a GPU": lambda: crowded.raise_for_failure(),
     "killed node": lambda: lost.raise_for_failure(),
-    "Ctrl-C in the build": lambda: interrupted(_interrupted("digits", "its image was prepared", kept=False)),
+    "Ctrl-C in the build": lambda: interrupted(_interrupted("digits", kept=False)),
     "Ctrl-C in the run": lambda: interrupted(detached(cluster, RUN, down_when_done=True)),
     "Ctrl-C in run": lambda: interrupted(detached(cluster, RUN, down_when_done=False)),
     "Ctrl-C in the pull": lambda: interrupted(_interrupted_after("digits", succeeded)),
@@ -207,16 +187,6 @@ SCREENS = {
         *NO_PANDAS,
         "  → add the package of pandas to requirements.txt; then hvdcloud down and hvdcloud up make the nodes again",
     ],
-    "two ranks on a GPU": [
-        "error: rank 1 (digits-1) raised HorovodInternalError: ncclCommInitRank failed: invalid usage (run with "
-        "NCCL_DEBUG=WARN for details) (two.py:13)",
-        '    File "two.py", line 13, in <module>',
-        "      hvd.broadcast_parameters(model.state_dict(), root_rank=0)",
-        "  HorovodInternalError: ncclCommInitRank failed: invalid usage (run with NCCL_DEBUG=WARN for details)",
-        "  run 20261121-101112-abcdef failed after 1 min 20 s, exit code 1; no checkpoints",
-        "  → leave run.slots_per_node out: a node has a rank for each of its GPUs, and NCCL takes no second one; then "
-        "hvdcloud run",
-    ],
     "killed node": [
         "error: run 20261121-101112-abcdef lost: the head says: node digits-1 was lost: no heartbeat for 26 s",
         "  run 20261121-101112-abcdef lost after 1 min 20 s; 12 checkpoint files in the bucket, and not all that its "
@@ -225,8 +195,7 @@ SCREENS = {
         "checkpoints",
     ],
     "Ctrl-C in the build": [
-        "launch of digits was interrupted while its image was prepared; no node was created; "
-        "hvdcloud launch starts again"
+        "launch of digits was interrupted before its run; no node was created; hvdcloud launch starts again"
     ],
     "Ctrl-C in the run": [
         "detached: run 20261121-101112-abcdef continues, and then its nodes end themselves; "

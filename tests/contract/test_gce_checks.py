@@ -119,9 +119,7 @@ def test_a_registry_that_is_down_is_said_before_a_build_and_stops_nothing(config
 def context(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     """A project whose image is at the registry, with a bucket."""
     image = "us-central1-docker.pkg.dev/test-project/hvdcloud/digits@sha256:" + "0" * 64
-    for name in ("image_to_be", "image_of_nodes"):
-        monkeypatch.setattr(f"hvdcloud.lifecycle.up.{name}", lambda context: image)
-    monkeypatch.setattr("hvdcloud.lifecycle.up.image_is_missing", lambda context: False)
+    monkeypatch.setattr("hvdcloud.lifecycle.up.find_image", lambda context: (image, True))
     monkeypatch.setattr("hvdcloud.lifecycle.up.build_checks", lambda config, platform: [])
     # A check that is late blocks nothing, and this machine may have other work for seconds.
     monkeypatch.setattr("hvdcloud.lifecycle.up.require", partial(require, seconds=600))

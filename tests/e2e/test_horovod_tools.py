@@ -1,4 +1,4 @@
-"""What Horovod's own tools write on rank 0's node comes back with the checkpoints."""
+"""What Horovod's own tools, asked for in `run.env`, write on rank 0's node comes back with the checkpoints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ print(f"rank {{hvd.rank()}} has done {STEPS} steps")
 def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Project]:
     # A sample every two steps of three reductions instead of every ten, so that a short run gets through some.
     quick = {"HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "2"}
-    project = project_in(tmp_path_factory.mktemp("tools"), "t-e-tools", run={"env": quick})
+    tools = {"HOROVOD_TIMELINE": "timeline.json", "HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": "autotune.csv"}
+    project = project_in(tmp_path_factory.mktemp("tools"), "t-e-tools", run={"env": {**quick, **tools}})
     project.write("train.py", TRAINS)
     project.hvdcloud("up")
     yield project
@@ -42,9 +43,9 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
 
 
 def pulled(project: Project) -> Path:
-    """The folder of the newest run's checkpoints."""
+    """What the newest run has written in the project's folder."""
     (run,) = project.hvdcloud("pull", "--json").json["result"]["runs"][-1:]
-    return Path(run["folder"])
+    return Path(run["folder"], "workspace")
 
 
 def timeline_in(folder: Path) -> list[dict[str, Any]]:
@@ -54,8 +55,9 @@ def timeline_in(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=pytest.mark.nightly)])
 def test_timeline_and_autotuning_come_back_with_the_checkpoints(project: Project, controller: str) -> None:
-    tools = ("--timeline", "--autotune", "--controller", controller, "--fresh")
-    run = project.hvdcloud("run", *tools, "--json", "--", "python", "train.py").json["result"]
+    run = project.hvdcloud("run", "--controller", controller, "--fresh", "--json", "--", "python", "train.py").json[
+        "result"
+    ]
     assert (run["state"], run["checkpoint_files"], run["checkpoints_complete"]) == ("succeeded", 2, True)
     folder = pulled(project)
     events = timeline_in(folder)
@@ -73,14 +75,6 @@ def test_timeline_and_autotuning_come_back_with_the_checkpoints(project: Project
 
 def test_the_timeline_of_a_rank_that_was_killed_is_whole_as_far_as_it_goes(project: Project) -> None:
     project.write("train.py", TRAINS.replace("print(", "import os; os.kill(os.getpid(), 9); print("))
-    ended = project.hvdcloud("run", "--timeline", "--fresh", "--", "python", "train.py", expect=7)
+    ended = project.hvdcloud("run", "--fresh", "--", "python", "train.py", expect=7)
     assert "137" in ended.err
     assert len(timeline_in(pulled(project))) > STEPS
-
-
-@pytest.mark.parametrize("flag", ["--timeline", "--autotune"])
-def test_an_elastic_run_refuses_horovods_tools(project: Project, flag: str) -> None:
-    project.configure(run={"elastic": {"min": 1}})
-    for command in ("run", "launch"):
-        refused = project.hvdcloud(command, flag, expect=2)
-        assert f"{flag} needs a run that is not elastic" in refused.err

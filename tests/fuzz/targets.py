@@ -251,7 +251,7 @@ def answer(data: bytes) -> None:
     except HvdcloudError as error:
         _error(error)
         return
-    watch = _Watch(_NODE, session, before=None)
+    watch = _Watch(_NODE, session)
     try:
         watch.take(found)
         watch.take(found)
@@ -277,7 +277,7 @@ _REPLIES: Sequence[Any] = (
     {"runs": [_STATE, {**_STATE, "run": "20261122-101112-abcdef"}]},
     _LOOK,
     _STACKS,
-    {"cores": 4, "gpus": 1, "interface": "eth0", "boot": [["pull", 1.5]]},
+    {"gpus": 1, "interface": "eth0", "boot": [["pull", 1.5]]},
     {"runs": {_RUN: 1795000010.0}},
 )
 

@@ -60,7 +60,6 @@ class Wire:
 
 
 Program = Callable[[paramiko.Channel], None]
-NewDisk = Callable[..., paramiko.SFTPServerInterface]
 
 
 class Server(paramiko.Transport):

@@ -82,7 +82,8 @@ def test_what_did_not_change_is_not_spoken_of(folder: Folder) -> None:
     [
         ({"nodes": 4}, "nodes 2 → 4", RESIZE),
         ({"limits": {"idle": "1h"}}, "limits.idle 30 min 00 s → 1 h 00 min", AGAIN),
-        ({"limits": {"idle": None, "max_cost": 5}}, "limits.idle 30 min 00 s → null, limits.max_cost null → 5", AGAIN),
+        ({"limits": {"idle": None, "max_cost": 5}},
+         "limits.idle 30 min 00 s → null, limits.max_cost null → 5.0", AGAIN),
         ({"checkpoints": {"bucket": "gs://other"}}, "checkpoints.bucket null → gs://other", AGAIN),
         ({"gce": {**GCE["gce"], "machine_type": "n1-standard-4"}, "nodes": 4},
          "gce.machine_type n1-standard-8 → n1-standard-4, nodes 2 → 4", AGAIN),

@@ -139,7 +139,7 @@ def test_an_event_is_described_in_words(event: dict[str, Any], said: str) -> Non
 
 def watched(*answers: dict[str, Any]) -> _Watch:
     """The head's watch after these answers of the node program."""
-    watch = _Watch(node(NAMES[0]), cast(Session, None), before=None)
+    watch = _Watch(node(NAMES[0]), cast(Session, None))
     for answer in answers:
         watch.take(answer)
     return watch

@@ -132,11 +132,6 @@ Traceback (most recent call last):
 horovod.common.exceptions.HorovodInternalError: Horovod has been shut down. This was caused by an exception.
 """
 LAUNCHER = "Process 0 exit with status code 1.\nTraceback (most recent call last):\nRuntimeError: Horovod detected\n"
-SECOND_RANK_ON_A_GPU = PEER.replace(
-    "Horovod has been shut down. This was caused by an exception.",
-    "ncclCommInitRank failed: invalid usage (run with NCCL_DEBUG=WARN for details)",
-)
-SECOND_GPU = PLAIN.replace("ValueError: my bug", "torch.AcceleratorError: CUDA error: invalid device ordinal")
 
 
 def record(rank: int, code: int, *, ended: float = 10.0, **more: Any) -> RankRecord:
@@ -257,20 +252,6 @@ def test_where_no_rank_is_the_cause_horovodruns_own_lines_are_shown() -> None:
     assert explained(log, records, why, launcher=1) == (f"the head says: {why}", LAUNCHER.splitlines())
     why = "the log could not be written on node n0: No space left on device"
     assert explained(log, records, why) == (f"the head says: {why}", [])
-
-
-@pytest.mark.parametrize(("ranks", "gpus", "shares"), [(2, 1, True), (2, 2, False), (2, 0, False)])
-@pytest.mark.parametrize("printed", [SECOND_RANK_ON_A_GPU, SECOND_GPU])
-def test_a_gpu_that_refused_a_second_rank_is_known(printed: str, ranks: int, gpus: int, shares: bool) -> None:
-    reader = LogReader(elastic=False)
-    reader.feed(log_of((1, printed)))
-    state = RunState(
-        result="failed", exit_code=1, reason="rank 1 on n1 exited with 1", ranks=[record(1, 1)], np=ranks,
-        about={"gpus": gpus},
-    )  # fmt: skip
-    found = reader.failure(state)
-    assert found is not None
-    assert found.shares_gpu == shares
 
 
 def test_what_the_others_of_an_elastic_run_got_over_is_not_the_cause() -> None:

@@ -9,10 +9,9 @@ import pytest
 from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
-from hvdcloud.lifecycle.run_spec import CHECKPOINTS, crowded, elastic_limits, gloo_timeout, hosts_of
-from hvdcloud.node.paths import checkpoints_dir
+from hvdcloud.lifecycle.run_spec import crowded, gloo_timeout, hosts_of
 from hvdcloud.runs.horovod_args import default_ranks, elastic_argv, horovodrun_argv, taken
-from hvdcloud.runs.spec import Elastic, Host
+from hvdcloud.runs.spec import Host
 
 HOSTS = (Host(name="digits-0", slots=2), Host(name="digits-1", slots=2))
 
@@ -88,21 +87,6 @@ def test_more_ranks_on_a_node_than_it_has_gpus_are_named(device: str, slots: int
     assert found.partition(";")[0] == said
 
 
-@pytest.mark.parametrize("controller", ["gloo", "mpi"])
-def test_horovods_own_tools_write_where_they_are_told(controller: str) -> None:
-    plain = horovodrun_argv(hosts=HOSTS, ranks=4, interface="eth0", controller=controller)
-    argv = horovodrun_argv(
-        hosts=HOSTS, ranks=4, interface="eth0", controller=controller, timeline="/c/t.json", autotune="/c/a.csv"
-    )
-    more = ["--timeline-filename", "/c/t.json", "--autotune", "--autotune-log-file", "/c/a.csv"]
-    assert [word for word in argv if word not in plain] == more
-    assert plain == [word for word in argv if word not in more]
-
-
-def test_their_files_are_in_the_checkpoint_directory() -> None:
-    assert str(checkpoints_dir("20261121-101112-abcdef").parent) == CHECKPOINTS
-
-
 def test_elastic_command_line_counts_in_ranks_what_the_configuration_counts_in_nodes() -> None:
     hosts = (*HOSTS, Host(name="digits-2", slots=2))
     assert elastic_argv(hosts=hosts, least=2, most=5, interface="eth0", gloo_timeout=120) == [
@@ -140,12 +124,8 @@ RECORD = ClusterRecord(
 )
 
 
-def test_an_elastic_run_has_its_limits_in_nodes() -> None:
-    everybody = config({"min": 2, "max": 5})
-    assert [host.slots for host in hosts_of(everybody, RECORD)] == [1, 2, 2]
-    assert elastic_limits(everybody) == Elastic(min=2, max=5)
-    assert elastic_limits(config({})) == Elastic(min=1, max=3)
-    assert elastic_limits(config(None)) is None
+def test_a_node_takes_a_rank_for_each_gpu_or_one() -> None:
+    assert [host.slots for host in hosts_of(config({"min": 2, "max": 5}), RECORD)] == [1, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.cluster.record import ClusterRecord
 from hvdcloud.config.data import DataConfig
 from hvdcloud.errors import CapacityError, CredentialsError, ExitCode, HvdcloudError, NodeError, UsageError
 from hvdcloud.lifecycle.run_result import result_of
-from hvdcloud.lifecycle.run_spec import data_request, remembered
+from hvdcloud.lifecycle.run_spec import data_request
 from hvdcloud.node.data.sets import DataState
 from hvdcloud.node.run.data import summary as summary_of_node
 from hvdcloud.runs.data_progress import RunData, progress, summary
@@ -119,13 +118,7 @@ def test_nodes_are_asked_for_buckets_and_find_folders_mounted() -> None:
     assert data_request({}, nodes=3, endpoint=None) is None
 
 
-def test_the_record_keeps_the_mounts_and_follows_the_buckets() -> None:
-    record = ClusterRecord(id="abc", data={"val": "all file:///data/old", "gone": "all gs://lake/gone"})
-    assert remembered(record, SETS) == {
-        "train": "all gs://lake/train",
-        "shards": "shard gs://lake/records",
-        "val": "all file:///data/old",
-    }
+def test_a_data_set_is_the_same_after_it_was_a_text() -> None:
     assert [DataConfig.from_text(each.text) for each in SETS.values()] == list(SETS.values())
 
 

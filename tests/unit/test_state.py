@@ -57,7 +57,7 @@ RECORD = ClusterRecord(
     id="abc",
     size=2,
     project="/home/me/digits",
-    nodes=(MemberRecord(name="digits-0", cores=4),),
+    nodes=(MemberRecord(name="digits-0", gpus=4),),
     runs=("r1", "r2"),
     settings={"nodes": "2"},
 )

@@ -15,9 +15,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from hvdcloud.config.model import ImageConfig
-from hvdcloud.image.plan.steps import plan_image
-from hvdcloud.lifecycle.build_remote import build_file, names_of, submit
+from hvdcloud.lifecycle.build_remote import BUILD_FILE, submit
 from hvdcloud.providers.gce.plan.firewall import firewall_bodies
 from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
 from tests.support.gce_requests import SPEC, settings
@@ -225,17 +223,12 @@ def test_firewall_rules(gcloud: Gcloud, recorder: Recorder) -> None:
 def test_builds_submit(gcloud: Gcloud, recorder: Recorder, tmp_path: Path) -> None:
     """Gcloud takes the build file and the arguments of `build --remote`, and asks for what they say."""
     repository = "us-central1-docker.pkg.dev/lab/hvdcloud/digits"
-    plan = plan_image(ImageConfig(requirements=None), project_dir=tmp_path, machine="x86_64")
-    file = build_file(plan.steps, names=names_of(plan, repository), target=f"{repository}:{plan.digest}")
-    (tmp_path / "cloudbuild.json").write_text(json.dumps(file))
+    (tmp_path / "cloudbuild.json").write_text(json.dumps(BUILD_FILE))
     with tarfile.open(tmp_path / "source.tgz", "w:gz") as archive:
-        archive.addfile(tarfile.TarInfo("Dockerfile"))
+        archive.addfile(tarfile.TarInfo("build.sh"))
     # Whose bucket its own would be, gcloud asks Google.
-    done = gcloud.run(*submit(tmp_path, "lab", repository), "--gcs-source-staging-dir=gs://lab/builds")
+    done = gcloud.run(*submit(tmp_path, "lab", repository)[1:], "--gcs-source-staging-dir=gs://lab/builds")
     path, sent = recorder.recorded(done)
     assert path == "/v1/projects/lab/locations/us-central1/builds"
-    assert {key: sent[key] for key in ("steps", "images", "timeout")} == {
-        key: file[key] for key in ("steps", "images", "timeout")
-    }
-    assert sent["options"] == file["options"]
+    assert {key: sent[key] for key in BUILD_FILE} == BUILD_FILE
     assert sent["source"]["storageSource"]["object"].endswith(".tgz")

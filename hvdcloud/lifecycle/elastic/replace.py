@@ -13,7 +13,7 @@ from hvdcloud.errors import CredentialsError, HvdcloudError, NameTakenError, Tea
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import STATE_SECONDS
 from hvdcloud.lifecycle.elastic.policy import Pace, ReplacementPolicy, index_of
-from hvdcloud.lifecycle.resize import Change, add_nodes
+from hvdcloud.lifecycle.resize import add_nodes
 from hvdcloud.providers.base import NodeProgress, Stage
 from hvdcloud.remote.join import spec_of
 from hvdcloud.runs.state import RunState
@@ -179,13 +179,10 @@ class Replacer:
             known = f" ({why[name]})" if name in why else ""
             text = f"node {name} {'has stopped' if index in there else 'is gone'}{known}; replacing it"
             self._say_once(text, context.console.say)
-        half_made = [index for index in lost if index in there and there[index].state is not NodeState.STOPPED]
-        change = Change(make=tuple(lost), clear=tuple(half_made), remove=())
-        stay = [node for node in cluster.nodes if node.index not in lost]
         self._making = lost
         try:
             hooks = {"on_made": self._booting.set, "on_ready": self._ready}
-            add_nodes(context, spec, change, stay, run=state, on_progress=self._continue_at, **hooks)
+            add_nodes(context, cluster, spec, lost, run=state, on_progress=self._continue_at, **hooks)
         except TeardownError as error:
             context.console.warn(f"{error.message}; {error.hint}")
             raise

@@ -158,8 +158,7 @@ def mirroring(context: Context, cluster: Cluster) -> Iterator[None]:
     if mirror is None:
         yield
         return
-    with contextlib.closing(_Follower(context, cluster, mirror)) as follower:
-        follower.start()
+    with contextlib.closing(_Follower(context, cluster, mirror)):
         yield
     try:
         missing = [error.message for error in _bring(context, context.find() or cluster, mirror)]
@@ -186,11 +185,15 @@ def send_for_resume(context: Context, cluster: Cluster, run: str, *, to: Sequenc
     mirror = mirror_of(context, cluster)
     if mirror is None:
         return
-    tally = _Tally()
+    sent = Counter[str]()
+
+    def send(session: Session) -> object:
+        return mirror.send(session, run, on_bytes=lambda count: sent.update({session.node.name: count}))
+
     with context.console.steps() as steps, contextlib.closing(_fleet(context, to or cluster.nodes)) as fleet:
         what = f"sending checkpoints of run {run}"
-        steps.update("run", what, done=tally.read, in_bytes=True, after=NOTICEABLE_SECONDS)
-        fleet.each(lambda session: mirror.send(session, run, on_bytes=tally.add))
+        steps.update("run", what, done=lambda: float(sent.total()), in_bytes=True, after=NOTICEABLE_SECONDS)
+        fleet.each(send)
 
 
 def _bring(context: Context, cluster: Cluster, mirror: Mirror) -> list[HvdcloudError]:
@@ -204,15 +207,19 @@ def _bring(context: Context, cluster: Cluster, mirror: Mirror) -> list[HvdcloudE
         return running or may_hold_files(node.index, cluster, bucket=mirror.bucket, started=record.runs)
 
     nodes = [node for node in cluster.nodes if record.has_joined(node.name) and matters(node)]
-    tally = _Tally()
+    fetched = Counter[str]()
+
+    def bring(session: Session) -> int:
+        return mirror.bring(session, on_bytes=lambda count: fetched.update({session.node.name: count}))
+
     with context.console.steps() as steps, contextlib.closing(_fleet(context, nodes)) as fleet:
 
-        def wait() -> None:
-            steps.update(_ROW, "another hvdcloud is fetching checkpoints", after=NOTICEABLE_SECONDS)
+        def show(text: str) -> None:
+            steps.update(_ROW, text, done=lambda: float(fetched.total()), in_bytes=True, after=NOTICEABLE_SECONDS)
 
-        with mirror.alone(wait=wait):
-            steps.update(_ROW, "fetching checkpoints", done=tally.read, in_bytes=True, after=NOTICEABLE_SECONDS)
-            outcomes = fleet.each_outcome(lambda session: mirror.bring(session, on_bytes=tally.add))
+        with mirror.alone(wait=lambda: show("another hvdcloud is fetching checkpoints")):
+            show("fetching checkpoints")
+            outcomes = fleet.each_outcome(bring)
             failed = [each for each in outcomes if isinstance(each, HvdcloudError)]
             if not failed:
                 mirror.replicas.forget()
@@ -240,23 +247,6 @@ def _fleet(context: Context, nodes: Iterable[Node]) -> Fleet:
     return Fleet(list(nodes), context.state)
 
 
-class _Tally:
-    """The bytes of several nodes together."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._count = 0
-
-    def add(self, count: int) -> None:
-        """Note that this many more have arrived."""
-        with self._lock:
-            self._count += count
-
-    def read(self) -> float:
-        """All of them."""
-        return self._count
-
-
 class _Follower:
     """Fetches from the nodes again and again, in its own thread. What prevents it is said at the end of the run."""
 
@@ -265,9 +255,6 @@ class _Follower:
         self._fleet = _fleet(context, cluster.nodes)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="fetch checkpoints", daemon=True)
-
-    def start(self) -> None:
-        """Begin to fetch."""
         self._thread.start()
 
     def close(self) -> None:
@@ -281,21 +268,14 @@ class _Follower:
         query_at = 0.0
         while not self._ending.wait(PASS_SECONDS):
             try:
-                lost = self._pass()
-                if lost and time.monotonic() >= query_at:
+                with self._mirror.alone() as alone:
+                    outcomes = self._fleet.each_outcome(self._bring) if alone else []
+                if any(isinstance(each, HvdcloudError) for each in outcomes) and time.monotonic() >= query_at:
                     query_at = time.monotonic() + QUERY_SECONDS
                     self._renew()
             except HvdcloudError:
                 # A full disk, or a provider that does not answer: the end of the run tries once more, and says so.
                 continue
-
-    def _pass(self) -> bool:
-        """Returns whether a node did not answer."""
-        with self._mirror.alone() as alone:
-            if not alone:
-                return False
-            outcomes = self._fleet.each_outcome(self._bring)
-        return any(isinstance(outcome, HvdcloudError) for outcome in outcomes)
 
     def _bring(self, session: Session) -> int:
         if self._ending.is_set():

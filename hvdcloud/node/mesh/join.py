@@ -63,7 +63,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     remember(resolved)
     own = machine.name()
     interface = machine.mesh_interface([host.address for host in resolved if host.name != own])
-    answer = {"version": program.version(), "cores": machine.cores(), "gpus": machine.gpus(), "interface": interface}
+    answer = {"version": program.version(), "gpus": machine.gpus(), "interface": interface}
     if not request.get("check"):
         return answer
     return {**answer, "unreached": _unreached([host for host in resolved if host.name != own])}
