@@ -51,8 +51,7 @@ def init(
     script: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write hvdcloud.yaml for this training script of yours.")
     ] = None,
-    gpu: Annotated[bool, typer.Option("--gpu", help="One GPU per node, as --gpus 1.")] = False,
-    gpus: Annotated[int | None, typer.Option(min=0, metavar="N", help="GPUs per node: 1, 2, 4 or 8 NVIDIA L4.")] = None,
+    gpus: Annotated[int, typer.Option(min=0, metavar="N", help="GPUs per node: 1, 2, 4 or 8 NVIDIA L4.")] = 0,
 ) -> None:
     """Write a project that runs as it is, or hvdcloud.yaml for a script.
 
@@ -67,11 +66,10 @@ def init(
     from hvdcloud.lifecycle import init as lifecycle
 
     invocation: Invocation = context.obj
-    count = int(gpu) if gpus is None else gpus
     if script is None:
-        result = lifecycle.init(folder, template=template, name=invocation.name, gpus=count)
+        result = lifecycle.init(folder, template=template, name=invocation.name, gpus=gpus)
     else:
-        result = lifecycle.init_script(folder, script, template=template, name=invocation.name, gpus=count)
+        result = lifecycle.init_script(folder, script, template=template, name=invocation.name, gpus=gpus)
     invocation.result = result
     show_init(invocation.console, result)
 

@@ -38,10 +38,6 @@ Controller = Annotated[
         metavar="CONTROLLER", help="How ranks find each other: gloo or mpi.", autocompletion=lambda: ["gloo", "mpi"]
     ),
 ]
-Timeline = Annotated[
-    bool, typer.Option("--timeline", help="Save Horovod's timeline as timeline.json with the checkpoints.")
-]
-Autotune = Annotated[bool, typer.Option("--autotune", help="Let Horovod tune itself; autotune.csv has what it tried.")]
 
 
 def run(
@@ -63,19 +59,13 @@ def run(
         ),
     ] = None,
     controller: Controller = None,
-    timeline: Timeline = False,
-    autotune: Autotune = False,
 ) -> None:
     """Send the code to every node, run the job, print its output.
-
-    Perfetto (ui.perfetto.dev) and Chrome's chrome://tracing show what `--timeline` writes. `--autotune` needs a few
-    hundred steps before it has tried anything. Neither works in elastic runs.
 
     \b
     Example:
       $ hvdcloud run
       $ hvdcloud run -np 4 --detach python train.py --epochs 30
-      $ hvdcloud run --timeline && hvdcloud pull
       $ hvdcloud run --resume 20261121-101112-abcdef
     """
     from hvdcloud.cluster.cost import Meter
@@ -90,8 +80,6 @@ def run(
         down_when_done=down_when_done,
         fresh=fresh,
         resume=resume,
-        timeline=timeline,
-        autotune=autotune,
     )
     with invocation.context({"run.controller": controller}) as experiment:
         meter, console = Meter(), invocation.console
@@ -129,8 +117,6 @@ def launch(
     to: To = None,
     wait: Wait = 0.0,
     yes: Yes = False,
-    timeline: Timeline = False,
-    autotune: Autotune = False,
 ) -> None:
     """Run a whole experiment: build, push, up, run, pull, down.
 
@@ -150,9 +136,7 @@ def launch(
         "run.controller": controller,
     }
     with invocation.context(flags) as experiment:
-        options = RunOptions(
-            command=tuple(command or ()), ranks=ranks, down_when_done=True, timeline=timeline, autotune=autotune
-        )
+        options = RunOptions(command=tuple(command or ()), ranks=ranks, down_when_done=True)
         invocation.result = result = launch_experiment(experiment, options, target=to, confirmed=yes, wait=wait)
         show_end(
             console,

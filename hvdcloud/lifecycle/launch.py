@@ -15,7 +15,6 @@ from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
 from hvdcloud.lifecycle.down import DownResult, down, pull_and_down
 from hvdcloud.lifecycle.pull import PullResult, check_target
 from hvdcloud.lifecycle.retry import Retries
-from hvdcloud.lifecycle.run_spec import check_tools
 from hvdcloud.lifecycle.up import UpResult, check_and_confirm, check_project, undone, up
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ def launch(
     # Before anything is built or costs anything.
     if context.state.load() is not None:
         context.refuse_others(context.find())
-    check_tools(context.config, options)
     check_project(context, options.command, quiet=True)
     check_target(context, target)
     cluster: UpResult | None = None

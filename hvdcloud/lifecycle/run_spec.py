@@ -43,10 +43,6 @@ class RunOptions:
     """Do not continue from the cluster's previous run."""
     resume: str | None = None
     """The run to continue from, of a cluster of this name that may be gone; None: the cluster's previous one."""
-    timeline: bool = False
-    """Let Horovod write down what it does and when."""
-    autotune: bool = False
-    """Let Horovod look for better parameters of its own."""
 
 
 def spec_of_run(
@@ -58,7 +54,6 @@ def spec_of_run(
         UsageError: the nodes, or Horovod, cannot run it.
     """
     config, elastic = context.config, elastic_limits(context.config)
-    check_tools(config, options)
     if elastic and options.ranks:
         raise UsageError(
             "-np does not go with run.elastic: an elastic run has a rank for every slot of its nodes",
@@ -91,8 +86,6 @@ def spec_of_run(
             mpi_args=config.run.mpi_args,
             gloo_timeout=timeout,
             ssh_port=ssh_port,
-            timeline=f"{CHECKPOINTS}/{run_id}/timeline.json" if options.timeline else None,
-            autotune=f"{CHECKPOINTS}/{run_id}/autotune.csv" if options.autotune else None,
         )
     text = config.run.command
     # `FOO=1 python train.py`, of which a shell left words.
@@ -172,21 +165,6 @@ def gloo_timeout(config: Config) -> int:
             f"run.env: {horovod_args.GLOO_TIMEOUT_VARIABLE} is {text!r}", hint="give whole seconds, 1 or more"
         )
     return int(text)
-
-
-def check_tools(config: Config, options: RunOptions) -> None:
-    """Raise UsageError if Horovod's own tools are wanted of an elastic run.
-
-    Whenever nodes come or go, Horovod 0.28.1 starts again in every worker: the timeline is opened again and emptied
-    (timeline.cc), on the node where rank 0 is then; the autotuner's file is opened while it is open, which fails and
-    ends what it writes (parameter_manager.cc).
-    """
-    wanted = [name for name, asked in (("timeline", options.timeline), ("autotune", options.autotune)) if asked]
-    if wanted and config.run.elastic is not None:
-        raise UsageError(
-            f"--{wanted[0]} needs a run that is not elastic: Horovod empties or loses the file whenever nodes change",
-            hint=f"take run.elastic out of hvdcloud.yaml for a run with --{wanted[0]}",
-        )
 
 
 def _check_interfaces(record: ClusterRecord) -> None:

@@ -104,8 +104,6 @@ def horovodrun_argv(
     mpi_args: str = "",
     gloo_timeout: int = GLOO_TIMEOUT_SECONDS,
     ssh_port: int | None = SSH_PORT,
-    timeline: str | None = None,
-    autotune: str | None = None,
 ) -> list[str]:
     """horovodrun's command line, without the program that every rank runs.
 
@@ -117,8 +115,6 @@ def horovodrun_argv(
         mpi_args: more arguments for mpirun; with `mpi` only.
         gloo_timeout: seconds, with `gloo` only.
         ssh_port: as for `elastic_argv`.
-        timeline: the file on rank 0's node into which Horovod writes what it does and when; None: it does not.
-        autotune: the file for what its search for better parameters finds; None: it does not search.
 
     Raises:
         UsageError: more ranks than slots, or mpi_args without mpi.
@@ -136,8 +132,6 @@ def horovodrun_argv(
     argv = ["horovodrun", f"--{controller}", "-np", str(ranks)]
     argv += ["-H", ",".join(f"{host.name}:{host.slots}" for host in filled)]
     argv += _reach(ssh_port, interface)
-    argv += ["--timeline-filename", timeline] if timeline else []
-    argv += ["--autotune", "--autotune-log-file", autotune] if autotune else []
     if controller == "gloo":
         if mpi_args:
             raise UsageError("run.mpi_args needs Open MPI", hint="set run.controller: mpi, or drop run.mpi_args")

@@ -88,17 +88,6 @@ def test_more_ranks_on_a_node_than_it_has_gpus_are_named(device: str, slots: int
     assert found.partition(";")[0] == said
 
 
-@pytest.mark.parametrize("controller", ["gloo", "mpi"])
-def test_horovods_own_tools_write_where_they_are_told(controller: str) -> None:
-    plain = horovodrun_argv(hosts=HOSTS, ranks=4, interface="eth0", controller=controller)
-    argv = horovodrun_argv(
-        hosts=HOSTS, ranks=4, interface="eth0", controller=controller, timeline="/c/t.json", autotune="/c/a.csv"
-    )
-    more = ["--timeline-filename", "/c/t.json", "--autotune", "--autotune-log-file", "/c/a.csv"]
-    assert [word for word in argv if word not in plain] == more
-    assert plain == [word for word in argv if word not in more]
-
-
 def test_their_files_are_in_the_checkpoint_directory() -> None:
     assert str(checkpoints_dir("20261121-101112-abcdef").parent) == CHECKPOINTS
 
