@@ -11,16 +11,10 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from hvdcloud.config.section import Section
-from hvdcloud.config.types import HostPath, folder_url
+from hvdcloud.config.types import HostPath, folder_url, written_as
 
 _NAME = r"[a-z][-_a-z0-9]{0,62}"
 _GCS = re.compile(r"gs://([a-z0-9][-_.a-z0-9]{1,220}[a-z0-9])((?:/[^/\x00-\x1f\x7f]+)*)/?")
-
-
-def _data_name(name: str) -> str:
-    if not re.fullmatch(_NAME, name):
-        raise ValueError(f"{name!r} is not the name of a data set: at most 63 of a-z, 0-9, '-' and '_', a letter first")
-    return name
 
 
 def _data_source(url: str) -> str:
@@ -31,7 +25,9 @@ def _data_source(url: str) -> str:
     return url.rstrip("/")
 
 
-DataName = Annotated[str, AfterValidator(_data_name)]
+DataName = Annotated[
+    str, written_as(_NAME, "the name of a data set: at most 63 of a-z, 0-9, '-' and '_', a letter first")
+]
 DataSource = Annotated[str, AfterValidator(_data_source), HostPath]
 
 

@@ -38,13 +38,15 @@ def duration_text(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-def _rfc1035(name: str) -> str:
-    # Compute Engine takes 63 characters; 40 leave room for what is made of the name (NAME-NNN, firewall rules).
-    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", name):
-        raise ValueError(
-            f"{name!r} is not a cluster name: at most 40 characters a-z, 0-9 and '-', a letter first, no '-' last"
-        )
-    return name
+def written_as(pattern: str, what: str) -> AfterValidator:
+    """Refuses a text that does not match all of a pattern: `'1x' is not a cluster name: …`."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"{text!r} is not {what}")
+        return text
+
+    return AfterValidator(check)
 
 
 def _bucket_url(url: str) -> str:
@@ -108,7 +110,14 @@ def is_host_path(field: FieldInfo) -> bool:
     return HostPath in (*field.metadata, *marks)
 
 
-ClusterName = Annotated[str, AfterValidator(_rfc1035)]
+# Compute Engine takes 63 characters; 40 leave room for what is made of the name (NAME-NNN, firewall rules).
+ClusterName = Annotated[
+    str,
+    written_as(
+        r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?",
+        "a cluster name: at most 40 characters a-z, 0-9 and '-', a letter first, no '-' last",
+    ),
+]
 BucketUrl = Annotated[str, AfterValidator(_bucket_url), HostPath]
 ProjectPath = Annotated[str, Field(min_length=1), HostPath]
 EnvName = Annotated[str, AfterValidator(_env_name)]

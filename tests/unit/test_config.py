@@ -68,7 +68,7 @@ def test_a_typo_is_refused_with_its_line_and_the_key_that_was_meant(file: Path) 
         ("run: {command: null}", "run.command: write text (got null)"),
         (
             "gce: {zones: [us-east1-b, us-central1]}",
-            "gce.zones.1: us-central1 is a region; zones are such as us-central1-b",
+            "gce.zones.1: 'us-central1' is not a zone, such as us-central1-b",
         ),
         ("nodes: 0", "nodes: write 1 or more (got 0)"),
         ("nodes: -3", "nodes: write 1 or more (got -3)"),
