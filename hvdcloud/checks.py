@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -139,24 +139,9 @@ class Once(Generic[T]):
         return self._made.result()
 
 
-def run_checks(
-    checks: Sequence[Check],
-    *,
-    seconds: float = DEADLINE_SECONDS,
-    on_change: Callable[[Sequence[str], int], object] = lambda running, done: None,
-) -> list[Checked]:
-    """Run all checks side by side; returns the outcomes in the order of `checks`.
-
-    Args:
-        seconds: how long a check may take.
-        on_change: called with the names of the running checks and with the number of those that have ended.
-    """
+def run_checks(checks: Sequence[Check], *, seconds: float = DEADLINE_SECONDS) -> list[Checked]:
+    """Run all checks side by side, each for so many seconds at most; the outcomes in the order of `checks`."""
     running = _Running(checks, seconds=seconds)
-    while pending := running.pending():
-        on_change(pending, len(checks) - len(pending))
-        if not running.wait():
-            break
-    on_change((), len(checks))
     found = {check.name: running.finding(check) for check in checks}
     return [_checked(check, found, seconds=running.seconds(check)) for check in checks]
 
@@ -200,16 +185,6 @@ class _Running:
             message = f"a bug in hvdcloud: {type(error).__name__}: {error}"
             finding = failed(message, hint="please report it", error=HvdcloudError)
         self._found[check.name].set_result((finding, time.monotonic() - self._began))
-
-    def pending(self) -> list[str]:
-        """The names of the checks without an answer."""
-        return [name for name, future in self._found.items() if not future.done()]
-
-    def wait(self) -> bool:
-        """Wait for one more answer; False: the time is up."""
-        left = self._began + self._limit - time.monotonic()
-        pending = [self._found[name] for name in self.pending()]
-        return left > 0 and bool(wait(pending, timeout=left, return_when=FIRST_COMPLETED).done)
 
     def finding(self, check: Check) -> Finding:
         """What a check has found; waits for it until the time is up."""

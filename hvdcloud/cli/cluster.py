@@ -147,7 +147,7 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
     from hvdcloud.cluster.state import as_known_here
 
     invocation: Invocation = context.obj
-    config = invocation.load_config({"provider": provider}, default_name="any")
+    config = invocation.load({"provider": provider}, default_name="any").config
     with invocation.console.waiting("list", "looking for clusters"):
         listing = providers.connect(config, on_retry=invocation.console.say).list()
     listing = replace(listing, clusters=tuple(map(as_known_here, listing.clusters)))
