@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -328,6 +329,12 @@ def test_each_setting_says_where_it_was_written(file: Path, monkeypatch: pytest.
     assert found["limits.idle"] == ("90s", "environment", "HVDCLOUD_LIMITS__IDLE")
     assert found["limits.max_run_duration"] == ("12h", "default", "default")
     assert "run.elastic" in found
+
+
+def test_the_value_of_each_setting_is_json(file: Path) -> None:
+    file.write_text("name: digits\nprovider: ssh\nssh: {hosts: [gpu1, {host: gpu2, gpus: 2}]}\n")
+    values = {each.key: each.value for each in load(file, environ={}).settings()}
+    assert json.loads(json.dumps(values))["ssh.hosts"] == [{"host": "gpu1"}, {"host": "gpu2", "gpus": 2}]
 
 
 @pytest.mark.parametrize(
