@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
+_GCS = re.compile(r"gs://([a-z0-9][-_.a-z0-9]{1,220}[a-z0-9])((?:/[^/\x00-\x1f\x7f]+)*)/?")
 _NUMBER = re.compile(r"[-+]?\d[\d_]{0,17}(?:\.\d*)?")
 
 
@@ -49,15 +50,15 @@ def written_as(pattern: str, what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _bucket_url(url: str) -> str:
+def _storage_url(url: str) -> str:
     if url.startswith("file://"):
-        return folder_url(url)
-    if not re.fullmatch(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](/.*)?", url):
+        return _folder_url(url)
+    if not _GCS.fullmatch(url) or any(part in (".", "..") for part in url.split("/")):
         raise ValueError(f"{url!r} is neither gs://BUCKET[/PREFIX] nor file:///DIR")
     return url.rstrip("/")
 
 
-def folder_url(url: str) -> str:
+def _folder_url(url: str) -> str:
     """A file:///DIR without links on its way: what is checked is what is mounted. Raises ValueError: it is none."""
     if not re.fullmatch(r"file:///[^?#\x00-\x1f\x7f]+", url):
         raise ValueError(f"{url!r} needs an absolute folder: file:///DIR")
@@ -118,7 +119,7 @@ ClusterName = Annotated[
         "a cluster name: at most 40 characters a-z, 0-9 and '-', a letter first, no '-' last",
     ),
 ]
-BucketUrl = Annotated[str, AfterValidator(_bucket_url), HostPath]
+StorageUrl = Annotated[str, AfterValidator(_storage_url), HostPath]
 ProjectPath = Annotated[str, Field(min_length=1), HostPath]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 Command = Annotated[str, AfterValidator(_shell_words)]
