@@ -359,11 +359,7 @@ def _wanted(problem: Mapping[str, Any], key: Key) -> str:
         return "a duration: 60s, 30m or 12h"
     if section is None:
         return expected(problem)
-    fields = section.model_fields
-    found = {name: inner.examples[0] if inner.examples else inner.get_default() for name, inner in fields.items()}
-    found = {name: value for name, value in found.items() if isinstance(value, (str, int, float))}
-    first = {name: _text(fields[name], found[name]) for name in list(found)[:2]}
-    return f"{{{', '.join(f'{name}: {text}' for name, text in first.items())}}}"
+    return f"{{{', '.join(f'{name}: …' for name in list(section.model_fields)[:2])}}}"
 
 
 def _text(field: FieldInfo, value: object) -> str:
