@@ -72,23 +72,12 @@ class LiveSteps(Steps):
             if found is not None:
                 self.rows.update(found, output="".join(filter(str.isprintable, words(line))))
 
-    def leave(self, key: str, *, part: int = 0) -> None:
-        task = self._forget(key, part)
-        if task is not None:
-            self.rows.stop_task(task.id)
-            if (task.elapsed or 0.0) < NOTICEABLE_SECONDS:
-                self.rows.remove_task(task.id)
-
     def drop(self, key: str, *, part: int = 0) -> None:
-        task = self._forget(key, part)
-        if task is not None:
-            self.rows.remove_task(task.id)
-
-    def _forget(self, key: str, part: int) -> Task | None:
+        super().drop(key, part=part)
         with self._lock:
-            self._steps.pop((key, part), None)
             found = self._ids.pop((key, part), None)
-        return next((task for task in self.rows.tasks if task.id == found), None)
+        if found is not None:
+            self.rows.remove_task(found)
 
     def finish(self, key: str, step: str = "done") -> None:
         self.update(key, step)
