@@ -36,13 +36,18 @@ def _ignore(_: str) -> None:
     pass
 
 
+def home_folder() -> Path | None:
+    """The user's home folder, without links; None: a user without a name and without HOME has none."""
+    try:
+        return Path(os.path.realpath(Path.home()))
+    except RuntimeError:
+        return None
+
+
 def holds_home(folder: Path) -> bool:
     """Whether a folder is the user's home folder, or one above it."""
-    try:
-        home, real = Path(os.path.realpath(Path.home())), Path(os.path.realpath(folder))
-    except RuntimeError:  # A user without a name and without HOME has none.
-        return False
-    return real == home or real in home.parents
+    home, real = home_folder(), Path(os.path.realpath(folder))
+    return home is not None and (real == home or real in home.parents)
 
 
 def code_files(root: Path, *, withheld: Withheld = _ignore) -> Iterator[Path]:
@@ -144,6 +149,22 @@ class _Walk:
         return any(line.matches(each) for line in self._named for each in some)
 
 
+def excluding_line(root: Path, path: str) -> str | None:
+    """Which line of which file excludes a file of the project: in words; None: none does."""
+    above: _DockerState = (False, ())
+    parts, last = path.split("/"), None
+    lines = _docker_lines(root) or ()
+    for end in range(1, len(parts) + 1):
+        above = _docker_state(lines, "/".join(parts[:end]), above[1])
+        last = max((line.number for line, does in zip(lines, above[1], strict=True) if does), default=None)
+    if above[0]:
+        return next(f"line {line.number} of {DOCKERIGNORE} ({line.text})" for line in lines if line.number == last)
+    said = _ask_git(root, "check-ignore", "--verbose", path=path)[1].partition("\t")[0]
+    file, _, rest = said.partition(":")
+    number, _, text = rest.partition(":")
+    return f"line {number} of {file} ({text})" if text and not text.startswith("!") else None
+
+
 # --- .dockerignore --------------------------------------------------------------------------------------------------
 
 
@@ -156,6 +177,7 @@ class _DockerLine:
         matches: whether it is about a path, relative to the project's folder.
     """
 
+    number: int
     text: str
     brings_back: bool
     matches: Callable[[str], object]
@@ -191,11 +213,11 @@ def _docker_lines(root: Path) -> list[_DockerLine] | None:
             if not pattern:
                 raise ValueError(f"line {number} has nothing after !")
             matches = _docker_pattern(pattern)
-            lines.append(_DockerLine(text=pattern, brings_back=brings_back, matches=matches))
+            lines.append(_DockerLine(number=number, text=pattern, brings_back=brings_back, matches=matches))
     except (OSError, ValueError, re.error) as error:
         raise UsageError(f"{file} cannot be used: {error}", hint=f"fix {file}") from error
     # Docker sends it whatever it says.
-    own = _DockerLine(text=DOCKERIGNORE, brings_back=True, matches=DOCKERIGNORE.__eq__)
+    own = _DockerLine(number=0, text=DOCKERIGNORE, brings_back=True, matches=DOCKERIGNORE.__eq__)
     return [*lines, own] if lines else []
 
 
@@ -289,15 +311,23 @@ def _repository_of(folder: Path) -> Path | None:
 
 
 def _ignored_by_git(folder: Path) -> frozenset[str]:
-    """Paths that git ignores in a folder: files, and folders of which it ignores everything; the folder, if all.
+    """Paths that git ignores in a folder: files, and folders of which it ignores everything; the folder, if all."""
+    options = ("-z", "--others", "--ignored", "--exclude-standard", "--directory")
+    top, said = _ask_git(folder, "ls-files", *options)
+    real = Path(os.path.realpath(folder))
+    found = {top / name for name in said.split("\0")[:-1]}
+    # It lists a folder too if it ignores all that is there now.
+    found -= {above for path in found for above in path.parents}
+    return frozenset(str(folder / path.relative_to(real)) if real in path.parents else str(folder) for path in found)
 
-    Outside of repositories git is asked of one in which nothing is.
+
+def _ask_git(folder: Path, verb: str, *options: str, path: str = "") -> tuple[Path, str]:
+    """What git prints of a folder, or a path in it, and the folder to which its paths are relative.
+
+    Outside of repositories it is asked of one in which nothing is.
     """
     real = Path(os.path.realpath(folder))
     top = _repository_of(folder) or real
-    # Not in the folder itself: git fails in a folder of one that it ignores.
-    asked = f":(literal){os.path.relpath(real, top)}"
-    options = ("-z", "--others", "--ignored", "--exclude-standard", "--directory", "--", asked)
     try:
         with tempfile.TemporaryDirectory() as empty:
             environment = {}
@@ -306,17 +336,17 @@ def _ignored_by_git(folder: Path) -> frozenset[str]:
                     Path(empty, name).mkdir()
                 Path(empty, "HEAD").write_text("ref: refs/heads/main\n")
                 environment = {"GIT_DIR": empty, "GIT_WORK_TREE": str(real)}
-            done = git(top, "ls-files", *options, environment=environment)
+            # Not in the folder itself: git fails in a folder of one that it ignores.
+            asked = os.path.relpath(real / path, top) if path else f":(literal){os.path.relpath(real, top)}"
+            done = git(top, verb, *options, "--", asked, environment=environment)
     except FileNotFoundError:
         message = f"git, which knows what it ignores in {folder}, is not on this machine's PATH"
         raise UsageError(message, hint="install git") from None
     except subprocess.TimeoutExpired as error:
         raise UsageError(f"git in {folder} has not ended: {error}", hint=f"git -C {folder} status") from None
-    if done.returncode:
+    # 1: `check-ignore` has found nothing.
+    if done.returncode > 1:
         said = done.stderr.decode(errors="replace").strip()
         message = f"git does not say what it ignores in {folder}: {said.partition(chr(10))[0]}"
         raise UsageError(message, hint=f"git -C {folder} status, which says what to do", details=said)
-    found = {top / name for name in os.fsdecode(done.stdout).split("\0")[:-1]}
-    # It lists a folder too if it ignores all that is there now.
-    found -= {above for path in found for above in path.parents}
-    return frozenset(str(folder / path.relative_to(real)) if real in path.parents else str(folder) for path in found)
+    return top, os.fsdecode(done.stdout)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
 from hvdcloud.checks import Finding, failed, fine
+from hvdcloud.project_files import excluding_line
+from hvdcloud.training_script import with_windows_line_ends
 
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _LAUNCHERS = frozenset(
@@ -47,6 +49,11 @@ def check_command(words: Sequence[str], text: str, folder: Path, sent: Callable[
     command = _plain(words if len(words) > 1 else _first_command(line))
     if launcher := _launcher(command):
         return refused(f"{launcher}, but hvdcloud starts the ranks itself", _without_launcher(command))
+    if crlf := with_windows_line_ends(words or shlex.split(text), folder):
+        return failed(
+            f"{crlf} has the line ends of Windows (CRLF), with which Linux cannot run it",
+            hint=f"sed -i 's/\\r$//' {shlex.quote(crlf)}; a line `*.sh text eol=lf` in .gitattributes keeps it so",
+        )
     script = _script(command, folder) if len(words) > 1 or not line.lstrip().startswith("#!") else None
     if script is None:
         return fine(f"run.command: {shlex.join(words) or text}")
@@ -59,11 +66,10 @@ def check_command(words: Sequence[str], text: str, folder: Path, sent: Callable[
     if path.startswith(".."):
         return failed(f"{said} starts {script}, which is outside of {folder}", hint="copy it there")
     if path not in sent():
-        return failed(
-            f"{said} starts {script}, which is not sent: git or .dockerignore excludes it, or it looks private",
-            hint=f"git check-ignore -v {shlex.quote(path)} shows git's line; a line !{path} in .dockerignore sends it "
-            "in the other cases",
-        )
+        excluding = excluding_line(folder, path)
+        why = f"which {excluding} excludes" if excluding else "which is not sent: it looks private, or like no code"
+        hint = "take that line out, or let one with ! in front name the file" if excluding else "give it another name"
+        return failed(f"{said} starts {script}, {why}", hint=hint)
     if command[0] == script and not ("/" in script and os.access(folder / path, os.X_OK) and _begins(folder / path)):
         program = "bash" if script.endswith(".sh") else "python"
         return refused(f"{script}, which is no program that nodes can start", f"{program} {shlex.join(command)}")

@@ -11,7 +11,7 @@ import pytest
 
 from hvdcloud.errors import UsageError
 from hvdcloud.image.plan.provenance import source_labels
-from hvdcloud.project_files import code_files
+from hvdcloud.project_files import code_files, excluding_line
 
 CONFIG = """\
 [core]
@@ -113,6 +113,7 @@ def test_no_program_of_a_repository_is_started(project: Path, trace: Path) -> No
     sent = {path.relative_to(project).as_posix() for path in code_files(project)}
     assert {"a/train.py", "sub/net.py", "bare.git/HEAD"} <= sent
     assert "x.log" not in sent
+    assert excluding_line(project, "x.log") == "line 1 of .gitignore (*.log)"
     (revision,) = source_labels(project, {}).values()
     assert revision.endswith("-dirty")
     assert not trace.exists(), trace.read_text()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.init import init_script
-from hvdcloud.training_script import TrainingScript, read_script, training_scripts
+from hvdcloud.training_script import TrainingScript, read_script, training_scripts, with_windows_line_ends
 
 
 def read(folder: Path, text: str, others: dict[str, str] | None = None) -> TrainingScript:
@@ -78,6 +79,38 @@ def test_training_scripts_are_those_with_a_framework(tmp_path: Path) -> None:
         (tmp_path / f"{name}.py").write_text(text)
     assert [file.name for file in training_scripts(tmp_path)] == ["train.py", "a.py"]
     assert training_scripts(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("./train.sh", "./train.sh"),
+        ("train.sh", "train.sh"),
+        ("bash -e train.sh --fast", "train.sh"),
+        ("SEED=1 ./train.sh", "./train.sh"),
+        ("bash plain.sh", "plain.sh"),
+        ("./train.py", "./train.py"),
+        ("python train.py", None),
+        ("python3.11 -u ./train.py config.sh", None),
+        ("torchrun train.py", None),
+        ("bash unix.sh", None),
+        ("./missing.sh", None),
+        ("sh -c 'echo \0'", None),
+    ],
+)
+def test_a_script_with_windows_line_ends_is_found_where_linux_cannot_run_it(
+    tmp_path: Path, command: str, named: str | None
+) -> None:
+    files = {
+        "train.sh": "#!/bin/bash\r\npython train.py\r\n",
+        "plain.sh": "python train.py\r\n",
+        "config.sh": "A=1\r\n",
+        "train.py": "#!/usr/bin/env python3\r\nimport torch\r\n",
+        "unix.sh": "#!/bin/bash\npython train.py\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_bytes(text.encode())
+    assert with_windows_line_ends(shlex.split(command), tmp_path) == named
 
 
 @pytest.mark.parametrize(

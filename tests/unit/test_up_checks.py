@@ -123,6 +123,14 @@ def test_a_missing_script_is_found_before_anything_else(tmp_path: Path) -> None:
     assert err.getvalue() == ""
 
 
+def test_a_script_with_windows_line_ends_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    context, _ = context_of(tmp_path, run={"command": "./train.sh"})
+    (tmp_path / "train.sh").write_bytes(b"#!/bin/bash\r\npython train.py\r\n")
+    with pytest.raises(UsageError, match=r"^\./train\.sh has the line ends of Windows \(CRLF\)") as refused:
+        check_project(context)
+    assert refused.value.hint.startswith("sed -i 's/\\r$//' ./train.sh")
+
+
 def test_a_missing_secret_is_found_before_anything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     context, _ = context_of(tmp_path, run={"command": "true", "secrets": ["WANDB_API_KEY"]})
