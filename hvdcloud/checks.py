@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -139,25 +139,10 @@ class Once(Generic[T]):
         return self._made.result()
 
 
-def run_checks(
-    checks: Sequence[Check],
-    *,
-    seconds: float = DEADLINE_SECONDS,
-    on_change: Callable[[Sequence[str], int], object] = lambda running, done: None,
-) -> list[Checked]:
-    """Run all checks side by side; returns the outcomes in the order of `checks`.
-
-    Args:
-        seconds: how long a check may take.
-        on_change: called with the names of the running checks and with the number of those that have ended.
-    """
-    began, answers = time.monotonic(), _start(checks)
-    while pending := [name for name, answer in answers.items() if not answer.done()]:
-        on_change(pending, len(checks) - len(pending))
-        left = began + seconds - time.monotonic()
-        if left <= 0 or not wait([answers[name] for name in pending], left, FIRST_COMPLETED).done:
-            break
-    on_change((), len(checks))
+def run_checks(checks: Sequence[Check], *, seconds: float = DEADLINE_SECONDS) -> list[Checked]:
+    """Run all checks side by side, each for so many seconds at most; the outcomes in the order of `checks`."""
+    answers = _start(checks)
+    wait(answers.values(), timeout=seconds)
     found = {name: _result(answer, limit=seconds) for name, answer in answers.items()}
     return [_checked(check, found) for check in checks]
 

@@ -19,7 +19,7 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
 from enum import Enum
 from pathlib import Path
@@ -34,11 +34,6 @@ from hvdcloud.steps import NOTICEABLE_SECONDS, Steps
 from hvdcloud.visible import JobText, visible
 
 JSON_VERSION = 1
-_PREFIX = re.compile(rb"^\[(\d{1,6}|launcher|hvdcloud)\](?= )", re.MULTILINE)
-"""What begins the lines of a rank, of Horovod's launcher and of the node program."""
-_RANK_COLOURS = (36, 35, 33, 34, 32, 96)
-"""Of ranks, as in SGR codes. Red is for errors."""
-_DIM = 2
 _UNLIMITED = 100_000
 """Columns of what is no terminal."""
 _ARROW = "→"
@@ -73,8 +68,6 @@ class Console:
         """The cluster that commands mean without `--name`; no hint says it."""
         self.live = _can_draw(self._err) and not quiet and not as_json
         self._drawing: LiveSteps | None = None
-        self._line_begins = True
-        """Whether the job's next byte is the first of a line."""
         self._job_text = JobText()
 
     # --- progress, on standard error --------------------------------------------------------------------------------
@@ -159,7 +152,7 @@ class Console:
     def job_output(self, data: bytes) -> None:
         """What the job's ranks print: into a pipe byte for byte, on a terminal without what would act on it.
 
-        On a terminal with colours each rank's prefix has one of its own. With `--json` it goes to standard error.
+        With `--json` it goes to standard error.
         """
         stream = self._err if self.as_json else self._out
         if stream.isatty():
@@ -169,10 +162,6 @@ class Console:
             data = text.encode(getattr(stream, "encoding", None) or "utf-8", "backslashreplace")
         if not data:
             return
-        if not self.as_json and _can_draw(stream) and not os.environ.get("NO_COLOR"):
-            start = 0 if self._line_begins else data.find(b"\n") + 1 or len(data)
-            self._line_begins = data.endswith((b"\n", b"\n\x1b[0m"))
-            data = data[:start] + _PREFIX.sub(_in_colour, data[start:])
         binary: BinaryIO | None = getattr(stream, "buffer", None)
         with _closed_output_ends_the_command():
             if binary is None:
@@ -194,22 +183,17 @@ class Console:
 
         Args:
             parts: what there is to say, the most important first.
-            path: where the files are; a terminal that can opens it at a click.
+            path: where the files are.
             command: in place of a path, what to type next.
             progress: on standard error instead.
         """
         if self.quiet if progress else self.as_json:
             return
         stream = self._err if progress else self._out
-        mark, between, arrow = ("✓", " · ", " → ") if _has(stream, "✓·→") else ("OK", ", ", " -> ")
-        text, then = f"{self._job_text.leave()}{mark} {between.join(parts)}", str(path or command)
+        then = visible(str(path or command), lines=False)
+        text = f"{self._job_text.leave()}✓ {' · '.join(parts)}{f' → {then}' if then else ''}"
         with contextlib.nullcontext() if progress else _closed_output_ends_the_command():
-            if path is None or not _can_draw(stream):
-                _write(stream, text + (f"{arrow}{then}" if then else ""), style="green")
-                return
-            line = Text(visible(text + arrow), style="green")
-            line.append(visible(then, lines=False), style=f"link {path.as_uri()}")
-            rich_console(stream).print(line, soft_wrap=True)
+            _write(stream, text, style="green")
 
     @property
     def is_screen(self) -> bool:
@@ -223,22 +207,22 @@ class Console:
         else:
             self.answer("")
 
-    def can_print(self, text: str) -> bool:
-        """Whether the answer's encoding has these characters."""
-        return _has(self._out, text)
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: Collection[str] = ()) -> None:
+        """A table of the answer, for people; where the terminal is too narrow, its cells take several lines.
 
-    @property
-    def width(self) -> int | None:
-        """Columns of the terminal that the answer goes to; None: it goes elsewhere, and lines may be of any length."""
-        return shutil.get_terminal_size().columns if self._out.isatty() else None
-
-    def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A table of the answer, for people; where the terminal is too narrow, its cells take several lines."""
-        columns = [Column(header, no_wrap=not number, overflow="fold") for number, header in enumerate(headers)]
-        table = Table(*columns, box=None, pad_edge=False, header_style="none")
+        Args:
+            headers: of each column; all empty: the table has none.
+            numbers: those of columns whose cells are aligned at the right.
+        """
+        columns = [
+            Column(header, no_wrap=not index, overflow="fold", justify="right" if header in numbers else "left")
+            for index, header in enumerate(headers)
+        ]
+        table = Table(*columns, box=None, pad_edge=False, header_style="none", show_header=any(headers))
         for row in rows:
             table.add_row(*(Text(visible(str(cell), lines=False)) for cell in row))
-        console = rich_console(self._out, width=self.width or _UNLIMITED)
+        width = shutil.get_terminal_size().columns if self._out.isatty() else _UNLIMITED
+        console = rich_console(self._out, width=width)
         with console.capture() as drawn:
             console.print(table)
         for line in drawn.get().splitlines():
@@ -308,15 +292,6 @@ def _closed_output_ends_the_command() -> Iterator[None]:
         raise OutputClosedError(why, hint="write it where there is room") from error
 
 
-def _has(stream: TextIO, text: str) -> bool:
-    """Whether the stream's encoding has these characters."""
-    try:
-        text.encode(getattr(stream, "encoding", None) or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
-
-
 def _write(stream: TextIO, text: str, *, style: str = "") -> None:
     """A line; in a style on a terminal."""
     text = visible(text)
@@ -325,12 +300,6 @@ def _write(stream: TextIO, text: str, *, style: str = "") -> None:
         return
     stream.write(text + "\n")
     stream.flush()
-
-
-def _in_colour(prefix: re.Match[bytes]) -> bytes:
-    who = prefix[1]
-    colour = _RANK_COLOURS[int(who) % len(_RANK_COLOURS)] if who.isdigit() else _DIM
-    return b"\x1b[%dm[%s]\x1b[0m" % (colour, who)
 
 
 def plain(value: object) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO, cast
 
 from rich.console import Console, Group, RenderableType
-from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TaskID, TransferSpeedColumn
+from rich.progress import DownloadColumn, Progress, ProgressColumn, Task, TaskID, TransferSpeedColumn
 from rich.spinner import Spinner
 from rich.table import Column
 from rich.text import Text
@@ -18,10 +18,7 @@ from hvdcloud.steps import NOTICEABLE_SECONDS, Steps
 from hvdcloud.units import seconds
 from hvdcloud.visible import visible, words
 
-_WIDE = 100
-"""Columns from which there is room for a bar."""
-_BAR = BarColumn(bar_width=20)
-_COLOURS = Theme({"bar.complete": "green", "progress.download": "none", "progress.data.speed": "none"})
+_COLOURS = Theme({"progress.download": "none", "progress.data.speed": "none"})
 _BYTES, _SPEED = DownloadColumn(), TransferSpeedColumn()
 
 
@@ -75,23 +72,12 @@ class LiveSteps(Steps):
             if found is not None:
                 self.rows.update(found, output="".join(filter(str.isprintable, words(line))))
 
-    def leave(self, key: str, *, part: int = 0) -> None:
-        task = self._forget(key, part)
-        if task is not None:
-            self.rows.stop_task(task.id)
-            if (task.elapsed or 0.0) < NOTICEABLE_SECONDS:
-                self.rows.remove_task(task.id)
-
     def drop(self, key: str, *, part: int = 0) -> None:
-        task = self._forget(key, part)
-        if task is not None:
-            self.rows.remove_task(task.id)
-
-    def _forget(self, key: str, part: int) -> Task | None:
+        super().drop(key, part=part)
         with self._lock:
-            self._steps.pop((key, part), None)
             found = self._ids.pop((key, part), None)
-        return next((task for task in self.rows.tasks if task.id == found), None)
+        if found is not None:
+            self.rows.remove_task(found)
 
     def finish(self, key: str, step: str = "done") -> None:
         self.update(key, step)
@@ -104,7 +90,7 @@ class LiveSteps(Steps):
 
 
 class Rows(Progress):
-    """The rows that have been there for as long as they say; where there are more than lines, how many more."""
+    """The rows that have been there for as long as they say; where there are more than lines, those that go on."""
 
     def get_renderables(self) -> Iterator[RenderableType]:
         tasks = self.tasks
@@ -115,13 +101,9 @@ class Rows(Progress):
         tasks = [task for task in tasks if (task.elapsed or 0.0) >= task.fields["after"]]
         if not tasks:
             return
-        count, most = len(tasks), max(2, self.console.height - 2)
-        if count > most:
-            # What is complete is the first to be left out: it is shown at the end.
-            tasks = sorted(tasks, key=_has_ended)[: most - 1]
+        if len(tasks) > self.console.height - 2:  # What is complete is shown at the end.
+            tasks = [task for task in tasks if not _has_ended(task)]
         yield self.make_tasks_table(tasks)
-        if count > most:
-            yield Text(f"  and {count - len(tasks)} more", style="dim")
         # The cursor rests on an empty line: what the terminal echoes there, such as ^C, moves no other line.
         yield Text("")
 
@@ -144,7 +126,6 @@ def rows_on(err: TextIO, *, clock: Callable[[], float] = time.monotonic, by_itse
         _Cell(lambda task: Text("✓", style="green") if _has_ended(task) else spinner.render(task.get_time())),
         _Cell(lambda task: Text(f"{task.fields['name']} ", style="bold")),
         _Cell(_step, ratio=1, min_width=16, no_wrap=False),
-        *([_Cell(_bar)] if console.width >= _WIDE else []),
         _Cell(_amount, justify="right"),
         _Cell(_took, justify="right"),
     ]
@@ -163,10 +144,6 @@ def _step(task: Task) -> RenderableType:
     output = "" if _has_ended(task) else task.fields["output"]
     below = [Text(output, style="dim", no_wrap=True, overflow="ellipsis")] if output else []
     return Group(Text(task.description), *below)
-
-
-def _bar(task: Task) -> RenderableType:
-    return _BAR.render(task) if task.fields["counts"] and not _has_ended(task) else ""
 
 
 def _amount(task: Task) -> RenderableType:

@@ -68,10 +68,6 @@ class Steps:
     def output(self, key: str, line: str, *, part: int = 0) -> None:
         """Show, on a terminal, what a step printed last."""
 
-    def leave(self, key: str, *, part: int = 0) -> None:
-        """The step is over: on a terminal it stays as a row, if it took a second."""
-        self.drop(key, part=part)
-
     def drop(self, key: str, *, part: int = 0) -> None:
         """Forget it."""
         with self._lock:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import codecs
 import re
-import unicodedata
 
 LONGEST_WORDS = 500
 """Characters of another's words in a sentence of ours."""
@@ -27,11 +26,11 @@ _ACTS_IN_A_CELL = re.compile(f"[{_UNSEEN}\t\n]+")
 _COLOUR = r"\x1b\[[0-9;:]{0,64}m|\x1b\[[02]?K"
 _COLOURS = re.compile(_COLOUR)
 _DRAWN_OVER = "\b\r"
-# Returns and backspaces stay within their line, too: progress bars are drawn with them.
-_ACTS_IN_A_JOB = re.compile(f"(?:(?!{_COLOUR}|[\b\r])[{_UNSEEN}])+")
+# Returns stay within their line, too: progress bars are drawn with them.
+_ACTS_IN_A_JOB = re.compile(f"(?:(?!{_COLOUR}|\r)[{_UNSEEN}])+")
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-9;:]{0,64})?\Z")
 _MOST_UNFINISHED = 66
-_MOVES = re.compile(r"(\n|\r|\x08+|\x1b\[2K)")
+_MOVES = re.compile(r"(\n|\r|\x1b\[2K)")
 # What every line of a log begins with, and may begin with again once it has returned to its beginning.
 _PREFIX = re.compile(r"\[(?:\d{1,6}|launcher|hvdcloud)\] ")
 _RANK = re.compile(r"\[\d{1,6}\] ")
@@ -78,10 +77,10 @@ def as_left(line: str) -> str:
 
 
 class JobText:
-    """What a job prints, for a terminal: colours, returns and backspaces stay, all else that would act becomes text.
+    """What a job prints, for a terminal: colours and returns stay, backspaces go, all else that would act becomes text.
 
-    Nothing takes the prefix from in front of it: it is shown again after a return, a backspace stops at it, and a line
-    that has none gets `[?] `.
+    Nothing takes the prefix from in front of it: it is shown again after a return, and a line that has none gets
+    `[?] `.
     """
 
     def __init__(self) -> None:
@@ -90,11 +89,10 @@ class JobText:
         """The beginning of what may become a colour, or a prefix."""
         self._prefix = ""  # Of the line; empty at its beginning.
         self._begun = False  # Whether the prefix is shown, and what follows is the job's.
-        self._cells = 0  # Between the prefix and the cursor, at least.
 
     def feed(self, data: bytes) -> str:
         """The next piece, wherever it is cut."""
-        text = self._held + self._decoder.decode(data)
+        text = self._held + self._decoder.decode(data).replace("\b", "")
         self._held = ""
         if unfinished := _UNFINISHED.search(text, max(0, len(text) - _MOST_UNFINISHED)):
             self._held, text = text[unfinished.start() :], text[: unfinished.start()]
@@ -106,28 +104,20 @@ class JobText:
 
     def leave(self) -> str:
         """What ends the line that is begun, if one is, before something else is shown; the job goes on in the next."""
-        self._begun, self._cells = False, 0
+        self._begun = False
         return "\n" if self._prefix else ""
 
     def _part(self, part: str) -> str:
         if part == "\n":
-            self._prefix, self._begun, self._cells = "", False, 0
+            self._prefix, self._begun = "", False
         elif part in ("\r", "\x1b[2K"):
-            self._begun, self._cells = False, 0
+            self._begun = False
             return "\r" if part == "\r" else "\r\x1b[K"
-        elif part.startswith("\b"):
-            part = part[: self._cells]
-            self._cells -= len(part)
-        elif part:
-            if not self._begun:
-                self._begun = True
-                found = (_RANK if self._prefix else _PREFIX).match(part)
-                self._prefix = found[0] if found else self._prefix or "[?] "
-                return self._prefix + self._part(part.removeprefix(self._prefix))
-            # A character that may have no width, or a tab at the right margin, does not count.
-            self._cells += sum(
-                " " <= each <= "~" or unicodedata.category(each) in ("So", "Sm") for each in _COLOURS.sub("", part)
-            )
+        elif part and not self._begun:
+            self._begun = True
+            found = (_RANK if self._prefix else _PREFIX).match(part)
+            self._prefix = found[0] if found else self._prefix or "[?] "
+            return self._prefix + part.removeprefix(self._prefix)
         return part
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hvdcloud.config.file import Loaded
-    from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
 
 Nodes = Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="The number of nodes.")]
@@ -88,8 +87,8 @@ class Invocation:
             flags: dict[str, Any] = {each: getattr(self.console, each) for each in ("as_json", "quiet", "verbose")}
             self.console = Console(**{**flags, option: True})
 
-    def load_config(self, flags: Mapping[str, object] | None = None, *, default_name: str | None = None) -> Config:
-        """What hvdcloud.yaml, the environment and these flags say.
+    def load(self, flags: Mapping[str, object] | None = None, *, default_name: str | None = None) -> Loaded:
+        """What hvdcloud.yaml, the environment and these flags say, and where each value was written.
 
         Args:
             flags: by configuration key; None leaves the key to the environment and the file.
@@ -98,10 +97,6 @@ class Invocation:
         Raises:
             UsageError: they are not valid.
         """
-        return self.load(flags, default_name=default_name).config
-
-    def load(self, flags: Mapping[str, object] | None = None, *, default_name: str | None = None) -> Loaded:
-        """Read the configuration as `load_config` does, and say where each value was written."""
         from hvdcloud.config.file import load
 
         loaded = load(self.config, flags={"name": self.name or default_name, **(flags or {})})
@@ -120,7 +115,7 @@ class Invocation:
         """The experiment that hvdcloud.yaml, the environment and these flags describe.
 
         Args:
-            flags, default_name: as for `load_config`.
+            flags, default_name: as for `load`.
             bucket: read instead of the configured one, whatever provider that is for.
 
         Raises UsageError: they are not valid.
@@ -128,7 +123,7 @@ class Invocation:
         from hvdcloud.lifecycle.context import Context
 
         given = [key for key, value in (flags or {}).items() if value is not None]
-        config = self.load_config(flags, default_name=default_name)
+        config = self.load(flags, default_name=default_name).config
         only_own = self.name is None and default_name is None
         return Context(config, self.console, flags=given, only_own=only_own, bucket=bucket)
 

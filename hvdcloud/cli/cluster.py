@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -55,13 +54,9 @@ def up(
                 invocation.console.answer(line)
         else:
             invocation.result = result = make(experiment, consent=Consent(given=yes), wait=wait)
-            how = f"in {seconds(result.seconds)}"
-            said = (
-                f"up: {counted(len(result.nodes), 'node')} {how}"
-                if result.created
-                else f"up already: {counted(len(result.nodes), 'node')}"
-            )
-            invocation.console.answer(f"cluster {result.cluster} is {said}")
+            how, took = ("up", f" in {seconds(result.seconds)}") if result.created else ("up already", "")
+            nodes_up = counted(len(result.nodes), "node")
+            invocation.console.answer(f"cluster {result.cluster} is {how}: {nodes_up}{took}")
             invocation.console.answer("next: hvdcloud run; hvdcloud ssh; hvdcloud down deletes it")
 
 
@@ -69,18 +64,13 @@ def plan_lines(what: Plan, platform: Platform) -> list[str]:
     """The nodes, what is sent for them, what is worth knowing, and the price."""
     machines = f", {kinds}" if (kinds := platform.machines()) else ""
     objects = [request.object for request in what.requests]
-    worst = f", at worst {dollars(what.worst_case_dollars)} (after {_duration(what.seconds)})" if what.seconds else ""
+    worst = f", at worst {dollars(what.worst_case_dollars)} (after {seconds(what.seconds)})" if what.seconds else ""
     return [
         f"cluster {what.spec.name}: {counted(what.spec.nodes, 'node')} {platform.place}{machines}",
         f"{counted(len(objects), 'request')}: {some(objects, most=2)}; --json prints them",
         *(f"note: {notice}" for notice in what.notices),
         f"{dollars(what.dollars_per_hour)}/h{worst}; nothing was changed",
     ]
-
-
-def _duration(value: float) -> str:
-    """A time limit as text: `12 h`, `1:23:45`."""
-    return f"{value / 3600:g} h" if value % 360 == 0 else str(timedelta(seconds=value))
 
 
 def down(
@@ -144,7 +134,7 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
     from hvdcloud.cluster.state import as_known_here
 
     invocation: Invocation = context.obj
-    config = invocation.load_config({"provider": provider}, default_name="any")
+    config = invocation.load({"provider": provider}, default_name="any").config
     with invocation.console.waiting("list", "looking for clusters"):
         listing = providers.connect(config, on_retry=invocation.console.say).list()
     listing = replace(listing, clusters=tuple(map(as_known_here, listing.clusters)))
@@ -174,10 +164,8 @@ def show_clusters(console: Console, listing: Listing) -> None:
     money = ["$/H", "SO FAR", "AT WORST"] if costs else []
     console.table(["CLUSTER", "NODES", "STATE", *money, "OWNER", "CREATED"], rows)
     for cluster in clusters:
-        first, *others = cluster.cost_notes or ("",)
-        if first:
-            more = f"; {len(others)} more: hvdcloud status --name {cluster.name}" if others else ""
-            console.answer(f"  {cluster.name}: {first}{more}")
+        if cluster.cost_notes:
+            console.answer(f"  {cluster.name}: {some(cluster.cost_notes, most=1)}")
 
 
 def _costs(cluster: Cluster) -> bool:

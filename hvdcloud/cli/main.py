@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
 import os
 import signal
 import sys
@@ -82,6 +83,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - for as long as the process lives
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A character that the terminal's encoding lacks is no reason to fail; standard error begins that way.
+        sys.stdout.reconfigure(errors="backslashreplace")
     silence_libraries()
     # A program of the working folder is never run: that may be a project which was cloned from anywhere.
     if "PATH" in os.environ:

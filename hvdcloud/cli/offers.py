@@ -50,27 +50,20 @@ def offers(
 
 
 def show_offers(console: Console, result: OffersResult) -> None:
-    """A table, of at most 80 columns where the terminal has no more, what its numbers mean, and what is not known."""
+    """A table, what its numbers mean, and what is not known."""
     from hvdcloud.providers.pricing import rows
 
     at_hand = [offer for offer in result.offers if not offer.elsewhere]
     lines = rows(at_hand)
     # What hvdcloud.yaml asks for is always shown.
     shown = [row for index, row in enumerate(lines) if index < SHOWN or row.offer.configured]
+    total = [] if result.hours == 1 else [f"$/{result.hours:g} H"]
     notes: dict[str, int] = {}
-    cells = [_cells(row, notes, total=result.hours != 1) for row in shown]
-    if result.offers:
-        # The price of an hour is the one that can be told from the other.
-        per_hour, total, regions = "$/H", f"$/{result.hours:g} H", any(row.more_regions for row in shown)
-        headers = ["", "MACHINE", "GPUS", "SPOT", per_hour, total, "ZONES, +REGIONS" if regions else "ZONES", "NOTES"]
-        if result.hours == 1:
-            headers.remove(total)
-        for column in (headers.index(name) for name in (per_hour, total) if name in headers):
-            width = max(len(row[column]) for row in (headers, *cells))
-            for row in (headers, *cells):
-                row[column] = row[column].rjust(width)
-        console.table(headers, cells)
-        asked = "" if not any(row.offer.configured for row in shown) else "; * is what hvdcloud.yaml asks for"
+    cells = [_cells(row, notes, total=bool(total)) for row in shown]
+    if cells:
+        headers = ["", "MACHINE", "GPUS", "SPOT", "$/H", *total, "ZONES", "NOTES"]
+        console.table(headers, cells, numbers=("$/H", *total))
+        asked = "; * is what hvdcloud.yaml asks for" if any(row.offer.configured for row in shown) else ""
         console.answer(
             f"{counted(result.nodes, 'node')} with disks and external addresses, as of {result.prices_as_of}{asked}"
         )
@@ -92,17 +85,17 @@ def show_offers(console: Console, result: OffersResult) -> None:
 def _cells(row: Row, notes: dict[str, int], *, total: bool) -> list[str]:
     offer = row.offer
     numbers = [str(notes.setdefault(note, len(notes) + 1)) for note in _notes(offer)]
-    marks = ["?"] if offer.quota is None and row.zones else []
-    gpus = f"{offer.gpu_count} {offer.gpu_type.removeprefix('nvidia-')}" if offer.gpu_type else "-"
+    zones = " ".join(zone.rpartition("-")[2] for zone in row.zones)
+    more = f" +{counted(row.more_regions, 'region')}" if row.more_regions else ""
     return [
         "*" if offer.configured else "",
         offer.machine_type,
-        gpus,
+        f"{offer.gpu_count} {offer.gpu_type.removeprefix('nvidia-')}" if offer.gpu_type else "-",
         {"none": "-", "all": "spot", "workers": "workers"}[offer.spot_nodes],
         _money(offer.dollars_per_hour, estimate=offer.estimate),
         *([_money(offer.dollars, estimate=offer.estimate)] if total else []),
-        _zones(row),
-        " ".join([*marks, *numbers]),
+        f"{offer.region}-{zones}{more}" if row.zones else "nowhere",
+        " ".join([*(["?"] if offer.quota is None and row.zones else []), *numbers]),
     ]
 
 
@@ -119,12 +112,3 @@ def _notes(offer: Offer) -> list[str]:
 
 def _money(dollars: float | None, *, estimate: bool) -> str:
     return "?" if dollars is None else f"{'~' if estimate else ''}{dollars:.2f}"
-
-
-def _zones(row: Row) -> str:
-    if not row.zones:
-        return "nowhere"
-    letters = [zone.rpartition("-")[2] for zone in row.zones]
-    more = f" +{row.more_regions}" if row.more_regions else ""
-    text = f"{row.offer.region}-{' '.join(letters)}"
-    return f"{text}{more}" if len(text + more) <= 34 else f"{row.offer.region}-{''.join(letters)}{more}"

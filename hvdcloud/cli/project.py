@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,6 @@ import typer
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider
 
 if TYPE_CHECKING:
-    from hvdcloud.checks import Status
     from hvdcloud.config.file import Setting
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.doctor import Examination
@@ -20,14 +18,8 @@ if TYPE_CHECKING:
 
 config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, rich_markup_mode=None)
 
-_ARROW, _PLAIN_ARROW = "→", "->"
-# Status → sign, word where the terminal has no such sign, colour.
-_SIGNS = {
-    "ok": ("✓", "ok", "green"),
-    "warning": ("!", "!", "yellow"),
-    "failed": ("✗", "FAILED", "red"),
-    "unknown": ("?", "?", "yellow"),
-}
+_SIGNS = {"ok": "✓", "warning": "!", "failed": "✗", "unknown": "?"}
+"""By the status of a check."""
 
 
 def _templates() -> list[str]:
@@ -51,8 +43,7 @@ def init(
     script: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write hvdcloud.yaml for this training script of yours.")
     ] = None,
-    gpu: Annotated[bool, typer.Option("--gpu", help="One GPU per node, as --gpus 1.")] = False,
-    gpus: Annotated[int | None, typer.Option(min=0, metavar="N", help="GPUs per node: 1, 2, 4 or 8 NVIDIA L4.")] = None,
+    gpus: Annotated[int, typer.Option(min=0, metavar="N", help="GPUs per node: 1, 2, 4 or 8 NVIDIA L4.")] = 0,
 ) -> None:
     """Write a project that runs as it is, or hvdcloud.yaml for a script.
 
@@ -67,11 +58,10 @@ def init(
     from hvdcloud.lifecycle import init as lifecycle
 
     invocation: Invocation = context.obj
-    count = int(gpu) if gpus is None else gpus
     if script is None:
-        result = lifecycle.init(folder, template=template, name=invocation.name, gpus=count)
+        result = lifecycle.init(folder, template=template, name=invocation.name, gpus=gpus)
     else:
-        result = lifecycle.init_script(folder, script, template=template, name=invocation.name, gpus=count)
+        result = lifecycle.init_script(folder, script, template=template, name=invocation.name, gpus=gpus)
     invocation.result = result
     show_init(invocation.console, result)
 
@@ -85,7 +75,7 @@ def show_init(console: Console, result: InitResult) -> None:
     if result.choices:
         console.table(["KEY", "VALUE", "WHY"], [[each.key, each.value, each.why] for each in result.choices])
     for note in result.notes:
-        _print(console, "note: ", note, indent="      ")
+        console.answer(f"note: {note}")
     go = [f"cd {shlex.quote(str(result.folder))}"] if result.folder != Path() else []
     prepare = ["hvdcloud setup"] if result.gpus else []
     console.answer(f"next: {' && '.join([*go, *prepare, 'hvdcloud launch'])}")
@@ -122,40 +112,16 @@ def doctor(
 
 def _show_checks(console: Console, result: Examination) -> None:
     """A line per check; below each that did not pass, its details and how to fix it."""
-    fancy = console.can_print("".join(sign for sign, _, _ in _SIGNS.values()) + _ARROW)
-
-    def sign(status: Status) -> str:
-        return _SIGNS[status.value][0 if fancy else 1]
-
-    first = max(len(sign(check.status)) for check in result.checks)
-    second = max(len(check.name) for check in result.checks)
-    indent = " " * (first + second + 4)
+    rows: list[list[str]] = []
     for check in result.checks:
-        head = f"{sign(check.status):{first}}  {check.name:{second}}  "
-        colour = "" if check.status.value == "ok" else _SIGNS[check.status.value][2]
-        _print(console, head, check.message, indent=indent, style=colour)
-        for line in check.details.splitlines():
-            _print(console, indent, line, indent=indent)
-        if check.hint:
-            arrow = f"{_ARROW if fancy else _PLAIN_ARROW} "
-            _print(console, indent + arrow, check.hint, indent=indent + " " * len(arrow), style="cyan")
+        rows.append([_SIGNS[check.status.value], check.name, check.message])
+        more = [*check.details.splitlines(), *([f"→ {check.hint}"] if check.hint else [])]
+        rows += [["", "", line] for line in more]
+    console.table(["", "", ""], rows)
     counts = {status: sum(check.status.value == status for check in result.checks) for status in _SIGNS}
     words = {"ok": "passed", "warning": "warnings" if counts["warning"] > 1 else "warning"}
     said = ", ".join(f"{count} {words.get(status, status)}" for status, count in counts.items() if count)
     console.answer(f"{len(result.checks)} checks in {result.seconds:.1f} s: {said}")
-
-
-def _print(console: Console, head: str, text: str, *, indent: str, style: str = "") -> None:
-    """Wrapped to the terminal's width; elsewhere a line stays a line."""
-    if not console.can_print(text):
-        text = text.replace("…", "...").replace("→", "->").encode("ascii", "replace").decode()
-    lines = [text]
-    if console.width is not None and console.width > len(indent) + 20:
-        width = console.width - len(indent) - 1
-        # A command to copy is broken between words only.
-        lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
-    for number, line in enumerate(lines):
-        console.answer(f"{head if number == 0 else indent}{line}", style=style)
 
 
 @config_app.command()

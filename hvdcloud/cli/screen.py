@@ -28,16 +28,10 @@ def harmless(said: str, style: str = "") -> Text:
     return Text(visible(as_left(said).expandtabs(4), lines=False), style=style)
 
 
-def bar(share: float, width: int) -> Text:
-    """A bar that is full at 1."""
-    full = round(min(1.0, max(0.0, share)) * width)
-    return Text.assemble(("█" * full, "cyan"), ("░" * (width - full), _SOFT))
-
-
 # --- the head ---------------------------------------------------------------------------------------------------------
 
 
-def head(view: View, *, bar_width: int) -> Text:
+def head(view: View) -> Text:
     """The cluster and what it costs, the run and how far it is, and what is wrong."""
     cluster = view.cluster
     first = harmless(cluster.name, "bold")
@@ -45,7 +39,7 @@ def head(view: View, *, bar_width: int) -> Text:
         first.append("  GONE" if view.gone else "  NOT WHOLE", style=_BAD)
     nodes = f"{cluster.provider}, {counted(len(view.nodes), 'node')}, {seconds(view.age_seconds)}"
     first.append(f"  {cost_text(view)}  {nodes}")
-    run = [harmless("no run yet; hvdcloud run starts one", _SOFT)] if view.run is None else _run(view.run, bar_width)
+    run = [harmless("no run yet; hvdcloud run starts one", _SOFT)] if view.run is None else _run(view.run)
     troubles = list(_troubles(view))
     more = len(troubles) - _MOST_TROUBLES
     if more > 0:
@@ -62,7 +56,7 @@ def cost_text(view: View) -> str:
     return f"{dollars(cluster.dollars_per_hour)}/h, {dollars(view.dollars_so_far)} so far, {worst}"
 
 
-def _run(run: RunView, bar_width: int) -> list[Text]:
+def _run(run: RunView) -> list[Text]:
     state, line = run.state, Text("run ")
     world = None if state.done else state.world
     now = state.result if state.done else state.state
@@ -80,22 +74,19 @@ def _run(run: RunView, bar_width: int) -> list[Text]:
     lines = [line]
     if run.reason:
         lines.append(harmless(run.reason, _BAD))
-    if said := _progress(run, bar_width):
+    if said := _progress(run):
         lines.append(said)
     if (slow := slow_ranks_of(state)) is not None:
         lines.append(harmless(slow.text, _WARNS))
     return lines
 
 
-def _progress(run: RunView, bar_width: int) -> Text:
-    """`epoch 37/60 ███ 62%   loss 0.0123   4,267 images/s`; empty where nothing is known."""
+def _progress(run: RunView) -> Text:
+    """`epoch 37/60 62%   loss 0.0123   4,267 images/s`; empty where nothing is known."""
     said, at = [], run.position
-    if at is not None and at.total:
-        share = at.number / at.total
-        said.append(Text(f"{at.unit} {at.number:,}/{at.total:,}  ").append_text(bar(share, bar_width)))
-        said[0].append(f" {share:.0%}")
-    elif at is not None:
-        said.append(Text(f"{at.unit} {at.number:,}"))
+    if at is not None:
+        of = f"/{at.total:,} {at.number / at.total:.0%}" if at.total else ""
+        said.append(Text(f"{at.unit} {at.number:,}{of}"))
     for name, value in run.numbers.items():
         shown = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
         said.append(harmless(f"{shown} {name}" if "/" in name else f"{name} {shown}"))
@@ -128,18 +119,18 @@ def _troubles(view: View) -> Iterator[Text]:
 # --- nodes, and what happened -----------------------------------------------------------------------------------------
 
 
-def rows(view: View, *, bar_width: int) -> dict[str, Sequence[Text]]:
+def rows(view: View) -> dict[str, Sequence[Text]]:
     """The cells of every row, by a name of its own: one of each node, and below it one of each of its GPUs."""
     found: dict[str, Sequence[Text]] = {}
     for node in view.nodes:
-        found[node.name] = _node(node, bar_width)
+        found[node.name] = _node(node)
         if node.state == "running" and node.silent is None:
             for number, gpu in enumerate(node.sample.get("gpus") or []):
-                found[f"{node.name} {number}"] = _gpu(gpu, bar_width)
+                found[f"{node.name} {number}"] = _gpu(gpu)
     return found
 
 
-def _node(node: NodeView, bar_width: int) -> Sequence[Text]:
+def _node(node: NodeView) -> Sequence[Text]:
     name, sample = harmless(node.name), node.sample
     if node.state != "running" or node.silent is not None:
         return name, harmless("silent" if node.state == "running" else node.state, _BAD), *[Text("")] * 4
@@ -147,27 +138,27 @@ def _node(node: NodeView, bar_width: int) -> Sequence[Text]:
     return (
         name,
         Text(node.state) if sample else Text("asking …", style=_SOFT),
-        _busy(sample.get("cpu"), bar_width),
+        _percent(sample.get("cpu")),
         _of(sample.get("memory"), sample.get("memory_total")),
         Text("" if received is None or sent is None else f"{received / 1e6:.1f}/{sent / 1e6:.1f} MB/s"),
         Text("" if waiting is None else f"{waiting:.0f}", style=_WARNS if waiting else ""),
     )
 
 
-def _gpu(gpu: Mapping[str, Any], bar_width: int) -> Sequence[Text]:
+def _gpu(gpu: Mapping[str, Any]) -> Sequence[Text]:
     heat, power, index = gpu.get("temperature"), gpu.get("power"), gpu.get("index")
     state = Text("" if heat is None else f"{heat:.0f} °C ", style=_BAD if heat and heat >= 90 else "")
     return (
         Text(f"  GPU {'?' if index is None else index}"),
         state.append("" if power is None else f"{power:.0f} W"),
-        _busy(gpu.get("utilization"), bar_width),
+        _percent(gpu.get("utilization")),
         _of(gpu.get("memory"), gpu.get("memory_total")),
         *[Text("")] * 2,
     )
 
 
-def _busy(percent: float | None, bar_width: int) -> Text:
-    return Text("") if percent is None else bar(percent / 100, bar_width).append(f" {percent:3.0f} %")
+def _percent(value: float | None) -> Text:
+    return Text("" if value is None else f"{value:3.0f} %")
 
 
 def _of(part: float | None, total: float | None) -> Text:

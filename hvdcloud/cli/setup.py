@@ -61,7 +61,7 @@ def setup(
 
     invocation: Invocation = context.obj
     file = invocation.config or Path(CONFIG_FILE)
-    config = invocation.load_config()
+    config = invocation.load().config
     console = invocation.console
     if not (yes or plan_only or console.can_ask):
         raise UsageError(

@@ -26,7 +26,7 @@ def top(context: typer.Context) -> None:
     instead = "hvdcloud status --watch, or hvdcloud status --json for programs"
     if not console.is_screen:
         raise UsageError("top needs a terminal", hint=instead)
-    if is_dumb() or not console.can_print("█"):
+    if is_dumb():
         raise UsageError(f"top cannot draw on this terminal (TERM={os.environ.get('TERM')})", hint=instead)
     from hvdcloud.cli.top_app import TopApp, run_until_quit
     from hvdcloud.lifecycle.top import Observer

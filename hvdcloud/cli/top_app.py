@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.top import View
 
 REDRAW_SECONDS = 0.5
-_WIDE = 100
-"""Columns from which there is room for bars in the table."""
 _MOST_EVENTS, _MOST_LINES = 4, 1000
 
 
@@ -110,10 +108,9 @@ class TopApp(App[Exception]):
             self.exit(error)
 
     def _draw(self) -> None:
-        wide = self.size.width >= _WIDE
-        self._top.update(head(self._view, bar_width=24 if wide else 12))
+        self._top.update(head(self._view))
         self._happened.update(events(self._view, most=_MOST_EVENTS))
-        found, table = rows(self._view, bar_width=8 if wide else 0), self._table
+        found, table = rows(self._view), self._table
         if [key.value for key in table.rows] != list(found):
             table.clear()
             for name, cells in found.items():

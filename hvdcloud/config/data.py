@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from hvdcloud.config.section import Section
-from hvdcloud.config.types import HostPath, folder_url
+from hvdcloud.config.types import StorageUrl, written_as
 
 _NAME = r"[a-z][-_a-z0-9]{0,62}"
-_GCS = re.compile(r"gs://([a-z0-9][-_.a-z0-9]{1,220}[a-z0-9])((?:/[^/\x00-\x1f\x7f]+)*)/?")
 
-
-def _data_name(name: str) -> str:
-    if not re.fullmatch(_NAME, name):
-        raise ValueError(f"{name!r} is not the name of a data set: at most 63 of a-z, 0-9, '-' and '_', a letter first")
-    return name
-
-
-def _data_source(url: str) -> str:
-    if url.startswith("file://"):
-        return folder_url(url)
-    if not _GCS.fullmatch(url) or any(part in (".", "..") for part in url.split("/")):
-        raise ValueError(f"{url!r} is neither gs://BUCKET[/PREFIX] nor file:///DIR")
-    return url.rstrip("/")
-
-
-DataName = Annotated[str, AfterValidator(_data_name)]
-DataSource = Annotated[str, AfterValidator(_data_source), HostPath]
+DataName = Annotated[
+    str, written_as(_NAME, "the name of a data set: at most 63 of a-z, 0-9, '-' and '_', a letter first")
+]
 
 
 class DataConfig(Section):
@@ -41,7 +25,7 @@ class DataConfig(Section):
     `NAME: gs://BUCKET/PREFIX` alone is short for `NAME: {source: gs://BUCKET/PREFIX}`.
     """
 
-    source: DataSource = Field(
+    source: StorageUrl = Field(
         examples=["gs://my-bucket/train"],
         description="with provider gce, gs://BUCKET[/PREFIX], whose objects each node fetches once; with local, "
         "file:///DIR, a folder of this machine that is mounted into the nodes; one outside of the project's only in "

@@ -106,7 +106,7 @@ class Loaded:
                     yield from self._data()
                     continue
                 place = self.places.get(key, Place(source="default", text="default"))
-                yield Setting(key=".".join(key), value=value, text=_text(field, value), place=place)
+                yield Setting(key=".".join(key), value=_plain(value), text=_text(field, value), place=place)
 
         return tuple(walk(self.config, ()))
 
@@ -359,11 +359,7 @@ def _wanted(problem: Mapping[str, Any], key: Key) -> str:
         return "a duration: 60s, 30m or 12h"
     if section is None:
         return expected(problem)
-    fields = section.model_fields
-    found = {name: inner.examples[0] if inner.examples else inner.get_default() for name, inner in fields.items()}
-    found = {name: value for name, value in found.items() if isinstance(value, (str, int, float))}
-    first = {name: _text(fields[name], found[name]) for name in list(found)[:2]}
-    return f"{{{', '.join(f'{name}: {text}' for name, text in first.items())}}}"
+    return f"{{{', '.join(f'{name}: …' for name in list(section.model_fields)[:2])}}}"
 
 
 def _text(field: FieldInfo, value: object) -> str:
@@ -373,9 +369,13 @@ def _text(field: FieldInfo, value: object) -> str:
 
 def _as_yaml(value: object) -> str:
     """On one line, as in the file."""
-    value = TypeAdapter(Any).dump_python(value, mode="json", exclude_none=True)
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=1000)
+    text = yaml.safe_dump(_plain(value), default_flow_style=True, sort_keys=False, allow_unicode=True, width=1000)
     return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _plain(value: object) -> Any:
+    """As JSON knows it."""
+    return TypeAdapter(Any).dump_python(value, mode="json", exclude_none=True)
 
 
 def _usage_error(problems: Sequence[_Problem], *, file: Path) -> UsageError:

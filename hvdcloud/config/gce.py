@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from hvdcloud.config.section import Section
-from hvdcloud.config.types import Text
-
-
-def _zone(name: str) -> str:
-    if re.fullmatch(r"[a-z]+-[a-z]+\d+", name):
-        raise ValueError(f"{name} is a region; zones are such as {name}-b")
-    return name
-
+from hvdcloud.config.types import Text, written_as
 
 L4_MACHINES = {1: "g2-standard-8", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"}
 """Number of NVIDIA L4 → the machine type that comes with them, which is the default."""
@@ -41,7 +33,7 @@ class GceConfig(Section):
     """Compute Engine."""
 
     project: str | None = Field(default=None, description="default: the credentials' project")
-    zones: list[Annotated[str, AfterValidator(_zone)]] = Field(
+    zones: list[Annotated[str, written_as(r".+-.+-.+", "a zone, such as us-central1-b")]] = Field(
         default_factory=list, description="tried in order; empty: every zone that has the GPU, cheapest first"
     )
     machine_type: str = Field(

@@ -11,7 +11,7 @@ from hvdcloud.config.data import DataConfig, DataName, loops, text_allowed
 from hvdcloud.config.gce import L4_MACHINES, GceConfig, GpuConfig
 from hvdcloud.config.section import Section
 from hvdcloud.config.ssh_hosts import SshMachinesConfig
-from hvdcloud.config.types import BucketUrl, ClusterName, Command, Duration, EnvName, ProjectPath, Text
+from hvdcloud.config.types import ClusterName, Command, Duration, EnvName, ProjectPath, StorageUrl, Text
 
 
 class ImageConfig(Section):
@@ -98,7 +98,7 @@ class RunConfig(Section):
 class CheckpointsConfig(Section):
     """Where checkpoints go."""
 
-    bucket: BucketUrl | None = Field(
+    bucket: StorageUrl | None = Field(
         default=None,
         description="with provider gce, gs://BUCKET[/PREFIX]; with local and ssh, file:///DIR, which can be named in "
         "the environment or a flag only; null, with local and ssh: a folder of this machine's state",

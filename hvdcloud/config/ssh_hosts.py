@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from hvdcloud.config.section import Section
+from hvdcloud.config.types import written_as
 
 # What OpenSSH is given as words of its command line: none begins with a dash, and none has a space or a quote in it.
 _HOST = r"[A-Za-z0-9_](?:[A-Za-z0-9_.:-]*[A-Za-z0-9_])?"
@@ -16,44 +17,28 @@ _TEXT = re.compile(rf"(?:(?P<user>{_USER})@)?(?P<host>[A-Za-z0-9_](?:[A-Za-z0-9_
 _MOST_HOSTS = 200
 
 
-def _host_name(name: str) -> str:
-    if not re.fullmatch(_HOST, name):
-        raise ValueError(f"{name!r} is not a host: a name of ~/.ssh/config or of the network, or an address")
-    return name
-
-
-def _user_name(name: str) -> str:
-    if not re.fullmatch(_USER, name):
-        raise ValueError(f"{name!r} is not the name of a user")
-    return name
-
-
-def _jump_host(text: str) -> str:
-    if not _TEXT.fullmatch(text):
-        raise ValueError(f"{text!r} is not one jump host: [USER@]HOST[:PORT]; ~/.ssh/config can name several")
-    return text
-
-
-def _ipv4(text: str) -> str:
-    if not re.fullmatch(r"(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)(?:\.(?!$)|$)){4}", text):
-        raise ValueError(f"{text!r} is not an IPv4 address")
-    return text
+_HostName = Annotated[str, written_as(_HOST, "a host: a name of ~/.ssh/config or of the network, or an address")]
+_UserName = Annotated[str, written_as(_USER, "the name of a user")]
+_JumpHost = Annotated[
+    str, written_as(_TEXT.pattern, "one jump host: [USER@]HOST[:PORT]; ~/.ssh/config can name several")
+]
+_Ipv4 = Annotated[str, written_as(r"(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)(?:\.(?!$)|$)){4}", "an IPv4 address")]
 
 
 class SshHostConfig(Section):
     """One machine, as `ssh` reaches it. `USER@HOST:PORT` alone is short for it, where user and port may be missing."""
 
-    host: Annotated[str, AfterValidator(_host_name)] = Field(
+    host: _HostName = Field(
         examples=["gpu1", "10.0.0.7"],
         description="as `ssh HOST` has it: a name of ~/.ssh/config, a DNS name, an address",
     )
-    user: Annotated[str, AfterValidator(_user_name)] | None = Field(
+    user: _UserName | None = Field(
         default=None, description="who logs in; default: what ~/.ssh/config says, else this machine's user"
     )
     port: int | None = Field(
         default=None, ge=1, le=65535, description="of its sshd; default: as ~/.ssh/config, else 22"
     )
-    jump: Annotated[str, AfterValidator(_jump_host)] | None = Field(
+    jump: _JumpHost | None = Field(
         default=None,
         examples=["login.example.org"],
         description="a host through which it is reached, [USER@]HOST[:PORT]; default: as ~/.ssh/config",
@@ -61,7 +46,7 @@ class SshHostConfig(Section):
     gpus: Annotated[int, Field(ge=1)] | Literal["all"] | None = Field(
         default=None, description="how many of its NVIDIA GPUs its node gets; default: all with image.device cuda"
     )
-    address: Annotated[str, AfterValidator(_ipv4)] | None = Field(
+    address: _Ipv4 | None = Field(
         default=None,
         examples=["192.168.1.7"],
         description="its IPv4 address at which the other hosts reach it; default: the one at which SSH reached it",
@@ -75,11 +60,7 @@ class SshHostConfig(Section):
         found = _TEXT.fullmatch(value)
         if found is None:
             raise ValueError(f"{value!r} is not a host: [USER@]HOST[:PORT]")
-        return {
-            "host": found["host"],
-            **({"user": found["user"]} if found["user"] else {}),
-            **({"port": int(found["port"])} if found["port"] else {}),
-        }
+        return {name: part for name, part in found.groupdict().items() if part}
 
     @property
     def text(self) -> str:

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
+_GCS = re.compile(r"gs://([a-z0-9][-_.a-z0-9]{1,220}[a-z0-9])((?:/[^/\x00-\x1f\x7f]+)*)/?")
 _NUMBER = re.compile(r"[-+]?\d[\d_]{0,17}(?:\.\d*)?")
 
 
@@ -38,24 +39,26 @@ def duration_text(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-def _rfc1035(name: str) -> str:
-    # Compute Engine takes 63 characters; 40 leave room for what is made of the name (NAME-NNN, firewall rules).
-    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", name):
-        raise ValueError(
-            f"{name!r} is not a cluster name: at most 40 characters a-z, 0-9 and '-', a letter first, no '-' last"
-        )
-    return name
+def written_as(pattern: str, what: str) -> AfterValidator:
+    """Refuses a text that does not match all of a pattern: `'1x' is not a cluster name: …`."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"{text!r} is not {what}")
+        return text
+
+    return AfterValidator(check)
 
 
-def _bucket_url(url: str) -> str:
+def _storage_url(url: str) -> str:
     if url.startswith("file://"):
-        return folder_url(url)
-    if not re.fullmatch(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](/.*)?", url):
+        return _folder_url(url)
+    if not _GCS.fullmatch(url) or any(part in (".", "..") for part in url.split("/")):
         raise ValueError(f"{url!r} is neither gs://BUCKET[/PREFIX] nor file:///DIR")
     return url.rstrip("/")
 
 
-def folder_url(url: str) -> str:
+def _folder_url(url: str) -> str:
     """A file:///DIR without links on its way: what is checked is what is mounted. Raises ValueError: it is none."""
     if not re.fullmatch(r"file:///[^?#\x00-\x1f\x7f]+", url):
         raise ValueError(f"{url!r} needs an absolute folder: file:///DIR")
@@ -108,8 +111,15 @@ def is_host_path(field: FieldInfo) -> bool:
     return HostPath in (*field.metadata, *marks)
 
 
-ClusterName = Annotated[str, AfterValidator(_rfc1035)]
-BucketUrl = Annotated[str, AfterValidator(_bucket_url), HostPath]
+# Compute Engine takes 63 characters; 40 leave room for what is made of the name (NAME-NNN, firewall rules).
+ClusterName = Annotated[
+    str,
+    written_as(
+        r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?",
+        "a cluster name: at most 40 characters a-z, 0-9 and '-', a letter first, no '-' last",
+    ),
+]
+StorageUrl = Annotated[str, AfterValidator(_storage_url), HostPath]
 ProjectPath = Annotated[str, Field(min_length=1), HostPath]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 Command = Annotated[str, AfterValidator(_shell_words)]

@@ -119,7 +119,7 @@ def shown_on(console: Console, steps: Steps) -> Progress:
 
     def leave(parts: set[int]) -> None:
         for part in parts & running:
-            steps.leave("image", part=part)
+            steps.drop("image", part=part)
         running.difference_update(parts)
 
     def progress(event: BuildEvent) -> None:

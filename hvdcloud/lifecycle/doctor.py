@@ -14,7 +14,7 @@ from hvdcloud.config.file import CONFIG_FILE
 from hvdcloud.doctor.machine import machine_checks
 from hvdcloud.errors import ExitCode
 from hvdcloud.lifecycle.up import make_spec
-from hvdcloud.units import counted, some
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -42,17 +42,8 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
         *machine_checks(context.config, context.platform),
     ]
     with context.console.steps() as steps:
-
-        def show(running: Sequence[str], done: int) -> None:
-            # Where nothing is redrawn, every change would be a line.
-            if context.console.live and running:
-                steps.update("doctor", some(running, most=3), done=float(done), total=float(len(checks)))
-            elif context.console.live:
-                steps.finish("doctor")
-
-        if not context.console.live:
-            steps.update("doctor", f"{len(checks)} checks")
-        found = run_checks(checks, seconds=seconds, on_change=show)
+        steps.update("doctor", f"{len(checks)} checks")
+        found = run_checks(checks, seconds=seconds)
     return Examination(checks=found, seconds=time.monotonic() - started)
 
 

@@ -185,7 +185,7 @@ def _show_data(context: Context, cluster: Cluster, run_id: str) -> None:
             state = next(iter(RunState.all_from_json(answer.get("runs"))), RunState())
             for each in state.data:
                 if each.ready:
-                    steps.leave(each.node)
+                    steps.drop(each.node)
                     continue
                 total = each.total_bytes if each.phase == "fetching" and each.total_bytes else None
                 done = each.bytes if total else None

@@ -6,7 +6,7 @@ What is in it is worked out here; page.html.jinja says how it looks, and escapes
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -14,7 +14,6 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud import __version__
-from hvdcloud.report import changes
 from hvdcloud.report.metrics import Metrics, MetricsReader, Series
 from hvdcloud.report.phases import Phase, phases_text
 from hvdcloud.report.plot import Plot, plot
@@ -36,17 +35,6 @@ MOST_CHECKPOINTS = 50
 _LONGEST_LINE = 500
 # Neither HTML nor XML has a way to write these.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OverTime:
-    """The plots, and what is said of them."""
-
-    notes: Sequence[str]
-    """What went wrong with the samples."""
-    world: Plot | None
-    """Of an elastic run."""
-    plots: Sequence[Plot | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +70,7 @@ def templates() -> Environment:
 def page(record: RunRecord, parts: Sequence[Phase] = ()) -> str:
     """The whole page; `parts`: the phases of the run."""
     log = _read_log(record)
+    troubles = {str(row["trouble"]) for rows in record.samples.values() for row in rows if "trouble" in row}
     template = templates().get_template("page.html.jinja")
     html = template.render(
         record=record,
@@ -89,7 +78,8 @@ def page(record: RunRecord, parts: Sequence[Phase] = ()) -> str:
         outcome=outcome(record),
         badge={"succeeded": "good", "failed": "bad", "lost": "bad"}.get(outcome(record), "so"),
         summary=_summary(record, log, parts),
-        over_time=_over_time(record, log.metrics),
+        troubles=sorted(troubles)[:5],
+        plots=_plots(record, log.metrics),
         events=_events(record),
         waits=record.state.waits,
         checkpoints=record.checkpoints[-MOST_CHECKPOINTS:],
@@ -106,8 +96,7 @@ def outcome(record: RunRecord) -> str:
 
 def _read_log(record: RunRecord) -> _Log:
     """All that the page says of the log, read once and piece by piece."""
-    elastic = changes.changes_world(record)
-    numbers = MetricsReader(samples=record.samples.get(0, ()), started=record.started, elastic=elastic)
+    numbers = MetricsReader(samples=record.samples.get(0, ()), started=record.started, elastic=record.changes_world)
     reader, lines = LogReader(elastic=record.state.elastic is not None), Lines()
     last: deque[bytes] = deque(maxlen=LAST_LINES)
     count = 0
@@ -141,7 +130,7 @@ def _summary(record: RunRecord, log: _Log, parts: Sequence[Phase]) -> list[tuple
         rows.append(("Nodes", f"{count}" + (f" of {about.machine}" if about.machine else "")))
     if state.np:
         rows.append(("Ranks", state.np))
-    rows += changes.summary(record)
+    rows += _elastic(record)
     given = (("GPUs", gpu_count(record)), ("Command", about.command), ("Image", about.image))
     rows += [(name, value) for name, value in given if value]
     rows.append(("Result", outcome(record) + (f", exit code {state.exit_code}" if state.exit_code else "")))
@@ -162,6 +151,22 @@ def _summary(record: RunRecord, log: _Log, parts: Sequence[Phase]) -> list[tuple
     where = "" if record.complete else "; more may be on the nodes"
     rows.append(("Checkpoints", f"{counted(len(record.checkpoints), 'file')}, {size(total)}{where}"))
     rows += [("Not read", why) for why in record.unread]
+    return rows
+
+
+def _elastic(record: RunRecord) -> list[tuple[str, object]]:
+    """Of an elastic run: how far it might shrink and grow, and what came of it."""
+    rows: list[tuple[str, object]] = []
+    limits = record.state.elastic
+    if limits is not None and limits.min is not None:
+        most = f" to {limits.max} nodes" if limits.max is not None else " nodes or more"
+        rows.append(("Elastic", f"{limits.min}{most}"))
+    counts = Counter(event.name for event in record.events)
+    named = (("lost", "lost a node"), ("preempted", "preempted"), ("joined", "node joins"))
+    if happened := [f"{counts[name]} {what}" for what, name in named if counts[name]]:
+        rows.append(("Nodes came and went", ", ".join(happened)))
+    if again := max(record.state.restarts, counts["started again"]):
+        rows.append(("horovodrun started again", counted(again, "time")))
     return rows
 
 
@@ -186,19 +191,17 @@ def _moment(at: float) -> str:
     return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _over_time(record: RunRecord, metrics: Metrics) -> _OverTime | None:
-    """None: nothing says when the run was."""
+def _plots(record: RunRecord, metrics: Metrics) -> list[Plot]:
+    """Empty: nothing says when the run was, or there is no number of it."""
     started, last = record.started, record.last_seen
     if started is None or last is None:
-        return None
-    until = max(1.0, last - started)
-    draw = partial(plot, until=until)
-    world = changes.world_series(record, started=started, until=until)
+        return []
+    draw = partial(plot, until=max(1.0, last - started))
     printed = []
     for each in metrics.series:
         title = f"{each.name[:1].upper()}{each.name[1:]}" + ("" if metrics.timed else ", line by line")
         is_rate = "/" in each.name
-        gaps = is_rate and metrics.timed and changes.changes_world(record)
+        gaps = is_rate and metrics.timed and record.changes_world
         printed.append(draw([each], title=title, unit=_plain, timed=metrics.timed, course=not is_rate, gaps=gaps))
     of_nodes = partial(_node_series, record, started)
     figures: list[Plot | None] = []
@@ -221,12 +224,7 @@ def _over_time(record: RunRecord, metrics: Metrics) -> _OverTime | None:
     ]
     if not with_gpus:
         figures += printed
-    trouble = {str(row["trouble"]) for rows in record.samples.values() for row in rows if "trouble" in row}
-    return _OverTime(
-        notes=sorted(trouble)[:5],
-        world=draw(world, title="World size", unit="{:.0f}".format, course=True, whole=True),
-        plots=figures,
-    )
+    return [figure for figure in figures if figure is not None]
 
 
 def _gpus(record: RunRecord) -> Iterable[tuple[int, float, dict[str, Any]]]:

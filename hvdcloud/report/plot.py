@@ -69,7 +69,6 @@ def plot(
     most: float | None = None,
     timed: bool = True,
     course: bool = False,
-    whole: bool = False,
     gaps: bool = False,
 ) -> Plot | None:
     """A plot and its legend; None where no series has a point.
@@ -80,7 +79,6 @@ def plot(
         most: where that axis ends at least.
         timed: the horizontal axis is in seconds.
         course: it is the end that counts, not the average.
-        whole: there is nothing between whole numbers.
         gaps: where nothing was measured for long there is no line.
     """
     given = [each for each in series if each.points]
@@ -88,7 +86,7 @@ def plot(
         return None
     values = [value for each in given for _, value in each.points]
     low, high = min(0.0, *values), max(values + ([most] if most is not None else []))
-    ticks = nice_ticks(low, high if high > low else low + 1.0, least=1.0 if whole else 0.0)
+    ticks = nice_ticks(low, high if high > low else low + 1.0)
     low, high = min(low, ticks[0]), max(high, ticks[-1])
     until = max(until if timed else 0.0, *(each.points[-1][0] for each in given)) or 1.0
 
@@ -114,21 +112,18 @@ def plot(
         values=[Tick(at=y(tick), label=unit(tick)) for tick in ticks],
         times=[time_tick(at) for at in (time_ticks(until) if timed else nice_ticks(0.0, until))],
         lines=lines,
-        legend=_legend(given, unit=unit, many=many, course=course, whole=whole),
+        legend=_legend(given, unit=unit, many=many, course=course),
     )
 
 
-def _legend(
-    lines: Sequence[Series], *, unit: Callable[[float], str], many: bool, course: bool, whole: bool
-) -> list[str]:
+def _legend(lines: Sequence[Series], *, unit: Callable[[float], str], many: bool, course: bool) -> list[str]:
     if many:
         return [f"mean of {len(lines)}: {unit(_average(_mean(lines)))}"]
     items = []
     for each in lines:
         values = [value for _, value in each.points]
         level = f"{unit(values[-1])} at the end" if course else f"{unit(_average(each.points))} on average"
-        least = f", {unit(min(values))} at least" if whole else ""
-        items.append(f"{each.name}: {level}, {unit(max(values))} at most{least}")
+        items.append(f"{each.name}: {level}, {unit(max(values))} at most")
     return items
 
 
@@ -172,9 +167,9 @@ def _mean(lines: Sequence[Series]) -> list[tuple[float, float]]:
     return [(_average([(0.0, at) for at, _ in slots[slot]]), _average(slots[slot])) for slot in sorted(slots)]
 
 
-def nice_ticks(low: float, high: float, *, about: int = 4, least: float = 0.0) -> list[float]:
-    """Round numbers from at most `low` to at least `high`: steps of 1, 2, 2.5 or 5 times a power of ten; or `least`."""
-    raw = max(least, (high - low) / about)
+def nice_ticks(low: float, high: float, *, about: int = 4) -> list[float]:
+    """Round numbers from at most `low` to at least `high`: steps of 1, 2, 2.5 or 5 times a power of ten."""
+    raw = (high - low) / about
     power = 10.0 ** math.floor(math.log10(raw)) if raw > 0 else 1.0
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
     first = math.floor(low / step + 1e-9)

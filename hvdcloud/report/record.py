@@ -62,6 +62,11 @@ class RunRecord:
         times = [sample["t"] for samples in self.samples.values() for sample in samples[-1:]]
         return self.state.ended or max([*times, *([self.started] if self.started else [])], default=None)
 
+    @property
+    def changes_world(self) -> bool:
+        """Whether ranks may have moved between nodes; where the state is missing, the events tell."""
+        return self.state.elastic is not None or any(event.name == "world" for event in self.events)
+
     def node_name(self, index: int) -> str:
         """`digits-0`."""
         return self.state.nodes[index] if index < len(self.state.nodes) else f"{self.cluster}-{index}"

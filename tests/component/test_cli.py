@@ -123,6 +123,11 @@ def test_init_writes_a_project_and_never_overwrites(project: Project) -> None:
     assert "there is no template 'jax'" in project.hvdcloud("init", "x", "--template", "jax", expect=2).err
 
 
+def test_a_character_that_the_encoding_lacks_is_written_as_an_escape(project: Project) -> None:
+    project.environ["PYTHONIOENCODING"] = "ascii"
+    assert "wrote gr\\xf6\\xdfe/train.py" in project.hvdcloud("init", "größe").out
+
+
 @pytest.mark.parametrize(
     ("template", "framework"),
     [("torch", "torch"), ("keras", "tensorflow"), ("torch-elastic", "torch")],

@@ -73,7 +73,7 @@ digits   2/2    whole               0.00  0.00    0.00      ann-laptop  2026-11-
 total    4                          1.50  0.31    26.20
 CLUSTER  NODES  STATE               $/H   SO FAR  AT WORST  OWNER       CREATED
 big      2/3    NOT WHOLE, running  1.50  0.31    no end    ann-laptop  2026-11-21 10:00:00Z
-  big: big-0 is off, and its disk still costs; 1 more: hvdcloud status --name big
+  big: big-0 is off, and its disk still costs and 1 more
 CLUSTER  NODES  STATE               $/H   SO FAR  AT WORST  OWNER       CREATED
 big      2/3    NOT WHOLE, running  1.50  0.31    no end    ann-laptop  2026-11-21 10:00:00Z
   big: big-0 is off, and its disk still costs

@@ -295,10 +295,3 @@ def test_an_error_is_red_and_ctrl_c_is_none(on_a_terminal: Terminals) -> None:
             printed = on_a_terminal()[scene]
             assert b"error" not in printed
             assert not COLOUR.search(printed)
-
-
-def test_ascii_where_the_encoding_has_no_more(program: list[str]) -> None:
-    environ = {**os.environ, **ENVIRONMENT, "PYTHONIOENCODING": "ascii"}
-    ended = subprocess.run([*program, "launch"], capture_output=True, check=True, text=True, env=environ)
-    last = ended.stdout.splitlines()[-1]
-    assert last == f"OK digits trained: accuracy 0.992, 1 min 20 s, $0, 12 checkpoints -> {FOLDER}"

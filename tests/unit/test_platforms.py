@@ -107,5 +107,5 @@ def test_a_dry_run_is_three_lines_and_what_is_worth_knowing(either: Platform) ->
         f"cluster t: 64 nodes {where}",
         "64 requests: thing t-0, thing t-1 and 62 more; --json prints them",
         "note: T4 ends",
-        "$44.50/h, at worst $1,204.00 (after 12 h); nothing was changed",
+        "$44.50/h, at worst $1,204.00 (after 12 h 00 min); nothing was changed",
     ]

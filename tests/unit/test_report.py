@@ -371,39 +371,31 @@ def captions(html: str) -> list[str]:
     return [each.text or "" for each in parsed(html).iter("figcaption")]
 
 
-def test_an_elastic_run_shows_its_world_who_was_lost_and_who_came_back() -> None:
+def test_an_elastic_run_shows_who_was_lost_and_who_came_back() -> None:
     html = page(elastic_record())
     text = words(parsed(html))
     for said in (
         "1 to 4 nodes",
-        "4 to 8 ranks",
         "2 lost, 1 preempted, 2 joined",
-        "ranks: 8 at the end, 8 at most, 4 at least",
         "lost a node: digits-2: no heartbeat for 15 s",
         "node joins: digits-3: as digits-3-g2",
         "world: 6 ranks on 3 nodes",
     ):
         assert said in text, said
-    assert captions(html)[:2] == ["World size", "GPU utilisation"]
+    assert captions(html)[0] == "GPU utilisation"
 
 
-def test_a_run_that_was_started_again_says_so_and_one_that_lost_everything_ends_with_no_ranks() -> None:
+def test_a_run_that_was_started_again_says_so() -> None:
     events = [
         {"t": BEGAN + 5, "event": "world", "ranks": "4", "nodes": "2"},
         {"t": BEGAN + 100, "event": "worker failed", "node": "digits-1", "detail": "exit code 1"},
         {"t": BEGAN + 101, "event": "world", "ranks": "0", "nodes": "0"},
         {"t": BEGAN + 130, "event": "started again", "detail": "from the newest checkpoint"},
         {"t": BEGAN + 140, "event": "world", "ranks": "4", "nodes": "2"},
-        {"t": BEGAN + 299, "event": "world", "ranks": "1", "nodes": "1"},
-        {"t": BEGAN + 300, "event": "world", "ranks": "0", "nodes": "0"},
     ]
     state = {**elastic_record().state.to_json(), "restarts": 1, "ended": BEGAN + 302}
     text = words(parsed(page(elastic_record(events=events, state=state))))
     assert "horovodrun started again1 time" in text
-    # That the ranks of a run that succeeded are gone at its end is no loss.
-    assert "ranks: 4 at the end, 4 at most, 0 at least" in text
-    lost = words(parsed(page(elastic_record(events=events, state={**state, "result": "lost"}))))
-    assert "ranks: 0 at the end" in lost
 
 
 def test_a_report_reads_no_more_than_runs_have_and_says_what_it_left_out(tmp_path: Path) -> None:

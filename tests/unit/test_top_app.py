@@ -67,7 +67,7 @@ def test_it_takes_the_size_of_the_terminal() -> None:
     async def scene(seen: Seen) -> None:
         few = len(names(seen.text))
         await seen.pilot.resize_terminal(140, 45)
-        await seen.until(lambda text: len(names(text)) > few and "█████░░░  62 %" in text)
+        await seen.until(lambda text: len(names(text)) > few)
         assert "[0] epoch 199/60" in seen.text
         assert "q quits" in seen.lines[44]
         await seen.pilot.resize_terminal(60, 14)

