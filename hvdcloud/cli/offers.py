@@ -81,8 +81,7 @@ def show_offers(console: Console, result: OffersResult) -> None:
     for note, number in notes.items():
         console.answer(f"{number}: {note}")
     for notice in result.notices:
-        if notice != result.estimate_notice or any(row.offer.estimate for row in shown):
-            console.answer(notice)
+        console.answer(notice)
     if len(at_hand) < len(result.offers):
         console.answer("gce.subnetwork is not in every region; --json has those of all")
     if len(lines) > len(shown):
@@ -93,14 +92,15 @@ def _cells(row: Row, notes: dict[str, int], *, total: bool) -> list[str]:
     offer = row.offer
     numbers = [str(notes.setdefault(note, len(notes) + 1)) for note in _notes(offer)]
     marks = ["?"] if offer.quota is None and row.zones else []
+    estimate = "~" if offer.estimate else ""
     gpus = f"{offer.gpu_count} {offer.gpu_type.removeprefix('nvidia-')}" if offer.gpu_type else "-"
     return [
         "*" if offer.configured else "",
         offer.machine_type,
         gpus,
         {"none": "-", "all": "spot", "workers": "workers"}[offer.spot_nodes],
-        _money(offer.dollars_per_hour, estimate=offer.estimate),
-        *([_money(offer.dollars, estimate=offer.estimate)] if total else []),
+        f"{estimate}{offer.dollars_per_hour:.2f}",
+        *([f"{estimate}{offer.dollars:.2f}"] if total else []),
         _zones(row),
         " ".join([*marks, *numbers]),
     ]
@@ -108,17 +108,11 @@ def _cells(row: Row, notes: dict[str, int], *, total: bool) -> list[str]:
 
 def _notes(offer: Offer) -> list[str]:
     found = []
-    if offer.switched_off:
-        found.append(f"{offer.gpu_type} was switched off {offer.switched_off}")
     if offer.ends:
         found.append(f"{offer.gpu_type} ends {offer.ends}")
     if offer.image:
         found.append(f"the image has no code for {offer.gpu_type}: {offer.image}")
     return [*found, *(f"no quota: {short}" for short in offer.quota or ())]
-
-
-def _money(dollars: float | None, *, estimate: bool) -> str:
-    return "?" if dollars is None else f"{'~' if estimate else ''}{dollars:.2f}"
 
 
 def _zones(row: Row) -> str:

@@ -121,8 +121,8 @@ def test_all_is_well(client: ComputeClient) -> None:
 
 
 def test_settings_that_cannot_be_are_found_without_asking(client: ComputeClient, api: Api) -> None:
-    with pytest.raises(UsageError, match="switched nvidia-tesla-p100 off"):
-        check(client, gpu_type="nvidia-tesla-p100")
+    with pytest.raises(UsageError, match="switched nvidia-tesla-t4 off"):
+        look_ahead(client, SPEC, SETTINGS, zones=(), today=date(2027, 8, 1))
     with pytest.raises(UsageError, match="30 s to 120 days"):
         check(client, max_run_seconds=10)
     assert api.calls == []

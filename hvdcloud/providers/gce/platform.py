@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.checks import Finding, warning
 from hvdcloud.errors import UsageError
-from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Gpu
-from hvdcloud.providers.gce.capacity import offers as market
-from hvdcloud.providers.gce.money import catalog, prices
-from hvdcloud.providers.gce.plan.budget import traffic_notices
+from hvdcloud.providers.gce.capacity.offers import find_offers
+from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.providers.gce.settings import Settings, kind_of, settings_of
 from hvdcloud.providers.gce.ssh_access import AUTO
@@ -68,7 +65,7 @@ class GcePlatform:
         kind = kind_of(self._settings, 0)
         try:
             name, _ = kind.gpus
-            return _gpu(name) if name else None
+            return Gpu(name=name, compute_capability=catalog.gpu(name).compute_capability) if name else None
         except UsageError:
             return None
 
@@ -97,41 +94,14 @@ class GcePlatform:
 
     def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:
         """By the catalogue, the price table and, where it answers, the API."""
-        config, settings = self._config, self._settings
-        today = datetime.now(timezone.utc).date()
-        cpu_image = config.image.device == "cpu"
-        available, unknown = market.look_up(settings, market.kinds(settings, gpu=gpu, today=today, cpu_image=cpu_image))
-        found = market.offers(
-            settings,
-            nodes=config.nodes,
+        mismatch = self.device_mismatch()
+        return find_offers(
+            self._config,
+            self._settings,
             hours=hours,
-            zones=config.gce.zones,
-            available=available,
-            today=today,
             gpu=gpu,
-            cpu_image=cpu_image,
-            image_problem=lambda name: image_problem(_gpu(name)),
-        )
-        wrong = catalog.check(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
-        mismatch, estimate_notice = self.device_mismatch(), ""
-        if any(offer.region and offer.estimate for offer in found):
-            instead = f"~ the price is that of {prices.table().region}, since this region's is not known"
-            estimate_notice = f"{instead}; hvdcloud offers --refresh gets them"
-        near = dict.fromkeys(each.region for each in found if each.region and not each.elsewhere)
-        return OffersResult(
-            nodes=config.nodes,
-            hours=hours,
-            prices_as_of=prices.table().as_of,
-            offers=tuple(found),
-            notices=(
-                *(f"hvdcloud.yaml: {each.summary}" for each in wrong),
-                *unknown,
-                *([mismatch.summary] if mismatch else []),
-                *prices.notices(),
-                *filter(None, [estimate_notice]),
-                *traffic_notices(registry_region(config.image.repository or ""), near),
-            ),
-            estimate_notice=estimate_notice,
+            image_problem=image_problem,
+            notices=[mismatch.summary] if mismatch else [],
         )
 
     @property
@@ -140,7 +110,3 @@ class GcePlatform:
         gce = self._config.gce
         source = "0.0.0.0/0" if gce.ssh.source == AUTO else gce.ssh.source
         return settings_of(gce, self._config.limits, project=gce.project or "", ssh_source=source)
-
-
-def _gpu(name: str) -> Gpu:
-    return Gpu(name=name, compute_capability=catalog.gpu(name).compute_capability)

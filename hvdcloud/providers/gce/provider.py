@@ -95,7 +95,7 @@ class GceProvider:
         return GcePlan(
             spec=spec,
             requests=tuple(requests),
-            dollars_per_hour=offers[0].dollars_per_hour or 0.0,
+            dollars_per_hour=offers[0].dollars_per_hour,
             worst_case_dollars=max(offer.worst_case_dollars for offer in offers),
             seconds=float(offers[0].seconds),
             notices=(

@@ -14,7 +14,7 @@ from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.capacity.quota import Shortfall, shortfalls
-from hvdcloud.providers.gce.money import catalog, prices
+from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.names import continent, last_segment, region_of, zone_of
 from hvdcloud.providers.gce.plan.budget import dollars_per_hour
 from hvdcloud.providers.gce.plan.request import network_path, same_path
@@ -176,9 +176,9 @@ def zone_candidates(
         return home is not None and continent(zone) != continent(home), region_of(zone) != home
 
     gpu, _ = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
-    candidates = list(zones) or prices.by_price(
+    candidates = list(zones) or sorted(
         sorted(catalog.zones_with(gpu), key=far),
-        price=lambda zone: dollars_per_hour(settings, nodes=nodes, zone=zone),
+        key=lambda zone: dollars_per_hour(settings, range(nodes), zone=zone),
     )
     regions = (available or Availability()).regions(settings)
     return [zone for zone in candidates if regions is None or region_of(zone) in regions]

@@ -18,7 +18,6 @@ from hvdcloud.checks import (
     failed,
     failure,
     fine,
-    first_of,
     unknown,
     warning,
 )
@@ -136,9 +135,8 @@ def look_ahead(
 def check_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> None:
     """Raises UsageError: the settings themselves are wrong. Nothing is asked."""
     machine_type = settings.machine_type
-    if problems := catalog.check(machine_type, settings.gpu_type, settings.gpu_count, today=today):
-        raise first_of(problems).as_error()
-    allowed_seconds(settings, nodes=spec.nodes)
+    catalog.check(machine_type, settings.gpu_type, settings.gpu_count, today=today)
+    allowed_seconds(settings, range(spec.nodes))
     if catalog.machine(machine_type).spot_only and settings.spot != "all":
         raise UsageError(f"{machine_type} is available as a Spot VM only", hint="write gce.spot: all")
 

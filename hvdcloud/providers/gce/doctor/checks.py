@@ -118,8 +118,10 @@ class Checks:
         gpus = f", {gpu_count} {gpu_type}" if gpu_type else ""
         spot = f", Spot{'' if head.spot else '; the head on demand'}" if other.spot else ""
         message = f"{machine.name}: {machine.vcpus} vCPUs, {machine.memory_gb:g} GB{gpus}{spot}"
-        for notice in catalog.notices(machine.name, gpu_type, gpu_count, today=self._today):
-            return warning(f"{message}; {notice.message}", hint=notice.hint)
+        gpu = catalog.gpu(gpu_type) if gpu_type else None
+        if gpu and gpu.ends:
+            ends = f"{gpu.name} ends {gpu.ends}: no VM with it can be made or started from then on"
+            return warning(f"{message}; {ends}", hint=f"take {gpu.instead}")
         return fine(message)
 
     # --- networks -------------------------------------------------------------------------------------------------

@@ -13,13 +13,9 @@ from typing import Any, TypeVar
 
 import yaml
 
-from hvdcloud.checks import Finding, failed, failure, warning
 from hvdcloud.errors import UsageError
 
 T = TypeVar("T")
-
-# hvdcloud.yaml's default once: files name it beside a machine type that has GPUs of its own.
-_DEFAULT_GPU = ("nvidia-tesla-t4", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +47,6 @@ class Gpu:
     """An accelerator type."""
 
     name: str
-    memory_gb: int
     compute_capability: str
     quota: str | None
     """Regional quota metric; None: the API has none."""
@@ -64,10 +59,6 @@ class Gpu:
     zones: tuple[str, ...] = ()
     sku: str = ""
     """What the Cloud Billing Catalog calls it, before ` GPU`."""
-
-    def gone(self, today: date) -> bool:
-        """Whether it was switched off."""
-        return self.ends is not None and self.ends <= today
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +101,7 @@ def machines() -> tuple[Machine, ...]:
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """Every accelerator type, those that are gone included."""
+    """Every accelerator type."""
     return tuple(_gpus().values())
 
 
@@ -128,36 +119,41 @@ def gpus_of(machine_type: str, gpu_type: str | None, gpu_count: int) -> tuple[st
     return (gpu_type, gpu_count) if gpu_type and gpu_count else (None, 0)
 
 
-def check(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> list[Finding]:
-    """Why no VM of this kind can be made; an empty list means that the table knows of no reason."""
-    try:
-        kind = machine(machine_type)
-        node_gpu, node_count = gpus_of(machine_type, gpu_type, gpu_count)
-        found = gpu(node_gpu) if node_gpu else None
-    except UsageError as error:
-        return [failure(error)]
-    problems = []
-    own = (kind.gpu_type, kind.gpu_count)
-    if kind.gpu_type and gpu_type and (gpu_type, gpu_count) not in (own, _DEFAULT_GPU):
-        message = f"{machine_type} comes with {kind.gpu_count} {kind.gpu_type}, gce.gpu asks for {gpu_count} {gpu_type}"
-        hint = f"write gce.gpu: {{type: {kind.gpu_type}, count: {kind.gpu_count}}}, or gce.gpu: null"
-        problems.append(failed(message, hint=hint))
-    if found and found.gone(today):
+def check(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> None:
+    """Raises UsageError: no VM of this kind can be made, as far as the table knows.
+
+    The rules for GPUs on N1: https://cloud.google.com/compute/docs/gpus#n1-gpus
+    """
+    kind = machine(machine_type)
+    node_gpu, count = gpus_of(machine_type, gpu_type, gpu_count)
+    if node_gpu is None:
+        return
+    found = gpu(node_gpu)
+    if kind.gpu_type and gpu_type and (gpu_type, gpu_count) != (kind.gpu_type, kind.gpu_count):
+        raise UsageError(
+            f"{machine_type} comes with {kind.gpu_count} {kind.gpu_type}, gce.gpu asks for {gpu_count} {gpu_type}",
+            hint=f"write gce.gpu: {{type: {kind.gpu_type}, count: {kind.gpu_count}}}, or gce.gpu: null",
+        )
+    if found.ends and found.ends <= today:
         message = f"Compute Engine switched {found.name} off on {found.ends}"
-        problems.append(failed(message, hint=f"take {found.instead}"))
-    elif found and kind.takes_gpus:
-        problems += _attachment_problems(kind, found, node_count)
-    return problems
-
-
-def notices(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> list[Finding]:
-    """Why the VM cannot be made from some day on. Raises UsageError: machine type or GPU is not in the table."""
-    node_gpu, _ = gpus_of(machine_type, gpu_type, gpu_count)
-    found = gpu(node_gpu) if node_gpu else None
-    if found is None or found.ends is None or found.gone(today):
-        return []
-    message = f"{found.name} ends {found.ends}: no VM with it can be made or started from then on"
-    return [warning(message, hint=f"take {found.instead}")]
+        raise UsageError(message, hint=f"take {found.instead}")
+    if kind.gpu_type:
+        return
+    if not found.limits:
+        own = [each.name for each in machines() if each.gpu_type == found.name]
+        message = f"{found.name} cannot be attached to {kind.name}"
+        raise UsageError(message, hint=f"write gce.machine_type: one of {', '.join(own)}")
+    if count not in found.limits:
+        counts = ", ".join(str(each) for each in found.limits)
+        message = f"{count} {found.name} per node is not possible"
+        raise UsageError(message, hint=f"write gce.gpu.count: one of {counts}")
+    vcpus, memory_gb = found.limits[count]
+    if kind.vcpus > vcpus or kind.memory_gb > memory_gb:
+        raise UsageError(
+            f"{kind.name} has {kind.vcpus} vCPUs and {kind.memory_gb:g} GB; with {count} {found.name}"
+            f" at most {vcpus} vCPUs and {memory_gb} GB are possible",
+            hint="take a smaller gce.machine_type, or more GPUs per node",
+        )
 
 
 def zones_with(gpu_type: str | None) -> tuple[str, ...]:
@@ -165,26 +161,6 @@ def zones_with(gpu_type: str | None) -> tuple[str, ...]:
     if gpu_type:
         return gpu(gpu_type).zones
     return tuple(dict.fromkeys(zone for each in _gpus().values() if each.limits for zone in each.zones))
-
-
-def _attachment_problems(kind: Machine, found: Gpu, count: int) -> list[Finding]:
-    """The rules for GPUs on N1: https://cloud.google.com/compute/docs/gpus#n1-gpus"""
-    if not found.limits:
-        own = [each.name for each in _machines().values() if each.gpu_type == found.name]
-        message = f"{found.name} cannot be attached to {kind.name}"
-        return [failed(message, hint=f"write gce.machine_type: one of {', '.join(own)}")]
-    if count not in found.limits:
-        counts = ", ".join(str(each) for each in found.limits)
-        message = f"{count} {found.name} per node is not possible"
-        return [failed(message, hint=f"write gce.gpu.count: one of {counts}")]
-    vcpus, memory_gb = found.limits[count]
-    if kind.vcpus <= vcpus and kind.memory_gb <= memory_gb:
-        return []
-    message = (
-        f"{kind.name} has {kind.vcpus} vCPUs and {kind.memory_gb:g} GB; with {count} {found.name}"
-        f" at most {vcpus} vCPUs and {memory_gb} GB are possible"
-    )
-    return [failed(message, hint="take a smaller gce.machine_type, or more GPUs per node")]
 
 
 def _looked_up(name: str, known: Mapping[str, T], *, what: str, table: str) -> T:
