@@ -53,22 +53,16 @@ def show_offers(console: Console, result: OffersResult) -> None:
     """A table, of at most 80 columns where the terminal has no more, what its numbers mean, and what is not known."""
     from hvdcloud.providers.pricing import rows
 
-    at_hand = [offer for offer in result.offers if not offer.elsewhere]
-    lines = rows(at_hand)
+    lines = rows(result.offers)
     # What hvdcloud.yaml asks for is always shown.
     shown = [row for index, row in enumerate(lines) if index < SHOWN or row.offer.configured]
     notes: dict[str, int] = {}
     cells = [_cells(row, notes, total=result.hours != 1) for row in shown]
     if result.offers:
-        # The price of an hour is the one that can be told from the other.
-        per_hour, total, regions = "$/H", f"$/{result.hours:g} H", any(row.more_regions for row in shown)
-        headers = ["", "MACHINE", "GPUS", "SPOT", per_hour, total, "ZONES, +REGIONS" if regions else "ZONES", "NOTES"]
-        if result.hours == 1:
-            headers.remove(total)
-        for column in (headers.index(name) for name in (per_hour, total) if name in headers):
-            width = max(len(row[column]) for row in (headers, *cells))
-            for row in (headers, *cells):
-                row[column] = row[column].rjust(width)
+        regions = any(row.more_regions for row in shown)
+        total = [f"$/{result.hours:g} H"] if result.hours != 1 else []
+        zones = "ZONES, +REGIONS" if regions else "ZONES"
+        headers = ["", "MACHINE", "GPUS", "SPOT", "$/H", *total, zones, "NOTES"]
         console.table(headers, cells)
         asked = "" if not any(row.offer.configured for row in shown) else "; * is what hvdcloud.yaml asks for"
         console.answer(
@@ -82,8 +76,6 @@ def show_offers(console: Console, result: OffersResult) -> None:
         console.answer(f"{number}: {note}")
     for notice in result.notices:
         console.answer(notice)
-    if len(at_hand) < len(result.offers):
-        console.answer("gce.subnetwork is not in every region; --json has those of all")
     if len(lines) > len(shown):
         console.answer(f"{len(lines) - len(shown)} more: --json has all")
 
@@ -118,7 +110,5 @@ def _notes(offer: Offer) -> list[str]:
 def _zones(row: Row) -> str:
     if not row.zones:
         return "nowhere"
-    letters = [zone.rpartition("-")[2] for zone in row.zones]
-    more = f" +{row.more_regions}" if row.more_regions else ""
-    text = f"{row.offer.region}-{' '.join(letters)}"
-    return f"{text}{more}" if len(text + more) <= 34 else f"{row.offer.region}-{''.join(letters)}{more}"
+    letters = " ".join(zone.rpartition("-")[2] for zone in row.zones)
+    return f"{row.offer.region}-{letters}" + (f" +{row.more_regions}" if row.more_regions else "")

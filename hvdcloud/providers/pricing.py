@@ -33,8 +33,6 @@ class Offer:
     """It is what hvdcloud.yaml asks for."""
     spot_nodes: Spot = "none"
     """`workers`: the head is on demand."""
-    elsewhere: bool = False
-    """Outside of the regions of `gce.subnetwork`, so that other settings are needed too."""
     ends: date | None = None
     """The day from which the GPU is no longer available."""
     image: str | None = None

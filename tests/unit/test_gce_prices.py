@@ -55,9 +55,9 @@ def test_the_gpus_of_a_machine_type_are_in_its_price_already() -> None:
 
 
 def test_every_machine_type_has_a_price_and_spot_is_cheaper() -> None:
-    for name in [machine.name for machine in catalog.machines()]:
+    for name in [machine.name for machine in catalog.machines().values()]:
         assert 0 < hourly(name, spot=True) < hourly(name), name
-    for gpu in [gpu.name for gpu in catalog.gpus() if gpu.limits]:
+    for gpu in [gpu.name for gpu in catalog.gpus().values() if gpu.limits]:
         with_gpu = {"gpu_type": gpu, "gpu_count": 1}
         assert 0 < hourly("n1-standard-8", **with_gpu, spot=True) < hourly("n1-standard-8", **with_gpu), gpu
 
@@ -110,17 +110,10 @@ def test_a_figure_that_a_region_lacks_is_the_main_region_s(state: Path) -> None:
     assert hourly("n1-standard-8", **v100, **n1) == pytest.approx(hourly("n1-standard-8", **n1) + 1.0885)
 
 
-def test_a_table_older_than_the_shipped_one_is_left_aside(state: Path) -> None:
-    prices.save(refreshed(as_of=date(2026, 7, 29)))
-    assert prices.table().as_of == date(2026, 7, 30)
-    (notice,) = prices.notices()
-    assert "hvdcloud offers --refresh" in notice
-
-
 def test_a_file_that_is_no_table_is_left_aside_with_a_notice(state: Path) -> None:
     free = refreshed().model_dump(mode="json")
     free["regions"]["europe-west4"]["nvidia-l4"] = [0, None]
-    contents = [b"", b"\xff\xfe", b"[]", b"{", b'{"format": 2}', b"[" * 100_000]
+    contents = [b"", b"\xff\xfe", b"[]", b"{", b'{"as_of": 2}', b"[" * 100_000]
     for content in [*contents, json.dumps(free).encode()]:
         (state / "prices.json").write_bytes(content)
         assert hourly("n1-standard-8") == pytest.approx(0.379998)

@@ -18,7 +18,6 @@ from tests.support.gce_samples import SETTINGS
 
 TODAY = date(2026, 11, 20)
 TABLE: dict[str, Any] = {
-    "format": 1,
     "as_of": "2026-11-20",
     "region": "us-central1",
     "regions": {

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING
 
-from hvdcloud.errors import HvdcloudError, UsageError
+from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.credentials import google_credentials
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Gpu
@@ -43,11 +43,7 @@ def find_offers(
         notices: what else is to be said.
     """
     today = datetime.now(timezone.utc).date()
-    wrong: list[str] = []
-    try:
-        catalog.check(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
-    except UsageError as error:
-        wrong.append(f"hvdcloud.yaml: {error.message}; {error.hint}")
+    wrong = catalog.problem(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
     compared = kinds(settings, gpu=gpu, today=today, cpu_image=config.image.device == "cpu")
     available, unknown = _look_up(settings, compared)
     found = offers(
@@ -62,14 +58,14 @@ def find_offers(
     estimates = any(offer.region and offer.estimate for offer in found)
     region = prices.table().region
     instead = f"~ the price is that of {region}, since this region's is not known; hvdcloud offers --refresh gets them"
-    near = dict.fromkeys(each.region for each in found if each.region and not each.elsewhere)
+    near = dict.fromkeys(each.region for each in found if each.region)
     return OffersResult(
         nodes=config.nodes,
         hours=hours,
         prices_as_of=prices.table().as_of,
         offers=tuple(found),
         notices=(
-            *wrong,
+            *([f"hvdcloud.yaml: {wrong.message}; {wrong.hint}"] if wrong else []),
             *unknown,
             *notices,
             *prices.notices(),
@@ -112,36 +108,29 @@ def kinds(settings: Settings, *, gpu: str | None, today: date, cpu_image: bool =
     if own_gpu or wanted:
         found += _with_gpus(machine, own_count or 1)
     if not wanted and (cpu_image or not own_gpu):
-        sizes = [each for each in catalog.machines() if each.takes_gpus and each.vcpus >= machine.vcpus]
+        sizes = [each for each in catalog.machines().values() if each.takes_gpus and each.vcpus >= machine.vcpus]
         least = min((each.vcpus for each in sizes), default=0)
         found += [NodeKind(machine_type=each.name) for each in sizes if each.vcpus == least]
     return [
         kind
         for kind in dict.fromkeys(found)
-        if (wanted is None or kind.gpu_type == wanted.name) and _can_be_made(kind, today)
+        if (wanted is None or kind.gpu_type == wanted.name)
+        and not catalog.problem(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today)
     ]
 
 
 def _with_gpus(base: catalog.Machine, count: int) -> Iterator[NodeKind]:
-    n1 = [each for each in catalog.machines() if each.takes_gpus and each.name.startswith("n1-standard")]
+    n1 = [each for each in catalog.machines().values() if each.takes_gpus and each.name.startswith("n1-standard")]
     alike = base if base.takes_gpus else next((each for each in n1 if each.vcpus >= base.vcpus), n1[-1])
-    for gpu in catalog.gpus():
+    for gpu in catalog.gpus().values():
         if count in gpu.limits:
             # The configured machine type, or one of its size, or the largest that takes that many of these GPUs.
             vcpus, memory_gb = gpu.limits[count]
             fitting = [each for each in (*n1, alike) if each.vcpus <= vcpus and each.memory_gb <= memory_gb]
             yield NodeKind(machine_type=fitting[-1].name, gpu_type=gpu.name, gpu_count=count)
-    for machine in catalog.machines():
+    for machine in catalog.machines().values():
         if machine.gpu_type and machine.gpu_count == count:
             yield NodeKind(machine_type=machine.name, gpu_type=machine.gpu_type, gpu_count=count)
-
-
-def _can_be_made(kind: NodeKind, today: date) -> bool:
-    try:
-        catalog.check(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today)
-    except UsageError:
-        return False
-    return True
 
 
 def offers(
@@ -154,7 +143,7 @@ def offers(
     available: Availability,
     image_problem: Callable[[Gpu], str | None] = lambda _: None,
 ) -> list[Offer]:
-    """Every kind of node in every zone, on demand and Spot; the cheapest first. Pure.
+    """Every kind of node in every zone where `gce.subnetwork` is, on demand and Spot; the cheapest first. Pure.
 
     Where `gce.spot` is `workers`, those with Spot VMs have their head on demand as well.
 
@@ -171,7 +160,6 @@ def offers(
 
     def offered(kind: NodeKind, spot: Spot, zone: str | None) -> Offer:
         region = region_of(zone) if zone else None
-        elsewhere = region is not None and regions is not None and region not in regions
         wanted = replace(settings, machine_type=kind.machine_type, spot=spot)
         wanted = replace(wanted, gpu_type=kind.gpu_type, gpu_count=kind.gpu_count)
         own = kind.machine_type == settings.machine_type and spot == own_spot and kind.gpus == own_gpus
@@ -188,8 +176,7 @@ def offers(
             spot_nodes=spot,
             region=region,
             zone=zone,
-            elsewhere=elsewhere,
-            configured=own and not elsewhere and (not zone or not zones or zone in zones),
+            configured=own and (not zone or not zones or zone in zones),
             dollars_per_hour=hourly,
             dollars=hourly * hours,
             estimate=region is None or not prices.knows(region),
@@ -201,11 +188,12 @@ def offers(
     found = []
     for kind in compared:
         # Where it is, in the catalogue's order; what the API says counts where it says something.
-        there = available.zones(
+        everywhere = available.zones(
             catalog.zones_with(kind.gpu_type),
             machines=[kind.machine_type],
             gpus=[kind.gpu_type] if kind.gpu_type else [],
         )
+        there = [zone for zone in everywhere if regions is None or region_of(zone) in regions]
         for spot in ways:
             if spot == "all" or not catalog.machine(kind.machine_type).spot_only:
                 found += [offered(kind, spot, zone) for zone in (*there,) or (None,)]

@@ -135,7 +135,8 @@ def look_ahead(
 def check_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> None:
     """Raises UsageError: the settings themselves are wrong. Nothing is asked."""
     machine_type = settings.machine_type
-    catalog.check(machine_type, settings.gpu_type, settings.gpu_count, today=today)
+    if problem := catalog.problem(machine_type, settings.gpu_type, settings.gpu_count, today=today):
+        raise problem
     allowed_seconds(settings, range(spec.nodes))
     if catalog.machine(machine_type).spot_only and settings.spot != "all":
         raise UsageError(f"{machine_type} is available as a Spot VM only", hint="write gce.spot: all")

@@ -1,8 +1,8 @@
 """What nodes, disks and addresses cost, estimated from a dated table; a month is 730 hours.
 
-The table is prices.yaml or, where it is newer, the one that `hvdcloud offers --refresh` has written into the state
-folder. A written one that cannot be used is left aside with a notice: prices are estimates, and nothing that makes or
-deletes machines may fail for them. Sustained-use discounts, free tiers and network traffic are left out.
+The table is the one that `hvdcloud offers --refresh` has written into the state folder, else prices.yaml. A written one
+that cannot be used is left aside with a notice: prices are estimates, and nothing that makes or deletes machines may
+fail for them. Sustained-use discounts, free tiers and network traffic are left out.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from datetime import date
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from hvdcloud.cluster.files import state_root, write_private
+from hvdcloud.cluster.files import make_folder, state_root, write_private
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
@@ -39,7 +39,6 @@ class Table(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal[1] = 1
     as_of: date
     region: str
     """The main one: its figures are used where a region has none."""
@@ -61,7 +60,7 @@ def shipped() -> Table:
 
 
 def table() -> Table:
-    """The refreshed table where there is one that can be used and is not older, else the shipped one."""
+    """The refreshed table where there is one that can be used, else the shipped one."""
     return _chosen()[0]
 
 
@@ -71,17 +70,9 @@ def notices() -> tuple[str, ...]:
 
 
 def save(table: Table) -> None:
-    """Make this the refreshed table, in one move.
-
-    Raises CapacityError: the disk is full. UsageError: the file may not be written.
-    """
-    path = _refreshed()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        hint = "make it writable, or name another folder with HVDCLOUD_STATE_DIR"
-        raise UsageError(f"{path.parent} cannot be made: {error.strerror or error}", hint=hint) from error
-    write_private(path, table.model_dump_json(indent=1) + "\n")
+    """Make this the refreshed table, in one move; raises as `write_private`."""
+    make_folder(state_root())
+    write_private(_refreshed(), table.model_dump_json(indent=1) + "\n")
 
 
 def _refreshed() -> Path:
@@ -95,19 +86,17 @@ def _chosen() -> tuple[Table, tuple[str, ...]]:
         stat = path.stat()
     except OSError:
         return shipped(), ()
-    return _choose(path, stat.st_mtime_ns, stat.st_size)
+    return _read(path, stat.st_mtime_ns, stat.st_size)
 
 
-# The file's time and size: what was read is kept until it changes.
-@lru_cache(maxsize=4)
-def _choose(path: Path, _time: int, _size: int) -> tuple[Table, tuple[str, ...]]:
-    again = "hvdcloud offers --refresh writes a new one"
+@lru_cache(maxsize=1)
+def _read(path: Path, _time: int, _size: int) -> tuple[Table, tuple[str, ...]]:
+    """What is in the file; read again only when it has changed."""
     try:
         found = Table.model_validate_json(path.read_bytes())
     except (OSError, ValueError):
+        again = "hvdcloud offers --refresh writes a new one"
         return shipped(), (f"{path} is not a price table that can be read; {again}",)
-    if found.as_of < shipped().as_of:
-        return shipped(), (f"{path} is of {found.as_of}, before the shipped prices; {again}",)
     return found, ()
 
 

@@ -70,28 +70,21 @@ def refresh(*, project: str | None, on_progress: Callable[[str], None]) -> None:
             if not (token := page.get("nextPageToken")):
                 break
             parameters["pageToken"] = token
-    prices.save(table_of(skus, before=prices.table(), today=datetime.now(timezone.utc).date()))
+    prices.save(table_of(skus, today=datetime.now(timezone.utc).date()))
 
 
-def table_of(skus: Iterable[Mapping[str, Any]], *, before: Table, today: date) -> Table:
+def table_of(skus: Iterable[Mapping[str, Any]], *, today: date) -> Table:
     """The price table of the catalog's entries: the regions that have machines. Pure.
-
-    Args:
-        before: has the main region's figures for what the catalog lacks.
 
     Raises:
         NodeError: the answer cannot be right.
     """
-    found = _found(skus)
-    places = {region for prices in found.values() for region in prices} - {GLOBAL}
+    found, shipped = _found(skus), prices.shipped()
+    places = {region for by_region in found.values() for region in by_region} - {GLOBAL}
     regions = {region: _rates(found, region) for region in sorted(places)}
     regions = {region: rates for region, rates in regions.items() if rates.keys() - {*prices.OF_NO_MACHINE}}
-    main = regions.get(before.region, {})
-    _check(main, prices.shipped())
-    for key, (on_demand, spot) in before.main.items():
-        new = main.get(key, (None, None))
-        main[key] = (on_demand if new[0] is None else new[0], spot if new[1] is None else new[1])
-    return Table(as_of=today, region=before.region, regions={**regions, before.region: main})
+    _check(regions.get(shipped.region, {}), shipped)
+    return Table(as_of=today, region=shipped.region, regions=regions)
 
 
 def _found(skus: Iterable[Mapping[str, Any]]) -> Found:
@@ -116,11 +109,11 @@ def _found(skus: Iterable[Mapping[str, Any]]) -> Found:
 def _wanted() -> dict[str, tuple[Component, str]]:
     """An entry's description without its place, in lower case → what it is, and its unit."""
     wanted: dict[str, tuple[Component, str]] = {}
-    for sku in {machine.sku for machine in catalog.machines()}:
+    for sku in {machine.sku for machine in catalog.machines().values()}:
         for part, unit in (("Core", "h"), ("Ram", "GiBy.h")):
             name = f"{sku} {part}"
             wanted |= {name: ((name, False), unit), f"Spot Preemptible {name}": ((name, True), unit)}
-    for gpu in catalog.gpus():
+    for gpu in catalog.gpus().values():
         name = f"{gpu.sku} GPU"
         wanted |= {name: ((gpu.name, False), "h"), f"{name} attached to Spot Preemptible VMs": ((gpu.name, True), "h")}
     for component, other in catalog.other_skus().items():
@@ -149,11 +142,11 @@ def price(sku: Mapping[str, Any], *, unit: str) -> Decimal | None:
 
 def _rates(found: Found, region: str) -> Rates:
     """One region's figures: each name of the price table is the sum of some components."""
-    n1 = next(machine.sku for machine in catalog.machines() if machine.takes_gpus)
+    n1 = next(machine.sku for machine in catalog.machines().values() if machine.takes_gpus)
     sums: dict[str, dict[str, float]] = {prices.N1_VCPU: {f"{n1} Core": 1}, prices.N1_GB: {f"{n1} Ram": 1}}
-    sums |= {gpu.name: {gpu.name: 1} for gpu in catalog.gpus() if gpu.limits}
+    sums |= {gpu.name: {gpu.name: 1} for gpu in catalog.gpus().values() if gpu.limits}
     sums |= {key: {key: 1} for key in prices.OF_NO_MACHINE}
-    for machine in catalog.machines():
+    for machine in catalog.machines().values():
         if machine.gpu_type:
             sums[machine.name] = {
                 f"{machine.sku} Core": machine.vcpus,
