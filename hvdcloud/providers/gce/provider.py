@@ -126,7 +126,9 @@ class GceProvider:
         return self._plan_growth(spec, indices, self._take_inventory(spec.name))
 
     def _plan_growth(self, spec: ClusterSpec, indices: Sequence[int], inventory: Inventory) -> GcePlan:
-        image, now = self._vm_image(spec), datetime.now(timezone.utc)
+        with explained(f"find the VM image for more nodes of {spec.name}"):
+            image = image_path(self._client.image_from_family(*VM_IMAGE_FAMILY))
+        now = datetime.now(timezone.utc)
         return scale_out.plan_growth(spec, self._settings, inventory, indices, vm_image=image, now=now)
 
     def grow(
@@ -156,10 +158,6 @@ class GceProvider:
         boots = Boots(self._client, self._mapper, nodes, cluster=cluster, deadline=deadline, on_progress=on_progress)
         with explained(f"follow how the VMs of {cluster} come up"):
             return boots.wait()
-
-    def _vm_image(self, spec: ClusterSpec) -> str:
-        with explained(f"find the VM image for more nodes of {spec.name}"):
-            return image_path(self._client.image_from_family(*VM_IMAGE_FAMILY))
 
     def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
         """None: what they have uploaded is in the bucket."""

@@ -66,10 +66,6 @@ class ComputeClient(http.ApiCalls):
         """Every region with its quotas."""
         return self._list("Regions")
 
-    def zones(self) -> list[dict[str, Any]]:
-        """Every zone and whether it is UP."""
-        return self._list("Zones")
-
     def machine_types(self, names: Sequence[str]) -> Aggregated:
         """The machine types of these names, once for each zone that has them."""
         return self._aggregated("MachineTypes", "machineTypes", _any_of("name", names))

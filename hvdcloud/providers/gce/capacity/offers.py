@@ -188,11 +188,8 @@ def offers(
     found = []
     for kind in compared:
         # Where it is, in the catalogue's order; what the API says counts where it says something.
-        everywhere = available.zones(
-            catalog.zones_with(kind.gpu_type),
-            machines=[kind.machine_type],
-            gpus=[kind.gpu_type] if kind.gpu_type else [],
-        )
+        needed = [kind.machine_type, *([kind.gpu_type] if kind.gpu_type else [])]
+        everywhere = available.zones(catalog.zones_with(kind.gpu_type), needed)
         there = [zone for zone in everywhere if regions is None or region_of(zone) in regions]
         for spot in ways:
             if spot == "all" or not catalog.machine(kind.machine_type).spot_only:

@@ -25,7 +25,7 @@ _COMPUTE = (
     *(f"instances.{verb}" for verb in ("create", "delete", "get", "list", "getGuestAttributes")),
     *(f"instances.{verb}" for verb in ("getSerialPortOutput", "setLabels", "setMetadata", "setServiceAccount")),
     *("instances.setTags", "disks.create", "disks.delete", "disks.list", "disks.setLabels"),
-    *("projects.get", "regions.list", "zones.list", "machineTypes.list", "acceleratorTypes.list"),
+    *("projects.get", "regions.list", "machineTypes.list", "acceleratorTypes.list"),
     *("zoneOperations.get", "zoneOperations.list", "globalOperations.get", "globalOperations.list"),
     *("networks.get", "subnetworks.get", "subnetworks.list", "subnetworks.use"),
 )

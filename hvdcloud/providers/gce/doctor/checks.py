@@ -153,10 +153,11 @@ class Checks:
             if refused := found.failures.get("subnetworks"):
                 raise refused
             regions = found.available.subnetwork_regions
-        if not regions:
+        if regions is not None and not regions:
             message = f"network {name} has no subnetwork {subnetwork} in any region"
             return failed(message, hint=f"{setup_hint()}; or correct gce.subnetwork")
-        return fine(f"{name}, subnetwork {last_segment(subnetwork)} in {some(sorted(regions), most=4)}")
+        where = "" if regions is None else f" in {some(sorted(regions), most=4)}"
+        return fine(f"{name}, subnetwork {last_segment(subnetwork)}{where}")
 
     def _ssh(self) -> Finding:
         if self._config.ssh.source == ssh_access.IAP:
