@@ -219,6 +219,7 @@ class Provider(Protocol):
 
         0: none. A node that cannot be seen is never made twice where that would cost money.
         """
+        return 0
 
     def shrink(
         self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
@@ -237,6 +238,7 @@ class Provider(Protocol):
         Raises:
             NodeError: one does not start.
         """
+        return []
 
     def set_size(self, name: str, nodes: int) -> None:
         """Write into the labels, where they can be changed, how many nodes the cluster has.
@@ -265,7 +267,8 @@ class Provider(Protocol):
         """The node's boot log."""
 
     def close(self) -> None:
-        """End its connections."""
+        """End its connections, where it has any that last."""
+        return
 
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         """How nodes reach a bucket that the laptop knows as `bucket`. Pure."""

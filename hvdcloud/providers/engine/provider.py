@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState, Plan
+from hvdcloud.cluster.model import ClusterSpec, Node, NodeState, Plan
 from hvdcloud.errors import TeardownError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Provider, Stage, ignore_progress
@@ -79,10 +79,6 @@ class EngineProvider(Provider):
     def console(self, node: Node) -> str:
         """The container's output."""
         return self._engine_of(node).console(node)
-
-    def spare_places(self, cluster: Cluster) -> int:
-        """None: all nodes are on one engine."""
-        return 0
 
     def set_size(self, name: str, nodes: int) -> None:
         """Labels cannot be changed here: the newest container's count, and what its machine remembers."""

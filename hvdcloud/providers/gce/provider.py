@@ -15,7 +15,7 @@ from hvdcloud.errors import TeardownError
 from hvdcloud.google.errors import explained
 from hvdcloud.google.grants import settled_at
 from hvdcloud.google.registry_hosts import registry_region
-from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, UnseenError, ignore_progress
+from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Provider, UnseenError, ignore_progress
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.outlook import VM_IMAGE_FAMILY, Outlook, check_account, image_path, look_ahead
@@ -39,7 +39,7 @@ APPEAR_SECONDS, APPEAR_PAUSE_SECONDS = 3.0, 0.3
 """Other tools make VMs as well, and waiting for theirs is useless."""
 
 
-class GceProvider:
+class GceProvider(Provider):
     """VMs of one project.
 
     Args:
@@ -159,10 +159,6 @@ class GceProvider:
         with explained(f"follow how the VMs of {cluster} come up"):
             return boots.wait()
 
-    def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
-        """None: what they have uploaded is in the bucket."""
-        return []
-
     # --- listing -------------------------------------------------------------------------------------------------
 
     def cluster(self, name: str) -> Cluster | None:
@@ -199,9 +195,6 @@ class GceProvider:
         # An account that may not see disks can still delete VMs.
         return inventory.with_failures_unseen()
 
-    def close(self) -> None:
-        """Nothing: requests end by themselves."""
-
     def console(self, node: Node) -> str:
         """The end of what the VM wrote to its serial port."""
         zone, _, name = node.id.partition("/")
@@ -213,10 +206,6 @@ class GceProvider:
     def destroy(self, name: str, *, on_progress: OnProgress = ignore_progress) -> Sequence[Leftover]:
         """VMs and firewall rules at once, then disks that stayed; looked for again until nothing is found."""
         return Sweep(self._client, name, on_progress=on_progress).run()
-
-    def spare_places(self, cluster: Cluster) -> int:
-        """None: a VM in a zone that does not answer may run, and cost money."""
-        return 0
 
     def shrink(
         self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
