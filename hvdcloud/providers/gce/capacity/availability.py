@@ -5,6 +5,7 @@ What the API does not tell, or only in part, is taken to be as it should: `up` f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,12 +14,28 @@ from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
-from hvdcloud.providers.gce.capacity.quota import Shortfall, shortfalls
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.names import continent, last_segment, region_of, zone_of
 from hvdcloud.providers.gce.plan.budget import dollars_per_hour
 from hvdcloud.providers.gce.plan.request import network_path, same_path
 from hvdcloud.providers.gce.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """A quota without room for the cluster."""
+
+    metric: str
+    needed: int
+    limit: float
+    usage: float
+    regional: bool
+    """Of a region; else of the project."""
+
+    @property
+    def free(self) -> float:
+        """What is left of it."""
+        return max(0.0, self.limit - self.usage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +62,46 @@ class Availability:
         return [*(zone for zone in listed if not self.lacks(zone, needed)), *sorted(others)]
 
     def shortfalls(self, settings: Settings, *, nodes: int, region: str) -> list[Shortfall]:
-        """The quotas without room for a whole cluster in this region."""
-        regional, project = self.regional_quotas.get(region, ()), self.project_quotas or ()
-        return shortfalls(settings, nodes=nodes, regional_quotas=regional, project_quotas=project)
+        """The quotas of GPUs and of the project without room for a whole cluster in this region.
+
+        Of other quotas, and where the API says nothing of a metric, Compute Engine itself says within a second what is
+        short, and the next region is tried.
+        """
+        project, regional = _by_metric(self.project_quotas or ()), _by_metric(self.regional_quotas.get(region, ()))
+        gpu_type, gpu_count = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
+        cpus, gpus = nodes * catalog.machine(settings.machine_type).vcpus, nodes * gpu_count
+        wanted = [("CPUS_ALL_REGIONS", cpus), *([("GPUS_ALL_REGIONS", gpus)] if gpu_type else [])]
+        found = [_shortfall(project, metric, needed) for metric, needed in wanted]
+        if gpu_type:
+            gpu = catalog.gpu(gpu_type)
+            # Spot VMs, and others that live a week at most, may draw from the preemptible quota too:
+            # https://cloud.google.com/compute/docs/instances/limit-vm-runtime#quota
+            held = [each for each in (gpu.quota, gpu.spot_quota) if each and each in regional]
+            metrics = held if gpu.quota or settings.spot != "none" else []
+            short = [each for metric in metrics if (each := _shortfall(regional, metric, gpus, regional=True))]
+            together = settings.spot == "workers" and sum(each.free for each in short) >= gpus
+            if short and len(short) == len(metrics) and not together:
+                found.append(short[0])
+        return [each for each in found if each]
 
     def regions(self, settings: Settings) -> Collection[str] | None:
         """The regions that have `gce.subnetwork`; None: any, as far as is known."""
         pinned = settings.subnetwork_region
         return self.subnetwork_regions if pinned is None else {pinned}
+
+
+def _by_metric(quotas: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {str(quota["metric"]): quota for quota in quotas}
+
+
+def _shortfall(
+    quotas: Mapping[str, Mapping[str, Any]], metric: str, needed: int, *, regional: bool = False
+) -> Shortfall | None:
+    quota = quotas.get(metric, {"limit": math.inf})
+    limit, usage = float(quota.get("limit", 0)), float(quota.get("usage", 0))
+    if limit - usage >= needed:
+        return None
+    return Shortfall(metric=metric, needed=needed, limit=limit, usage=usage, regional=regional)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
