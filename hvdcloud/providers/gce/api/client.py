@@ -78,11 +78,6 @@ class ComputeClient(http.ApiCalls):
         """The network `projects/P/global/networks/NAME`."""
         return self._call("Networks", "get", project=path.split("/")[1], network=last_segment(path))
 
-    def subnetwork(self, path: str) -> dict[str, Any]:
-        """The subnetwork `projects/P/regions/R/subnetworks/NAME`."""
-        _, project, _, region, _, name = path.split("/")
-        return self._call("Subnetworks", "get", project=project, region=region, subnetwork=name)
-
     def subnetworks(self, name: str) -> Aggregated:
         """The subnetworks of this name, one for each region that has it."""
         return self._aggregated("Subnetworks", "subnetworks", _any_of("name", [name]))

@@ -27,7 +27,7 @@ _COMPUTE = (
     *("instances.setTags", "disks.create", "disks.delete", "disks.list", "disks.setLabels"),
     *("projects.get", "regions.list", "machineTypes.list", "acceleratorTypes.list"),
     *("zoneOperations.get", "zoneOperations.list", "globalOperations.get", "globalOperations.list"),
-    *("networks.get", "subnetworks.get", "subnetworks.list", "subnetworks.use"),
+    *("networks.get", "subnetworks.list", "subnetworks.use"),
 )
 FIREWALL = ("compute.firewalls.create", "compute.firewalls.delete", "compute.networks.updatePolicy")
 ROLES: Mapping[str, tuple[str, ...]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING
@@ -127,32 +127,29 @@ class Checks:
     # --- networks -------------------------------------------------------------------------------------------------
 
     def _network(self) -> Finding:
-        settings, client = self._settings(), self._login().client()
-        path, subnetwork, region = request.network_path(settings), settings.subnetwork, settings.subnetwork_region
-        name, what, key = last_segment(path), f"network {last_segment(path)} ({path})", "network"
+        settings = self._settings()
+        path, subnetwork = request.network_path(settings), settings.subnetwork
+        name = last_segment(path)
         try:
-            network = client.network(path)
-            if subnetwork is None and network.get("autoCreateSubnetworks") is False:
-                hint = "name one of its subnetworks in gce.subnetwork"
-                return failed(f"network {name} makes no subnetworks by itself", hint=hint)
-            if region is not None:
-                what, key = f"subnetwork {subnetwork}", "subnetwork"
-                client.subnetwork(request.subnetwork_path(settings, region))
+            network = self._login().client().network(path)
         except ApiError as error:
             if error.status == 404:
-                return failed(f"there is no {what}", hint=f"{setup_hint()}; or correct gce.{key}")
+                return failed(f"there is no network {name} ({path})", hint=f"{setup_hint()}; or correct gce.network")
             if error.status == 403:
                 # In a host project of others, a user may make VMs and not look at the network.
                 return unknown(f"may not be looked at: {error.cause}", hint=error.hint, error=CredentialsError)
-            raise error.as_user_error(doing=f"look at {what}") from error
+            raise error.as_user_error(doing=f"look at network {name} ({path})") from error
+        if subnetwork is None and network.get("autoCreateSubnetworks") is False:
+            hint = "name one of its subnetworks in gce.subnetwork"
+            return failed(f"network {name} makes no subnetworks by itself", hint=hint)
         if subnetwork is None:
             return fine(f"{name}, with a subnetwork in every region")
-        regions: Collection[str] | None = [region] if region else None
-        if region is None:
-            found = self._outlook()
-            if refused := found.failures.get("subnetworks"):
-                raise refused
-            regions = found.available.subnetwork_regions
+        if settings.subnetwork_region:
+            return fine(f"{name}, subnetwork {last_segment(subnetwork)} in {settings.subnetwork_region}")
+        found = self._outlook()
+        if refused := found.failures.get("subnetworks"):
+            raise refused
+        regions = found.available.subnetwork_regions
         if regions is not None and not regions:
             message = f"network {name} has no subnetwork {subnetwork} in any region"
             return failed(message, hint=f"{setup_hint()}; or correct gce.subnetwork")
