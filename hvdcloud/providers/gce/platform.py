@@ -29,17 +29,11 @@ class GcePlatform:
     costs_money = True
     needs_registry = True
     processor: str | None = "x86_64"
+    unpacks_zstd = True
+    """Docker does from 23.0 on (https://github.com/moby/moby/releases/tag/v23.0.0); Container-Optimized OS has 27."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
-
-    @property
-    def unpacks_zstd(self) -> bool:
-        """Docker does from 23.0 on, and Container-Optimized OS has 27; a Deep Learning VM has what it finds.
-
-        https://github.com/moby/moby/releases/tag/v23.0.0
-        """
-        return self._config.gce.vm_image == "cos"
 
     def connect(self, *, on_retry: Callable[[str], None]) -> GceProvider:
         """The provider in the project that the configuration or the credentials name. Nothing is asked yet."""

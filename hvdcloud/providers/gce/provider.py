@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
@@ -13,7 +12,6 @@ from hvdcloud.checks import first_of
 from hvdcloud.cluster.model import LABEL_CLUSTER, Cluster, ClusterSpec, Leftover, Node, Plan, Request
 from hvdcloud.errors import TeardownError
 from hvdcloud.google.errors import explained
-from hvdcloud.google.grants import settled_at
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Provider, UnseenError, ignore_progress
 from hvdcloud.providers.gce import ssh_access
@@ -225,15 +223,7 @@ class GceProvider(Provider):
     @cached_property
     def _settings(self) -> Settings:
         source = ssh_access.caller_source(self._config.ssh.source)
-        project = self._client.project
-        return settings_of(
-            self._config,
-            self._limits,
-            project=project,
-            ssh_source=source,
-            settled_at=settled_at(project),
-            storage_endpoint=os.environ.get("STORAGE_EMULATOR_HOST"),
-        )
+        return settings_of(self._config, self._limits, project=self._client.project, ssh_source=source)
 
     def _limited(self, spec: ClusterSpec) -> Settings:
         """The settings, within what earlier attempts have left of the limits."""

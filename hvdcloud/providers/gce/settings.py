@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hvdcloud.google.grants import settled_at
 from hvdcloud.google.http import ENDPOINT_VARIABLE
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.ssh_access import IAP, is_public
@@ -98,16 +99,8 @@ def groups(settings: Settings, indices: Iterable[int]) -> list[Group]:
     return sorted(made, key=lambda group: 0 in group.indices)
 
 
-def settings_of(
-    config: GceConfig,
-    limits: LimitsConfig,
-    *,
-    project: str,
-    ssh_source: str,
-    settled_at: float = 0.0,
-    storage_endpoint: str | None = None,
-) -> Settings:
-    """The settings of a configuration; `ssh_source` as `ssh_access.caller_source` found it."""
+def settings_of(config: GceConfig, limits: LimitsConfig, *, project: str, ssh_source: str) -> Settings:
+    """The settings of a configuration and of the environment; `ssh_source` as `ssh_access.caller_source` found it."""
     gpu = config.gpu
     return Settings(
         project=project,
@@ -124,6 +117,6 @@ def settings_of(
         max_cost=limits.max_cost,
         idle_seconds=limits.idle,
         endpoint=os.environ.get(ENDPOINT_VARIABLE),
-        settled_at=settled_at,
-        storage_endpoint=storage_endpoint,
+        settled_at=settled_at(project),
+        storage_endpoint=os.environ.get("STORAGE_EMULATOR_HOST"),
     )

@@ -28,13 +28,14 @@ NAMESPACE = "hvdcloud"
 """Of the guest attributes in which a node tells its status."""
 WAIT_SECONDS = 150.0
 """`operations.wait` answers within 2 minutes (discovery document)."""
+STOP_SECONDS = 5.0
+"""The same, where waiting may be told to stop."""
 
 # A warning that says nothing about what is missing from a list; any other one does.
 _HARMLESS = frozenset(
     {"NO_RESULTS_ON_PAGE", "DEPRECATED_RESOURCE_USED", "DEPRECATED_TYPE_USED", "EXPERIMENTAL_TYPE_USED"}
 )
 _QUICK_SECONDS = 0.5
-_STOP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,18 +166,13 @@ class ComputeClient(http.ApiCalls):
     # --- operations -----------------------------------------------------------------------------------------------
 
     def wait(
-        self,
-        operation: Mapping[str, Any],
-        *,
-        deadline: float,
-        stop: threading.Event | None = None,
-        stop_seconds: float = _STOP_SECONDS,
+        self, operation: Mapping[str, Any], *, deadline: float, stop: threading.Event | None = None
     ) -> dict[str, Any]:
         """Wait until an operation is DONE; whether it succeeded is for `operation_errors` to say.
 
         Args:
             deadline: of time.monotonic(): when to give up.
-            stop: give up `stop_seconds` after it is set.
+            stop: give up soon after it is set.
 
         Raises:
             ApiError: reason `deadline` or `stopped`: it was not DONE by then.
@@ -193,7 +189,7 @@ class ComputeClient(http.ApiCalls):
                     project=self.project,
                 )
             asked = time.monotonic()
-            seconds = min(WAIT_SECONDS if stop is None else stop_seconds, left + 1)
+            seconds = min(WAIT_SECONDS if stop is None else STOP_SECONDS, left + 1)
             send = partial(self._send, service, "wait", fields, read_seconds=seconds)
             try:
                 current = self.persist(send, what=f"{service}.wait", seconds=left, timeouts=False, stop=stop)
