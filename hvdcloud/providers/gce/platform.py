@@ -12,7 +12,6 @@ from hvdcloud.providers.gce.capacity.offers import find_offers
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.providers.gce.settings import Settings, kind_of, settings_of
-from hvdcloud.providers.gce.ssh_access import AUTO
 from hvdcloud.providers.pricing import OffersResult
 
 if TYPE_CHECKING:
@@ -100,7 +99,5 @@ class GcePlatform:
 
     @property
     def _settings(self) -> Settings:
-        """Nothing is asked: this machine's own address decides nothing here."""
         gce = self._config.gce
-        source = "0.0.0.0/0" if gce.ssh.source == AUTO else gce.ssh.source
-        return settings_of(gce, self._config.limits, project=gce.project or "", ssh_source=source)
+        return settings_of(gce, self._config.limits, project=gce.project or "")

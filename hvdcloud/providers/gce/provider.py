@@ -237,11 +237,8 @@ class GceProvider(Provider):
 
     @cached_property
     def _mapper(self) -> ResourceMapper:
-        source = self._config.ssh.source
-        if source == ssh_access.IAP:
-            way = Way.IAP
-        elif source == ssh_access.AUTO or ssh_access.is_public(source):
-            way = Way.EXTERNAL
-        else:
-            way = Way.INTERNAL
-        return ResourceMapper(project=self._client.project, way=way)
+        settings = settings_of(self._config, self._limits, project=self._client.project)
+        way = Way.EXTERNAL if settings.needs_external_ip else Way.INTERNAL
+        return ResourceMapper(
+            project=self._client.project, way=Way.IAP if settings.ssh_source == ssh_access.IAP else way
+        )

@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.model import ClusterSpec
     from hvdcloud.config.model import Config
 
-_SOMEWHERE = "192.0.2.1/32"
-"""In the place of our own public address where that does not matter (RFC 5737)."""
-
 
 def _check(
     name: str, run: Callable[[], Finding], severity: Severity = Severity.BLOCKS, *, see: tuple[str, ...] = ()
@@ -182,15 +179,7 @@ class Checks:
 
     # --- what all of them need ------------------------------------------------------------------------------------
 
-    def _settings(self, *, project: str = "", ssh_source: str = "") -> Settings:
-        """Without the caller's address: whether there is an external one is known without asking for it."""
-        if not ssh_source:
-            try:
-                given = self._config.ssh.source
-                ssh_source = _SOMEWHERE if given == ssh_access.AUTO else ssh_access.caller_source(given)
-            except UsageError:
-                # The check of SSH says so.
-                ssh_source = _SOMEWHERE
+    def _settings(self, *, project: str = "", ssh_source: str | None = None) -> Settings:
         return settings_of(self._config, self._limits, project=project or self._login().project, ssh_source=ssh_source)
 
     def _first_region(self) -> str | None:
