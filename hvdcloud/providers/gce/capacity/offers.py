@@ -68,7 +68,6 @@ def find_offers(
             *([f"hvdcloud.yaml: {wrong.message}; {wrong.hint}"] if wrong else []),
             *unknown,
             *notices,
-            *prices.notices(),
             *([instead] if estimates else []),
             *budget.traffic_notices(registry_region(config.image.repository or ""), near),
         ),

@@ -1,8 +1,8 @@
 """What nodes, disks and addresses cost, estimated from a dated table; a month is 730 hours.
 
 The table is the one that `hvdcloud offers --refresh` has written into the state folder, else prices.yaml. A written one
-that cannot be used is left aside with a notice: prices are estimates, and nothing that makes or deletes machines may
-fail for them. Sustained-use discounts, free tiers and network traffic are left out.
+that cannot be read does not count: prices are estimates, and nothing that makes or deletes machines may fail for them.
+Sustained-use discounts, free tiers and network traffic are left out.
 """
 
 from __future__ import annotations
@@ -60,13 +60,22 @@ def shipped() -> Table:
 
 
 def table() -> Table:
-    """The refreshed table where there is one that can be used, else the shipped one."""
-    return _chosen()[0]
+    """The refreshed table where there is one that can be read, else the shipped one."""
+    path = _refreshed()
+    try:
+        stat = path.stat()
+    except OSError:
+        return shipped()
+    return _read(path, stat.st_mtime_ns, stat.st_size)
 
 
-def notices() -> tuple[str, ...]:
-    """Why a table that was refreshed is not used; empty: it is, or there is none."""
-    return _chosen()[1]
+@lru_cache(maxsize=1)
+def _read(path: Path, _time: int, _size: int) -> Table:
+    """What is in the file; read again only when it has changed."""
+    try:
+        return Table.model_validate_json(path.read_bytes())
+    except (OSError, ValueError):
+        return shipped()
 
 
 def save(table: Table) -> None:
@@ -78,26 +87,6 @@ def save(table: Table) -> None:
 def _refreshed() -> Path:
     # No cluster's name has a dot in it, so no cluster's folder is called that.
     return state_root() / "prices.json"
-
-
-def _chosen() -> tuple[Table, tuple[str, ...]]:
-    path = _refreshed()
-    try:
-        stat = path.stat()
-    except OSError:
-        return shipped(), ()
-    return _read(path, stat.st_mtime_ns, stat.st_size)
-
-
-@lru_cache(maxsize=1)
-def _read(path: Path, _time: int, _size: int) -> tuple[Table, tuple[str, ...]]:
-    """What is in the file; read again only when it has changed."""
-    try:
-        found = Table.model_validate_json(path.read_bytes())
-    except (OSError, ValueError):
-        again = "hvdcloud offers --refresh writes a new one"
-        return shipped(), (f"{path} is not a price table that can be read; {again}",)
-    return found, ()
 
 
 # --- what things cost -----------------------------------------------------------------------------------------------

@@ -83,7 +83,16 @@ def table_of(skus: Iterable[Mapping[str, Any]], *, today: date) -> Table:
     places = {region for by_region in found.values() for region in by_region} - {GLOBAL}
     regions = {region: _rates(found, region) for region in sorted(places)}
     regions = {region: rates for region, rates in regions.items() if rates.keys() - {*prices.OF_NO_MACHINE}}
-    _check(regions.get(shipped.region, {}), shipped)
+    main, why = regions.get(shipped.region, {}), ""
+    if (count := sum(key in main for key in shipped.main)) * 2 < len(shipped.main):
+        why = f"it has {count} of the {len(shipped.main)} prices of {shipped.region}"
+    for key, old in shipped.main.items():
+        for was, now in zip(old, main.get(key, (None, None)), strict=True):
+            if was and now and not 1 / ABSURD <= now / was <= ABSURD:
+                why = f"{key} costs ${now:g} in {shipped.region} and cost ${was:g} on {shipped.as_of}"
+    if why:
+        hint = "the prices so far stay in use; run hvdcloud offers --refresh again another day"
+        raise NodeError(f"the price catalog cannot be right: {why}; nothing was written", hint=hint)
     return Table(as_of=today, region=shipped.region, regions=regions)
 
 
@@ -169,17 +178,3 @@ def _rates(found: Found, region: str) -> Rates:
     # Disks cost the same for every VM.
     rates[prices.DISK] = (rates[prices.DISK][0], rates[prices.DISK][0])
     return {key: pair for key, pair in rates.items() if pair != (None, None)}
-
-
-def _check(main: Rates, shipped: Table) -> None:
-    """Raises NodeError: the figures of the main region cannot be right, beside those that are shipped."""
-    why = ""
-    if (count := sum(key in main for key in shipped.main)) * 2 < len(shipped.main):
-        why = f"it has {count} of the {len(shipped.main)} prices of {shipped.region}"
-    for key, old in shipped.main.items():
-        for was, now in zip(old, main.get(key, (None, None)), strict=True):
-            if was and now and not 1 / ABSURD <= now / was <= ABSURD:
-                why = f"{key} costs ${now:g} in {shipped.region} and cost ${was:g} on {shipped.as_of}"
-    if why:
-        hint = "the prices so far stay in use; run hvdcloud offers --refresh again another day"
-        raise NodeError(f"the price catalog cannot be right: {why}; nothing was written", hint=hint)

@@ -147,7 +147,6 @@ def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str
             "nodes with the project's default account cannot delete themselves; a VM that ends is then "
             f"switched off, and its disk costs {dollars(disk * prices.HOURS_PER_MONTH)} a month until hvdcloud down"
         )
-    yield from prices.notices()
     yield f"prices are estimates, as of {prices.table().as_of}"
     regions = dict.fromkeys(region_of(offer.zone) for offer in offers)
     if foreign := [region for region in regions if not prices.knows(region)]:
