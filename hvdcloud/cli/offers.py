@@ -99,12 +99,8 @@ def _cells(row: Row, notes: dict[str, int], *, total: bool) -> list[str]:
 
 
 def _notes(offer: Offer) -> list[str]:
-    found = []
-    if offer.ends:
-        found.append(f"{offer.gpu_type} ends {offer.ends}")
-    if offer.image:
-        found.append(f"the image has no code for {offer.gpu_type}: {offer.image}")
-    return [*found, *(f"no quota: {short}" for short in offer.quota or ())]
+    ends = [f"{offer.gpu_type} ends {offer.ends}"] if offer.ends else []
+    return [*ends, *(f"no quota: {short}" for short in offer.quota or ())]
 
 
 def _zones(row: Row) -> str:

@@ -145,13 +145,12 @@ class Platform(Protocol):
         A failure where nodes cannot be made like that, else a warning.
         """
 
-    def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:
+    def offers(self, *, hours: float, gpu: str | None) -> OffersResult:
         """Clusters that can be made like the configured one, with their prices. What cannot be asked stays unknown.
 
         Args:
             hours: that `Offer.dollars` is for.
             gpu: only nodes with this GPU.
-            image_problem: why the image does not run on a GPU; None: it does.
 
         Raises:
             UsageError: the machine type or a GPU is not in the catalogue.

@@ -35,8 +35,6 @@ class Offer:
     """`workers`: the head is on demand."""
     ends: date | None = None
     """The day from which the GPU is no longer available."""
-    image: str | None = None
-    """Why the configured image does not run on it, and which does."""
     quota: tuple[str, ...] | None = None
     """The quotas that refuse it: `NVIDIA_T4_GPUS: 2 needed, 1 free`; None: not known."""
 

@@ -84,14 +84,6 @@ def test_without_a_network_all_else_is_there(bench: Bench) -> None:
     assert "cannot be reached" in notice
 
 
-def test_what_the_image_cannot_run_on_says_which_can(bench: Bench) -> None:
-    bench.configure(image={"device": "cuda", "version": "2.13.0"})
-    found = bench.offers("--gpu", "nvidia-tesla-v100")["offers"]
-    assert {each["image"] for each in found} == {"set image.version: 2.7.1, whose image does"}
-    said = bench.project.hvdcloud("offers", "--gpu", "nvidia-tesla-v100").out
-    assert "the image has no code for nvidia-tesla-v100: set image.version: 2.7.1" in said
-
-
 @pytest.mark.parametrize("machine_type", ["n1-standard-8", "n1-highmem-96", "a2-megagpu-16g", "a3-highgpu-8g"])
 def test_the_table_fits_a_terminal(bench: Bench, machine_type: str) -> None:
     gpu = {"type": "nvidia-tesla-t4", "count": 4} if machine_type.startswith("n1") else None

@@ -85,17 +85,11 @@ class GcePlatform:
             return warning(message, hint="gce.gpu adds one, image.device: cpu is a small image")
         return None
 
-    def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:
+    def offers(self, *, hours: float, gpu: str | None) -> OffersResult:
         """By the catalogue, the price table and, where it answers, the API."""
         mismatch = self.device_mismatch()
-        return find_offers(
-            self._config,
-            self._settings,
-            hours=hours,
-            gpu=gpu,
-            image_problem=image_problem,
-            notices=[mismatch.summary] if mismatch else [],
-        )
+        notices = [mismatch.summary] if mismatch else []
+        return find_offers(self._config, self._settings, hours=hours, gpu=gpu, notices=notices)
 
     @property
     def _settings(self) -> Settings:

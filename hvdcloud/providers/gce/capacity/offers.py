@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.credentials import google_credentials
 from hvdcloud.google.registry_hosts import registry_region
-from hvdcloud.providers.base import Gpu
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.availability import Availability, ask
 from hvdcloud.providers.gce.money import catalog, prices
@@ -28,13 +27,7 @@ RETRY_SECONDS = 3.0
 
 
 def find_offers(
-    config: Config,
-    settings: Settings,
-    *,
-    hours: float,
-    gpu: str | None,
-    image_problem: Callable[[Gpu], str | None],
-    notices: Sequence[str],
+    config: Config, settings: Settings, *, hours: float, gpu: str | None, notices: Sequence[str]
 ) -> OffersResult:
     """By the catalogue, the price table and, where it answers, the API.
 
@@ -53,7 +46,6 @@ def find_offers(
         hours=hours,
         zones=config.gce.zones,
         available=available,
-        image_problem=image_problem,
     )
     estimates = any(offer.region and offer.estimate for offer in found)
     region = prices.table().region
@@ -140,7 +132,6 @@ def offers(
     hours: float,
     zones: Sequence[str],
     available: Availability,
-    image_problem: Callable[[Gpu], str | None] = lambda _: None,
 ) -> list[Offer]:
     """Every kind of node in every zone where `gce.subnetwork` is, on demand and Spot; the cheapest first. Pure.
 
@@ -149,7 +140,6 @@ def offers(
     Args:
         hours: that `Offer.dollars` is for.
         zones: `gce.zones`; empty: any.
-        image_problem: of a GPU: why the image does not run on it; None: it does.
     """
     # A head alone is not a worker.
     own_spot: Spot = "none" if settings.spot == "workers" and nodes == 1 else settings.spot
@@ -163,7 +153,6 @@ def offers(
         wanted = replace(wanted, gpu_type=kind.gpu_type, gpu_count=kind.gpu_count)
         own = kind.machine_type == settings.machine_type and spot == own_spot and kind.gpus == own_gpus
         hourly = budget.dollars_per_hour(wanted, range(nodes), zone=zone)
-        gpu = catalog.gpu(kind.gpu_type) if kind.gpu_type else None
         short = None
         if region and available.project_quotas is not None and available.regional_quotas.get(region):
             short = available.shortfalls(wanted, nodes=nodes, region=region)
@@ -180,8 +169,7 @@ def offers(
             dollars=hourly * hours,
             estimate=region is None or not prices.knows(region),
             quota=None if short is None else tuple(f"{e.metric}: {e.needed} needed, {e.free:g} free" for e in short),
-            ends=gpu.ends if gpu else None,
-            image=image_problem(Gpu(name=gpu.name, compute_capability=gpu.compute_capability)) if gpu else None,
+            ends=catalog.gpu(kind.gpu_type).ends if kind.gpu_type else None,
         )
 
     found = []
