@@ -20,7 +20,7 @@ from hvdcloud.providers.gce.capacity.outlook import VM_IMAGE_FAMILY, Outlook, ch
 from hvdcloud.providers.gce.inventory import VMS, Inventory, Resource, take_inventory
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.ops import scale_out
-from hvdcloud.providers.gce.ops.create import Creation, FirewallRequest, GcePlan, insert_requests
+from hvdcloud.providers.gce.ops.create import Creation, GcePlan, insert_requests
 from hvdcloud.providers.gce.ops.delete import Sweep
 from hvdcloud.providers.gce.ops.ready import Boots
 from hvdcloud.providers.gce.plan import budget, firewall, request
@@ -84,15 +84,15 @@ class GceProvider(Provider):
         offers, unpaid = budget.paid_zones(settings, found.zones, nodes=spec.nodes)
         zones = [offer.zone for offer in offers]
         method = f"POST /compute/v1/projects/{settings.project}/global/firewalls"
-        requests: list[Request] = [
-            FirewallRequest(object=f"firewall {body['name']}", method=method, body=body)
+        firewalls = tuple(
+            Request(object=f"firewall {body['name']}", method=method, body=body)
             for body in firewall.firewall_bodies(spec, settings, existing=self._firewall_rules)
-        ]
+        )
         bodies = request.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=found.vm_image)
-        requests += insert_requests(settings.project, zones[0], bodies)
         return GcePlan(
             spec=spec,
-            requests=tuple(requests),
+            requests=(*firewalls, *insert_requests(settings.project, zones[0], bodies)),
+            firewalls=firewalls,
             dollars_per_hour=offers[0].dollars_per_hour,
             worst_case_dollars=max(offer.worst_case_dollars for offer in offers),
             seconds=float(offers[0].seconds),

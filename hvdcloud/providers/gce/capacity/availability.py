@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError
@@ -50,6 +50,10 @@ class Availability:
     """Region → `quotas` of `regions.get`."""
     project_quotas: Sequence[Mapping[str, Any]] | None = None
     """`quotas` of `projects.get`; None: not known."""
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    """By question: project, regions, machine_types, gpu_types, subnetworks, and others; None: not answered."""
+    failures: Mapping[str, HvdcloudError] = field(default_factory=dict)
+    """Why questions were not answered."""
 
     def lacks(self, zone: str, needed: Sequence[str]) -> str | None:
         """Which of these machine types and GPUs a zone does not have; None: it has all, as far as is known."""
@@ -104,17 +108,6 @@ def _shortfall(
     return Shortfall(metric=metric, needed=needed, limit=limit, usage=usage, regional=regional)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    """What the API answered."""
-
-    available: Availability
-    answers: Mapping[str, Any]
-    """By question: project, regions, machine_types, gpu_types, subnetworks, and others; None: not answered."""
-    failures: Mapping[str, HvdcloudError]
-    """Why questions were not answered."""
-
-
 def ask(
     client: ComputeClient,
     settings: Settings,
@@ -123,7 +116,7 @@ def ask(
     gpus: Sequence[str],
     doing: Callable[[str], str],
     others: Mapping[str, Callable[[], Any]] | None = None,
-) -> Answers:
+) -> Availability:
     """Ask all at once for quotas, and for the zones that have these machine types and GPUs.
 
     Args:
@@ -149,8 +142,7 @@ def ask(
         return None
 
     answers = dict(zip(asked, side_by_side(answer, list(asked), only_reads=True), strict=True))
-    available = availability(answers, settings, machines=machines, gpus=gpus)
-    return Answers(available=available, answers=answers, failures=failures)
+    return replace(availability(answers, settings, machines=machines, gpus=gpus), failures=failures)
 
 
 def availability(
@@ -176,6 +168,7 @@ def availability(
         subnetwork_regions=regions,
         regional_quotas={str(region["name"]): region.get("quotas", ()) for region in answers.get("regions") or ()},
         project_quotas=None if project is None else project.get("quotas", ()),
+        answers=answers,
     )
 
 

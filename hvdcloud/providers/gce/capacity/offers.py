@@ -72,15 +72,17 @@ def _look_up(settings: Settings, compared: Sequence[NodeKind]) -> tuple[Availabi
         credentials, project = google_credentials(settings.project or None)
     except HvdcloudError as error:
         return Availability(), [f"quotas are not known: {error.message}; {error.hint}"]
-    asked = ask(
+    available = ask(
         ComputeClient(project=project, credentials=credentials, retry_seconds=RETRY_SECONDS),
         replace(settings, project=project),
         machines=sorted({kind.machine_type for kind in compared}),
         gpus=sorted({kind.gpu_type for kind in compared if kind.gpu_type}),
         doing=lambda _: f"ask project {project} for its quotas and machines",
     )
-    unknown = {each.message: f"quotas are not known: {each.message}; {each.hint}" for each in asked.failures.values()}
-    return asked.available, [*unknown.values()]
+    unknown = {
+        each.message: f"quotas are not known: {each.message}; {each.hint}" for each in available.failures.values()
+    }
+    return available, [*unknown.values()]
 
 
 def kinds(settings: Settings, *, gpu: str | None, today: date, cpu_image: bool = False) -> list[NodeKind]:

@@ -22,7 +22,7 @@ from hvdcloud.checks import (
     warning,
 )
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY, ClusterSpec
-from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
+from hvdcloud.errors import CapacityError, CredentialsError, NodeError, UsageError
 from hvdcloud.google.error_rules import QUOTAS_PAGE
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
@@ -60,8 +60,6 @@ class Outlook:
     vm_image: str
     """`projects/P/global/images/NAME`; empty: it could not be found."""
     available: Availability
-    failures: Mapping[str, HvdcloudError]
-    """Why questions were not answered."""
 
     @property
     def problems(self) -> list[Finding]:
@@ -78,7 +76,7 @@ class Outlook:
     def notices(self) -> list[str]:
         """What was not answered, which is left for `create` to find out."""
         said = {problem.hint for problem in self.problems}
-        return [error.message for error in self.failures.values() if error.hint not in said]
+        return [error.message for error in self.available.failures.values() if error.hint not in said]
 
 
 def look_ahead(
@@ -94,7 +92,7 @@ def look_ahead(
     """
     check_settings(spec, settings, today=today)
     names = [spec.node_name(index) for index in range(min(spec.nodes, NAMES_CHECKED))]
-    asked = ask(
+    available = ask(
         client,
         settings,
         machines=[settings.machine_type],
@@ -105,18 +103,18 @@ def look_ahead(
             "namesakes": lambda: client.instances_named(names),
         },
     )
-    available, home, image = asked.available, registry_region(spec.image), asked.answers["image"]
+    home, image = registry_region(spec.image), available.answers["image"]
     places = zone_candidates(settings, nodes=spec.nodes, zones=zones, available=available, home=home)
     here, of_zones = _zones(available, settings, places, chosen=bool(zones))
     roomy, of_quota = _quotas(available, spec, settings, here)
-    of_name = _namesakes(asked.answers["namesakes"], spec, here)
+    of_name = _namesakes(available.answers["namesakes"], spec, here)
     of_image = fine(f"{(image or {}).get('name')}, on a disk of {settings.disk_gb} GB")
     findings = dict(zip(_QUESTIONS, (of_zones, of_quota, of_name, of_image), strict=True))
     for what, questions in _QUESTIONS.items():
         # One that was not asked has no answer either.
-        silent = all(asked.answers.get(question) is None for question in questions)
+        silent = all(available.answers.get(question) is None for question in questions)
         for question in questions:
-            error = asked.failures.get(question)
+            error = available.failures.get(question)
             if error and (silent or isinstance(error, CredentialsError)):
                 findings[what] = failure(error)
                 if isinstance(error, NodeError):
@@ -126,7 +124,6 @@ def look_ahead(
         zones=roomy,
         vm_image=image_path(image) if image else "",
         available=available,
-        failures=asked.failures,
     )
 
 

@@ -143,10 +143,10 @@ class Checks:
             return fine(f"{name}, with a subnetwork in every region")
         if settings.subnetwork_region:
             return fine(f"{name}, subnetwork {last_segment(subnetwork)} in {settings.subnetwork_region}")
-        found = self._outlook()
-        if refused := found.failures.get("subnetworks"):
+        available = self._outlook().available
+        if refused := available.failures.get("subnetworks"):
             raise refused
-        regions = found.available.subnetwork_regions
+        regions = available.subnetwork_regions
         if regions is not None and not regions:
             message = f"network {name} has no subnetwork {subnetwork} in any region"
             return failed(message, hint=f"{setup_hint()}; or correct gce.subnetwork")
