@@ -88,7 +88,7 @@ def test_the_request_is_the_golden_one() -> None:
     assert items["startup-script"]["value"].startswith("#!/bin/bash\n")
     assert items["shutdown-script"]["value"].startswith("#!/bin/bash\n")
     items["startup-script"]["value"] = items["shutdown-script"]["value"] = "..."
-    firewalls = firewall_bodies(SPEC, SETTINGS, existing=[])
+    firewalls = firewall_bodies(SPEC, SETTINGS)
     assert_golden("gce-requests.json", json.dumps({"bulkInsert": body, "firewalls": firewalls}, indent=2) + "\n")
 
 
@@ -107,7 +107,7 @@ def test_every_body_is_legal_by_the_discovery_document_and_survives_the_client_l
             always_print_fields_with_no_presence=False,
         )
         assert again == body
-    for firewall in firewall_bodies(SPEC, chosen, existing=[]):
+    for firewall in firewall_bodies(SPEC, chosen):
         assert_legal(firewall, {"$ref": "Firewall"}, "firewall")
         compute_v1.Firewall.from_json(json.dumps(firewall))
 
@@ -249,61 +249,8 @@ def test_the_network_may_be_a_name_or_what_terraform_prints() -> None:
     }
 
 
-def rule(**changes: Any) -> dict[str, Any]:
-    return {
-        "name": "theirs",
-        "network": "https://www.googleapis.com/compute/v1/projects/p/global/networks/default",
-        "direction": "INGRESS",
-        "targetTags": ["hvdcloud"],
-        "allowed": [{"IPProtocol": "tcp", "ports": ["22", "2000-3000"]}],
-        "sourceRanges": ["198.51.100.0/24"],
-        **changes,
-    }
-
-
-def needed(*existing: dict[str, Any], **changes: Any) -> list[str]:
-    bodies = firewall_bodies(SPEC, settings(**changes), existing=existing)
-    return [body["name"].rpartition("-")[2] for body in bodies]
-
-
-MESH = rule(sourceRanges=[], sourceTags=["hvdcloud"], allowed=[{"IPProtocol": "all"}])
-OWN = "hvdcloud-digits-a1b2c3"
-
-
-def test_no_rule_for_ssh_is_made_where_terraform_s_rule_does() -> None:
-    assert needed() == ["ssh", "mesh"]
-    assert needed(rule()) == ["mesh"]
-    assert needed(rule(sourceRanges=["35.235.240.0/20"]), ssh_source="iap") == ["mesh"]
-
-
-def test_a_rule_that_lets_every_cluster_in_does_not_stand_for_this_cluster_s_own() -> None:
-    assert needed(rule(), MESH) == ["mesh"]
-    assert needed(rule(), {**MESH, "sourceTags": ["hvdcloud-words-ffffff"]}) == ["mesh"]
-    assert needed(rule(), {**MESH, "sourceTags": [OWN], "targetTags": [OWN]}) == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"disabled": True},
-        {"direction": "EGRESS"},
-        {"network": "projects/p/global/networks/other"},
-        {"targetTags": ["web"]},
-        {"targetServiceAccounts": ["x@p.iam.gserviceaccount.com"], "targetTags": []},
-        {"sourceRanges": ["203.0.113.0/24"]},
-        {"sourceRanges": ["2001:db8::/32"]},
-        {"sourceRanges": ["198.51.100.8/32"]},
-        {"allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]},
-        {"allowed": [{"IPProtocol": "udp"}]},
-        {"allowed": [], "denied": [{"IPProtocol": "tcp"}]},
-    ],
-)
-def test_a_rule_that_does_not_let_this_laptop_in_does_not_count(change: Any) -> None:
-    assert needed(rule(**change)) == ["ssh", "mesh"]
-
-
 def test_own_rules_say_whose_they_are_and_meet_these_nodes_only() -> None:
-    ssh, mesh = firewall_bodies(SPEC, SETTINGS, existing=[])
+    ssh, mesh = firewall_bodies(SPEC, SETTINGS)
     assert ssh["name"] == "hvdcloud-digits-a1b2c3-ssh"
     assert ssh["sourceRanges"] == ["198.51.100.7/32"]
     assert mesh["sourceTags"] == mesh["targetTags"] == ssh["targetTags"] == ["hvdcloud-digits-a1b2c3"]
@@ -312,7 +259,7 @@ def test_own_rules_say_whose_they_are_and_meet_these_nodes_only() -> None:
 
 def test_names_fit_however_long_the_cluster_s_name_is() -> None:
     spec = dataclasses.replace(SPEC, name="a" * 40)
-    assert all(len(body["name"]) <= 63 for body in firewall_bodies(spec, SETTINGS, existing=[]))
+    assert all(len(body["name"]) <= 63 for body in firewall_bodies(spec, SETTINGS))
 
 
 @pytest.fixture

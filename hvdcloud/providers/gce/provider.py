@@ -17,7 +17,7 @@ from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Provider, U
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.outlook import VM_IMAGE_FAMILY, Outlook, check_account, image_path, look_ahead
-from hvdcloud.providers.gce.inventory import VMS, Inventory, Resource, take_inventory
+from hvdcloud.providers.gce.inventory import VMS, Inventory, take_inventory
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.ops import scale_out
 from hvdcloud.providers.gce.ops.create import Creation, GcePlan, insert_requests
@@ -69,7 +69,7 @@ class GceProvider(Provider):
         return self._found[key]
 
     def plan(self, spec: ClusterSpec) -> GcePlan:
-        """The firewall rules that the network lacks, and the bulkInserts for the first zone: one for each kind of node.
+        """The firewall rules, and the bulkInserts for the first zone: one for each kind of node.
 
         Raises:
             UsageError: the settings contradict each other, or `limits.max_cost` pays for no zone.
@@ -86,7 +86,7 @@ class GceProvider(Provider):
         method = f"POST /compute/v1/projects/{settings.project}/global/firewalls"
         firewalls = tuple(
             Request(object=f"firewall {body['name']}", method=method, body=body)
-            for body in firewall.firewall_bodies(spec, settings, existing=self._firewall_rules)
+            for body in firewall.firewall_bodies(spec, settings)
         )
         bodies = request.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=found.vm_image)
         return GcePlan(
@@ -228,12 +228,6 @@ class GceProvider(Provider):
     def _limited(self, spec: ClusterSpec) -> Settings:
         """The settings, within what earlier attempts have left of the limits."""
         return budget.limited(self._settings, spec.within, now=datetime.now(timezone.utc))
-
-    @cached_property
-    def _firewall_rules(self) -> Sequence[Resource]:
-        """Those of the project before anything is made."""
-        with explained(f"read the firewall rules of {self._client.project}"):
-            return self._client.firewalls()
 
     @cached_property
     def _mapper(self) -> ResourceMapper:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -138,17 +139,16 @@ def check_permissions(login: Login, *, external_address: bool) -> Finding:
     return fine(f"all {len(wanted)} that up, run and down need")
 
 
-def check_firewall_rights(login: Login) -> Finding | None:
-    """Whether we may add firewall rules; None: yes, or it is not known."""
-    try:
+def check_firewall_rights(login: Login) -> Finding:
+    """Whether we may add the cluster's firewall rules; where that is not told, `up` finds out."""
+    lacking: list[str] = []
+    with contextlib.suppress(ApiError):
         lacking = login.lacks("cloudresourcemanager", f"projects/{login.project}", FIREWALL)
-    except ApiError:
-        return None
     if not lacking:
-        return None
+        return fine("`up` adds two rules, and `down` deletes them")
     return failed(
         f"`up` has to add firewall rules, and {login.name} lacks {', '.join(lacking)}",
-        hint=f"hvdcloud setup makes rules that stay; or {login.grant(['roles/compute.securityAdmin'])}",
+        hint=login.grant(["roles/compute.securityAdmin"]),
         error=CredentialsError,
     )
 

@@ -21,7 +21,7 @@ from hvdcloud.checks import (
     warning,
 )
 from hvdcloud.errors import CredentialsError, NodeError, UsageError
-from hvdcloud.google.errors import ApiError, explained
+from hvdcloud.google.errors import ApiError
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.capacity.availability import zone_candidates
@@ -32,9 +32,9 @@ from hvdcloud.providers.gce.doctor.bucket import check_bucket
 from hvdcloud.providers.gce.doctor.data import check_data
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.names import last_segment, region_of
-from hvdcloud.providers.gce.plan import firewall, request
+from hvdcloud.providers.gce.plan import request
 from hvdcloud.providers.gce.settings import Settings, kind_of, settings_of
-from hvdcloud.units import counted, some
+from hvdcloud.units import some
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import ClusterSpec
@@ -71,7 +71,6 @@ class Checks:
                 self._login().client(), spec, self._settings(), zones=config.gce.zones, today=self._today
             )
         )
-        self._source = Once(lambda: ssh_access.caller_source(config.gce.ssh.source))
 
     def all(self) -> Iterator[Check]:
         """Each check, which asks nothing before it runs."""
@@ -90,7 +89,7 @@ class Checks:
             yield _check(what, partial(lambda what: self._outlook().findings[what], what), see=machine)
         yield _check("network", self._network, see=compute)
         yield _check("SSH", self._ssh)
-        yield _check("firewall", self._firewall, Severity.WARNS, see=("SSH", *compute))
+        yield _check("firewall", lambda: account.check_firewall_rights(self._login()), Severity.WARNS, see=compute)
         yield _check("bucket", self._bucket, see=login)
         if self._data:
             yield _check("data", self._data_sets, see=login)
@@ -157,16 +156,7 @@ class Checks:
         if self._config.ssh.source == ssh_access.IAP:
             ssh_access.check_gcloud()
             return fine("through Identity-Aware Proxy")
-        return fine(f"from {self._source()}")
-
-    def _firewall(self) -> Finding:
-        login, settings = self._login(), self._settings(ssh_source=self._source())
-        with explained(f"read the firewall rules of {login.project}"):
-            existing = login.client().firewalls()
-        missing = firewall.firewall_bodies(self._spec, settings, existing=existing)
-        if not missing:
-            return fine("its rules let in what nodes need")
-        return account.check_firewall_rights(login) or fine(f"`up` adds {counted(len(missing), 'rule')}")
+        return fine(f"from {ssh_access.caller_source(self._config.ssh.source)}")
 
     # --- what is stored -------------------------------------------------------------------------------------------
 
@@ -179,8 +169,8 @@ class Checks:
 
     # --- what all of them need ------------------------------------------------------------------------------------
 
-    def _settings(self, *, project: str = "", ssh_source: str | None = None) -> Settings:
-        return settings_of(self._config, self._limits, project=project or self._login().project, ssh_source=ssh_source)
+    def _settings(self, *, project: str = "") -> Settings:
+        return settings_of(self._config, self._limits, project=project or self._login().project)
 
     def _first_region(self) -> str | None:
         """Where nodes are tried first, as far as that is known without asking."""

@@ -46,7 +46,7 @@ _SEVERITY = (Action.STOP, Action.NEXT_REGION, Action.NEXT_ZONE, Action.RETRY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcePlan(Plan):
-    """The firewall rules that are missing, and the bulkInserts for the first zone; the other zones get similar ones."""
+    """The firewall rules, and the bulkInserts for the first zone; the other zones get similar ones."""
 
     settings: Settings
     zones: tuple[str, ...]
