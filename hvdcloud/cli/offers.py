@@ -53,8 +53,7 @@ def show_offers(console: Console, result: OffersResult) -> None:
     """A table, what its numbers mean, and what is not known."""
     from hvdcloud.providers.pricing import rows
 
-    at_hand = [offer for offer in result.offers if not offer.elsewhere]
-    lines = rows(at_hand)
+    lines = rows(result.offers)
     # What hvdcloud.yaml asks for is always shown.
     shown = [row for index, row in enumerate(lines) if index < SHOWN or row.offer.configured]
     total = [] if result.hours == 1 else [f"$/{result.hours:g} H"]
@@ -74,10 +73,7 @@ def show_offers(console: Console, result: OffersResult) -> None:
     for note, number in notes.items():
         console.answer(f"{number}: {note}")
     for notice in result.notices:
-        if notice != result.estimate_notice or any(row.offer.estimate for row in shown):
-            console.answer(notice)
-    if len(at_hand) < len(result.offers):
-        console.answer("gce.subnetwork is not in every region; --json has those of all")
+        console.answer(notice)
     if len(lines) > len(shown):
         console.answer(f"{len(lines) - len(shown)} more: --json has all")
 
@@ -87,28 +83,19 @@ def _cells(row: Row, notes: dict[str, int], *, total: bool) -> list[str]:
     numbers = [str(notes.setdefault(note, len(notes) + 1)) for note in _notes(offer)]
     zones = " ".join(zone.rpartition("-")[2] for zone in row.zones)
     more = f" +{counted(row.more_regions, 'region')}" if row.more_regions else ""
+    estimate = "~" if offer.estimate else ""
     return [
         "*" if offer.configured else "",
         offer.machine_type,
         f"{offer.gpu_count} {offer.gpu_type.removeprefix('nvidia-')}" if offer.gpu_type else "-",
         {"none": "-", "all": "spot", "workers": "workers"}[offer.spot_nodes],
-        _money(offer.dollars_per_hour, estimate=offer.estimate),
-        *([_money(offer.dollars, estimate=offer.estimate)] if total else []),
+        f"{estimate}{offer.dollars_per_hour:.2f}",
+        *([f"{estimate}{offer.dollars:.2f}"] if total else []),
         f"{offer.region}-{zones}{more}" if row.zones else "nowhere",
         " ".join([*(["?"] if offer.quota is None and row.zones else []), *numbers]),
     ]
 
 
 def _notes(offer: Offer) -> list[str]:
-    found = []
-    if offer.switched_off:
-        found.append(f"{offer.gpu_type} was switched off {offer.switched_off}")
-    if offer.ends:
-        found.append(f"{offer.gpu_type} ends {offer.ends}")
-    if offer.image:
-        found.append(f"the image has no code for {offer.gpu_type}: {offer.image}")
-    return [*found, *(f"no quota: {short}" for short in offer.quota or ())]
-
-
-def _money(dollars: float | None, *, estimate: bool) -> str:
-    return "?" if dollars is None else f"{'~' if estimate else ''}{dollars:.2f}"
+    ends = [f"{offer.gpu_type} ends {offer.ends}"] if offer.ends else []
+    return [*ends, *(f"no quota: {short}" for short in offer.quota or ())]

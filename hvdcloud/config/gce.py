@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from hvdcloud.config.section import Section
 from hvdcloud.config.types import Text, written_as
+
+
+def _source(text: str) -> str:
+    if text in ("auto", "iap"):
+        return text
+    try:
+        network = ipaddress.ip_network(text.strip(), strict=False)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither auto nor iap nor a CIDR, such as 198.51.100.0/24") from None
+    if network.prefixlen == 0:
+        raise ValueError(f"{text} would show the nodes' sshd to the whole internet")
+    if network.version != 4:
+        raise ValueError(f"{text} is an IPv6 range, and the nodes have IPv4 addresses only")
+    return str(network)
+
 
 L4_MACHINES = {1: "g2-standard-8", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"}
 """Number of NVIDIA L4 → the machine type that comes with them, which is the default."""
@@ -26,7 +42,9 @@ class GpuConfig(Section):
 class SshConfig(Section):
     """Who may reach the nodes' sshd."""
 
-    source: Text = Field(default="auto", description="auto: the caller's own address /32 · a CIDR · iap")
+    source: Annotated[Text, AfterValidator(_source)] = Field(
+        default="auto", description="auto: the caller's own address /32 · a CIDR · iap"
+    )
 
 
 class GceConfig(Section):

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hvdcloud import providers
-from hvdcloud.errors import UsageError
-from hvdcloud.image.plan import versions
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
-    from hvdcloud.providers.base import Gpu
     from hvdcloud.providers.pricing import OffersResult
 
 
@@ -26,19 +23,7 @@ def offers(context: Context, *, hours: float, gpu: str | None, refresh: bool = F
         UsageError: the machine type or a GPU is not in the catalogue.
         HvdcloudError: the prices could not be refreshed.
     """
-    image = context.config.image
-    # What image.base has code for, only the image knows.
-    row = None if image.base else versions.find(image.framework, image.device, image.version)
-
-    def image_problem(found: Gpu) -> str | None:
-        try:
-            if row is not None:
-                versions.check_fits(row, gpu=found.name, capability=found.compute_capability)
-        except UsageError as error:
-            return error.hint
-        return None
-
     if refresh:
         with context.console.waiting("offers", "reading Google's price catalog"):
             providers.refresh_prices(context.config, on_progress=context.console.say)
-    return context.platform.offers(hours=hours, gpu=gpu, image_problem=image_problem)
+    return context.platform.offers(hours=hours, gpu=gpu)

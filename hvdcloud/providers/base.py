@@ -145,13 +145,12 @@ class Platform(Protocol):
         A failure where nodes cannot be made like that, else a warning.
         """
 
-    def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:
+    def offers(self, *, hours: float, gpu: str | None) -> OffersResult:
         """Clusters that can be made like the configured one, with their prices. What cannot be asked stays unknown.
 
         Args:
             hours: that `Offer.dollars` is for.
             gpu: only nodes with this GPU.
-            image_problem: why the image does not run on a GPU; None: it does.
 
         Raises:
             UsageError: the machine type or a GPU is not in the catalogue.
@@ -231,6 +230,7 @@ class Provider(Protocol):
         Raises:
             NodeError: one does not start.
         """
+        return []
 
     def set_size(self, name: str, nodes: int) -> None:
         """Write into the labels, where they can be changed, how many nodes the cluster has.
@@ -259,7 +259,8 @@ class Provider(Protocol):
         """The node's boot log."""
 
     def close(self) -> None:
-        """End its connections."""
+        """End its connections, where it has any that last."""
+        return
 
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         """How nodes reach a bucket that the laptop knows as `bucket`. Pure."""

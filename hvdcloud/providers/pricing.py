@@ -23,9 +23,9 @@ class Offer:
     region: str | None
     zone: str | None
     """None: in no zone."""
-    dollars_per_hour: float | None
-    """All nodes with their disks and external addresses; None: the price table does not know."""
-    dollars: float | None
+    dollars_per_hour: float
+    """All nodes with their disks and external addresses."""
+    dollars: float
     """For as many hours as were asked for."""
     estimate: bool
     """The price is another region's."""
@@ -33,14 +33,8 @@ class Offer:
     """It is what hvdcloud.yaml asks for."""
     spot_nodes: Spot = "none"
     """`workers`: the head is on demand."""
-    elsewhere: bool = False
-    """Outside of the regions of `gce.subnetwork`, so that other settings are needed too."""
-    switched_off: date | None = None
-    """Since when the GPU is no longer available."""
     ends: date | None = None
-    """From when on it will not."""
-    image: str | None = None
-    """Why the configured image does not run on it, and which does."""
+    """The day from which the GPU is no longer available."""
     quota: tuple[str, ...] | None = None
     """The quotas that refuse it: `NVIDIA_T4_GPUS: 2 needed, 1 free`; None: not known."""
 
@@ -56,8 +50,6 @@ class OffersResult:
     """None: nothing has a price here."""
     offers: tuple[Offer, ...]
     notices: tuple[str, ...]
-    estimate_notice: str = ""
-    """That one of `notices` which says what `Offer.estimate` means; "" where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from google.auth.credentials import AnonymousCredentials
 
-from hvdcloud.checks import Finding, Status
+from hvdcloud.checks import Finding, Status, failure
 from hvdcloud.config.data import DataConfig
-from hvdcloud.errors import CapacityError, CredentialsError, UsageError
+from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, UsageError
 from hvdcloud.providers.gce.doctor import data
 from hvdcloud.providers.gce.doctor.account import Login
 from hvdcloud.storage.open import open_bucket
@@ -34,7 +34,10 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageS
 def check(*, nodes: int = 2, region: str | None = "us-central1", **sets: str | dict[str, str]) -> Finding:
     login = Login(credentials=AnonymousCredentials(), project="lab")
     configured = {name: DataConfig.model_validate(each) for name, each in sets.items()}
-    return data.check_data(login, configured, settings(), nodes=nodes, region=region)
+    try:
+        return data.check_data(login, configured, settings(), nodes=nodes, region=region)
+    except HvdcloudError as error:
+        return failure(error)
 
 
 def test_the_size_is_said(server: StorageServer) -> None:

@@ -17,6 +17,7 @@ from hvdcloud.errors import CredentialsError
 from hvdcloud.google import http
 from hvdcloud.google.error_rules import Action
 from hvdcloud.google.errors import ApiError, operation_errors
+from hvdcloud.providers.gce.api import client as api
 from hvdcloud.providers.gce.api.client import ComputeClient, connect_client
 from tests.support.scripted_api import Call, Reply, Script, refusal
 
@@ -180,13 +181,16 @@ def test_an_operation_is_waited_for_at_our_endpoint_until_it_is_done(script: Scr
     assert {call.path for call in script.calls} == {"/compute/v1/projects/p/zones/us-central1-a/operations/op-1/wait"}
 
 
-def test_waiting_ends_soon_after_it_is_told_to_stop(script: Script, client: ComputeClient) -> None:
+def test_waiting_ends_soon_after_it_is_told_to_stop(
+    script: Script, client: ComputeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "STOP_SECONDS", 0.2)
     script.handler = lambda _: Reply({}, delay=60)
     stop = threading.Event()
     threading.Timer(0.3, stop.set).start()
     began = time.monotonic()
     with pytest.raises(ApiError, match="op-1 is still RUNNING") as raised:
-        client.wait(operation("RUNNING").content, deadline=began + 120, stop=stop, stop_seconds=0.2)
+        client.wait(operation("RUNNING").content, deadline=began + 120, stop=stop)
     assert raised.value.reason == "stopped"
 
 

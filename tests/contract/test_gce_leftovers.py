@@ -9,7 +9,7 @@ import pytest
 
 from hvdcloud.errors import TeardownError
 from hvdcloud.providers.gce.names import request_id
-from hvdcloud.providers.gce.ops.delete import Sweep
+from hvdcloud.providers.gce.ops import delete
 from tests.standins.compute import Emulator
 from tests.support.gce_bench import BULK_INSERT, DELETE, A, Bench
 
@@ -20,12 +20,15 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield Bench(emulator, tmp_path)
 
 
-def test_an_operation_that_makes_something_for_too_long_is_left_over(bench: Bench) -> None:
+def test_an_operation_that_makes_something_for_too_long_is_left_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delete, "CREATING_SECONDS", 0.0)
     bench.fail({"slow": 3600}, method=BULK_INSERT)
     spec = bench.spec()
     bench.client().bulk_insert(A, bench.provider.plan(spec).bodies(A)[0], request_id(spec.name))
     # Of no names: the VMs that are being made, which cannot be deleted yet, do not matter here.
-    (making,) = Sweep(bench.client(), spec.name, names=(), creating_seconds=0.0).run()
+    (making,) = delete.Sweep(bench.client(), spec.name, names=()).run()
     assert "bulkInsert" in making.object
     assert making.reason == "it still makes something after 0 s"
     assert f"--filter=labels.hvdcloud-cluster={spec.name}" in making.delete_with

@@ -54,7 +54,7 @@ def test_offers_are_listed_with_what_they_cost(bench: Bench) -> None:
     assert round(own["dollars_per_hour"], 2) == 1.50
     assert round(own["dollars"], 2) == 17.97
     assert own["quota"] == []
-    prices = [each["dollars_per_hour"] for each in found["offers"] if each["dollars_per_hour"] is not None]
+    prices = [each["dollars_per_hour"] for each in found["offers"]]
     assert prices == sorted(prices)
 
 
@@ -84,14 +84,6 @@ def test_without_a_network_all_else_is_there(bench: Bench) -> None:
     assert "cannot be reached" in notice
 
 
-def test_what_the_image_cannot_run_on_says_which_can(bench: Bench) -> None:
-    bench.configure(image={"device": "cuda", "version": "2.13.0"})
-    found = bench.offers("--gpu", "nvidia-tesla-v100")["offers"]
-    assert {each["image"] for each in found} == {"set image.version: 2.7.1, whose image does"}
-    said = bench.project.hvdcloud("offers", "--gpu", "nvidia-tesla-v100").out
-    assert "the image has no code for nvidia-tesla-v100: set image.version: 2.7.1" in said
-
-
 @pytest.mark.parametrize("machine_type", ["n1-standard-8", "n1-highmem-96", "a2-megagpu-16g", "a3-highgpu-8g"])
 def test_the_table_fits_a_terminal(bench: Bench, machine_type: str) -> None:
     gpu = {"type": "nvidia-tesla-t4", "count": 4} if machine_type.startswith("n1") else None
@@ -118,7 +110,7 @@ def test_a_subnetworks_name_offers_every_region_that_has_one(bench: Bench) -> No
     bench.emulator.add_network("mine", {"us-east1": "10.1.0.0/20", "europe-west4": "10.2.0.0/20"})
     bench.configure(network="mine", subnetwork="mine")
     offers = bench.offers()["offers"]
-    there = {each["region"] for each in offers if each["region"] and not each["elsewhere"]}
+    there = {each["region"] for each in offers if each["region"]}
     assert there == {"us-east1", "europe-west4"}
     assert {each["region"] for each in offers if each["configured"]} == {"us-east1", "europe-west4"}
 

@@ -166,9 +166,9 @@ def test_an_api_that_is_off_is_reported_once_with_what_switches_it_on(cloud: Rec
 
 def test_a_permission_that_is_missing_is_named_with_a_role_that_holds_it(cloud: RecordsCloud, project: Project) -> None:
     emulator = cloud.cloud.emulator
-    emulator.access.deny(emulator.keys.email, "compute.instances.create", "compute.zones.list")
+    emulator.access.deny(emulator.keys.email, "compute.instances.create", "compute.machineTypes.list")
     report = examine(project)
-    words = ("compute.instances.create", "compute.zones.list", "--role=roles/compute.instanceAdmin.v1")
+    words = ("compute.instances.create", "compute.machineTypes.list", "--role=roles/compute.instanceAdmin.v1")
     report.failed("permissions", *words, f"--member=serviceAccount:{emulator.keys.email}", exit_code=3)
     assert report.checks["zones"]["message"] == "not checked: see permissions"
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.engine
 
 BULK_INSERT = "compute.instances.bulkInsert"
 READ = "compute.instances.getGuestAttributes"
-UP, DOWN = 39, 12
+UP, DOWN = 35, 12
 """How many requests `up` makes until the nodes are asked how far they are, and `down` in all; a few more do no harm."""
 MAKING = (BULK_INSERT, "compute.firewalls.insert")
 DELETING = ("compute.instances.delete", "compute.firewalls.delete")

@@ -455,7 +455,7 @@ def prices(data: bytes) -> None:
     """A table of prices, refreshed or damaged."""
     file = _FOLDER / "prices.json"
     file.write_bytes(document(data, [price_table.shipped().model_dump(mode="json")]))
-    _sayable(*price_table._choose.__wrapped__(file, 0, 0)[1])
+    price_table._read.__wrapped__(file, 0, 0)
 
 
 _GOOGLE: Sequence[Any] = (

@@ -21,7 +21,6 @@ DISK = 0.01
 DISK_WEST = 0.012
 
 _TABLE = {
-    "format": 1,
     "as_of": "2030-01-02",
     "region": "us-central1",
     "regions": {

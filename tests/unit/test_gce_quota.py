@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdcloud.providers.gce.capacity.quota import Shortfall, shortfalls
+from hvdcloud.providers.gce.capacity.availability import Availability, Shortfall
 from tests.support.gce_requests import settings
 
+REGION = "us-central1"
 PROJECT = {"GPUS_ALL_REGIONS": 100, "CPUS_ALL_REGIONS": 1000}
 
 
@@ -17,12 +18,10 @@ def quotas(limits: dict[str, int], usage: int = 0) -> list[dict[str, Any]]:
 def short(
     regional: dict[str, int], project: dict[str, int] | None = None, nodes: int = 4, **changes: Any
 ) -> list[Shortfall]:
-    return shortfalls(
-        settings(**changes),
-        nodes=nodes,
-        regional_quotas=quotas(regional),
-        project_quotas=quotas(PROJECT if project is None else project),
-    )
+    regional_quotas = {REGION: quotas(regional)}
+    project_quotas = quotas(PROJECT if project is None else project)
+    available = Availability(regional_quotas=regional_quotas, project_quotas=project_quotas)
+    return available.shortfalls(settings(**changes), nodes=nodes, region=REGION)
 
 
 def metrics(*args: Any, **changes: Any) -> list[str]:
@@ -38,7 +37,8 @@ def test_everything_that_all_nodes_take_is_counted() -> None:
 
 def test_a_quota_without_room_is_reported_with_its_numbers() -> None:
     held = quotas({"NVIDIA_T4_GPUS": 6}, usage=3)
-    [found] = shortfalls(settings(), nodes=4, regional_quotas=held, project_quotas=[])
+    available = Availability(regional_quotas={REGION: held})
+    [found] = available.shortfalls(settings(), nodes=4, region=REGION)
     assert found == Shortfall(metric="NVIDIA_T4_GPUS", needed=4, limit=6.0, usage=3.0, regional=True)
 
 
@@ -48,7 +48,7 @@ def test_a_new_project_has_no_gpus_at_all() -> None:
 
 
 def test_what_the_api_does_not_tell_is_not_short() -> None:
-    assert shortfalls(settings(), nodes=4, regional_quotas=[], project_quotas=[]) == []
+    assert Availability().shortfalls(settings(), nodes=4, region=REGION) == []
     assert metrics({}, {}) == []
     assert metrics({}, machine_type="a3-highgpu-8g", nodes=1) == []
 

@@ -207,7 +207,7 @@ def test_bulk_create(
 
 
 def test_firewall_rules(gcloud: Gcloud, recorder: Recorder) -> None:
-    ssh, mesh = firewall_bodies(SPEC, settings(), existing=[])
+    ssh, mesh = firewall_bodies(SPEC, settings())
     for ours, flags in (
         (ssh, ["--allow=tcp:2222", "--source-ranges=198.51.100.7/32"]),
         (mesh, ["--allow=all", f"--source-tags={TAG}"]),

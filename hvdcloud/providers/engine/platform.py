@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
-    from hvdcloud.providers.base import Gpu
     from hvdcloud.providers.pricing import OffersResult
 
 
@@ -22,7 +20,7 @@ class EnginePlatform:
     def __init__(self, config: Config) -> None:
         self._config = config
 
-    def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:
+    def offers(self, *, hours: float, gpu: str | None) -> OffersResult:
         """None, with a notice that says why."""
         from hvdcloud.providers.pricing import OffersResult
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.checks import Finding, warning
 from hvdcloud.errors import UsageError
-from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Gpu
-from hvdcloud.providers.gce.capacity import offers as market
-from hvdcloud.providers.gce.money import catalog, prices
-from hvdcloud.providers.gce.plan.budget import traffic_notices
+from hvdcloud.providers.gce.capacity.offers import find_offers
+from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.providers.gce.settings import Settings, kind_of, settings_of
-from hvdcloud.providers.gce.ssh_access import AUTO
 from hvdcloud.providers.pricing import OffersResult
 
 if TYPE_CHECKING:
@@ -32,17 +28,11 @@ class GcePlatform:
     costs_money = True
     needs_registry = True
     processor: str | None = "x86_64"
+    unpacks_zstd = True
+    """Docker does from 23.0 on (https://github.com/moby/moby/releases/tag/v23.0.0); Container-Optimized OS has 27."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
-
-    @property
-    def unpacks_zstd(self) -> bool:
-        """Docker does from 23.0 on, and Container-Optimized OS has 27; a Deep Learning VM has what it finds.
-
-        https://github.com/moby/moby/releases/tag/v23.0.0
-        """
-        return self._config.gce.vm_image == "cos"
 
     def connect(self, *, on_retry: Callable[[str], None]) -> GceProvider:
         """The provider in the project that the configuration or the credentials name. Nothing is asked yet."""
@@ -68,7 +58,7 @@ class GcePlatform:
         kind = kind_of(self._settings, 0)
         try:
             name, _ = kind.gpus
-            return _gpu(name) if name else None
+            return Gpu(name=name, compute_capability=catalog.gpu(name).compute_capability) if name else None
         except UsageError:
             return None
 
@@ -95,52 +85,13 @@ class GcePlatform:
             return warning(message, hint="gce.gpu adds one, image.device: cpu is a small image")
         return None
 
-    def offers(self, *, hours: float, gpu: str | None, image_problem: Callable[[Gpu], str | None]) -> OffersResult:
+    def offers(self, *, hours: float, gpu: str | None) -> OffersResult:
         """By the catalogue, the price table and, where it answers, the API."""
-        config, settings = self._config, self._settings
-        today = datetime.now(timezone.utc).date()
-        cpu_image = config.image.device == "cpu"
-        available, unknown = market.look_up(settings, market.kinds(settings, gpu=gpu, today=today, cpu_image=cpu_image))
-        found = market.offers(
-            settings,
-            nodes=config.nodes,
-            hours=hours,
-            zones=config.gce.zones,
-            available=available,
-            today=today,
-            gpu=gpu,
-            cpu_image=cpu_image,
-            image_problem=lambda name: image_problem(_gpu(name)),
-        )
-        wrong = catalog.check(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
-        mismatch, estimate_notice = self.device_mismatch(), ""
-        if any(offer.region and offer.estimate for offer in found):
-            instead = f"~ the price is that of {prices.table().region}, since this region's is not known"
-            estimate_notice = f"{instead}; hvdcloud offers --refresh gets them"
-        near = dict.fromkeys(each.region for each in found if each.region and not each.elsewhere)
-        return OffersResult(
-            nodes=config.nodes,
-            hours=hours,
-            prices_as_of=prices.table().as_of,
-            offers=tuple(found),
-            notices=(
-                *(f"hvdcloud.yaml: {each.summary}" for each in wrong),
-                *unknown,
-                *([mismatch.summary] if mismatch else []),
-                *prices.notices(),
-                *filter(None, [estimate_notice]),
-                *traffic_notices(registry_region(config.image.repository or ""), near),
-            ),
-            estimate_notice=estimate_notice,
-        )
+        mismatch = self.device_mismatch()
+        notices = [mismatch.summary] if mismatch else []
+        return find_offers(self._config, self._settings, hours=hours, gpu=gpu, notices=notices)
 
     @property
     def _settings(self) -> Settings:
-        """Nothing is asked: this machine's own address decides nothing here."""
         gce = self._config.gce
-        source = "0.0.0.0/0" if gce.ssh.source == AUTO else gce.ssh.source
-        return settings_of(gce, self._config.limits, project=gce.project or "", ssh_source=source)
-
-
-def _gpu(name: str) -> Gpu:
-    return Gpu(name=name, compute_capability=catalog.gpu(name).compute_capability)
+        return settings_of(gce, self._config.limits, project=gce.project or "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
@@ -13,16 +12,15 @@ from hvdcloud.checks import first_of
 from hvdcloud.cluster.model import LABEL_CLUSTER, Cluster, ClusterSpec, Leftover, Node, Plan, Request
 from hvdcloud.errors import TeardownError
 from hvdcloud.google.errors import explained
-from hvdcloud.google.grants import settled_at
 from hvdcloud.google.registry_hosts import registry_region
-from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, UnseenError, ignore_progress
+from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Provider, UnseenError, ignore_progress
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.outlook import VM_IMAGE_FAMILY, Outlook, check_account, image_path, look_ahead
-from hvdcloud.providers.gce.inventory import VMS, Inventory, Resource, take_inventory
+from hvdcloud.providers.gce.inventory import VMS, Inventory, take_inventory
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.ops import scale_out
-from hvdcloud.providers.gce.ops.create import Creation, FirewallRequest, GcePlan, insert_requests
+from hvdcloud.providers.gce.ops.create import Creation, GcePlan, insert_requests
 from hvdcloud.providers.gce.ops.delete import Sweep
 from hvdcloud.providers.gce.ops.ready import Boots
 from hvdcloud.providers.gce.plan import budget, firewall, request
@@ -39,7 +37,7 @@ APPEAR_SECONDS, APPEAR_PAUSE_SECONDS = 3.0, 0.3
 """Other tools make VMs as well, and waiting for theirs is useless."""
 
 
-class GceProvider:
+class GceProvider(Provider):
     """VMs of one project.
 
     Args:
@@ -71,7 +69,7 @@ class GceProvider:
         return self._found[key]
 
     def plan(self, spec: ClusterSpec) -> GcePlan:
-        """The firewall rules that the network lacks, and the bulkInserts for the first zone: one for each kind of node.
+        """The firewall rules, and the bulkInserts for the first zone: one for each kind of node.
 
         Raises:
             UsageError: the settings contradict each other, or `limits.max_cost` pays for no zone.
@@ -86,16 +84,16 @@ class GceProvider:
         offers, unpaid = budget.paid_zones(settings, found.zones, nodes=spec.nodes)
         zones = [offer.zone for offer in offers]
         method = f"POST /compute/v1/projects/{settings.project}/global/firewalls"
-        requests: list[Request] = [
-            FirewallRequest(object=f"firewall {body['name']}", method=method, body=body)
-            for body in firewall.firewall_bodies(spec, settings, existing=self._firewall_rules)
-        ]
+        firewalls = tuple(
+            Request(object=f"firewall {body['name']}", method=method, body=body)
+            for body in firewall.firewall_bodies(spec, settings)
+        )
         bodies = request.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=found.vm_image)
-        requests += insert_requests(settings.project, zones[0], bodies)
         return GcePlan(
             spec=spec,
-            requests=tuple(requests),
-            dollars_per_hour=offers[0].dollars_per_hour or 0.0,
+            requests=(*firewalls, *insert_requests(settings.project, zones[0], bodies)),
+            firewalls=firewalls,
+            dollars_per_hour=offers[0].dollars_per_hour,
             worst_case_dollars=max(offer.worst_case_dollars for offer in offers),
             seconds=float(offers[0].seconds),
             notices=(
@@ -126,7 +124,9 @@ class GceProvider:
         return self._plan_growth(spec, indices, self._take_inventory(spec.name))
 
     def _plan_growth(self, spec: ClusterSpec, indices: Sequence[int], inventory: Inventory) -> GcePlan:
-        image, now = self._vm_image(spec), datetime.now(timezone.utc)
+        with explained(f"find the VM image for more nodes of {spec.name}"):
+            image = image_path(self._client.image_from_family(*VM_IMAGE_FAMILY))
+        now = datetime.now(timezone.utc)
         return scale_out.plan_growth(spec, self._settings, inventory, indices, vm_image=image, now=now)
 
     def grow(
@@ -156,14 +156,6 @@ class GceProvider:
         boots = Boots(self._client, self._mapper, nodes, cluster=cluster, deadline=deadline, on_progress=on_progress)
         with explained(f"follow how the VMs of {cluster} come up"):
             return boots.wait()
-
-    def _vm_image(self, spec: ClusterSpec) -> str:
-        with explained(f"find the VM image for more nodes of {spec.name}"):
-            return image_path(self._client.image_from_family(*VM_IMAGE_FAMILY))
-
-    def revive(self, nodes: Sequence[Node], *, deadline: float) -> Sequence[Node]:
-        """None: what they have uploaded is in the bucket."""
-        return []
 
     # --- listing -------------------------------------------------------------------------------------------------
 
@@ -201,9 +193,6 @@ class GceProvider:
         # An account that may not see disks can still delete VMs.
         return inventory.with_failures_unseen()
 
-    def close(self) -> None:
-        """Nothing: requests end by themselves."""
-
     def console(self, node: Node) -> str:
         """The end of what the VM wrote to its serial port."""
         zone, _, name = node.id.partition("/")
@@ -234,33 +223,16 @@ class GceProvider:
     @cached_property
     def _settings(self) -> Settings:
         source = ssh_access.caller_source(self._config.ssh.source)
-        project = self._client.project
-        return settings_of(
-            self._config,
-            self._limits,
-            project=project,
-            ssh_source=source,
-            settled_at=settled_at(project),
-            storage_endpoint=os.environ.get("STORAGE_EMULATOR_HOST"),
-        )
+        return settings_of(self._config, self._limits, project=self._client.project, ssh_source=source)
 
     def _limited(self, spec: ClusterSpec) -> Settings:
         """The settings, within what earlier attempts have left of the limits."""
         return budget.limited(self._settings, spec.within, now=datetime.now(timezone.utc))
 
     @cached_property
-    def _firewall_rules(self) -> Sequence[Resource]:
-        """Those of the project before anything is made."""
-        with explained(f"read the firewall rules of {self._client.project}"):
-            return self._client.firewalls()
-
-    @cached_property
     def _mapper(self) -> ResourceMapper:
-        source = self._config.ssh.source
-        if source == ssh_access.IAP:
-            way = Way.IAP
-        elif source == ssh_access.AUTO or ssh_access.is_public(source):
-            way = Way.EXTERNAL
-        else:
-            way = Way.INTERNAL
-        return ResourceMapper(project=self._client.project, way=way)
+        settings = settings_of(self._config, self._limits, project=self._client.project)
+        way = Way.EXTERNAL if settings.needs_external_ip else Way.INTERNAL
+        return ResourceMapper(
+            project=self._client.project, way=Way.IAP if settings.ssh_source == ssh_access.IAP else way
+        )

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hvdcloud.google.grants import settled_at
 from hvdcloud.google.http import ENDPOINT_VARIABLE
 from hvdcloud.providers.gce.money.catalog import NodeKind
-from hvdcloud.providers.gce.ssh_access import IAP, is_public
+from hvdcloud.providers.gce.ssh_access import AUTO, IAP, SOMEWHERE, is_public
 from hvdcloud.providers.pricing import Spot
 
 if TYPE_CHECKING:
@@ -98,17 +99,13 @@ def groups(settings: Settings, indices: Iterable[int]) -> list[Group]:
     return sorted(made, key=lambda group: 0 in group.indices)
 
 
-def settings_of(
-    config: GceConfig,
-    limits: LimitsConfig,
-    *,
-    project: str,
-    ssh_source: str,
-    settled_at: float = 0.0,
-    storage_endpoint: str | None = None,
-) -> Settings:
-    """The settings of a configuration; `ssh_source` as `ssh_access.caller_source` found it."""
-    gpu = config.gpu
+def settings_of(config: GceConfig, limits: LimitsConfig, *, project: str, ssh_source: str | None = None) -> Settings:
+    """The settings of a configuration and of the environment.
+
+    Args:
+        ssh_source: as `ssh_access.caller_source` found it; None: that was not asked for.
+    """
+    gpu, given = config.gpu, config.ssh.source
     return Settings(
         project=project,
         machine_type=config.machine_type,
@@ -119,11 +116,11 @@ def settings_of(
         network=config.network,
         subnetwork=config.subnetwork,
         service_account=config.service_account,
-        ssh_source=ssh_source,
+        ssh_source=ssh_source or (SOMEWHERE if given == AUTO else given),
         max_run_seconds=int(limits.max_run_duration),
         max_cost=limits.max_cost,
         idle_seconds=limits.idle,
         endpoint=os.environ.get(ENDPOINT_VARIABLE),
-        settled_at=settled_at,
-        storage_endpoint=storage_endpoint,
+        settled_at=settled_at(project),
+        storage_endpoint=os.environ.get("STORAGE_EMULATOR_HOST"),
     )

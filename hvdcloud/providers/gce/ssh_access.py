@@ -6,7 +6,7 @@ import ipaddress
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
@@ -21,13 +21,14 @@ ADDRESS_URLS = ("https://checkip.amazonaws.com", "https://api.ipify.org", "https
 """Each answers with the caller's public IPv4 address and nothing else."""
 ANSWER_SECONDS = 5.0
 
+SOMEWHERE = "192.0.2.1/32"
+"""In the place of the caller's address where only that it is public matters (RFC 5737)."""
+
 # Not `is_private`, which counts documentation's ranges and others that no network uses.
 _PRIVATE = tuple(
     ipaddress.IPv4Network(each)
     for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8")
 )
-
-_SOURCE_HINT = "set gce.ssh.source to your network's range, such as 198.51.100.0/24, or to iap"
 
 
 def fetch_text(url: str) -> str:
@@ -43,49 +44,31 @@ def fetch_text(url: str) -> str:
 
 
 def caller_source(source: str, *, fetch: Callable[[str], str] = fetch_text) -> str:
-    """The range that the firewall is to let in, such as `198.51.100.7/32`, or `iap`.
+    """What the firewall is to let in: gce.ssh.source, where that is `auto` the caller's address: `198.51.100.7/32`.
 
     Args:
-        source: gce.ssh.source: `auto`, a CIDR or `iap`.
-        fetch: reads a URL; asked for the caller's address where `source` is `auto`.
+        fetch: reads a URL.
 
-    Raises UsageError: no range, one that lets the whole internet in, or the caller's address cannot be found out.
+    Raises UsageError: the caller's address cannot be found out.
     """
-    if source == IAP:
-        return IAP
-    if source == AUTO:
-        override = os.environ.get(ADDRESS_URL_VARIABLE)
-        return f"{_public_address((override,) if override else ADDRESS_URLS, fetch)}/32"
-    try:
-        network = ipaddress.ip_network(source.strip(), strict=False)
-    except ValueError:
-        raise UsageError(f"gce.ssh.source: {source!r} is neither auto nor iap nor a CIDR", hint=_SOURCE_HINT) from None
-    wrong = ""
-    if network.version != 4:
-        wrong = "is an IPv6 range, and the nodes have IPv4 addresses only"
-    if network.prefixlen == 0:
-        wrong = "would show the nodes' sshd to the whole internet"
-    if wrong:
-        raise UsageError(f"gce.ssh.source: {source} {wrong}", hint=_SOURCE_HINT)
-    return str(network)
-
-
-def is_public(source: str) -> bool:
-    """Whether a range of IPv4 addresses is outside private networks and VPNs. Raises ValueError: not such a range."""
-    network = ipaddress.IPv4Network(source, strict=False)
-    return not any(network.subnet_of(private) for private in _PRIVATE)
-
-
-def _public_address(urls: Sequence[str], fetch: Callable[[str], str]) -> ipaddress.IPv4Address:
-    """What the first of these services says that answers with an address."""
+    if source != AUTO:
+        return source
+    override = os.environ.get(ADDRESS_URL_VARIABLE)
     failures = []
-    for url in urls:
+    for url in (override,) if override else ADDRESS_URLS:
         try:
-            return ipaddress.IPv4Address(fetch(url))
+            return f"{ipaddress.IPv4Address(fetch(url))}/32"
         except (OSError, ValueError) as error:
             failures.append(f"{urlsplit(url).netloc or url}: {error}")
     message = "gce.ssh.source is auto, but this machine's public address cannot be found out"
-    raise UsageError(message, hint=_SOURCE_HINT, details="\n".join(failures))
+    hint = "set gce.ssh.source to your network's range, such as 198.51.100.0/24, or to iap"
+    raise UsageError(message, hint=hint, details="\n".join(failures))
+
+
+def is_public(source: str) -> bool:
+    """Whether a range of IPv4 addresses is outside private networks and VPNs."""
+    network = ipaddress.IPv4Network(source, strict=False)
+    return not any(network.subnet_of(private) for private in _PRIVATE)
 
 
 def iap_proxy_command(project: str, zone: str, instance: str, port: int) -> str:

@@ -28,13 +28,14 @@ NAMESPACE = "hvdcloud"
 """Of the guest attributes in which a node tells its status."""
 WAIT_SECONDS = 150.0
 """`operations.wait` answers within 2 minutes (discovery document)."""
+STOP_SECONDS = 5.0
+"""The same, where waiting may be told to stop."""
 
 # A warning that says nothing about what is missing from a list; any other one does.
 _HARMLESS = frozenset(
     {"NO_RESULTS_ON_PAGE", "DEPRECATED_RESOURCE_USED", "DEPRECATED_TYPE_USED", "EXPERIMENTAL_TYPE_USED"}
 )
 _QUICK_SECONDS = 0.5
-_STOP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +67,6 @@ class ComputeClient(http.ApiCalls):
         """Every region with its quotas."""
         return self._list("Regions")
 
-    def zones(self) -> list[dict[str, Any]]:
-        """Every zone and whether it is UP."""
-        return self._list("Zones")
-
     def machine_types(self, names: Sequence[str]) -> Aggregated:
         """The machine types of these names, once for each zone that has them."""
         return self._aggregated("MachineTypes", "machineTypes", _any_of("name", names))
@@ -81,11 +78,6 @@ class ComputeClient(http.ApiCalls):
     def network(self, path: str) -> dict[str, Any]:
         """The network `projects/P/global/networks/NAME`."""
         return self._call("Networks", "get", project=path.split("/")[1], network=last_segment(path))
-
-    def subnetwork(self, path: str) -> dict[str, Any]:
-        """The subnetwork `projects/P/regions/R/subnetworks/NAME`."""
-        _, project, _, region, _, name = path.split("/")
-        return self._call("Subnetworks", "get", project=project, region=region, subnetwork=name)
 
     def subnetworks(self, name: str) -> Aggregated:
         """The subnetworks of this name, one for each region that has it."""
@@ -174,18 +166,13 @@ class ComputeClient(http.ApiCalls):
     # --- operations -----------------------------------------------------------------------------------------------
 
     def wait(
-        self,
-        operation: Mapping[str, Any],
-        *,
-        deadline: float,
-        stop: threading.Event | None = None,
-        stop_seconds: float = _STOP_SECONDS,
+        self, operation: Mapping[str, Any], *, deadline: float, stop: threading.Event | None = None
     ) -> dict[str, Any]:
         """Wait until an operation is DONE; whether it succeeded is for `operation_errors` to say.
 
         Args:
             deadline: of time.monotonic(): when to give up.
-            stop: give up `stop_seconds` after it is set.
+            stop: give up soon after it is set.
 
         Raises:
             ApiError: reason `deadline` or `stopped`: it was not DONE by then.
@@ -202,7 +189,7 @@ class ComputeClient(http.ApiCalls):
                     project=self.project,
                 )
             asked = time.monotonic()
-            seconds = min(WAIT_SECONDS if stop is None else stop_seconds, left + 1)
+            seconds = min(WAIT_SECONDS if stop is None else STOP_SECONDS, left + 1)
             send = partial(self._send, service, "wait", fields, read_seconds=seconds)
             try:
                 current = self.persist(send, what=f"{service}.wait", seconds=left, timeouts=False, stop=stop)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import date, datetime, timezone
+from typing import TYPE_CHECKING
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.credentials import google_credentials
+from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.availability import Availability, ask
 from hvdcloud.providers.gce.money import catalog, prices
@@ -15,32 +17,72 @@ from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import budget
 from hvdcloud.providers.gce.settings import Settings
-from hvdcloud.providers.pricing import Offer, Spot
+from hvdcloud.providers.pricing import Offer, OffersResult, Spot
 
-NODE = "n1-standard-8"
+if TYPE_CHECKING:
+    from hvdcloud.config.model import Config
+
 RETRY_SECONDS = 3.0
 """Quotas are good to know, and not worth a long wait."""
 
 
-def look_up(settings: Settings, kinds: Sequence[NodeKind]) -> tuple[Availability, list[str]]:
-    """Quotas and zones for these nodes, as far as the API tells, and why they are not known.
+def find_offers(
+    config: Config, settings: Settings, *, hours: float, gpu: str | None, notices: Sequence[str]
+) -> OffersResult:
+    """By the catalogue, the price table and, where it answers, the API.
 
     Args:
         settings: `project`: empty: the credentials' own.
+        notices: what else is to be said.
     """
+    today = datetime.now(timezone.utc).date()
+    wrong = catalog.problem(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
+    compared = kinds(settings, gpu=gpu, today=today, cpu_image=config.image.device == "cpu")
+    available, unknown = _look_up(settings, compared)
+    found = offers(
+        settings,
+        compared,
+        nodes=config.nodes,
+        hours=hours,
+        zones=config.gce.zones,
+        available=available,
+    )
+    estimates = any(offer.region and offer.estimate for offer in found)
+    region = prices.table().region
+    instead = f"~ the price is that of {region}, since this region's is not known; hvdcloud offers --refresh gets them"
+    near = dict.fromkeys(each.region for each in found if each.region)
+    return OffersResult(
+        nodes=config.nodes,
+        hours=hours,
+        prices_as_of=prices.table().as_of,
+        offers=tuple(found),
+        notices=(
+            *([f"hvdcloud.yaml: {wrong.message}; {wrong.hint}"] if wrong else []),
+            *unknown,
+            *notices,
+            *([instead] if estimates else []),
+            *budget.traffic_notices(registry_region(config.image.repository or ""), near),
+        ),
+    )
+
+
+def _look_up(settings: Settings, compared: Sequence[NodeKind]) -> tuple[Availability, list[str]]:
+    """Quotas and zones for these nodes, as far as the API tells, and why they are not known."""
     try:
         credentials, project = google_credentials(settings.project or None)
     except HvdcloudError as error:
         return Availability(), [f"quotas are not known: {error.message}; {error.hint}"]
-    asked = ask(
+    available = ask(
         ComputeClient(project=project, credentials=credentials, retry_seconds=RETRY_SECONDS),
         replace(settings, project=project),
-        machines=sorted({kind.machine_type for kind in kinds}),
-        gpus=sorted({kind.gpu_type for kind in kinds if kind.gpu_type}),
+        machines=sorted({kind.machine_type for kind in compared}),
+        gpus=sorted({kind.gpu_type for kind in compared if kind.gpu_type}),
         doing=lambda _: f"ask project {project} for its quotas and machines",
     )
-    unknown = {each.message: f"quotas are not known: {each.message}; {each.hint}" for each in asked.failures.values()}
-    return asked.available, [*unknown.values()]
+    unknown = {
+        each.message: f"quotas are not known: {each.message}; {each.hint}" for each in available.failures.values()
+    }
+    return available, [*unknown.values()]
 
 
 def kinds(settings: Settings, *, gpu: str | None, today: date, cpu_image: bool = False) -> list[NodeKind]:
@@ -54,57 +96,52 @@ def kinds(settings: Settings, *, gpu: str | None, today: date, cpu_image: bool =
     """
     machine = catalog.machine(settings.machine_type)
     own_gpu, own_count = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
-    configured = NodeKind(machine_type=settings.machine_type, gpu_type=own_gpu, gpu_count=own_count)
     wanted = catalog.gpu(gpu) if gpu else None
-    found = [configured] if not catalog.check(settings.machine_type, own_gpu, own_count, today=today) else []
+    found = [NodeKind(machine_type=settings.machine_type, gpu_type=own_gpu, gpu_count=own_count)]
     if own_gpu or wanted:
-        found += _with_gpus(machine, own_count or 1, today=today)
+        found += _with_gpus(machine, own_count or 1)
     if not wanted and (cpu_image or not own_gpu):
-        sizes = [each for each in catalog.machines() if each.takes_gpus and each.vcpus >= machine.vcpus]
+        sizes = [each for each in catalog.machines().values() if each.takes_gpus and each.vcpus >= machine.vcpus]
         least = min((each.vcpus for each in sizes), default=0)
         found += [NodeKind(machine_type=each.name) for each in sizes if each.vcpus == least]
-    if own_gpu and catalog.gpu(own_gpu).gone(today):
-        found.append(configured)
-    return [kind for kind in dict.fromkeys(found) if wanted is None or kind.gpu_type == wanted.name]
+    return [
+        kind
+        for kind in dict.fromkeys(found)
+        if (wanted is None or kind.gpu_type == wanted.name)
+        and not catalog.problem(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today)
+    ]
 
 
-def _with_gpus(base: catalog.Machine, count: int, *, today: date) -> Iterator[NodeKind]:
-    n1 = [each for each in catalog.machines() if each.takes_gpus and each.name.startswith("n1-standard")]
+def _with_gpus(base: catalog.Machine, count: int) -> Iterator[NodeKind]:
+    n1 = [each for each in catalog.machines().values() if each.takes_gpus and each.name.startswith("n1-standard")]
     alike = base if base.takes_gpus else next((each for each in n1 if each.vcpus >= base.vcpus), n1[-1])
-    for gpu in catalog.gpus():
+    for gpu in catalog.gpus().values():
         if count in gpu.limits:
             # The configured machine type, or one of its size, or the largest that takes that many of these GPUs.
             vcpus, memory_gb = gpu.limits[count]
             fitting = [each for each in (*n1, alike) if each.vcpus <= vcpus and each.memory_gb <= memory_gb]
             yield NodeKind(machine_type=fitting[-1].name, gpu_type=gpu.name, gpu_count=count)
-        elif not gpu.limits and gpu.gone(today):
-            yield NodeKind(machine_type=NODE, gpu_type=gpu.name, gpu_count=count)
-    for machine in catalog.machines():
+    for machine in catalog.machines().values():
         if machine.gpu_type and machine.gpu_count == count:
             yield NodeKind(machine_type=machine.name, gpu_type=machine.gpu_type, gpu_count=count)
 
 
 def offers(
     settings: Settings,
+    compared: Sequence[NodeKind],
     *,
     nodes: int,
     hours: float,
     zones: Sequence[str],
     available: Availability,
-    today: date,
-    gpu: str | None = None,
-    cpu_image: bool = False,
-    image_problem: Callable[[str], str | None] = lambda _: None,
 ) -> list[Offer]:
-    """Every kind of node in every zone, on demand and Spot; the cheapest first, those without a price last. Pure.
+    """Every kind of node in every zone where `gce.subnetwork` is, on demand and Spot; the cheapest first. Pure.
 
-    Where `gce.spot` is `workers`, those with Spot VMs have their head on demand as well. Raises as `kinds`.
+    Where `gce.spot` is `workers`, those with Spot VMs have their head on demand as well.
 
     Args:
         hours: that `Offer.dollars` is for.
         zones: `gce.zones`; empty: any.
-        gpu, cpu_image: as for `kinds`.
-        image_problem: of a GPU: why the image does not run on it; None: it does.
     """
     # A head alone is not a worker.
     own_spot: Spot = "none" if settings.spot == "workers" and nodes == 1 else settings.spot
@@ -114,13 +151,10 @@ def offers(
 
     def offered(kind: NodeKind, spot: Spot, zone: str | None) -> Offer:
         region = region_of(zone) if zone else None
-        elsewhere = region is not None and regions is not None and region not in regions
         wanted = replace(settings, machine_type=kind.machine_type, spot=spot)
         wanted = replace(wanted, gpu_type=kind.gpu_type, gpu_count=kind.gpu_count)
         own = kind.machine_type == settings.machine_type and spot == own_spot and kind.gpus == own_gpus
-        hourly = budget.dollars_per_hour(wanted, nodes=nodes, zone=zone)
-        node_gpu = catalog.gpu(kind.gpu_type) if kind.gpu_type else None
-        gone = node_gpu is not None and node_gpu.gone(today)
+        hourly = budget.dollars_per_hour(wanted, range(nodes), zone=zone)
         short = None
         if region and available.project_quotas is not None and available.regional_quotas.get(region):
             short = available.shortfalls(wanted, nodes=nodes, region=region)
@@ -132,27 +166,22 @@ def offers(
             spot_nodes=spot,
             region=region,
             zone=zone,
-            elsewhere=elsewhere,
-            configured=own and not elsewhere and (not zone or not zones or zone in zones),
+            configured=own and (not zone or not zones or zone in zones),
             dollars_per_hour=hourly,
-            dollars=None if hourly is None else hourly * hours,
+            dollars=hourly * hours,
             estimate=region is None or not prices.knows(region),
             quota=None if short is None else tuple(f"{e.metric}: {e.needed} needed, {e.free:g} free" for e in short),
-            switched_off=node_gpu.ends if node_gpu and gone else None,
-            ends=node_gpu.ends if node_gpu and not gone else None,
-            image=image_problem(node_gpu.name) if node_gpu else None,
+            ends=catalog.gpu(kind.gpu_type).ends if kind.gpu_type else None,
         )
 
     found = []
-    for kind in kinds(settings, gpu=gpu, today=today, cpu_image=cpu_image):
+    for kind in compared:
         # Where it is, in the catalogue's order; what the API says counts where it says something.
-        there = available.zones(
-            catalog.zones_with(kind.gpu_type),
-            machines=[kind.machine_type],
-            gpus=[kind.gpu_type] if kind.gpu_type else [],
-        )
+        needed = [kind.machine_type, *([kind.gpu_type] if kind.gpu_type else [])]
+        everywhere = available.zones(catalog.zones_with(kind.gpu_type), needed)
+        there = [zone for zone in everywhere if regions is None or region_of(zone) in regions]
         for spot in ways:
             if spot == "all" or not catalog.machine(kind.machine_type).spot_only:
                 found += [offered(kind, spot, zone) for zone in (*there,) or (None,)]
     # Sorting keeps the order of kinds and zones, which is the catalogue's.
-    return sorted(found, key=lambda each: (each.dollars_per_hour is None, each.dollars_per_hour or 0.0, each.estimate))
+    return sorted(found, key=lambda each: (each.dollars_per_hour, each.estimate))

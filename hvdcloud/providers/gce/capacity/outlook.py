@@ -18,12 +18,11 @@ from hvdcloud.checks import (
     failed,
     failure,
     fine,
-    first_of,
     unknown,
     warning,
 )
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY, ClusterSpec
-from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
+from hvdcloud.errors import CapacityError, CredentialsError, NodeError, UsageError
 from hvdcloud.google.error_rules import QUOTAS_PAGE
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
@@ -41,9 +40,8 @@ NAMES_CHECKED = 32
 """Names fit into one request's filter; that a later one is taken, `up` finds out by itself."""
 PLACES_NAMED = 8
 
-
 _QUESTIONS = {
-    "zones": ("zones", "machine_types", "gpu_types", "subnetworks"),
+    "zones": ("machine_types", "gpu_types", "subnetworks"),
     "quota": ("project", "regions"),
     "name": ("namesakes",),
     "VM image": ("image",),
@@ -62,8 +60,6 @@ class Outlook:
     vm_image: str
     """`projects/P/global/images/NAME`; empty: it could not be found."""
     available: Availability
-    failures: Mapping[str, HvdcloudError]
-    """Why questions were not answered."""
 
     @property
     def problems(self) -> list[Finding]:
@@ -80,7 +76,7 @@ class Outlook:
     def notices(self) -> list[str]:
         """What was not answered, which is left for `create` to find out."""
         said = {problem.hint for problem in self.problems}
-        return [error.message for error in self.failures.values() if error.hint not in said]
+        return [error.message for error in self.available.failures.values() if error.hint not in said]
 
 
 def look_ahead(
@@ -95,31 +91,30 @@ def look_ahead(
     Raises UsageError: as `check_settings`; nothing is asked.
     """
     check_settings(spec, settings, today=today)
-    machines, gpus = _asked_for(settings)
     names = [spec.node_name(index) for index in range(min(spec.nodes, NAMES_CHECKED))]
-    asked = ask(
+    available = ask(
         client,
         settings,
-        machines=machines,
-        gpus=gpus,
+        machines=[settings.machine_type],
+        gpus=_attached(settings),
         doing=lambda what: f"read the {what.replace('_', ' ')} of {client.project}",
         others={
-            "zones": client.zones,
             "image": lambda: client.image_from_family(*VM_IMAGE_FAMILY),
             "namesakes": lambda: client.instances_named(names),
         },
     )
-    available, home, image = asked.available, registry_region(spec.image), asked.answers["image"]
+    home, image = registry_region(spec.image), available.answers["image"]
     places = zone_candidates(settings, nodes=spec.nodes, zones=zones, available=available, home=home)
     here, of_zones = _zones(available, settings, places, chosen=bool(zones))
     roomy, of_quota = _quotas(available, spec, settings, here)
-    of_name, of_image = _namesakes(asked.answers["namesakes"], spec, here), _image(image, settings)
+    of_name = _namesakes(available.answers["namesakes"], spec, here)
+    of_image = fine(f"{(image or {}).get('name')}, on a disk of {settings.disk_gb} GB")
     findings = dict(zip(_QUESTIONS, (of_zones, of_quota, of_name, of_image), strict=True))
     for what, questions in _QUESTIONS.items():
         # One that was not asked has no answer either.
-        silent = all(asked.answers.get(question) is None for question in questions)
+        silent = all(available.answers.get(question) is None for question in questions)
         for question in questions:
-            error = asked.failures.get(question)
+            error = available.failures.get(question)
             if error and (silent or isinstance(error, CredentialsError)):
                 findings[what] = failure(error)
                 if isinstance(error, NodeError):
@@ -129,16 +124,15 @@ def look_ahead(
         zones=roomy,
         vm_image=image_path(image) if image else "",
         available=available,
-        failures=asked.failures,
     )
 
 
 def check_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> None:
     """Raises UsageError: the settings themselves are wrong. Nothing is asked."""
     machine_type = settings.machine_type
-    if problems := catalog.check(machine_type, settings.gpu_type, settings.gpu_count, today=today):
-        raise first_of(problems).as_error()
-    allowed_seconds(settings, nodes=spec.nodes)
+    if problem := catalog.problem(machine_type, settings.gpu_type, settings.gpu_count, today=today):
+        raise problem
+    allowed_seconds(settings, range(spec.nodes))
     if catalog.machine(machine_type).spot_only and settings.spot != "all":
         raise UsageError(f"{machine_type} is available as a Spot VM only", hint="write gce.spot: all")
 
@@ -153,10 +147,10 @@ def check_account(settings: Settings) -> None:
     raise UsageError(message, hint=hint)
 
 
-def _asked_for(settings: Settings) -> tuple[list[str], list[str]]:
-    """The machine type that a zone has to have, and the GPU where one is attached: what the API can be asked for."""
-    attached = catalog.machine(settings.machine_type).takes_gpus and settings.gpu_type and settings.gpu_count
-    return [settings.machine_type], [settings.gpu_type] if attached and settings.gpu_type else []
+def _attached(settings: Settings) -> list[str]:
+    """The GPU that is attached to the machine type; empty: none, or it comes with it."""
+    attached = catalog.machine(settings.machine_type).takes_gpus and settings.gpu_count
+    return [settings.gpu_type] if attached and settings.gpu_type else []
 
 
 def _zones(
@@ -168,8 +162,7 @@ def _zones(
         places: configured, or the catalogue's.
         chosen: the user named them, so that one which never would do is a problem.
     """
-    machines, gpus = _asked_for(settings)
-    status, regions = available.status, available.regions(settings)
+    needed, regions = [*_attached(settings), settings.machine_type], available.regions(settings)
     if regions is not None and not regions:
         network = last_segment(network_path(settings))
         message = f"network {network} has no subnetwork {settings.subnetwork} in any region"
@@ -177,34 +170,25 @@ def _zones(
     if chosen and not places:
         there = f"regions {some(sorted(regions or ()))}" if len(regions or ()) > 1 else "region"
         return [], failed(f"no zone of gce.zones is in gce.subnetwork's {there}", hint="correct one of the two")
-    lacking = {zone: available.lacks(zone, machines=machines, gpus=gpus) for zone in places}
-    lacks = {zone: f"{zone} has no {what}" for zone, what in lacking.items() if what}
-    lacks |= {zone: f"there is no zone {zone}" for zone in places if status and zone not in status}
-    down = {zone: f"{zone} is down" for zone in places if zone in status and zone not in available.up}
-    known = [zone for zone in places if zone not in lacks | down]
-    everywhere = available.zones(places, machines=machines, gpus=gpus)
-    everywhere = [zone for zone in everywhere if regions is None or region_of(zone) in regions]
+    lacks = {zone: missing for zone in places if (missing := available.lacks(zone, needed))}
+    known = [zone for zone in places if zone not in lacks]
+    everywhere = [zone for zone in available.zones(places, needed) if regions is None or region_of(zone) in regions]
     gpu, _ = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
     what = f"{settings.machine_type} with {gpu}" if gpu else settings.machine_type
     if not chosen:
         # Zones that are newer than the catalogue; without an answer about the machine types nothing is known of them.
-        if available.machine_zones is not None:
+        if settings.machine_type in available.places:
             known += [zone for zone in sorted(everywhere) if zone not in known]
         if not known:
             where = f" of the {counted(len(regions), 'region')} with gce.subnetwork" if regions else ""
             hint = "take another GPU or machine type"
             return [], failed(f"no zone{where} has {what}", hint=hint, error=CapacityError)
         return known, fine(f"{some(known, most=4)}: {what}")
-    hint = f"zones that have it: {some(sorted(everywhere))}" if everywhere else "take another GPU or machine type"
-    if wrong := [reason for zone, reason in lacks.items() if zone not in down]:
-        return known, failed(f"gce.zones: {', '.join(wrong)}", hint=hint)
-    closed = ", ".join(down.values())
-    if not known:
-        return [], failed(f"gce.zones: {closed}", hint=hint, error=CapacityError)
-    message = f"{some(known, most=4)}: {what}"
-    if closed:
-        return known, warning(f"{message}; left out: {closed}", hint="the other zones are tried; nothing is to be done")
-    return known, fine(message)
+    if lacks:
+        hint = f"zones that have it: {some(sorted(everywhere))}" if everywhere else "take another GPU or machine type"
+        wrong = ", ".join(f"{zone} has no {lacking}" for zone, lacking in lacks.items())
+        return known, failed(f"gce.zones: {wrong}", hint=hint)
+    return known, fine(f"{some(known, most=4)}: {what}")
 
 
 def _quotas(
@@ -251,16 +235,6 @@ def _namesakes(answer: Aggregated | None, spec: ClusterSpec, zones: Sequence[str
             message = f"a VM {vm['name']} that is not hvdcloud's exists in {zone}"
             return failed(message, hint="take another --name, or other gce.zones")
     return fine(f"no VM is called {spec.node_name(0)}")
-
-
-def _image(image: Mapping[str, Any] | None, settings: Settings) -> Finding:
-    """Whether the boot disk is large enough for it."""
-    image = image or {}
-    least = int(image.get("diskSizeGb", 0))
-    if settings.disk_gb < least:
-        message = f"gce.disk_gb: {settings.disk_gb} GB are less than the VM image's {least} GB"
-        return failed(message, hint=f"write gce.disk_gb: {max(least, 50)}")
-    return fine(f"{image.get('name')}, on a disk of {settings.disk_gb} GB")
 
 
 def image_path(image: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,9 +26,9 @@ _COMPUTE = (
     *(f"instances.{verb}" for verb in ("create", "delete", "get", "list", "getGuestAttributes")),
     *(f"instances.{verb}" for verb in ("getSerialPortOutput", "setLabels", "setMetadata", "setServiceAccount")),
     *("instances.setTags", "disks.create", "disks.delete", "disks.list", "disks.setLabels"),
-    *("projects.get", "regions.list", "zones.list", "machineTypes.list", "acceleratorTypes.list"),
+    *("projects.get", "regions.list", "machineTypes.list", "acceleratorTypes.list"),
     *("zoneOperations.get", "zoneOperations.list", "globalOperations.get", "globalOperations.list"),
-    *("networks.get", "subnetworks.get", "subnetworks.list", "subnetworks.use"),
+    *("networks.get", "subnetworks.list", "subnetworks.use"),
 )
 FIREWALL = ("compute.firewalls.create", "compute.firewalls.delete", "compute.networks.updatePolicy")
 ROLES: Mapping[str, tuple[str, ...]] = {
@@ -138,17 +139,16 @@ def check_permissions(login: Login, *, external_address: bool) -> Finding:
     return fine(f"all {len(wanted)} that up, run and down need")
 
 
-def check_firewall_rights(login: Login) -> Finding | None:
-    """Whether we may add firewall rules; None: yes, or it is not known."""
-    try:
+def check_firewall_rights(login: Login) -> Finding:
+    """Whether we may add the cluster's firewall rules; where that is not told, `up` finds out."""
+    lacking: list[str] = []
+    with contextlib.suppress(ApiError):
         lacking = login.lacks("cloudresourcemanager", f"projects/{login.project}", FIREWALL)
-    except ApiError:
-        return None
     if not lacking:
-        return None
+        return fine("`up` adds two rules, and `down` deletes them")
     return failed(
         f"`up` has to add firewall rules, and {login.name} lacks {', '.join(lacking)}",
-        hint=f"hvdcloud setup makes rules that stay; or {login.grant(['roles/compute.securityAdmin'])}",
+        hint=login.grant(["roles/compute.securityAdmin"]),
         error=CredentialsError,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from hvdcloud.checks import (
     warning,
 )
 from hvdcloud.errors import CredentialsError, NodeError, UsageError
-from hvdcloud.google.errors import ApiError, explained
+from hvdcloud.google.errors import ApiError
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.capacity.availability import zone_candidates
@@ -32,16 +32,13 @@ from hvdcloud.providers.gce.doctor.bucket import check_bucket
 from hvdcloud.providers.gce.doctor.data import check_data
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.names import last_segment, region_of
-from hvdcloud.providers.gce.plan import firewall, request
+from hvdcloud.providers.gce.plan import request
 from hvdcloud.providers.gce.settings import Settings, kind_of, settings_of
-from hvdcloud.units import counted, some
+from hvdcloud.units import some
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import ClusterSpec
     from hvdcloud.config.model import Config
-
-_SOMEWHERE = "192.0.2.1/32"
-"""In the place of our own public address where that does not matter (RFC 5737)."""
 
 
 def _check(
@@ -74,7 +71,6 @@ class Checks:
                 self._login().client(), spec, self._settings(), zones=config.gce.zones, today=self._today
             )
         )
-        self._source = Once(lambda: ssh_access.caller_source(config.gce.ssh.source))
 
     def all(self) -> Iterator[Check]:
         """Each check, which asks nothing before it runs."""
@@ -93,7 +89,7 @@ class Checks:
             yield _check(what, partial(lambda what: self._outlook().findings[what], what), see=machine)
         yield _check("network", self._network, see=compute)
         yield _check("SSH", self._ssh)
-        yield _check("firewall", self._firewall, Severity.WARNS, see=("SSH", *compute))
+        yield _check("firewall", lambda: account.check_firewall_rights(self._login()), Severity.WARNS, see=compute)
         yield _check("bucket", self._bucket, see=login)
         if self._data:
             yield _check("data", self._data_sets, see=login)
@@ -118,58 +114,49 @@ class Checks:
         gpus = f", {gpu_count} {gpu_type}" if gpu_type else ""
         spot = f", Spot{'' if head.spot else '; the head on demand'}" if other.spot else ""
         message = f"{machine.name}: {machine.vcpus} vCPUs, {machine.memory_gb:g} GB{gpus}{spot}"
-        for notice in catalog.notices(machine.name, gpu_type, gpu_count, today=self._today):
-            return warning(f"{message}; {notice.message}", hint=notice.hint)
+        gpu = catalog.gpu(gpu_type) if gpu_type else None
+        if gpu and gpu.ends:
+            ends = f"{gpu.name} ends {gpu.ends}: no VM with it can be made or started from then on"
+            return warning(f"{message}; {ends}", hint=f"take {gpu.instead}")
         return fine(message)
 
     # --- networks -------------------------------------------------------------------------------------------------
 
     def _network(self) -> Finding:
-        settings, client = self._settings(), self._login().client()
-        path, subnetwork, region = request.network_path(settings), settings.subnetwork, settings.subnetwork_region
-        name, what, key = last_segment(path), f"network {last_segment(path)} ({path})", "network"
+        settings = self._settings()
+        path, subnetwork = request.network_path(settings), settings.subnetwork
+        name = last_segment(path)
         try:
-            network = client.network(path)
-            if subnetwork is None and network.get("autoCreateSubnetworks") is False:
-                hint = "name one of its subnetworks in gce.subnetwork"
-                return failed(f"network {name} makes no subnetworks by itself", hint=hint)
-            if region is not None:
-                what, key = f"subnetwork {subnetwork}", "subnetwork"
-                client.subnetwork(request.subnetwork_path(settings, region))
+            network = self._login().client().network(path)
         except ApiError as error:
             if error.status == 404:
-                return failed(f"there is no {what}", hint=f"{setup_hint()}; or correct gce.{key}")
+                return failed(f"there is no network {name} ({path})", hint=f"{setup_hint()}; or correct gce.network")
             if error.status == 403:
                 # In a host project of others, a user may make VMs and not look at the network.
                 return unknown(f"may not be looked at: {error.cause}", hint=error.hint, error=CredentialsError)
-            raise error.as_user_error(doing=f"look at {what}") from error
+            raise error.as_user_error(doing=f"look at network {name} ({path})") from error
+        if subnetwork is None and network.get("autoCreateSubnetworks") is False:
+            hint = "name one of its subnetworks in gce.subnetwork"
+            return failed(f"network {name} makes no subnetworks by itself", hint=hint)
         if subnetwork is None:
             return fine(f"{name}, with a subnetwork in every region")
-        regions: Collection[str] | None = [region] if region else None
-        if region is None:
-            found = self._outlook()
-            if refused := found.failures.get("subnetworks"):
-                raise refused
-            regions = found.available.subnetwork_regions
-        if not regions:
+        if settings.subnetwork_region:
+            return fine(f"{name}, subnetwork {last_segment(subnetwork)} in {settings.subnetwork_region}")
+        available = self._outlook().available
+        if refused := available.failures.get("subnetworks"):
+            raise refused
+        regions = available.subnetwork_regions
+        if regions is not None and not regions:
             message = f"network {name} has no subnetwork {subnetwork} in any region"
             return failed(message, hint=f"{setup_hint()}; or correct gce.subnetwork")
-        return fine(f"{name}, subnetwork {last_segment(subnetwork)} in {some(sorted(regions), most=4)}")
+        where = "" if regions is None else f" in {some(sorted(regions), most=4)}"
+        return fine(f"{name}, subnetwork {last_segment(subnetwork)}{where}")
 
     def _ssh(self) -> Finding:
         if self._config.ssh.source == ssh_access.IAP:
             ssh_access.check_gcloud()
             return fine("through Identity-Aware Proxy")
-        return fine(f"from {self._source()}")
-
-    def _firewall(self) -> Finding:
-        login, settings = self._login(), self._settings(ssh_source=self._source())
-        with explained(f"read the firewall rules of {login.project}"):
-            existing = login.client().firewalls()
-        missing = firewall.firewall_bodies(self._spec, settings, existing=existing)
-        if not missing:
-            return fine("its rules let in what nodes need")
-        return account.check_firewall_rights(login) or fine(f"`up` adds {counted(len(missing), 'rule')}")
+        return fine(f"from {ssh_access.caller_source(self._config.ssh.source)}")
 
     # --- what is stored -------------------------------------------------------------------------------------------
 
@@ -182,16 +169,8 @@ class Checks:
 
     # --- what all of them need ------------------------------------------------------------------------------------
 
-    def _settings(self, *, project: str = "", ssh_source: str = "") -> Settings:
-        """Without the caller's address: whether there is an external one is known without asking for it."""
-        if not ssh_source:
-            try:
-                given = self._config.ssh.source
-                ssh_source = _SOMEWHERE if given == ssh_access.AUTO else ssh_access.caller_source(given)
-            except UsageError:
-                # The check of SSH says so.
-                ssh_source = _SOMEWHERE
-        return settings_of(self._config, self._limits, project=project or self._login().project, ssh_source=ssh_source)
+    def _settings(self, *, project: str = "") -> Settings:
+        return settings_of(self._config, self._limits, project=project or self._login().project)
 
     def _first_region(self) -> str | None:
         """Where nodes are tried first, as far as that is known without asking."""

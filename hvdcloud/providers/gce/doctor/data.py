@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from google.api_core.exceptions import Forbidden, NotFound, Unauthorized
 
 from hvdcloud.checks import Finding, failed, fine, warning
-from hvdcloud.errors import CapacityError, CredentialsError
+from hvdcloud.errors import CapacityError, CredentialsError, UsageError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce.doctor.bucket import asking, bucket_and_folder, elsewhere, patient, storage_client
 from hvdcloud.providers.gce.settings import Settings
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
     from hvdcloud.config.data import DataConfig
     from hvdcloud.providers.gce.doctor.account import Login
 
-LISTING_SECONDS = 2.0
-"""A set that takes longer to list, some 20,000 objects, is at least as large as what was listed."""
-PAGE_OBJECTS = 1000
+MOST_OBJECTS = 10_000
+"""That are listed; a set that has more is at least as large as those."""
 _GB = 2**30
 VM_IMAGE_GB = 10
 """Of the boot disk, what no data set can have."""
@@ -33,59 +31,53 @@ CONTAINER_IMAGE_GB = 15.0
 def check_data(
     login: Login, sets: Mapping[str, DataConfig], settings: Settings, *, nodes: int, region: str | None
 ) -> Finding:
-    """Whether the data sets exist, may be read and fit the nodes' disks.
+    """Whether the data sets fit the nodes' disks, and where they are.
 
     Args:
         sets: those with a gs:// source.
         region: where nodes are made first; None: not known.
+
+    Raises UsageError: one is not there. CredentialsError: it may not be read.
     """
     client = storage_client(login)
 
-    def look_at(name: str) -> tuple[str, int, str] | Finding:
+    def look_at(name: str) -> tuple[str, int, str]:
         """In words, how many bytes each node gets, and in which other region it is."""
-        data = sets[name]
+        data, place = sets[name], ""
         bucket, folder = bucket_and_folder(data.source)
-        deadline, objects, total, least = time.monotonic() + LISTING_SECONDS, 0, 0, ""
-        prefix, fields = f"{folder}/" if folder else None, "items(name,size),nextPageToken"
+        listing = {"prefix": f"{folder}/" if folder else None, "fields": "items(name,size),nextPageToken"}
         with asking(f"looking at {data.source}", url=data.source):
             try:
-                listing = client.list_blobs(bucket, prefix=prefix, fields=fields, page_size=PAGE_OBJECTS, **patient())
-                for page in listing.pages:
-                    sizes = [int(blob.size or 0) for blob in page if not blob.name.endswith("/")]
-                    objects, total = objects + len(sizes), total + sum(sizes)
-                    if listing.next_page_token and time.monotonic() > deadline:
-                        least = "at least "
-                        break
+                blobs = list(
+                    client.list_blobs(bucket, page_size=1000, max_results=MOST_OBJECTS, **listing, **patient())
+                )
             except NotFound:
-                return failed(
+                raise UsageError(
                     f"data.{name}: there is no bucket gs://{bucket}",
                     hint=f"correct data.{name}; or gcloud storage buckets create gs://{bucket} "
                     f"--project={login.project} --uniform-bucket-level-access, then gcloud storage rsync --recursive "
                     f"DIR {data.source}",
-                )
+                ) from None
             except (Forbidden, Unauthorized):
-                return failed(
+                raise CredentialsError(
                     f"data.{name}: {login.name} may not list {data.source}",
                     hint=f"the bucket's owner can: gcloud storage buckets add-iam-policy-binding gs://{bucket} "
                     f"--member={login.member} --role=roles/storage.objectViewer",
-                    error=CredentialsError,
-                )
-            place = ""
+                ) from None
             # The right to read objects does not include the right to look at their bucket.
             with contextlib.suppress(Forbidden, Unauthorized):
                 place = elsewhere(client.get_bucket(bucket, **patient()), region)
-        if not objects and not least:
+        sizes = [int(blob.size or 0) for blob in blobs if not blob.name.endswith("/")]
+        if not sizes:
             hint = f"gcloud storage rsync --recursive DIR {data.source} uploads a folder; or correct data.{name}"
-            return failed(f"data.{name}: {data.source} holds no objects", hint=hint)
+            raise UsageError(f"data.{name}: {data.source} holds no objects", hint=hint)
+        least = "at least " if len(blobs) == MOST_OBJECTS else ""
         shard = data.per_node == "shard" and nodes > 1
-        said = f"{name}: {least}{size(total)} in {counted(objects, 'object')} of {data.source}"
+        said = f"{name}: {least}{size(sum(sizes))} in {counted(len(sizes), 'object')} of {data.source}"
         said += f"{f' in {place}' if place else ''}{', each node its share' if shard else ''}"
-        return said, -(-total // nodes) if shard else total, place
+        return said, -(-sum(sizes) // nodes) if shard else sum(sizes), place
 
-    found = side_by_side(look_at, list(sets), only_reads=True)
-    measured = [each for each in found if not isinstance(each, Finding)]
-    if trouble := [each for each in found if isinstance(each, Finding)]:
-        return trouble[0]
+    measured = side_by_side(look_at, list(sets), only_reads=True)
     if problem := too_large(sum(each for _, each, _ in measured), settings):
         return problem
     said = "; ".join(each for each, *_ in measured)

@@ -13,13 +13,9 @@ from typing import Any, TypeVar
 
 import yaml
 
-from hvdcloud.checks import Finding, failed, failure, warning
 from hvdcloud.errors import UsageError
 
 T = TypeVar("T")
-
-# hvdcloud.yaml's default once: files name it beside a machine type that has GPUs of its own.
-_DEFAULT_GPU = ("nvidia-tesla-t4", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +47,6 @@ class Gpu:
     """An accelerator type."""
 
     name: str
-    memory_gb: int
     compute_capability: str
     quota: str | None
     """Regional quota metric; None: the API has none."""
@@ -64,10 +59,6 @@ class Gpu:
     zones: tuple[str, ...] = ()
     sku: str = ""
     """What the Cloud Billing Catalog calls it, before ` GPU`."""
-
-    def gone(self, today: date) -> bool:
-        """Whether it was switched off."""
-        return self.ends is not None and self.ends <= today
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,112 +87,17 @@ class NodeKind:
 
 def machine(machine_type: str) -> Machine:
     """The machine type of this name. Raises UsageError: it is not in the table."""
-    return _looked_up(machine_type, _machines(), what="gce.machine_type", table="machine types")
+    return _looked_up(machine_type, machines(), what="gce.machine_type", table="machine types")
 
 
 def gpu(gpu_type: str) -> Gpu:
     """The accelerator type of this name. Raises UsageError: it is not in the table."""
-    return _looked_up(gpu_type, _gpus(), what="gce.gpu.type", table="GPUs")
-
-
-def machines() -> tuple[Machine, ...]:
-    """Every machine type."""
-    return tuple(_machines().values())
-
-
-def gpus() -> tuple[Gpu, ...]:
-    """Every accelerator type, those that are gone included."""
-    return tuple(_gpus().values())
-
-
-def other_skus() -> Mapping[str, Mapping[str, str]]:
-    """What else is paid for: the price table's name → what the Cloud Billing Catalog has it under."""
-    found: Mapping[str, Mapping[str, str]] = _table()["skus"]
-    return found
-
-
-def gpus_of(machine_type: str, gpu_type: str | None, gpu_count: int) -> tuple[str | None, int]:
-    """The GPUs that one node has: its machine type's own, else the configured ones. Raises as `machine`."""
-    kind = machine(machine_type)
-    if kind.gpu_type:
-        return kind.gpu_type, kind.gpu_count
-    return (gpu_type, gpu_count) if gpu_type and gpu_count else (None, 0)
-
-
-def check(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> list[Finding]:
-    """Why no VM of this kind can be made; an empty list means that the table knows of no reason."""
-    try:
-        kind = machine(machine_type)
-        node_gpu, node_count = gpus_of(machine_type, gpu_type, gpu_count)
-        found = gpu(node_gpu) if node_gpu else None
-    except UsageError as error:
-        return [failure(error)]
-    problems = []
-    own = (kind.gpu_type, kind.gpu_count)
-    if kind.gpu_type and gpu_type and (gpu_type, gpu_count) not in (own, _DEFAULT_GPU):
-        message = f"{machine_type} comes with {kind.gpu_count} {kind.gpu_type}, gce.gpu asks for {gpu_count} {gpu_type}"
-        hint = f"write gce.gpu: {{type: {kind.gpu_type}, count: {kind.gpu_count}}}, or gce.gpu: null"
-        problems.append(failed(message, hint=hint))
-    if found and found.gone(today):
-        message = f"Compute Engine switched {found.name} off on {found.ends}"
-        problems.append(failed(message, hint=f"take {found.instead}"))
-    elif found and kind.takes_gpus:
-        problems += _attachment_problems(kind, found, node_count)
-    return problems
-
-
-def notices(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> list[Finding]:
-    """Why the VM cannot be made from some day on. Raises UsageError: machine type or GPU is not in the table."""
-    node_gpu, _ = gpus_of(machine_type, gpu_type, gpu_count)
-    found = gpu(node_gpu) if node_gpu else None
-    if found is None or found.ends is None or found.gone(today):
-        return []
-    message = f"{found.name} ends {found.ends}: no VM with it can be made or started from then on"
-    return [warning(message, hint=f"take {found.instead}")]
-
-
-def zones_with(gpu_type: str | None) -> tuple[str, ...]:
-    """Zones that have the GPU (None: N1 machines without one), in the order to try. Empty: the API has to be asked."""
-    if gpu_type:
-        return gpu(gpu_type).zones
-    return tuple(dict.fromkeys(zone for each in _gpus().values() if each.limits for zone in each.zones))
-
-
-def _attachment_problems(kind: Machine, found: Gpu, count: int) -> list[Finding]:
-    """The rules for GPUs on N1: https://cloud.google.com/compute/docs/gpus#n1-gpus"""
-    if not found.limits:
-        own = [each.name for each in _machines().values() if each.gpu_type == found.name]
-        message = f"{found.name} cannot be attached to {kind.name}"
-        return [failed(message, hint=f"write gce.machine_type: one of {', '.join(own)}")]
-    if count not in found.limits:
-        counts = ", ".join(str(each) for each in found.limits)
-        message = f"{count} {found.name} per node is not possible"
-        return [failed(message, hint=f"write gce.gpu.count: one of {counts}")]
-    vcpus, memory_gb = found.limits[count]
-    if kind.vcpus <= vcpus and kind.memory_gb <= memory_gb:
-        return []
-    message = (
-        f"{kind.name} has {kind.vcpus} vCPUs and {kind.memory_gb:g} GB; with {count} {found.name}"
-        f" at most {vcpus} vCPUs and {memory_gb} GB are possible"
-    )
-    return [failed(message, hint="take a smaller gce.machine_type, or more GPUs per node")]
-
-
-def _looked_up(name: str, known: Mapping[str, T], *, what: str, table: str) -> T:
-    if name in known:
-        return known[name]
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.7)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(known)}"
-    raise UsageError(f"{what}: {name} is not in the table of {table}", hint=hint)
+    return _looked_up(gpu_type, gpus(), what="gce.gpu.type", table="GPUs")
 
 
 @cache
-def _table() -> Any:
-    return yaml.safe_load(Path(__file__).with_name("machines.yaml").read_text(encoding="utf-8"))
-
-
-@cache
-def _machines() -> dict[str, Machine]:
+def machines() -> Mapping[str, Machine]:
+    """Every machine type, by name."""
     return {
         name: Machine(
             name=name,
@@ -219,7 +115,8 @@ def _machines() -> dict[str, Machine]:
 
 
 @cache
-def _gpus() -> dict[str, Gpu]:
+def gpus() -> Mapping[str, Gpu]:
+    """Every accelerator type, by name."""
     return {
         name: Gpu(
             name=name,
@@ -234,3 +131,75 @@ def _gpus() -> dict[str, Gpu]:
         )
         for name, entry in _table()["gpus"].items()
     }
+
+
+def other_skus() -> Mapping[str, Mapping[str, str]]:
+    """What else is paid for: the price table's name → what the Cloud Billing Catalog has it under."""
+    found: Mapping[str, Mapping[str, str]] = _table()["skus"]
+    return found
+
+
+def gpus_of(machine_type: str, gpu_type: str | None, gpu_count: int) -> tuple[str | None, int]:
+    """The GPUs that one node has: its machine type's own, else the configured ones. Raises as `machine`."""
+    kind = machine(machine_type)
+    if kind.gpu_type:
+        return kind.gpu_type, kind.gpu_count
+    return (gpu_type, gpu_count) if gpu_type and gpu_count else (None, 0)
+
+
+def problem(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: date) -> UsageError | None:
+    """Why no VM of this kind can be made; None: the table knows of no reason. Raises as `machine` and `gpu`.
+
+    The rules for GPUs on N1: https://cloud.google.com/compute/docs/gpus#n1-gpus
+    """
+    kind = machine(machine_type)
+    node_gpu, count = gpus_of(machine_type, gpu_type, gpu_count)
+    if node_gpu is None:
+        return None
+    found = gpu(node_gpu)
+    if kind.gpu_type and gpu_type and (gpu_type, gpu_count) != (kind.gpu_type, kind.gpu_count):
+        return UsageError(
+            f"{machine_type} comes with {kind.gpu_count} {kind.gpu_type}, gce.gpu asks for {gpu_count} {gpu_type}",
+            hint=f"write gce.gpu: {{type: {kind.gpu_type}, count: {kind.gpu_count}}}, or gce.gpu: null",
+        )
+    if found.ends and found.ends <= today:
+        message = f"Compute Engine switched {found.name} off on {found.ends}"
+        return UsageError(message, hint=f"take {found.instead}")
+    if kind.gpu_type:
+        return None
+    if not found.limits:
+        own = [each.name for each in machines().values() if each.gpu_type == found.name]
+        message = f"{found.name} cannot be attached to {kind.name}"
+        return UsageError(message, hint=f"write gce.machine_type: one of {', '.join(own)}")
+    if count not in found.limits:
+        counts = ", ".join(str(each) for each in found.limits)
+        message = f"{count} {found.name} per node is not possible"
+        return UsageError(message, hint=f"write gce.gpu.count: one of {counts}")
+    vcpus, memory_gb = found.limits[count]
+    if kind.vcpus <= vcpus and kind.memory_gb <= memory_gb:
+        return None
+    return UsageError(
+        f"{kind.name} has {kind.vcpus} vCPUs and {kind.memory_gb:g} GB; with {count} {found.name}"
+        f" at most {vcpus} vCPUs and {memory_gb} GB are possible",
+        hint="take a smaller gce.machine_type, or more GPUs per node",
+    )
+
+
+def zones_with(gpu_type: str | None) -> tuple[str, ...]:
+    """Zones that have the GPU (None: N1 machines without one), in the order to try. Empty: the API has to be asked."""
+    if gpu_type:
+        return gpu(gpu_type).zones
+    return tuple(dict.fromkeys(zone for each in gpus().values() if each.limits for zone in each.zones))
+
+
+def _looked_up(name: str, known: Mapping[str, T], *, what: str, table: str) -> T:
+    if name in known:
+        return known[name]
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.7)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(known)}"
+    raise UsageError(f"{what}: {name} is not in the table of {table}", hint=hint)
+
+
+@cache
+def _table() -> Any:
+    return yaml.safe_load(Path(__file__).with_name("machines.yaml").read_text(encoding="utf-8"))

@@ -1,33 +1,31 @@
 """What nodes, disks and addresses cost, estimated from a dated table; a month is 730 hours.
 
-The table is prices.yaml or, where it is newer, the one that `hvdcloud offers --refresh` has written into the state
-folder. A written one that cannot be used is left aside with a notice: prices are estimates, and nothing that makes or
-deletes machines may fail for them. Sustained-use discounts, free tiers and network traffic are left out.
+The table is the one that `hvdcloud offers --refresh` has written into the state folder, else prices.yaml. A written one
+that cannot be read does not count: prices are estimates, and nothing that makes or deletes machines may fail for them.
+Sustained-use discounts, free tiers and network traffic are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from datetime import date
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from hvdcloud.cluster.files import state_root, write_private
+from hvdcloud.cluster.files import make_folder, state_root, write_private
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.catalog import NodeKind
-from hvdcloud.providers.gce.names import region_of
 
 HOURS_PER_MONTH = 730
 
 N1_VCPU, N1_GB = "n1-vcpu", "n1-gb"
 DISK, ADDRESS, LOCAL_SSD = "disk-gb-month", "address", "local-ssd-gb-month"
 OF_NO_MACHINE = (DISK, ADDRESS, LOCAL_SSD)
-"""What is also sold where there are no machines; a region whose figure is not known takes the main region's."""
+"""What is also sold where there are no machines."""
 
 Dollars = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 Pair = tuple[Dollars | None, Dollars | None]
@@ -41,24 +39,15 @@ class Table(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal[1] = 1
     as_of: date
     region: str
-    """The main one: its figures are used for regions that are not in the table."""
+    """The main one: its figures are used where a region has none."""
     regions: dict[str, Rates]
-
-    @model_validator(mode="after")
-    def _the_main_region_is_there(self) -> Table:
-        main = self.regions.get(self.region, {})
-        missing = [key for key in (N1_VCPU, N1_GB, DISK, ADDRESS) if None in main.get(key, (None, None))]
-        if missing:
-            raise ValueError(f"{self.region} has no {missing[0]}")
-        return self
 
     @property
     def main(self) -> Rates:
         """The main region's figures."""
-        return self.regions[self.region]
+        return self.regions.get(self.region, {})
 
 
 # --- which table counts ---------------------------------------------------------------------------------------------
@@ -71,27 +60,28 @@ def shipped() -> Table:
 
 
 def table() -> Table:
-    """The refreshed table where there is one that can be used and is not older, else the shipped one."""
-    return _chosen()[0]
+    """The refreshed table where there is one that can be read, else the shipped one."""
+    path = _refreshed()
+    try:
+        stat = path.stat()
+    except OSError:
+        return shipped()
+    return _read(path, stat.st_mtime_ns, stat.st_size)
 
 
-def notices() -> tuple[str, ...]:
-    """Why a table that was refreshed is not used; empty: it is, or there is none."""
-    return _chosen()[1]
+@lru_cache(maxsize=1)
+def _read(path: Path, _time: int, _size: int) -> Table:
+    """What is in the file; read again only when it has changed."""
+    try:
+        return Table.model_validate_json(path.read_bytes())
+    except (OSError, ValueError):
+        return shipped()
 
 
 def save(table: Table) -> None:
-    """Make this the refreshed table, in one move.
-
-    Raises CapacityError: the disk is full. UsageError: the file may not be written.
-    """
-    path = _refreshed()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        hint = "make it writable, or name another folder with HVDCLOUD_STATE_DIR"
-        raise UsageError(f"{path.parent} cannot be made: {error.strerror or error}", hint=hint) from error
-    write_private(path, table.model_dump_json(indent=1) + "\n")
+    """Make this the refreshed table, in one move; raises as `write_private`."""
+    make_folder(state_root())
+    write_private(_refreshed(), table.model_dump_json(indent=1) + "\n")
 
 
 def _refreshed() -> Path:
@@ -99,44 +89,17 @@ def _refreshed() -> Path:
     return state_root() / "prices.json"
 
 
-def _chosen() -> tuple[Table, tuple[str, ...]]:
-    path = _refreshed()
-    try:
-        stat = path.stat()
-    except OSError:
-        return shipped(), ()
-    return _choose(path, stat.st_mtime_ns, stat.st_size)
-
-
-# The file's time and size: what was read is kept until it changes.
-@lru_cache(maxsize=4)
-def _choose(path: Path, _time: int, _size: int) -> tuple[Table, tuple[str, ...]]:
-    again = "hvdcloud offers --refresh writes a new one"
-    try:
-        found = Table.model_validate_json(path.read_bytes())
-    except (OSError, ValueError):
-        return shipped(), (f"{path} is not a price table that can be read; {again}",)
-    if found.as_of < shipped().as_of:
-        return shipped(), (f"{path} is of {found.as_of}, before the shipped prices; {again}",)
-    return found, ()
-
-
 # --- what things cost -----------------------------------------------------------------------------------------------
 
 
-def node_dollars_per_hour(
-    kind: NodeKind, *, disk_gb: float, external_ip: bool, region: str | None = None
-) -> float | None:
-    """The estimate for one node: machine, GPUs, boot disk and external address.
+def node_dollars_per_hour(kind: NodeKind, *, disk_gb: float, external_ip: bool, region: str | None = None) -> float:
+    """The estimate for one node: machine, GPUs, boot disk and external address, in US dollars an hour.
 
     Args:
-        region: None, or one that the table does not have: the main region's prices. Regions differ by 10 to 50 %.
-
-    Returns:
-        US dollars an hour; None if the table lacks the machine or the GPU.
+        region: None: the main one. Regions differ by 10 to 50 %.
 
     Raises:
-        UsageError: the machine type is not in the catalogue.
+        UsageError: the machine type or the GPU is not known.
     """
     machine = catalog.machine(kind.machine_type)
     parts: dict[str, float] = {machine.name: 1}
@@ -147,34 +110,12 @@ def node_dollars_per_hour(
     parts[DISK] = disk_gb / HOURS_PER_MONTH
     if external_ip:
         parts[ADDRESS] = 1
-    dollars = 0.0
-    for key, amount in parts.items():
-        rate = _rate(key, spot=kind.spot, region=region)
-        if rate is None:
-            return None
-        dollars += amount * rate
-    return dollars
+    return sum(amount * _rate(key, spot=kind.spot, region=region) for key, amount in parts.items())
 
 
 def disk_dollars_per_hour(*, disk_gb: float, region: str | None = None) -> float:
     """A balanced persistent disk, whether attached or not."""
-    return disk_gb * (_rate(DISK, spot=False, region=region) or 0.0) / HOURS_PER_MONTH
-
-
-def by_price(zones: Iterable[str], *, price: Callable[[str], float | None]) -> list[str]:
-    """`zones`, those of the cheapest region first; what costs the same, or is not known, stays in order.
-
-    While the prices of fewer than two of the regions are known, nothing is moved.
-
-    Args:
-        price: in a zone; None: not known.
-    """
-    ordered = list(zones)
-    prices = {region_of(zone): price(zone) for zone in ordered if knows(region_of(zone))}
-    known = {region: dollars for region, dollars in prices.items() if dollars is not None}
-    if len(known) < 2:
-        return ordered
-    return sorted(ordered, key=lambda zone: known.get(region_of(zone), float("inf")))
+    return disk_gb * _rate(DISK, spot=False, region=region) / HOURS_PER_MONTH
 
 
 def knows(region: str) -> bool:
@@ -182,8 +123,11 @@ def knows(region: str) -> bool:
     return region in table().regions
 
 
-def _rate(key: str, *, spot: bool, region: str | None) -> float | None:
-    found, column = table(), int(spot)
-    rates = found.regions.get(region or found.region, found.main)
-    rate = rates.get(key, (None, None))[column]
-    return found.main.get(key, (None, None))[column] if rate is None and key in OF_NO_MACHINE else rate
+def _rate(key: str, *, spot: bool, region: str | None) -> float:
+    """The region's figure, else the main region's, else the shipped one."""
+    found = table()
+    for rates in (found.regions.get(region or found.region, {}), found.main, shipped().main):
+        rate = rates.get(key, (None, None))[int(spot)]
+        if rate is not None:
+            return rate
+    raise UsageError(f"the price table does not know {key}", hint="hvdcloud offers lists what it knows")

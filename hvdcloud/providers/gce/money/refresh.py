@@ -70,28 +70,30 @@ def refresh(*, project: str | None, on_progress: Callable[[str], None]) -> None:
             if not (token := page.get("nextPageToken")):
                 break
             parameters["pageToken"] = token
-    prices.save(table_of(skus, before=prices.table(), today=datetime.now(timezone.utc).date()))
+    prices.save(table_of(skus, today=datetime.now(timezone.utc).date()))
 
 
-def table_of(skus: Iterable[Mapping[str, Any]], *, before: Table, today: date) -> Table:
+def table_of(skus: Iterable[Mapping[str, Any]], *, today: date) -> Table:
     """The price table of the catalog's entries: the regions that have machines. Pure.
-
-    Args:
-        before: has the main region's figures for what the catalog lacks.
 
     Raises:
         NodeError: the answer cannot be right.
     """
-    found = _found(skus)
-    places = {region for prices in found.values() for region in prices} - {GLOBAL}
+    found, shipped = _found(skus), prices.shipped()
+    places = {region for by_region in found.values() for region in by_region} - {GLOBAL}
     regions = {region: _rates(found, region) for region in sorted(places)}
     regions = {region: rates for region, rates in regions.items() if rates.keys() - {*prices.OF_NO_MACHINE}}
-    main = regions.get(before.region, {})
-    _check(main, prices.shipped())
-    for key, (on_demand, spot) in before.main.items():
-        new = main.get(key, (None, None))
-        main[key] = (on_demand if new[0] is None else new[0], spot if new[1] is None else new[1])
-    return Table(as_of=today, region=before.region, regions={**regions, before.region: main})
+    main, why = regions.get(shipped.region, {}), ""
+    if (count := sum(key in main for key in shipped.main)) * 2 < len(shipped.main):
+        why = f"it has {count} of the {len(shipped.main)} prices of {shipped.region}"
+    for key, old in shipped.main.items():
+        for was, now in zip(old, main.get(key, (None, None)), strict=True):
+            if was and now and not 1 / ABSURD <= now / was <= ABSURD:
+                why = f"{key} costs ${now:g} in {shipped.region} and cost ${was:g} on {shipped.as_of}"
+    if why:
+        hint = "the prices so far stay in use; run hvdcloud offers --refresh again another day"
+        raise NodeError(f"the price catalog cannot be right: {why}; nothing was written", hint=hint)
+    return Table(as_of=today, region=shipped.region, regions=regions)
 
 
 def _found(skus: Iterable[Mapping[str, Any]]) -> Found:
@@ -116,11 +118,11 @@ def _found(skus: Iterable[Mapping[str, Any]]) -> Found:
 def _wanted() -> dict[str, tuple[Component, str]]:
     """An entry's description without its place, in lower case → what it is, and its unit."""
     wanted: dict[str, tuple[Component, str]] = {}
-    for sku in {machine.sku for machine in catalog.machines()}:
+    for sku in {machine.sku for machine in catalog.machines().values()}:
         for part, unit in (("Core", "h"), ("Ram", "GiBy.h")):
             name = f"{sku} {part}"
             wanted |= {name: ((name, False), unit), f"Spot Preemptible {name}": ((name, True), unit)}
-    for gpu in catalog.gpus():
+    for gpu in catalog.gpus().values():
         name = f"{gpu.sku} GPU"
         wanted |= {name: ((gpu.name, False), "h"), f"{name} attached to Spot Preemptible VMs": ((gpu.name, True), "h")}
     for component, other in catalog.other_skus().items():
@@ -149,11 +151,11 @@ def price(sku: Mapping[str, Any], *, unit: str) -> Decimal | None:
 
 def _rates(found: Found, region: str) -> Rates:
     """One region's figures: each name of the price table is the sum of some components."""
-    n1 = next(machine.sku for machine in catalog.machines() if machine.takes_gpus)
+    n1 = next(machine.sku for machine in catalog.machines().values() if machine.takes_gpus)
     sums: dict[str, dict[str, float]] = {prices.N1_VCPU: {f"{n1} Core": 1}, prices.N1_GB: {f"{n1} Ram": 1}}
-    sums |= {gpu.name: {gpu.name: 1} for gpu in catalog.gpus() if gpu.limits}
+    sums |= {gpu.name: {gpu.name: 1} for gpu in catalog.gpus().values() if gpu.limits}
     sums |= {key: {key: 1} for key in prices.OF_NO_MACHINE}
-    for machine in catalog.machines():
+    for machine in catalog.machines().values():
         if machine.gpu_type:
             sums[machine.name] = {
                 f"{machine.sku} Core": machine.vcpus,
@@ -176,17 +178,3 @@ def _rates(found: Found, region: str) -> Rates:
     # Disks cost the same for every VM.
     rates[prices.DISK] = (rates[prices.DISK][0], rates[prices.DISK][0])
     return {key: pair for key, pair in rates.items() if pair != (None, None)}
-
-
-def _check(main: Rates, shipped: Table) -> None:
-    """Raises NodeError: the figures of the main region cannot be right, beside those that are shipped."""
-    why = ""
-    if (count := sum(key in main for key in shipped.main)) * 2 < len(shipped.main):
-        why = f"it has {count} of the {len(shipped.main)} prices of {shipped.region}"
-    for key, old in shipped.main.items():
-        for was, now in zip(old, main.get(key, (None, None)), strict=True):
-            if was and now and not 1 / ABSURD <= now / was <= ABSURD:
-                why = f"{key} costs ${now:g} in {shipped.region} and cost ${was:g} on {shipped.as_of}"
-    if why:
-        hint = "the prices so far stay in use; run hvdcloud offers --refresh again another day"
-        raise NodeError(f"the price catalog cannot be right: {why}; nothing was written", hint=hint)

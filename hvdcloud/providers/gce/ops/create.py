@@ -44,18 +44,16 @@ LINE_LENGTH = 200
 _SEVERITY = (Action.STOP, Action.NEXT_REGION, Action.NEXT_ZONE, Action.RETRY)
 
 
-class FirewallRequest(Request):
-    """The request for a firewall rule."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcePlan(Plan):
-    """The firewall rules that are missing, and the bulkInserts for the first zone; the other zones get similar ones."""
+    """The firewall rules, and the bulkInserts for the first zone; the other zones get similar ones."""
 
     settings: Settings
     zones: tuple[str, ...]
     """Tried in this order."""
     vm_image: str
+    firewalls: tuple[Request, ...] = ()
+    """Those of `requests` that make firewall rules: the first ones."""
     indices: tuple[int, ...] | None = None
     """Of the nodes to make, of a cluster that exists; None: all of a new one."""
 
@@ -64,15 +62,10 @@ class GcePlan(Plan):
         """Of the nodes to make."""
         return frozenset(map(self.spec.node_name, range(self.spec.nodes) if self.indices is None else self.indices))
 
-    @property
-    def firewall_requests(self) -> tuple[Request, ...]:
-        """Those of the firewall rules."""
-        return tuple(request for request in self.requests if isinstance(request, FirewallRequest))
-
     def bodies(self, zone: str) -> Sequence[Mapping[str, Any]]:
         """The bulkInserts for a zone, to be sent one after the other."""
         if zone == self.zones[0]:
-            return [request.body for request in self.requests[len(self.firewall_requests) :]]
+            return [request.body for request in self.requests[len(self.firewalls) :]]
         return bulk_insert_bodies(self.spec, self.settings, zone=zone, vm_image=self.vm_image)
 
 
@@ -120,7 +113,7 @@ class Creation:
             TeardownError: something that was made in a zone that would not do could not be deleted.
         """
         jobs: list[Callable[[], None]] = [self._in_some_zone]
-        jobs += [functools.partial(self._make_firewall, request) for request in self._plan.firewall_requests]
+        jobs += [functools.partial(self._make_firewall, request) for request in self._plan.firewalls]
         try:
             objects = [request.object for request in self._plan.requests]
             self._journal.record("create", cluster_id=self._spec.id, cluster=self._spec.name, objects=objects)

@@ -71,8 +71,6 @@ class Sweep:
     """VMs that are looked for by name as well: nobody promises that a list shows at once what was made."""
     firewalls: bool = True
     """Delete firewall rules as well, unless there are `names`."""
-    creating_seconds: float = CREATING_SECONDS
-    """How long an operation that still makes something is waited for."""
     on_progress: OnProgress = ignore_progress
     """Called once for everything that is gone."""
 
@@ -95,7 +93,7 @@ class Sweep:
             listed = self._settle(inventory)
             creating = self._creating(inventory)
             expired = time.monotonic() > started + DESTROY_SECONDS
-            if creating and time.monotonic() < started + self.creating_seconds:
+            if creating and time.monotonic() < started + CREATING_SECONDS:
                 self._wait(creating[0])
                 continue
             if expired or not listed - self._refused:
@@ -233,7 +231,7 @@ class Sweep:
             for what, error in sorted(inventory.failures.items())
             if self.firewalls or what != FIREWALLS
         ]
-        late = f"it still makes something after {self.creating_seconds:.0f} s"
+        late = f"it still makes something after {CREATING_SECONDS:.0f} s"
         left += [(described_operation(operation), late, look) for operation in creating]
         return [Leftover(object=what, reason=reason, delete_with=command) for what, reason, command in left]
 

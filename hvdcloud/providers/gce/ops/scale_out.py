@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
-from hvdcloud.cluster.model import LABEL_ID, LABEL_NODES, ClusterSpec, NodeState
+from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_ID, LABEL_NODES, ClusterSpec, NodeState
 from hvdcloud.errors import NameTakenError, NodeError, UsageError
 from hvdcloud.google.errors import operation_errors
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import Inventory, Resource, labels_of
-from hvdcloud.providers.gce.money.costs import LATE_SECONDS, costs
+from hvdcloud.providers.gce.money.costs import costs
 from hvdcloud.providers.gce.names import request_id, zone_of
 from hvdcloud.providers.gce.ops.create import GcePlan, insert_requests
-from hvdcloud.providers.gce.plan.budget import MIN_RUN_SECONDS, START_SECONDS, node_dollars_per_hour
+from hvdcloud.providers.gce.plan.budget import MIN_RUN_SECONDS, START_SECONDS, paid_zone
 from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
 from hvdcloud.providers.gce.resource_mapper import node_state
-from hvdcloud.providers.gce.settings import Settings, groups
+from hvdcloud.providers.gce.settings import Settings
 
 LABEL_SECONDS = 120.0
 """How long Compute Engine may take to change labels."""
@@ -44,15 +45,20 @@ def plan_growth(
         raise NodeError(f"the head {spec.node_name(0)} is gone", hint=f"hvdcloud status --name {spec.name}")
     zone = zone_of(head)
     stay = [vm for vm in ours if vm["name"] not in wanted]
-    seconds, hourly, worst_case = _share(spec, settings, head, stay, indices, zone=zone, now=now)
-    bodies = bulk_insert_bodies(spec, settings, zone=zone, vm_image=vm_image, indices=indices, run_seconds=seconds)
+    settings = _within_its_time(settings, head, now=now)
+    others = costs(stay, [], now=now)
+    if others.worst_case is None:
+        # A node that nothing ends may cost anything.
+        settings = replace(settings, max_cost=None)
+    paid = paid_zone(settings, indices, zone=zone, spent=others.worst_case or 0.0)
+    bodies = bulk_insert_bodies(spec, settings, zone=zone, vm_image=vm_image, indices=indices, run_seconds=paid.seconds)
     return GcePlan(
         spec=spec,
         requests=tuple(insert_requests(settings.project, zone, bodies)),
-        dollars_per_hour=hourly,
-        worst_case_dollars=worst_case,
-        seconds=float(seconds),
-        notices=(f"the new nodes end after {timedelta(seconds=seconds)} at the latest, as the others do",),
+        dollars_per_hour=others.dollars_per_hour + paid.dollars_per_hour,
+        worst_case_dollars=(others.worst_case or 0.0) + paid.worst_case_dollars,
+        seconds=float(paid.seconds),
+        notices=(f"the new nodes end after {timedelta(seconds=paid.seconds)} at the latest, as the others do",),
         settings=settings,
         zones=(zone,),
         vm_image=vm_image,
@@ -60,46 +66,20 @@ def plan_growth(
     )
 
 
-def _share(
-    spec: ClusterSpec,
-    settings: Settings,
-    head: Resource,
-    stay: Sequence[Resource],
-    indices: Sequence[int],
-    *,
-    zone: str,
-    now: datetime,
-) -> tuple[int, float, float]:
-    """The time of nodes that come later, in seconds; dollars of all nodes then, for an hour and at worst."""
-    seconds = settings.max_run_seconds
-    if (ends := costs([head], [], now=now).ends) is not None:
-        # Their time begins to count when they run.
-        seconds = min(seconds, math.floor((ends - now).total_seconds()) - START_SECONDS)
-        if seconds < MIN_RUN_SECONDS:
-            raise UsageError(
-                f"the time of cluster {spec.name} is nearly over: Compute Engine deletes it at {ends:%H:%M:%S}Z",
-                hint="limits.max_run_duration gives the next cluster more; what is in the bucket stays",
-            )
-    alike = groups(settings, indices)
-    prices = [(group.nodes, node_dollars_per_hour(settings, group.kind, zone=zone)) for group in alike]
-    hourly = sum(count * (dollars or 0.0) for count, dollars in prices)
-    money = costs(stay, [], now=now)
-    if settings.max_cost is not None and money.worst_case is not None:
-        if not all(dollars for _, dollars in prices):
-            raise UsageError(
-                f"the price of {settings.machine_type} is not in the price table, so limits.max_cost cannot be kept",
-                hint="take limits.max_cost out and set limits.max_run_duration",
-            )
-        left = settings.max_cost - money.worst_case
-        seconds = min(seconds, math.floor(left / hourly * 3600) - START_SECONDS - LATE_SECONDS)
-        if seconds < MIN_RUN_SECONDS:
-            raise UsageError(
-                f"limits.max_cost of ${settings.max_cost:.2f} leaves ${max(0.0, left):.2f} beside what the other nodes "
-                f"may cost: too little for {len(indices)} more at ${hourly:.2f}/h in all",
-                hint="raise limits.max_cost, or take fewer nodes",
-            )
-    worst_case = (money.worst_case or 0.0) + hourly * (START_SECONDS + seconds + LATE_SECONDS) / 3600
-    return seconds, money.dollars_per_hour + hourly, worst_case
+def _within_its_time(settings: Settings, head: Resource, *, now: datetime) -> Settings:
+    """The settings for nodes that may not live longer than the head. Raises UsageError: its time is nearly over."""
+    ends = costs([head], [], now=now).ends
+    if ends is None:
+        return settings
+    # Their time begins to count when they run.
+    seconds = math.floor((ends - now).total_seconds()) - START_SECONDS
+    if seconds < MIN_RUN_SECONDS:
+        cluster = labels_of(head).get(LABEL_CLUSTER, "")
+        raise UsageError(
+            f"the time of cluster {cluster} is nearly over: Compute Engine deletes it at {ends:%H:%M:%S}Z",
+            hint="limits.max_run_duration gives the next cluster more; what is in the bucket stays",
+        )
+    return replace(settings, max_run_seconds=min(settings.max_run_seconds, seconds))
 
 
 def in_the_way(spec: ClusterSpec, inventory: Inventory, indices: Sequence[int]) -> set[str]:

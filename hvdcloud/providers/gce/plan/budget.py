@@ -23,56 +23,65 @@ START_SECONDS = 60
 """Allowed for, from a VM's creation until it runs: only then its time limit begins to count."""
 
 
-def node_dollars_per_hour(settings: Settings, kind: NodeKind, *, zone: str | None = None) -> float | None:
-    """The estimate for one node with its disks and address, in a zone or in the table's own region; None: not known."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaidZone:
+    """Some nodes in one zone."""
+
+    zone: str
+    seconds: int
+    """After which Compute Engine deletes them."""
+    dollars_per_hour: float
+    worst_case_dollars: float
+    """If only their time limit ends them."""
+
+
+def node_dollars_per_hour(settings: Settings, kind: NodeKind, *, zone: str | None = None) -> float:
+    """The estimate for one node with its disks and address, in a zone or in the price table's own region."""
     region, external = region_of(zone) if zone else None, settings.needs_external_ip
     return prices.node_dollars_per_hour(kind, disk_gb=settings.disk_gb, external_ip=external, region=region)
 
 
-def dollars_per_hour(settings: Settings, *, nodes: int, zone: str | None = None) -> float | None:
-    """As `node_dollars_per_hour`, for all nodes of a cluster together."""
-    dollars = 0.0
-    for group in groups(settings, range(nodes)):
-        each = node_dollars_per_hour(settings, group.kind, zone=zone)
-        if each is None:
-            return None
-        dollars += group.nodes * each
-    return dollars
+def dollars_per_hour(settings: Settings, nodes: Iterable[int], *, zone: str | None = None) -> float:
+    """As `node_dollars_per_hour`, for nodes of these numbers together."""
+    alike = groups(settings, nodes)
+    return sum(group.nodes * node_dollars_per_hour(settings, group.kind, zone=zone) for group in alike)
 
 
-def unpriced(settings: Settings, *, nodes: int, zone: str | None = None) -> str:
-    """The kinds of node that the price table does not know, in words; empty: it knows all of them."""
-    kinds = [group.kind for group in groups(settings, range(nodes))]
-    return " and ".join(str(kind) for kind in kinds if node_dollars_per_hour(settings, kind, zone=zone) is None)
+def allowed_seconds(settings: Settings, nodes: Sequence[int], *, zone: str | None = None, spent: float = 0.0) -> int:
+    """How long nodes may live: `limits.max_run_duration`, or less where `limits.max_cost` buys less.
 
-
-def allowed_seconds(settings: Settings, *, nodes: int, zone: str | None = None) -> int:
-    """How long the nodes may live: `limits.max_run_duration`, or less where `limits.max_cost` buys less.
-
-    By the prices of a zone, or of the price table's own region.
+    Args:
+        nodes: the numbers of those that are to be made.
+        zone: None: by the prices of the table's own region.
+        spent: dollars of `limits.max_cost` that other nodes of the cluster may cost.
 
     Raises:
-        UsageError: outside of what Compute Engine takes; the money buys less than that; or the price is not known.
+        UsageError: outside of what Compute Engine takes, or the money buys less than that.
     """
     check_run_seconds(settings.max_run_seconds, "limits.max_run_duration")
     if settings.max_cost is None:
         return settings.max_run_seconds
-    dollars = dollars_per_hour(settings, nodes=nodes, zone=zone)
-    if dollars is None:
-        raise UsageError(
-            f"the price of {unpriced(settings, nodes=nodes, zone=zone)} is not in the price table, so limits.max_cost "
-            "cannot be kept",
-            hint="take limits.max_cost out and set limits.max_run_duration",
-        )
-    bought = math.floor(settings.max_cost / dollars * 3600) - START_SECONDS - LATE_SECONDS
+    hourly, left = dollars_per_hour(settings, nodes, zone=zone), settings.max_cost - spent
+    bought = math.floor(left / hourly * 3600) - START_SECONDS - LATE_SECONDS
     if bought < MIN_RUN_SECONDS:
+        leaves = f" leaves ${max(0.0, left):.2f} beside what the other nodes may cost, which" if spent else ""
         where = f" in {zone}" if zone else ""
         raise UsageError(
-            f"limits.max_cost of ${settings.max_cost:.2f} is less than two minutes of {counted(nodes, 'node')} at "
-            f"${dollars:.2f}/h in all{where}",
+            f"limits.max_cost of ${settings.max_cost:.2f}{leaves} is less than two minutes of "
+            f"{counted(len(nodes), 'node')} at ${hourly:.2f}/h in all{where}",
             hint="raise limits.max_cost, or take fewer or smaller nodes",
         )
     return min(settings.max_run_seconds, bought)
+
+
+def paid_zone(settings: Settings, nodes: Sequence[int], *, zone: str, spent: float = 0.0) -> PaidZone:
+    """What nodes cost in a zone. Arguments and errors are those of `allowed_seconds`."""
+    seconds = allowed_seconds(settings, nodes, zone=zone, spent=spent)
+    hourly = dollars_per_hour(settings, nodes, zone=zone)
+    # From their creation, so more than the one minute that is billed at least, until Compute Engine has been as late as
+    # it may be.
+    worst_case = hourly * (START_SECONDS + seconds + LATE_SECONDS) / 3600
+    return PaidZone(zone=zone, seconds=seconds, dollars_per_hour=hourly, worst_case_dollars=worst_case)
 
 
 def limited(settings: Settings, within: Within | None, *, now: datetime) -> Settings:
@@ -92,34 +101,15 @@ def check_run_seconds(seconds: int, what: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaidZone:
-    """All nodes in one zone."""
-
-    zone: str
-    seconds: int
-    """After which Compute Engine deletes them."""
-    dollars_per_hour: float | None
-    """None: the price table does not know them."""
-    worst_case_dollars: float
-    """If only their time limit ends them; 0: the price is not known."""
-
-
 def paid_zones(settings: Settings, zones: Sequence[str], *, nodes: int) -> tuple[list[PaidZone], list[str]]:
     """The zones that `limits.max_cost` pays for, in order, and the others. Raises UsageError: it pays for none."""
     found: list[PaidZone] = []
     refused: dict[str, UsageError] = {}
     for zone in zones:
         try:
-            seconds = allowed_seconds(settings, nodes=nodes, zone=zone)
+            found.append(paid_zone(settings, range(nodes), zone=zone))
         except UsageError as error:
             refused[zone] = error
-            continue
-        hourly = dollars_per_hour(settings, nodes=nodes, zone=zone)
-        # From their creation, so more than the one minute that is billed at least, until Compute Engine has been as
-        # late as it may be.
-        worst_case = (hourly or 0.0) * (START_SECONDS + seconds + LATE_SECONDS) / 3600
-        found.append(PaidZone(zone=zone, seconds=seconds, dollars_per_hour=hourly, worst_case_dollars=worst_case))
     if not found:
         raise next(iter(refused.values()))
     return found, list(refused)
@@ -128,7 +118,12 @@ def paid_zones(settings: Settings, zones: Sequence[str], *, nodes: int) -> tuple
 def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str], *, nodes: int) -> Iterator[str]:
     """What a person should know before these zones are tried in this order."""
     first = offers[0]
-    yield from _kinds(settings, first, nodes=nodes)
+    alike = groups(settings, range(nodes))
+    for group in reversed(alike) if len(alike) > 1 else ():
+        price = dollars(node_dollars_per_hour(settings, group.kind, zone=first.zone))
+        who = "head" if 0 in group.indices else counted(group.nodes, "worker")
+        each = " each" if group.nodes > 1 else ""
+        yield f"{who}: {group.kind}{'' if group.kind.spot else ', on demand'}, {price}/h{each}"
     if len(offers) > 1:
         yield f"zones tried in this order: {some([offer.zone for offer in offers])}"
     if unpaid:
@@ -138,15 +133,11 @@ def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str
             f"limits.max_cost of ${settings.max_cost:.2f} shortens limits.max_run_duration from "
             f"{timedelta(seconds=settings.max_run_seconds)} to {timedelta(seconds=first.seconds)}"
         )
-    if unknown := [offer.zone for offer in offers if offer.dollars_per_hour is None]:
-        what = unpriced(settings, nodes=nodes, zone=unknown[0])
-        where = f" in {some(unknown)}" if len(unknown) < len(offers) else ""
-        yield f"the price table does not know {what}{where}; what it costs is not counted"
-    dearest = max(offers, key=lambda offer: offer.dollars_per_hour or 0.0)
-    if round(dearest.dollars_per_hour or 0.0, 2) > round(first.dollars_per_hour or 0.0, 2):
+    dearest = max(offers, key=lambda offer: offer.dollars_per_hour)
+    if round(dearest.dollars_per_hour, 2) > round(first.dollars_per_hour, 2):
         shorter = f" for {timedelta(seconds=dearest.seconds)} at most" if dearest.seconds < first.seconds else ""
         yield (
-            f"in {dearest.zone}, the most expensive of these zones, it is {dollars(dearest.dollars_per_hour or 0.0)}/h"
+            f"in {dearest.zone}, the most expensive of these zones, it is {dollars(dearest.dollars_per_hour)}/h"
             f"{shorter}, at worst {dollars(dearest.worst_case_dollars)}"
         )
     if settings.service_account == DEFAULT_ACCOUNT:
@@ -156,9 +147,6 @@ def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str
             "nodes with the project's default account cannot delete themselves; a VM that ends is then "
             f"switched off, and its disk costs {dollars(disk * prices.HOURS_PER_MONTH)} a month until hvdcloud down"
         )
-    if first.dollars_per_hour is None:
-        return
-    yield from prices.notices()
     yield f"prices are estimates, as of {prices.table().as_of}"
     regions = dict.fromkeys(region_of(offer.zone) for offer in offers)
     if foreign := [region for region in regions if not prices.knows(region)]:
@@ -172,15 +160,3 @@ def traffic_notices(home: str | None, regions: Iterable[str]) -> Iterator[str]:
     """What a person should know before nodes go to regions; `home`: that of their images, None: not known."""
     if home and (others := [region for region in regions if region != home]):
         yield f"outside of {home}, Google bills traffic for each node's image and its checkpoints: {some(others)}"
-
-
-def _kinds(settings: Settings, offer: PaidZone, *, nodes: int) -> Iterator[str]:
-    """Which nodes are what, and what each costs, where they differ."""
-    alike = groups(settings, range(nodes))
-    if len(alike) == 1:
-        return
-    for group in reversed(alike):
-        each = node_dollars_per_hour(settings, group.kind, zone=offer.zone)
-        price = "" if each is None else f", {dollars(each)}/h{' each' if group.nodes > 1 else ''}"
-        who = "head" if 0 in group.indices else counted(group.nodes, "worker")
-        yield f"{who}: {group.kind}{'' if group.kind.spot else ', on demand'}{price}"

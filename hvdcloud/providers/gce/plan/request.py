@@ -65,7 +65,7 @@ def bulk_insert_bodies(
         UsageError: as `allowed_seconds`; or the machine type is unknown.
     """
     if run_seconds is None:
-        run_seconds = allowed_seconds(settings, nodes=spec.nodes, zone=zone)
+        run_seconds = allowed_seconds(settings, range(spec.nodes), zone=zone)
     check_run_seconds(run_seconds, "a time limit")
     wanted = range(spec.nodes) if indices is None else indices
     return [
