@@ -53,7 +53,6 @@ def test_a_gpu_that_is_not_in_the_table_is_left_for_the_check_of_the_machine(tmp
         (OLD_GPU_NEW_IMAGE, Status.FAILED),
         ({"image.device": "cuda"}, Status.OK),
         ({"image.device": "cpu", "gce.gpu": T4}, Status.WARNING),
-        ({"image.device": "cpu", "provider": "local", "local.gpus": "all"}, Status.WARNING),
     ],
 )
 def test_it_is_asked_before_anything_is_built(tmp_path: Path, settings: dict[str, object], status: Status) -> None:
