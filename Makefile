@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants nightly bench bench-boot bench-elastic bench-preemption bench-step-cost lock lock-images clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants nightly bench bench-elastic bench-step-cost lock lock-images clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -124,14 +124,8 @@ bench: setup base-image ## a launch, against the same job started by hand
 bench-elastic: setup base-image ## from the loss of a node to the next step of an elastic run
 	@$(BIN)/python -m tests.bench.elastic
 
-bench-boot: setup base-image registry ## a VM's time to ready, beside its GPU's driver and its image
-	@$(BIN)/python -m tests.bench.boot
-
 bench-step-cost: setup base-image ## what a training step costs, against horovodrun started by hand
 	@$(BIN)/python -m tests.bench.step_cost
-
-bench-preemption: setup ## from a preemption notice to the last byte in the bucket: 10 MB, 100 MB, 1 GB
-	@$(BIN)/python -m tests.bench.preemption
 
 .cache/record/.complete: tools/setup.sh tools/locks/record.txt
 	@PYTHON="$(PYTHON)" tools/setup.sh .cache/record record

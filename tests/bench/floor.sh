@@ -5,7 +5,6 @@ set -euo pipefail
 export LC_ALL=C
 image=$1 name=$2
 job=$(cd "$(dirname "$0")/job" && pwd)
-mark() { echo "bench-mark $1 $EPOCHREALTIME"; }
 
 keys=$(mktemp -d)
 remove() {
@@ -20,7 +19,6 @@ network=$!
 ssh-keygen -q -t ed25519 -N '' -C "$name" -f "$keys/id_ed25519"
 ssh-keygen -q -t ed25519 -N '' -C "$name" -f "$keys/host_key"
 wait "$network"
-mark network
 
 node() {
     docker run --detach --name "$1" --hostname "$1" --network "$name" --label "hvdcloud-bench=$name" --shm-size 1g \
@@ -31,7 +29,5 @@ node "$name-0" & head=$!
 node "$name-1" & worker=$!
 wait "$head"
 wait "$worker"
-mark containers
 
 docker exec "$name-0" bash /job/head.sh "$name-0" "$name-1"
-mark removing

@@ -1,20 +1,15 @@
-"""Runs a command and takes the time: as a whole, and of what it says about itself on the way."""
+"""Runs a command and takes the time."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-MARK = re.compile(r"bench-mark (\S+) (\d+\.\d+)")
-"""What the job and the scripts print: a name, and seconds since 1970 on the clock that all of them share."""
 ENDING_SECONDS = 60
 
 
@@ -27,29 +22,10 @@ class Sample:
     """One run of a command."""
 
     seconds: float
-    marks: Mapping[str, float]
-    """Name → seconds since the command was started."""
-    lines: Sequence[tuple[float, str]]
-    """Everything it printed, each line with the seconds since the start at which it arrived."""
+    text: str
+    """Everything it printed."""
     out: str
     """Standard output alone."""
-
-    @property
-    def text(self) -> str:
-        """Everything it printed."""
-        return "\n".join(line for _, line in self.lines)
-
-
-@dataclass(slots=True)
-class _Listener:
-    """Reads a stream of a process as it comes."""
-
-    started: float
-    lines: list[tuple[float, str]] = field(default_factory=list)
-
-    def read(self, stream: IO[str]) -> None:
-        for line in stream:
-            self.lines.append((time.monotonic() - self.started, line.rstrip("\n")))
 
 
 def run(
@@ -65,7 +41,7 @@ def run(
     """
     # The hvdcloud configuration of the user who runs the benchmark must not configure what is measured.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HVDCLOUD_")}
-    epoch, started = time.time(), time.monotonic()
+    started = time.monotonic()
     process = subprocess.Popen(
         [str(word) for word in argv],
         cwd=cwd,
@@ -78,36 +54,20 @@ def run(
         # Ctrl-C is for the benchmark, which then ends the command and cleans up after it.
         start_new_session=True,
     )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    out, err = _Listener(started), _Listener(started)
-    readers = [
-        threading.Thread(target=listener.read, args=[stream])
-        for listener, stream in ((out, process.stdout), (err, process.stderr))
-    ]
-    for reader in readers:
-        reader.start()
+    how = ""
     try:
-        code: int | None = process.wait(timeout=limit)
+        out, err = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        code = None
+        how = f"took more than {limit:.0f} s"
+        _end(process)
+        out, err = process.communicate()
     finally:
         seconds = time.monotonic() - started
         _end(process)
-        for reader in readers:
-            reader.join()
-    lines = sorted([*out.lines, *err.lines])
-    sample = Sample(
-        seconds=seconds,
-        marks={found[1]: float(found[2]) - epoch for _, line in lines if (found := MARK.search(line)) is not None},
-        lines=lines,
-        out="\n".join(line for _, line in out.lines),
-    )
-    if code != 0:
-        how = f"ended with exit code {code}" if code is not None else f"took more than {limit:.0f} s"
-        tail = "\n".join(sample.text.splitlines()[-20:])
-        raise BenchError(f"`{' '.join(map(str, argv))}` {how}:\n{tail}")
-    return sample
+    if how or process.returncode != 0:
+        tail = "\n".join((out + err).splitlines()[-20:])
+        raise BenchError(f"`{' '.join(map(str, argv))}` {how or f'ended with exit code {process.returncode}'}:\n{tail}")
+    return Sample(seconds=seconds, text=out + err, out=out)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.errors import ExitCode, ImageError
+from hvdcloud.errors import ImageError
 from hvdcloud.image.build import buildkit
 from hvdcloud.image.build.buildkit import BuildKit
 from hvdcloud.image.engine_stream import ignore
@@ -98,19 +98,6 @@ def test_a_client_without_buildkit_is_told_what_to_install(docker: Docker) -> No
     assert raised.value.hint.startswith("install docker-buildx, ")
 
 
-def test_layers_are_packed_with_zstd_where_engine_and_command_can(docker: Docker, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    docker(buildx=True, build=f'echo "$@" > {out}; cat > /dev/null')
-    found = buildkit.find(Server())
-    assert found.packs_zstd(Server(store="io.containerd.snapshotter.v1"))
-    # An engine with its own store packs layers when it pushes them, with gzip.
-    assert not found.packs_zstd(Server())
-    found.build(small_step(), zstd=True, progress=ignore)
-    assert " --output type=image,compression=zstd,oci-mediatypes=true " in out.read_text()
-    docker(inside=True)
-    assert not buildkit.find(Server()).packs_zstd(Server(store="io.containerd.snapshotter.v1"))
-
-
 def small_step(**more: Any) -> Step:
     return build_step(Entry(path="dockerfiles/small.Dockerfile", content=b"FROM scratch\n"), **more)
 
@@ -134,16 +121,6 @@ def test_arguments_travel_in_the_environment_where_ps_does_not_show_them(
     )
     assert {"PIP_INDEX_URL=https://someone:hunter2@index.example/simple", "ROW=a b"} <= set(environment.splitlines())
     assert Path(f"{out}.tar").read_bytes() == packed(built.context)
-
-
-def test_a_command_that_does_not_read_the_context_says_why_it_failed(docker: Docker) -> None:
-    command = docker(build="exec 0<&-; echo 'failed to dial gRPC: cannot connect to the Docker daemon'; exit 1")
-    large = build_step(
-        Entry(path="dockerfiles/small.Dockerfile", content=b"FROM scratch\n"), Entry(path="x", content=bytes(1 << 22))
-    )
-    with pytest.raises(ImageError, match="cannot connect to the Docker daemon") as raised:
-        builder(command).build(large, progress=ignore)
-    assert raised.value.code == ExitCode.IMAGE
 
 
 def test_ctrl_c_ends_the_command_and_whatever_it_started(docker: Docker, tmp_path: Path) -> None:

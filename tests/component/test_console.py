@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.harness import HVDCLOUD
-from tests.support.terminal import COLOUR, printed_on_a_terminal
+from tests.support.terminal import printed_on_a_terminal
 
 PRINTS = """
 from hvdcloud.console import Console
@@ -46,38 +45,6 @@ def on_a_terminal(tmp_path: Path, *args: str, **environ: str) -> tuple[int, byte
 def test_a_terminal_without_escape_codes_gets_lines(tmp_path: Path, term: str) -> None:
     _, printed = on_a_terminal(tmp_path, "-c", PRINTS, TERM=term)
     assert printed.decode().splitlines() == [*ON_ERR, *ON_OUT]
-
-
-WIDE = """
-from hvdcloud.console import Console
-
-Console().table(["RUN", "CLUSTER", "NODES"], [["20261121-101112-abcdef", "a cluster with a long name", "3"]])
-"""
-
-
-def test_a_table_on_a_narrow_terminal_keeps_its_first_column_whole_and_loses_nothing(tmp_path: Path) -> None:
-    environ = {"PATH": os.environ["PATH"], "TERM": "xterm-256color"}
-    _, printed = printed_on_a_terminal([sys.executable, "-c", WIDE], cwd=tmp_path, environ=environ, size=(46, 24))
-    assert printed.decode().splitlines() == [
-        "RUN                     CLUSTER          NODES",
-        "20261121-101112-abcdef  a cluster with   3",
-        "                        a long name",
-    ]
-
-
-def test_a_terminal_gets_colours_and_no_color_takes_them_away(tmp_path: Path) -> None:
-    _, coloured = on_a_terminal(tmp_path, "-c", PRINTS, TERM="xterm-256color")
-    for said in (b"\x1b[33mwarning: it may", b"\x1b[31merror: no such node", b"\x1b[32mfine: 2 nodes 'x' https:"):
-        assert said in coloured
-    _, plain = on_a_terminal(tmp_path, "-c", PRINTS, TERM="xterm-256color", NO_COLOR="1")
-    assert not COLOUR.search(plain), plain
-    for line in (ON_ERR[0], "error: no such node", ON_OUT[1]):
-        assert f"{line}\r\n" in plain.decode()
-
-
-def test_a_terminal_is_cleared_before_the_answer_begins_again(tmp_path: Path) -> None:
-    _, printed = on_a_terminal(tmp_path, "-c", PRINTS, TERM="xterm-256color")
-    assert b"\x1b[2J\x1b[H" in printed
 
 
 @pytest.mark.parametrize("args", [["upp"], ["up"], ["--help"], ["top"], ["status", "--watch"]])

@@ -140,38 +140,6 @@ def test_what_the_disk_lost_of_a_killed_fetch_is_fetched_again(server: StorageSe
     assert {name.removeprefix("set/") for name in fetched(server)} == objects.keys() - had | {min(had)}
 
 
-def test_a_set_that_was_about_to_be_moved_is_made_visible_by_the_next_fetch(
-    server: StorageServer, node: DataNode
-) -> None:
-    put(server, small(10))
-    assert node.fetch(train=PREFIX).phase == READY
-    put(server, {"new": b"new"})
-    # The one before is aside, its index is gone, and the new one has not moved.
-    work = node.data / ".hvdcloud/train"
-    (node.data / "train").chmod(0o755)
-    (node.data / "train").rename(work / "tree")
-    (work / "index").unlink()
-    server.requests.clear()
-    assert node.fetch(train=PREFIX).phase == READY
-    assert node.content() == {**small(10), "new": b"new"}
-    assert fetched(server) == ["set/new"]
-
-
-def test_every_second_request_fails(server: StorageServer, node: DataNode) -> None:
-    objects = {**small(20), "model.bin": large(80 << 20)}
-    put(server, objects)
-    server.requests.clear()
-    # Of what a fault lets pass, the next one takes every second: one half is cut or refused, and again of the rest.
-    server.fault(path="/o", every=2, times=10_000, action={"status": 503})
-    server.fault(path="/download/", every=4, times=10_000, action={"cut": "response", "after": 100})
-    assert node.fetch(train=PREFIX).phase == READY
-    assert node.content() == objects
-    # One that is cut is in there twice.
-    statuses = [status for _, _, status, _ in list(server.requests)]
-    assert statuses.count(503) == (len(statuses) - statuses.count(0)) // 2
-    assert 0 in statuses
-
-
 @pytest.mark.parametrize("size", [1000, 80 << 20])
 def test_corrupted_bytes_never_become_a_set(server: StorageServer, node: DataNode, size: int) -> None:
     put(server, {"a/good": b"good", "bad": large(size)})
@@ -265,20 +233,6 @@ def test_a_node_gets_its_share_by_name(server: StorageServer, node: DataNode, tm
     assert len(downloads(server)) == len(set(sorted(objects)[0::2]) - set(sorted(objects)[2::3]))
 
 
-def test_two_starts_at_once_are_one_fetch(server: StorageServer, node: DataNode) -> None:
-    put(server, small(20))
-    opened = held(server)
-    node.start(train=PREFIX)
-    node.reaches(FETCHING)
-    first = {each.pid for each in node.processes()}
-    node.start(train=PREFIX)
-    assert {each.pid for each in node.processes()} == first
-    opened.set()
-    [state] = node.ended()
-    assert state.phase == READY
-    assert len(downloads(server)) == 20
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
 def test_a_disk_that_is_too_small_or_fills(server: StorageServer, node: DataNode) -> None:
     put(server, {"a": large(3 << 20), "b": large(3 << 20), "c": b"c"})
@@ -304,9 +258,3 @@ def test_a_disk_that_is_too_small_or_fills(server: StorageServer, node: DataNode
         assert node.fetch(train=PREFIX).phase == READY
     finally:
         subprocess.run(["umount", "--lazy", node.data], check=True)
-
-
-def test_bad_requests_are_refused(node: DataNode) -> None:
-    for data in (None, {}, {"sets": [{"name": "../x", "source": "gs://b"}]}, {"sets": [], "index": 1, "count": 1}):
-        assert "error" in node.verb("data", asks=data)
-    assert json.dumps(node.verb("data-state")) == '{"states": []}'

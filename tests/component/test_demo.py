@@ -55,14 +55,3 @@ def test_what_is_typed_next_works(folder: Path) -> None:
     (folder / "calls").unlink()
     subprocess.run(["sh", "-ec", "\n".join(following)], check=True, cwd="/")
     assert (folder / "calls").read_text().split() == [shlex.split(line)[1] for line in following[1:]]
-
-
-def test_a_second_demo_keeps_the_project_and_the_results_of_the_first(folder: Path) -> None:
-    demo(folder)
-    (folder / "hvdcloud.yaml").write_text("name: changed\n")
-    out = demo(folder)
-    assert "is used again, with your changes;" in out
-    assert "earlier runs (1 in checkpoints/) stay" in out
-    assert (folder / "hvdcloud.yaml").read_text() == "name: changed\n"
-    assert len(list((folder / "checkpoints").iterdir())) == len(list(folder.glob("report-*.html"))) == 2
-    assert str(folder / "checkpoints/20261121-111045-d1ba2a") in out

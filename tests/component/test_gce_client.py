@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import json
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from google.auth.credentials import AnonymousCredentials
-from google.auth.exceptions import RefreshError
 
-from hvdcloud.errors import CredentialsError
 from hvdcloud.google import http
 from hvdcloud.google.error_rules import Action
 from hvdcloud.google.errors import ApiError, operation_errors
-from hvdcloud.providers.gce.api import client as api
-from hvdcloud.providers.gce.api.client import ComputeClient, connect_client
+from hvdcloud.providers.gce.api.client import ComputeClient
 from tests.support.scripted_api import Call, Reply, Script, refusal
 
 REQUEST_ID = "0aa1bb2c-c3dd-4ee4-9ff5-001122334455"
@@ -105,32 +100,6 @@ def test_what_would_fail_again_is_tried_once(script: Script, client: ComputeClie
     assert len(script.calls) == 1
 
 
-class BadCredentials(AnonymousCredentials):
-    def __init__(self, *errors: Exception) -> None:
-        super().__init__()
-        self.errors = list(errors)
-
-    def before_request(self, *_: Any) -> None:
-        if self.errors:
-            raise self.errors.pop(0)
-
-
-def test_credentials_that_expired_say_how_to_log_in(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
-    credentials = BadCredentials(RefreshError("invalid_grant: Token has been expired or revoked."))
-    client = ComputeClient(project="p", credentials=credentials, endpoint=script.url)
-    with pytest.raises(CredentialsError, match="expired or revoked") as raised:
-        client.regions()
-    assert raised.value.hint == "gcloud auth application-default login"
-
-
-def test_no_credentials_say_how_to_log_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nothing.json"))
-    with pytest.raises(CredentialsError) as raised:
-        connect_client(project="p", endpoint=None)
-    assert raised.value.hint.startswith("name another key in GOOGLE_APPLICATION_CREDENTIALS, or unset it and gcloud")
-
-
 # --- lists ------------------------------------------------------------------------------------------------------------
 
 
@@ -181,41 +150,7 @@ def test_an_operation_is_waited_for_at_our_endpoint_until_it_is_done(script: Scr
     assert {call.path for call in script.calls} == {"/compute/v1/projects/p/zones/us-central1-a/operations/op-1/wait"}
 
 
-def test_waiting_ends_soon_after_it_is_told_to_stop(
-    script: Script, client: ComputeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(api, "STOP_SECONDS", 0.2)
-    script.handler = lambda _: Reply({}, delay=60)
-    stop = threading.Event()
-    threading.Timer(0.3, stop.set).start()
-    began = time.monotonic()
-    with pytest.raises(ApiError, match="op-1 is still RUNNING") as raised:
-        client.wait(operation("RUNNING").content, deadline=began + 120, stop=stop)
-    assert raised.value.reason == "stopped"
-
-
 # --- guest attributes -------------------------------------------------------------------------------------------------
-
-
-def status_of(name: str) -> Reply:
-    items = [{"namespace": "hvdcloud", "key": "status", "value": json.dumps({"status": "ready", "of": name})}]
-    return Reply({"queryPath": "hvdcloud/", "queryValue": {"items": items}})
-
-
-def test_nothing_written_yet_and_a_vm_that_is_gone_are_told_apart(script: Script, client: ComputeClient) -> None:
-    def node(call: Call) -> Reply:
-        assert call.query["queryPath"] == ["hvdcloud/"]
-        if "digits-0" in call.path:
-            return refusal(404, "notFound", "The resource 'hvdcloud/' of type 'Guest Attribute' was not found.")
-        if "digits-1" in call.path:
-            return refusal(404, "notFound", "The resource 'projects/p/zones/z/instances/digits-1' was not found")
-        return status_of("digits-2")
-
-    script.handler = node
-    found = client.guest_attributes("z", ["digits-0", "digits-1", "digits-2"])
-    assert found["digits-0"] == {}
-    assert "digits-1" not in found
-    assert json.loads(found["digits-2"]["status"]) == {"status": "ready", "of": "digits-2"}
 
 
 def test_vms_that_a_list_leaves_out_are_found_by_name(script: Script, client: ComputeClient) -> None:

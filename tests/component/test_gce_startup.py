@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,21 +226,6 @@ def test_the_token_is_on_no_command_line_and_not_in_the_serial_log(booted: Boote
     assert "ya29" not in "".join(vm.calls) + done.stdout + done.stderr
 
 
-def test_a_registry_of_ones_own_is_not_logged_in_to(vm: Vm) -> None:
-    vm.boot(image="127.0.0.1:5000/digits@sha256:aa", registry_login=False)
-    assert vm.called("docker login") == []
-
-
-@pytest.mark.parametrize(
-    "error", ["net/http: TLS handshake timeout", "toomanyrequests: slow down", "received unexpected HTTP status: 503"]
-)
-def test_a_pull_that_breaks_is_tried_again(vm: Vm, error: str) -> None:
-    vm.put("pull", f'if (($1 < 3)); then echo "{error}" >&2; exit 1; fi\n')
-    assert vm.boot().returncode == 0
-    assert len(vm.called("docker pull")) == 3
-    assert vm.statuses[-1] == {"status": "starting"}
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -259,30 +243,6 @@ def test_a_pull_that_cannot_succeed_is_not_tried_again(vm: Vm, error: str) -> No
     assert vm.statuses[-1]["step"] == "pull"
     assert error in vm.statuses[-1]["error"]
     assert vm.called("docker run") == []
-
-
-DENIED = (
-    'denied: Permission "artifactregistry.repositories.downloadArtifacts" denied on resource (or it may not exist).'
-)
-
-
-def test_a_pull_that_is_refused_after_setup_is_tried_again_with_a_new_login(vm: Vm) -> None:
-    vm.put("pull", f"if (($1 < 3)); then echo '{DENIED}' >&2; exit 1; fi\n")
-    done = vm.boot(settled_at=time.time() + 60)
-    assert done.returncode == 0, done.stdout
-    assert len(vm.called("docker pull")) == len(vm.called("docker login")) == 3
-    assert [status["status"] for status in vm.statuses].count("not allowed to pull yet") == 2
-    assert vm.statuses[-1] == {"status": "starting"}
-    assert "what hvdcloud setup grants takes minutes to hold" in done.stdout
-
-
-def test_a_pull_that_stays_refused_ends_when_every_grant_holds(vm: Vm) -> None:
-    vm.put("pull", f"echo '{DENIED}' >&2; exit 1\n")
-    settled_at = time.time() + 2
-    assert vm.boot(settled_at=settled_at).returncode == 1
-    assert time.time() >= settled_at - 1
-    assert len(vm.called("docker pull")) > 1
-    assert vm.statuses[-1] == {"status": "failed", "step": "pull", "error": DENIED}
 
 
 def test_a_failure_is_reported_as_json_whatever_it_says(vm: Vm) -> None:
@@ -303,23 +263,6 @@ def test_what_hangs_is_given_up_with_its_name(vm: Vm) -> None:
     (vm.folder / "bin" / "cos-extensions").write_text("#!/bin/bash\nexec /bin/sleep 60\n")
     vm.boot(replace={"retry 3 limited 900": "retry 1 limited 1"})
     assert vm.statuses[-1]["error"] == "not done within 1 s: cos-extensions install gpu -- -version=default"
-
-
-def test_guest_attributes_that_are_switched_off_do_not_stop_a_node(vm: Vm) -> None:
-    vm.put("no-guest-attributes", "")
-    done = vm.boot()
-    assert done.returncode == 0
-    assert 'hvdcloud: not reported: {"status": "host"}' in done.stdout
-    assert len(vm.called("docker run")) == 1
-
-
-def test_after_a_reboot_the_container_is_started_again(vm: Vm) -> None:
-    vm.put("container", "")
-    assert vm.boot().returncode == 0
-    assert vm.called("docker start") == ["docker start hvdcloud"]
-    assert vm.called("docker run") == vm.called("docker pull") == vm.called("docker login") == []
-    assert vm.called("cos-extensions")
-    assert [status["status"] for status in vm.statuses] == ["host", "driver", "starting"]
 
 
 def test_a_container_that_never_was_ready_leaves_the_vm_to_be_looked_at(vm: Vm) -> None:
@@ -369,25 +312,6 @@ def test_a_vm_whose_start_failed_is_switched_off_where_nobody_deletes_it(vm: Vm,
     after = [call for call in vm.calls[waited:] if not call.startswith(("docker", "curl", "systemctl"))]
     assert after == ["sleep 1800", "shutdown -h now"]
     assert vm.statuses[-1]["status"] == "failed"
-
-
-@FAILURES
-def test_it_stays_to_be_looked_at_until_the_limit(vm: Vm, fail: Callable[[Vm], None]) -> None:
-    fail(vm)
-    vm.put("idle", "1.5")
-    vm.program("sleep", '[[ $1 == 1.5 ]] || exec /bin/sleep 0.02; date +%s.%N >"$FAKE/failed"; exec /bin/sleep 1.5')
-    vm.program("shutdown", 'date +%s.%N >"$FAKE/off"')
-    assert NOBODY_CAME.format("1.5 s") in vm.boot().stdout.splitlines()
-    failed, off = (float((vm.folder / name).read_text()) for name in ("failed", "off"))
-    assert 1.5 <= off - failed < 30
-
-
-@FAILURES
-def test_without_limits_idle_a_failed_start_never_switches_off(vm: Vm, fail: Callable[[Vm], None]) -> None:
-    fail(vm)
-    vm.put("attributes", "hvdcloud-authorized-key\n")
-    assert vm.boot().returncode == 1
-    assert vm.called("shutdown") == []
 
 
 ENDED = 'hvdcloud-status {{"status": "ready"}}\nhvdcloud-status {{"status": "ended", "complete": {}}}\n'
@@ -476,41 +400,6 @@ def test_driver_and_image_are_fetched_side_by_side(vm: Vm) -> None:
     assert {"status": "pulling", "percent": 0, "beside": "driver"} in vm.statuses
 
 
-def test_a_driver_that_fails_ends_the_pull_at_once(vm: Vm) -> None:
-    vm.program("cos-extensions", 'until [[ -e $FAKE/pulling ]]; do /bin/sleep 0.01; done; echo "no driver" >&2; exit 3')
-    vm.put("pull", 'touch "$FAKE/pulling"; exec /bin/sleep 3210')
-    done = vm.boot()
-    assert done.returncode == 1
-    assert vm.statuses[-1] == {"status": "failed", "step": "driver", "error": "no driver"}
-    assert subprocess.run(["pgrep", "-f", "sleep 3210"], check=False).returncode == 1, "the pull has ended"
-    assert vm.called("docker run") == []
-
-
-@pytest.mark.parametrize("idle", ["soon", "-1", ""])
-def test_a_limit_that_makes_no_sense_is_the_default(vm: Vm, idle: str) -> None:
-    fail_in_the_driver(vm)
-    vm.put("idle", idle or "\n \n")
-    assert NOBODY_CAME.format("30 min") in vm.boot().stdout.splitlines()
-
-
-def test_a_vm_without_a_metadata_server_is_switched_off_after_the_default(vm: Vm) -> None:
-    fail_in_the_driver(vm)
-    vm.put("no-metadata", "")
-    done = vm.boot()
-    assert done.returncode == 1
-    assert NOBODY_CAME.format("30 min") in done.stdout.splitlines()
-    assert vm.calls[-1] == "shutdown -h now"
-
-
-def test_a_start_that_fails_before_its_first_step_is_a_failure_too(vm: Vm) -> None:
-    (vm.folder / "var/lib").mkdir(parents=True)
-    (vm.folder / "var/lib/hvdcloud").write_text("in the way of the folder")
-    done = vm.boot()
-    assert done.returncode == 1
-    assert vm.statuses[-1] == {"status": "failed", "step": "boot", "error": 'mkdir -p "$HOME": exit status 1'}
-    assert vm.calls[-1] == "shutdown -h now"
-
-
 def test_a_container_that_neither_gets_ready_nor_ends_is_a_failed_start(vm: Vm) -> None:
     vm.put("runs", "echo true")
     assert vm.boot(replace={"READY_SECONDS=600": "READY_SECONDS=1"}).returncode == 1
@@ -518,16 +407,6 @@ def test_a_container_that_neither_gets_ready_nor_ends_is_a_failed_start(vm: Vm) 
     assert vm.called("docker kill") == ["docker kill hvdcloud"]
     assert vm.called("docker wait") == []
     assert vm.calls[-1] == "shutdown -h now"
-
-
-def test_a_container_that_came_up_all_the_same_is_not_cut_off(vm: Vm) -> None:
-    vm.program("docker", STAND_INS["docker"].replace('"run "*) ', '"run "*) echo "no answer" >&2; exit 1;'))
-    vm.put("runs", "(($1 > 3)) && echo false || echo true")
-    done = vm.boot()
-    assert NOBODY_CAME.format("30 min") in done.stdout.splitlines()
-    asked = [call for call in vm.calls if call.startswith(("docker container inspect -f", "sleep", "shutdown"))]
-    look = "docker container inspect -f {{.State.Running}} hvdcloud"
-    assert asked[-8:] == [look, "sleep 15", look, "sleep 15", look, "sleep 15", look, "shutdown -h now"]
 
 
 # -- the end of the VM -------------------------------------------------------------------------------------------------

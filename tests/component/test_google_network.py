@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.errors import CredentialsError, HvdcloudError, NodeError
+from hvdcloud.errors import NodeError
 from hvdcloud.google.errors import ApiError
 from hvdcloud.google.http import ApiCalls
 from hvdcloud.image.publish.registry import auth_config
@@ -76,38 +76,3 @@ def test_without_a_network_the_network_is_to_blame_within_seconds(
     assert "network" in shown.hint
     with pytest.raises(NodeError, match=r"no Google token for the registry .* cannot be reached"):
         auth_config("us-docker.pkg.dev")
-
-
-def test_a_network_that_was_there_gets_more_patience(
-    key: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key(json.dumps(USER))
-    monkeypatch.setattr(ApiCalls, "reached", True)
-    monkeypatch.setattr("hvdcloud.google.http.UNREACHED_SECONDS", 0.0)
-    client, tries = connect_client(project="p", endpoint=None), []
-    client.on_retry = tries.append
-    client.retry_seconds = 3.0
-    with pytest.raises(ApiError):
-        client.get_project()
-    assert tries
-
-
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        ('\ufeff{"type":"authorized_user","client_id":"a","client_secret":"b","refresh_token":"c"}', "BOM"),
-        ('{"type":"service_account","project_id":"p"}', "missing fields"),
-        (json.dumps({**EXTERNAL, "credential_source": {"file": "/nowhere/token"}}), "'/nowhere/token' was not found"),
-        ("{", "not a valid json file"),
-    ],
-)
-def test_credentials_that_cannot_be_read_are_named_with_their_file(
-    content: str, why: str, key: Callable[[str], Path]
-) -> None:
-    file = key(content)
-    for use in (lambda: connect_client(project="p", endpoint=None), lambda: auth_config("us-docker.pkg.dev")):
-        with pytest.raises(HvdcloudError) as raised:
-            use()
-        assert isinstance(raised.value, CredentialsError)
-        assert why in raised.value.message
-        assert raised.value.message.count(str(file)) == 1

@@ -38,12 +38,6 @@ def joined(laptop: Laptop, vm: Vm) -> ClusterRecord:
     return record
 
 
-def test_the_laptop_remembers_the_version_of_its_nodes(laptop: Laptop, new_vm: NewVm) -> None:
-    answer = json.dumps({"version": program.version(), "gpus": 0})
-    record = joined(laptop, new_vm({"hvdcloud-node join": says(answer)}))
-    assert (record.version, record.nodes[0].cores) == (program.version(), 3)
-
-
 @pytest.mark.parametrize("answer", [{"gpus": 0}, {"version": "0123456789ab"}, {"version": None}, {"version": [1]}])
 def test_a_node_of_another_version_does_not_join(laptop: Laptop, new_vm: NewVm, answer: Mapping[str, Any]) -> None:
     vm = new_vm({"hvdcloud-node join": says(json.dumps(answer))})
@@ -73,18 +67,6 @@ def test_a_cluster_of_another_version_is_seen_and_can_be_deleted(laptop: Laptop,
     laptop.keep_manifest(0, complete=True)
     with of_another_version(laptop, new_vm(VERBS)) as context:
         assert not status(context).runs_unknown
-        assert not down(context).nothing_to_do
-
-
-def test_a_cluster_whose_record_cannot_be_read_is_seen_and_can_be_deleted(laptop: Laptop, new_vm: NewVm) -> None:
-    context, cluster, _ = laptop.context([new_vm(VERBS)])
-    (context.state.dir / "cluster.json").write_text('{"id": "abcdef", "a key of another version": 1}')
-    laptop.keep_manifest(0, complete=True)
-    with context:
-        assert "cannot be read; another version of hvdcloud may have made it" in status(context).runs_unknown
-        with pytest.raises(UsageError, match="cannot be read") as raised:
-            start(context, cluster, RunOptions())
-        assert raised.value.hint.startswith("hvdcloud down --name digits")
         assert not down(context).nothing_to_do
 
 

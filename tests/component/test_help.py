@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -41,30 +40,6 @@ def completed(project: Project, words: str) -> list[str]:
     return project.hvdcloud().out.split()
 
 
-def screen(project: Project, *args: str, columns: int) -> str:
-    project.environ = {"COLUMNS": str(columns)}
-    return project.hvdcloud(*args).out
-
-
-def test_help_is_in_groups(project: Project) -> None:
-    out = screen(project, "--help", columns=80)
-    headings = re.findall(r"(?m)^(\S.*):$", out)
-    assert headings == ["Options", "Start", "Run", "Look", "Clean up", "Cloud"]
-    groups = dict(zip(headings, re.split(r"(?m)^\S.*:\n", out)[1:], strict=True))
-    names = {heading: re.findall(r"(?m)^  ([a-z]+) ", text) for heading, text in groups.items()}
-    assert names["Clean up"] == ["stop", "pull", "down"]
-    assert {"init", "doctor", "launch"} <= set(names["Start"])
-    assert names["Cloud"] == ["setup", "offers"]
-
-
-def test_the_name_alone_prints_the_help(project: Project) -> None:
-    alone = project.hvdcloud()
-    assert alone.out == project.hvdcloud("--help").out
-    assert alone.err == ""
-    group = project.hvdcloud("config")
-    assert group.out == project.hvdcloud("config", "--help").out
-
-
 @pytest.mark.parametrize(
     ("words", "values"),
     [
@@ -85,15 +60,3 @@ def test_the_name_alone_prints_the_help(project: Project) -> None:
 )
 def test_the_shell_completes_what_this_machine_knows(project: Project, words: str, values: list[str]) -> None:
     assert completed(project, words) == values
-
-
-def test_nothing_is_completed_where_nothing_is_known(project: Project, tmp_path: Path) -> None:
-    project.state = tmp_path / "none"
-    assert completed(project, "hvdcloud --name ") == []
-    assert completed(project, "hvdcloud ssh ") == []
-    (project.folder / "hvdcloud.yaml").unlink()
-    assert completed(project, "hvdcloud logs ") == []
-
-
-def test_a_global_option_without_its_value_stays_an_error(project: Project) -> None:
-    assert "error: " in project.hvdcloud("down", "--name", expect=2).err

@@ -87,19 +87,6 @@ def test_past_runs_are_listed_newest_first_with_what_they_came_to(place: Place) 
     assert (newest["result"], newest["dollars"]) == (None, None)
 
 
-def test_one_cluster_and_a_limit(place: Place) -> None:
-    for number in range(5):
-        keep(place, run_id(number))
-    keep(place, run_id(6, "fedcba"), cluster="letters")
-    found = place.history("--name", "digits", "--limit", "2")
-    assert [run["run"] for run in found["runs"]] == [run_id(4), run_id(3)]
-
-
-def test_an_empty_bucket_knows_of_no_run(place: Place) -> None:
-    said = place.laptop.hvdcloud("history", *place.where)
-    assert said.out == f"{place.bucket.url} knows of no run\n"
-
-
 def test_what_is_damaged_or_made_to_deceive_has_no_result(place: Place) -> None:
     good, damaged, another, huge = (run_id(number) for number in range(4))
     keep(place, good, metrics={"accuracy": 1e300, "loss": 0.5, "\x1b[2J": 1.0}, about={"dollars_per_hour": -5.0})
@@ -117,11 +104,3 @@ def test_what_is_damaged_or_made_to_deceive_has_no_result(place: Place) -> None:
         f"{good} digits succeeded loss 0.5 10 min 00 s - 2",
     ]
     assert "\x1b" not in said.out + said.err
-
-
-def test_hundreds_of_runs_are_listed_and_only_the_newest_read(place: Place) -> None:
-    for number in range(150):
-        keep(place, run_id(number), cluster=f"c{number % 5}")
-    keep(place, run_id(160), cluster="c0")
-    found = place.history("--limit", "100")
-    assert [run["run"] for run in found["runs"]] == [run_id(each) for each in (160, *range(149, 50, -1))]

@@ -12,7 +12,6 @@ import pytest
 from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.cluster.model import ClusterObject, NodeState, ObjectKind
 from hvdcloud.errors import CheckpointError, NodeError
-from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.down import down
 from hvdcloud.lifecycle.pull import pull
 from hvdcloud.lifecycle.ssh_nodes import homecoming
@@ -21,7 +20,7 @@ from hvdcloud.remote.mirror import Mirror
 from hvdcloud.storage.folder import FolderBucket
 from tests.support.harness import until
 from tests.support.node_buckets import BucketNode
-from tests.support.vanishing import RUN, Laptop, Machines
+from tests.support.vanishing import RUN, Laptop
 
 
 class Scene:
@@ -170,13 +169,6 @@ def test_checkpoints_come_while_a_run_is_followed_and_the_rest_at_its_end(scene:
     assert scene.pull() == {"epoch-1.pt": b"one", "epoch-2.pt": b"two", "@node-1/extra": b"two"}
 
 
-def test_who_stops_following_does_not_wait_for_checkpoints(scene: Scene) -> None:
-    with pytest.raises(KeyboardInterrupt), mirroring(scene.context, scene.cluster):
-        raise KeyboardInterrupt
-    scene.nodes[0].write({"epoch-1.pt": b"one"})
-    assert list(scene.bucket.list("")) == []
-
-
 def test_ctrl_c_while_the_rest_comes_does_not_lose_how_the_run_ended(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,17 +205,6 @@ def test_nodes_get_the_checkpoints_of_the_run_that_is_continued(scene: Scene) ->
     scene.pull()
     send_for_resume(scene.context, scene.cluster, RUN)
     assert [next(node.bucket.root.rglob("epoch-1.pt")).read_bytes() for node in scene.nodes] == [b"one", b"one"]
-
-
-def test_nodes_that_share_a_bucket_are_not_asked(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.machines.per_node = False
-    context: Context = scene.context
-    machines: Machines = scene.machines
-    with mirroring(context, scene.cluster):
-        pass
-    assert homecoming.bring_home(context, scene.cluster) == []
-    assert machines.revived == []
-    assert all(node.verbs == [] for node in scene.nodes)
 
 
 def test_down_refuses_while_a_volume_without_its_container_may_hold_more(scene: Scene) -> None:

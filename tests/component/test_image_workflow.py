@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,20 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hvdcloud.console import Console
-from hvdcloud.errors import ExitCode, ImageError
-from hvdcloud.lifecycle.build import BuildOutcome
-
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 TAG = "us-central1-docker.pkg.dev/lab/hvdcloud/digits:40a7624386cd"
-OUTCOME = BuildOutcome(
-    reference="hvdcloud/project:40a7624386cd",
-    image_id="sha256:" + "a" * 64,
-    tag=TAG,
-    digest=DIGEST,
-    cached=False,
-    seconds=1.0,
-)
 
 
 @pytest.fixture(scope="module")
@@ -34,71 +19,6 @@ def workflow() -> dict[Any, Any]:
     text = (Path(__file__).parents[2] / ".github/workflows/image.yml").read_text()
     found: dict[Any, Any] = yaml.safe_load(text)
     return found
-
-
-def build_step(workflow: dict[Any, Any]) -> str:
-    (script,) = [step["run"] for step in workflow["jobs"]["image"]["steps"] if step.get("id") == "build"]
-    return str(script)
-
-
-class Runner:
-    """Runs the step's script as GitHub does, with an hvdcloud that prints what the test says."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.called: list[str] = []
-
-    def run(self, script: str, document: str, exit_code: int) -> tuple[int, dict[str, str]]:
-        """The script's exit code, and the outputs that it sets."""
-        (self.folder / "document").write_text(document)
-        program = self.folder / "hvdcloud"
-        program.write_text(f'#!/bin/sh\necho "$@" > called\ncat document\nexit {exit_code}\n')
-        program.chmod(0o755)
-        (self.folder / "step.sh").write_text(script)
-        # https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-syntax#jobsjob_idstepsshell
-        done = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "step.sh"],
-            cwd=self.folder,
-            env={
-                "PATH": f"{self.folder}:{os.environ['PATH']}",
-                "GITHUB_OUTPUT": "outputs",
-                "HVDCLOUD_IMAGE__REPOSITORY": "us-central1-docker.pkg.dev/lab/hvdcloud/digits",
-            },
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
-        self.called = (self.folder / "called").read_text().split()
-        outputs = ""
-        with contextlib.suppress(FileNotFoundError):
-            outputs = (self.folder / "outputs").read_text()
-        return done.returncode, dict(line.split("=", 1) for line in outputs.splitlines())
-
-
-@pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    if shutil.which("jq") is None:
-        pytest.skip("GitHub's runners have jq, this machine has not")
-    return Runner(tmp_path)
-
-
-def printed(**arguments: Any) -> str:
-    out = io.StringIO()
-    Console(as_json=True, out=out).document("build", **arguments)
-    return out.getvalue()
-
-
-def test_tag_and_digest_become_the_jobs_outputs(workflow: dict[Any, Any], runner: Runner) -> None:
-    assert runner.run(build_step(workflow), printed(result=OUTCOME), 0) == (0, {"tag": TAG, "digest": DIGEST})
-    assert set(workflow["jobs"]["image"]["outputs"]) == {"tag", "digest"}
-
-
-def test_a_failed_build_fails_the_step_with_its_own_exit_code(workflow: dict[Any, Any], runner: Runner) -> None:
-    error = ImageError("hvdcloud/project:1 was not built: pip: no", hint="correct it", details="ERROR: no")
-    document = printed(error=error, exit_code=ExitCode.IMAGE)
-    assert runner.run(build_step(workflow), document, ExitCode.IMAGE) == (6, {})
-    assert "ERROR: no" in (runner.folder / "build.json").read_text()
-    assert workflow["jobs"]["image"]["defaults"]["run"]["shell"] == "bash"
 
 
 def test_no_key_is_needed_and_no_more_is_allowed_than_that(workflow: dict[Any, Any]) -> None:

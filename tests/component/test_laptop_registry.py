@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from hvdcloud.providers.ssh import laptop_registry as module
-from hvdcloud.providers.ssh.laptop_registry import NoRegistryError, laptop_registry
+from hvdcloud.providers.ssh.laptop_registry import laptop_registry
 from tests.support.harness import until
 
 WAITS = """
@@ -79,28 +79,3 @@ def test_a_command_that_is_killed_leaves_none() -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     until(lambda: answers(port) == 0, what="the registry to end")
-
-
-@needs_program
-def test_what_is_kept_for_the_next_time_has_an_end(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blob = cache / "docker" / "registry" / "v2" / "blobs" / "sha256" / "ab" / "abc" / "data"
-    blob.parent.mkdir(parents=True)
-    blob.write_bytes(bytes(1000))
-    with laptop_registry(Engine()):
-        assert blob.exists()
-    monkeypatch.setattr(module, "_MOST_BYTES", 999)
-    with laptop_registry(Engine()):
-        assert not blob.exists()
-
-
-def test_without_debians_and_without_an_image_of_it_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    why = "no docker-registry here, and registry:2 was not pulled: no such host"
-    with pytest.raises(NoRegistryError, match=why), laptop_registry(Engine()):
-        pytest.fail("there is none")
-
-
-def test_an_engine_of_another_machine_does_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Engine, "base_url", "http://10.0.0.1:2375")
-    with pytest.raises(NoRegistryError, match="on another machine"), laptop_registry(Engine()):
-        pytest.fail("it is not reached")

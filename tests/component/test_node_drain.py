@@ -16,7 +16,6 @@ import pytest
 
 from hvdcloud.node import machine
 from hvdcloud.node.uploads import drain
-from hvdcloud.runs.reports import UploadReport
 from tests.standins.metadata.preemption import notices
 from tests.support.harness import DEADLINE, until
 from tests.support.nodes import RUN, NodeCluster, is_gone, node_cluster, wait_gone
@@ -63,15 +62,6 @@ def test_the_notice_is_heard_also_of_a_metadata_server_in_trouble(
         server.preempt()
         assert noticed.wait(60)
     assert server.wrong == []
-
-
-def test_a_node_without_a_metadata_server_has_no_notice(
-    noticed: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine, "facts", dict)
-    drain.watch(noticed.set)
-    assert not drain.is_preempted()
-    assert not any(thread.name == "preemption" for thread in threading.enumerate())
 
 
 # -- the node that leaves ----------------------------------------------------------------------------------------------
@@ -218,22 +208,6 @@ def test_the_head_too_ends_with_its_run_written_down(cluster: NodeCluster) -> No
     assert in_bucket(cluster) == {"first-0.pt", "first-1.pt"}
 
 
-def test_in_an_elastic_run_horovod_has_time_to_take_the_ranks_away(cluster: NodeCluster) -> None:
-    enough = cluster.base / "enough"
-    script = TRAINS + f"while not os.path.exists({str(enough)!r}):\n    time.sleep(0.01)\n"
-    assert all(answer.get("ok") for answer in cluster.prepare([sys.executable, "-c", script]))
-    cluster.change_spec("n1", elastic={"min": 1, "max": 2})
-    assert cluster.launch() == {"ok": True}
-    cluster.wait_for_log("at work", times=2)
-    ending = end_of_the_container(cluster, "n1")
-    until(lambda: "first-1.pt" in in_bucket(cluster), seconds=DEADLINE, what="what was whole")
-    assert cluster.state()["state"] == "running"
-    enough.touch()
-    ending.communicate(timeout=20)
-    state = cluster.wait_done()
-    assert [rank["exit_code"] for rank in state["ranks"]] == [0, 0]
-
-
 def test_a_node_without_a_run_ends_at_once(cluster: NodeCluster) -> None:
     cluster.start_run(TRAINS)
     cluster.wait_done()
@@ -254,14 +228,3 @@ def test_a_bucket_that_does_not_answer_does_not_keep_a_container_forever(
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
-
-
-def test_what_the_log_says_of_the_checkpoints() -> None:
-    saved = {**UploadReport(files=12).to_json(), "seconds": 3.21}
-    assert drain.saved_note("t-x-2", saved) == ("node t-x-2: all 12 files are in the bucket (3.2 s after the notice)")
-    report = UploadReport(files=12, pending=["a", "b", "c", "d"], errors=["the bucket is gone", "again"])
-    saved = {**report.to_json(), "seconds": 3.21}
-    assert drain.saved_note("t-x-2", saved) == (
-        "node t-x-2: 12 files are in the bucket (3.2 s after the notice), but not all: a, b, c, … being written; "
-        "the bucket is gone"
-    )

@@ -146,50 +146,6 @@ def test_a_head_that_only_drives_counts_as_a_node_and_trains_nothing(three_nodes
     assert state["elastic"] == {"min": 2, "max": 8}
 
 
-def test_a_worker_that_hangs_after_another_has_ended_well_ends_the_run_as_stuck(three_nodes: ElasticNodes) -> None:
-    cluster = three_nodes
-    head, one, two = cluster.names
-    cluster.stuck = 3.0
-    cluster.begin()
-    cluster.order(two, SUCCEEDS)
-    for name in (head, one):
-        cluster.order(name, "import threading\nthreading.Event().wait()")
-    state = cluster.wait_done(seconds=60)
-    assert (state["result"], state["stuck"]["groups"][0]["where"]) == ("failed", "Event.wait")
-
-
-def test_a_node_that_is_dismissed_after_it_was_lost_is_gone_and_not_looked_for(two_nodes: ElasticNodes) -> None:
-    cluster = two_nodes
-    head, one = cluster.names
-    cluster.begin()
-    cluster.settle()
-    cluster.lose(one)
-    cluster.wait_for_world([head])
-
-    assert cluster.dismiss(one)["ok"]
-
-    assert cluster.member(one)["state"] == "gone"
-    cluster.order(head, SUCCEEDS)
-    state = cluster.wait_done()
-    assert (state["result"], state["nodes_lost"]) == ("succeeded", [])
-
-
-def test_a_node_that_will_be_preempted_leaves_at_once(three_nodes: ElasticNodes) -> None:
-    cluster = three_nodes
-    head, one, two = cluster.names
-    with notices() as server:
-        cluster.has_metadata_server(two, server.url)
-        cluster.begin()
-        server.preempt()
-        cluster.wait_for_world([head, one])
-    assert cluster.member(two)["state"] == "leaving"
-    assert [(event["node"], event["detail"]) for event in cluster.events("preempted")] == [(two, "preempted")]
-    cluster.lose(two)
-    for alias in (head, one):
-        cluster.order(alias, SUCCEEDS)
-    assert cluster.wait_done()["result"] == "succeeded"
-
-
 def test_a_head_that_is_preempted_ends_the_run_with_its_end_written_down(two_nodes: ElasticNodes) -> None:
     cluster = two_nodes
     head, one = cluster.names
@@ -212,48 +168,6 @@ def test_a_head_that_is_preempted_ends_the_run_with_its_end_written_down(two_nod
     assert state["reason"] == f"node {head} ended its part of the run: it is being preempted"
     assert (state["nodes_lost"], state["nodes_preempted"]) == ([head], [head])
     assert state["checkpoints"]["complete"]
-
-
-def test_a_node_on_which_no_worker_could_start_is_never_listed(two_nodes: ElasticNodes) -> None:
-    cluster = two_nodes
-    head, one = cluster.names
-    cluster.begin(env={"TOKEN": SECRET})
-    new = cluster.add(path=cluster.broken_path())
-
-    assert cluster.admit(new) == {"ok": True}
-
-    why = "Horovod cannot be imported: ImportError: libcuda.so.1 is missing"
-    cluster.wait_for_log(f"node {new} cannot take part: {why}")
-    # It is lost until the next attempt, and joining meanwhile.
-    cluster.wait_until(
-        lambda: (cluster.member(new)["state"], cluster.member(new)["why"]) == ("lost", why), "the end of an attempt"
-    )
-    assert new not in (cluster.run_dir() / "hosts").read_text()
-    # It is tried again, and taken as soon as that helps.
-    (cluster.base / "broken/python").unlink()
-    cluster.wait_for_world([head, one, new])
-    assert cluster.log().count("cannot take part") == 1
-    assert json.loads((cluster.root(new) / "run/hvdcloud" / RUN / "env.json").read_text()) == {"TOKEN": SECRET}
-    assert cluster.events("lost a node") == []
-
-
-def test_why_a_node_cannot_be_made_ready_is_reported(two_nodes: ElasticNodes) -> None:
-    cluster = two_nodes
-    head, one = cluster.names
-    cluster.begin()
-    code = cluster.root(head) / "workspace/train.py"
-    text = code.read_text() + "# as a rank has changed it"
-    code.unlink()
-    new = cluster.add()
-
-    assert cluster.admit(new) == {"ok": True}
-
-    cluster.wait_for_log("workspace/train.py")
-    cluster.wait_until(lambda: "No such file" in cluster.member(new)["why"], "the reason in the run's state")
-    code.write_text(text)
-    cluster.wait_for_world([head, one, new])
-    assert cluster.member(new)["why"] == ""
-    assert (cluster.root(new) / "workspace/train.py").read_text() == text
 
 
 def test_horovodrun_that_dies_over_a_loss_is_started_again_from_the_newest_checkpoint(
@@ -308,24 +222,6 @@ def test_when_a_node_falls_silent_horovod_is_started_again_and_the_node_joins_wh
     assert cluster.wait_done()["result"] == "succeeded"
 
 
-def test_when_a_node_is_lost_while_the_workers_are_connecting_horovod_is_started_again(
-    three_nodes: ElasticNodes,
-) -> None:
-    cluster = three_nodes
-    head, one, two = cluster.names
-    # So long they may take.
-    cluster.gloo_timeout = 600.0
-    cluster.begin()
-
-    cluster.lose(two)
-
-    cluster.wait_for_world([f"{head}-g2", f"{one}-g2"])
-    assert cluster.current()["restarts"] == 1
-    for alias in (f"{head}-g2", f"{one}-g2"):
-        cluster.order(alias, SUCCEEDS)
-    assert cluster.wait_done()["result"] == "succeeded"
-
-
 def test_horovodrun_that_dies_without_a_loss_is_not_started_again(two_nodes: ElasticNodes) -> None:
     two_nodes.begin()
 
@@ -335,29 +231,3 @@ def test_horovodrun_that_dies_without_a_loss_is_not_started_again(two_nodes: Ela
     assert (state["result"], state["exit_code"]) == ("failed", 137)
     assert state["reason"] == "horovodrun was killed by signal 9 (SIGKILL)"
     assert (state["restarts"], two_nodes.events("started again")) == (0, [])
-
-
-def test_a_worker_that_ends_well_while_others_train_makes_the_run_fail(two_nodes: ElasticNodes) -> None:
-    head, one = two_nodes.names
-    two_nodes.begin()
-
-    two_nodes.order(one, SUCCEEDS)
-    two_nodes.wait_until(lambda: two_nodes.current()["world"] == 1, "the end of one")
-    two_nodes.order(head, "raise SystemExit(5)")
-    state = two_nodes.wait_done()
-
-    assert (state["result"], state["exit_code"]) == ("failed", 5)
-    assert f"the worker on {one} that began as rank 1 exited with 0 while 1 more" in state["reason"]
-
-
-@pytest.mark.parametrize(("fails", "code"), [("raise SystemExit(3)", 3), ("raise RuntimeError('no way on')", 1)])
-def test_when_all_workers_fail_the_run_has_failed_with_their_exit_code(
-    two_nodes: ElasticNodes, fails: str, code: int
-) -> None:
-    two_nodes.begin()
-
-    for alias in two_nodes.names:
-        two_nodes.order(alias, fails)
-    state = two_nodes.wait_done()
-
-    assert (state["result"], state["exit_code"], state["restarts"]) == ("failed", code, 0)

@@ -6,17 +6,14 @@ import hashlib
 import json
 import os
 import random
-import re
 import signal
 import stat
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hvdcloud.node.run import rank
 from tests.support.harness import until
 from tests.support.nodes import AT_WORK, RUN, NodeCluster, node_cluster, wait_gone
 
@@ -100,22 +97,6 @@ def test_what_ranks_write_is_in_the_log_and_the_bucket_byte_for_byte(cluster: No
     assert until(lambda: kept.exists() and kept.read_bytes(), what="the log in the bucket") == log
 
 
-def test_the_log_names_what_is_no_checkpoint(cluster: NodeCluster) -> None:
-    script = """
-        folder = pathlib.Path(os.environ['HVDCLOUD_CHECKPOINT_DIR'])
-        for name in ('.git/config', '.git/HEAD', 'caf\\udce9/.git/x', 'model.pt'):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).touch()
-    """
-    cluster.start_run("import os, pathlib\n" + textwrap.dedent(script))
-    state = cluster.wait_done()
-    assert (state["result"], state["checkpoints"]["complete"], state["checkpoints"]["files"]) == ("succeeded", True, 2)
-    why = ".git/HEAD and 2 more: not uploaded, since it would make its folder a repository, whose configuration can run"
-    lines = cluster.log().splitlines()
-    assert [line for line in lines if line.startswith(f"[hvdcloud] node n1: {why}")]
-    assert {path.name for path in cluster.bucket.rglob("*") if path.is_file()} & {"config", "HEAD", "x"} == set()
-
-
 @pytest.mark.parametrize(
     ("how", "exit_code", "reason"),
     [
@@ -151,17 +132,6 @@ def test_the_rank_that_exits_with_its_own_code_counts_although_its_peer_falls_fi
     assert (state["exit_code"], state["reason"]) == (3, "rank 1 on n1 exited with 3")
 
 
-@pytest.mark.parametrize("command", [["trian.py", "--fast"], ["trian.py --fast"]])
-def test_a_command_that_does_not_exist_is_named(cluster: NodeCluster, command: list[str]) -> None:
-    cluster.prepare(command)
-    cluster.launch()
-
-    state = cluster.wait_done()
-
-    assert state["exit_code"] == 127
-    assert re.search(r"^\[[01]\] hvdcloud: command not found: trian\.py", cluster.log(), re.MULTILINE)
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -179,10 +149,6 @@ def test_a_commands_text_is_run_by_the_program_that_it_names(cluster: NodeCluste
     assert cluster.wait_done()["result"] == "succeeded", cluster.log()
     if said is not None:
         assert f"[1] {said}" in cluster.log().splitlines()
-
-
-def test_without_bash_a_commands_text_is_run_by_sh(tmp_path: Path) -> None:
-    assert rank.shell("echo a | cat", path=str(tmp_path)) == ["/bin/sh", "-c", "echo a | cat"]
 
 
 def test_stop_ends_the_run_everywhere(cluster: NodeCluster) -> None:
@@ -379,13 +345,3 @@ def test_flush_uploads_what_a_killed_agent_left(cluster: NodeCluster) -> None:
     assert answer == {"runs": {RUN: {"pending": [], "errors": []}}}
     assert (cluster.bucket / "digits" / RUN / "@node-1" / "late.pt").read_text() == "weights"
     assert cluster.verb("n1", "flush") == {"runs": {}}
-
-
-def test_flush_asks_a_live_agent(cluster: NodeCluster) -> None:
-    cluster.start_run(WITH_PID)
-    cluster.wait_for_log("at work", times=2)
-
-    answer = cluster.verb("n0", "flush")
-
-    assert answer == {"runs": {RUN: {"pending": [], "errors": []}}}
-    assert until(lambda: list((cluster.bucket / "digits" / RUN).glob("pid-*")), what="the checkpoint")

@@ -30,9 +30,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[NodeCluster]:
         yield cluster
 
 
-ONE_NODE = pytest.mark.parametrize("cluster", [1], indirect=True)
-
-
 def enough(cluster: NodeCluster) -> None:
     for name in cluster.names:
         (cluster.root(name) / "enough").touch()
@@ -81,45 +78,3 @@ def test_one_answer_has_the_sample_the_state_and_the_log_from_where_the_last_end
     assert "epoch 1/2" not in later["log"]["text"]
     assert later["log"]["text"].count("epoch 2/2") == 2
     assert later["state"]["result"] == "succeeded"
-
-
-@ONE_NODE
-def test_of_a_long_log_only_the_end_comes_in_whole_lines(cluster: NodeCluster) -> None:
-    cluster.start_run("for n in range(20000): print('line', n)")
-    cluster.wait_done()
-    log = cluster.verb("n0", "look")["log"]
-    assert len(log["text"]) <= 1 << 16
-    assert log["text"].splitlines()[0].startswith("[0] line ")
-    assert log["offset"] == (cluster.run_dir() / "log").stat().st_size
-
-
-@ONE_NODE
-def test_a_hanging_nvidia_smi_does_not_hold_a_run_up(cluster: NodeCluster) -> None:
-    for name in cluster.names:
-        tools = cluster.root(name) / "tools"
-        tools.mkdir()
-        (tools / "nvidia-smi").write_text("#!/bin/sh\ntrap '' TERM\nsleep 30\n")
-        (tools / "nvidia-smi").chmod(0o755)
-        node_file = cluster.root(name) / "var/lib/hvdcloud/node.json"
-        facts = json.loads(node_file.read_text())
-        facts["environment"]["PATH"] = f"{tools}:{facts['environment']['PATH']}"
-        node_file.write_text(json.dumps(facts))
-    cluster.start_run("print('done')")
-    state = cluster.wait_done(seconds=10)
-    assert state["result"] == "succeeded"
-    assert state["checkpoints"]["complete"]
-
-
-@ONE_NODE
-def test_who_follows_a_run_and_hangs_up_is_an_event(cluster: NodeCluster) -> None:
-    cluster.start_run(TRAINS)
-    cluster.wait_for_log("epoch 1/2")
-    follower = cluster.start("n0", "logs", RUN, "--follow")
-    assert follower.stdout is not None
-    follower.stdout.readline()
-    follower.stdout.close()
-    assert follower.wait(timeout=20) == 0
-    enough(cluster)
-    cluster.wait_done()
-    happened = [event["event"] for event in cluster.verb("n0", "look")["events"]]
-    assert happened.index("client attached") < happened.index("client disconnected")

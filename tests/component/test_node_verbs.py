@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from hvdcloud.errors import NodeError
-from hvdcloud.node import machine, program
+from hvdcloud.node import program
 from hvdcloud.node.files import Lock, lock_holder, write_json
-from hvdcloud.node.mesh import hosts
-from hvdcloud.node.records.secrets_file import write_private
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.launcher import launcher_environment
-from hvdcloud.node.run.probe import worker_problem
 from hvdcloud.node.run.rank import environment_of_rank
 from hvdcloud.node.run.supervisor import silence_limit
 from tests.support.nodes import RUN, NodeCluster, entry, node_cluster
@@ -82,62 +75,6 @@ def test_join_pins_every_peer_and_keeps_the_key_private(cluster: NodeCluster) ->
         assert line in config
 
 
-def test_a_node_that_is_alone_uses_its_loopback(cluster: NodeCluster) -> None:
-    # Horovod looks for 127.0.0.1 on the interface when every rank is on its own host.
-    assert cluster.verb("n0", "join", payload=join_request(hosts=1))["interface"] == "lo"
-
-
-def hosts_of(cluster: NodeCluster) -> Path:
-    file = cluster.root("n0") / "etc/hosts"
-    file.parent.mkdir(exist_ok=True)
-    return file
-
-
-def test_names_of_the_cluster_come_first_in_the_hosts_file_and_once(cluster: NodeCluster) -> None:
-    file = hosts_of(cluster)
-    file.write_text("127.0.0.1 localhost\n10.9.9.9 n1\n")
-    inode = file.stat().st_ino
-    request = join_request()
-    request["hosts"][1]["address"] = "localhost"
-
-    for _ in range(2):
-        cluster.verb("n0", "join", payload=request)
-
-    lines = file.read_text().splitlines()
-    assert lines[1:3] == ["172.17.0.2 n0", "127.0.0.1 n1"]
-    assert lines[4:] == ["127.0.0.1 localhost", "10.9.9.9 n1"]
-    assert all(lines[at].startswith("# hvdcloud") for at in (0, 3))
-    assert file.stat().st_ino == inode  # a mount in a container cannot be replaced
-
-    cluster.verb("n0", "join", payload=join_request(hosts=1))
-    assert "n1" not in file.read_text().partition("localhost")[0]
-
-
-def test_where_names_are_addresses_the_hosts_file_stays_as_it_is(cluster: NodeCluster) -> None:
-    file = hosts_of(cluster)
-    file.write_text("127.0.0.1 localhost\n")
-    request = join_request()
-    for host in request["hosts"]:
-        host["address"] = host["name"]
-
-    cluster.verb("n0", "join", payload=request)
-
-    assert file.read_text() == "127.0.0.1 localhost\n"
-
-
-def test_a_peer_that_no_name_service_knows_is_named() -> None:
-    with pytest.raises(NodeError, match=r"the peer digits-1 cannot be found: digits-1\.invalid: ") as raised:
-        hosts.resolve({"digits-0": "digits-0", "digits-1": "digits-1.invalid"}, seconds=0.2)
-    assert "internal DNS" in raised.value.hint
-
-
-def test_the_interface_is_the_one_that_leads_to_the_peer() -> None:
-    assert machine.interface_towards("127.0.0.1") == "lo"
-    outward = machine.outward_interface()
-    (own,) = (each.address for each in psutil.net_if_addrs()[outward] if each.family == socket.AF_INET)
-    assert machine.interface_towards(own) == outward
-
-
 def test_prepare_sends_only_what_is_missing_and_writes_no_secret_outside_its_folder(cluster: NodeCluster) -> None:
     code = {"train.py": "print(1)\n", "lib/model.py": "x = 1\n"}
 
@@ -188,67 +125,12 @@ def test_a_new_run_starts_from_an_earlier_ones_checkpoints(cluster: NodeCluster)
         assert (cluster.root(name) / "var/lib/hvdcloud/checkpoints" / later / "model.pt").read_text() == "weights"
 
 
-@pytest.mark.parametrize(
-    ("verb", "payload", "said"),
-    [
-        (("state", "../../etc"), None, "is not a run"),
-        (("state", "20260101-000000-abcdef"), None, "is not known"),
-        (("stop", "20260101-000000-abcdef"), None, "is not known"),
-        (("launch", RUN), None, "was not prepared on this node"),
-        (("admit", RUN), {"hosts": []}, "has ended"),
-        (("dismiss", RUN), {"nodes": []}, "has ended"),
-        (("dismiss", RUN), None, "not one line of JSON"),
-        (("agent",), None, "cannot do 'agent'"),
-        (("dance",), None, "cannot do 'dance'"),
-        (("logs", RUN, "--offset", "x"), None, "--offset"),
-    ],
-)
-def test_a_verb_that_cannot_work_says_why_and_exits_1(
-    cluster: NodeCluster, verb: tuple[str, ...], payload: dict[str, Any] | None, said: str
-) -> None:
-    process = cluster.start("n0", *verb)
-    data = json.dumps(payload).encode() + b"\n" if payload is not None else b""
-    out, errors = process.communicate(data, timeout=30)
-
-    assert process.returncode == 1
-    # The standard output of `logs` is the log of a run, which people read.
-    answer = json.loads(errors if verb[0] == "logs" else out)
-    assert said in answer["error"], errors
-    assert answer["hint"]
-
-
-def test_nodes_of_a_run_that_is_not_elastic_neither_come_nor_go(cluster: NodeCluster) -> None:
-    cluster.start_run("import time; time.sleep(600)")
-
-    for verb, request in (("admit", {"hosts": []}), ("dismiss", {"nodes": ["n1"]})):
-        answer = cluster.verb("n0", verb, RUN, payload=request)
-        assert answer["error"] == f"run {RUN} is not elastic"
-        assert "run.elastic" in answer["hint"]
-
-
-def test_a_rank_of_a_run_that_has_ended_says_so(cluster: NodeCluster) -> None:
-    process = cluster.start("n0", "rank", RUN)
-    _, errors = process.communicate(timeout=30)
-
-    assert process.returncode == 1
-    assert b"has ended or was not prepared" in errors
-
-
 def spec(**changes: Any) -> Spec:
     base: dict[str, Any] = {
         "run": RUN, "cluster": "digits", "node": 0, "name": "n0", "bucket": "file:///b", "bucket_endpoint": None,
         "keep_every": 1, "slots": 2, "cores": 8, "command": ["true"], "resume": None,
     }  # fmt: skip
     return Spec.from_mapping({**base, **changes})
-
-
-def test_a_rank_gets_its_share_of_the_cores_unless_the_user_says_otherwise(node_root: Path) -> None:
-    def threads(user: dict[str, str], **changes: Any) -> str:
-        return environment_of_rank(spec(**changes), user=user, launcher={}, image={})["OMP_NUM_THREADS"]
-
-    assert threads({}) == "4"
-    assert threads({}, slots=16) == "1"
-    assert threads({"OMP_NUM_THREADS": "7"}) == "7"
 
 
 def test_the_users_environment_wins_but_for_what_names_the_run(node_root: Path) -> None:
@@ -276,52 +158,6 @@ def test_horovodrun_sees_an_allow_list_only(node_root: Path, monkeypatch: pytest
     assert "hunter2" not in environment.values()
     assert environment["PATH"] == "/opt/venv/bin"
     assert environment["HVDCLOUD_RUN"] == RUN
-
-
-def test_what_open_mpi_and_python_need_of_the_images_environment_gets_there(node_root: Path) -> None:
-    image = {
-        "PATH": "/opt/mpi/bin:/usr/bin",
-        "LD_LIBRARY_PATH": "/opt/mpi/lib; reboot",
-        "PYTHONPATH": "/opt/lib",
-        "OMPI_MCA_pml": "ucx",
-        "OPAL_PREFIX": "/opt/mpi",
-    }
-    write_json(node_root / "var/lib/hvdcloud/node.json", {"name": "n0", "cores": None, "environment": image})
-
-    environment = launcher_environment(RUN)
-
-    assert {name: environment[name] for name in image} == image
-    # sshd's sessions know none of it, and this goes through a shell.
-    started = environment["OMPI_MCA_orte_launch_agent"]
-    assert started == f"env HVDCLOUD_RUN={RUN} PATH=/opt/mpi/bin:/usr/bin OPAL_PREFIX=/opt/mpi orted"
-
-
-@pytest.mark.parametrize(
-    ("python", "problem"),
-    [
-        ("exit 0", ""),
-        ("echo 'Traceback …' >&2; echo 'ImportError: no libcuda' >&2; exit 1",
-         "Horovod cannot be imported: ImportError: no libcuda"),
-        ("exit 3", "Horovod cannot be imported: exit code 3"),
-        ('test "$SETTING" = user && test "$HVDCLOUD_RUN"', ""),
-        (None, "python is not there"),
-    ],
-)  # fmt: skip
-def test_whether_a_worker_could_start_on_a_node(node_root: Path, python: str | None, problem: str) -> None:
-    (node_root / "bin").mkdir()
-    (node_root / "workspace").mkdir()
-    if python is not None:
-        (node_root / "bin/python").write_text(f"#!/bin/sh\n{python}\n")
-        (node_root / "bin/python").chmod(0o755)
-    environment = {"PATH": str(node_root / "bin")}
-    write_json(node_root / "var/lib/hvdcloud/node.json", {"name": "n0", "cores": None, "environment": environment})
-    write_private(RUN, environment={"SETTING": "user"})
-
-    assert worker_problem(spec()) == problem
-
-
-def test_no_worker_could_start_where_the_run_has_ended(node_root: Path) -> None:
-    assert "has ended" in worker_problem(spec())
 
 
 @pytest.mark.parametrize(("gloo", "silence"), [(30, 26), (10, 6), (8, 4), (4, 3)])

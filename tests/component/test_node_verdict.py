@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,23 +15,15 @@ import psutil
 import pytest
 
 from hvdcloud.node.run.log import framed
-from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces
 from tests.support.harness import DEADLINE, until
 from tests.support.nodes import RUN, NodeCluster, node_cluster, wait_gone
 
 SUCCEEDED = ("succeeded", 0, "")
-SUCCEEDS = "raise SystemExit(0)"
 
 
 @pytest.fixture
 def cluster() -> Iterator[NodeCluster]:
     with node_cluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def three_nodes() -> Iterator[ElasticNodes]:
-    with elastic_nodes(3) as cluster:
         yield cluster
 
 
@@ -179,34 +170,6 @@ def test_what_the_end_of_the_run_does_to_a_rank_is_not_its_failure(cluster: Node
     assert verdict(cluster.wait_done()) == ("stopped", None, "stopped on request")
 
 
-def test_ranks_that_exit_with_0_because_the_launcher_was_ended_have_not_finished(cluster: NodeCluster) -> None:
-    cluster.start_run(
-        "import signal, sys, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
-        "print('at work', flush=True)\n"
-        "time.sleep(600)"
-    )
-    cluster.wait_for_log("at work", times=2)
-    send([launcher(cluster)], signal.SIGTERM)
-
-    state = cluster.wait_done()
-    assert verdict(state) == ("failed", None, "horovodrun ended its ranks although none had failed")
-    assert [(rank["rank"], rank["exit_code"]) for rank in state["ranks"]] == [(0, 0), (1, 0)]
-
-
-def test_a_launcher_that_is_killed_when_its_ranks_have_finished_does_not_matter(cluster: NodeCluster) -> None:
-    start(cluster, then="")
-    horovodrun = launcher(cluster)
-    send([horovodrun], signal.SIGSTOP)
-
-    tell(cluster)
-    for rank, name in enumerate(cluster.names):
-        wait_ended(cluster, name, rank)
-    send([horovodrun], signal.SIGKILL)
-
-    assert verdict(cluster.wait_done()) == SUCCEEDED
-
-
 def test_an_agent_that_is_told_to_end_the_run_tells_first_who_had_ended_before(cluster: NodeCluster) -> None:
     prepare(cluster, then="")
     agent = cluster.start("n0", "agent", RUN)
@@ -229,59 +192,3 @@ def test_an_agent_that_is_told_to_end_the_run_tells_first_who_had_ended_before(c
     agent.communicate(timeout=30)
     assert [message["type"] for message in said] == ["ready", "rank", "ended", "quiet", "reaped", "finished"]
     assert (said[2]["record"]["exit_code"], said[2]["reaped"]) == (0, False)
-
-
-def send_to_agent(cluster: ElasticNodes, name: str, number: int) -> None:
-    """A signal to a node's agent, by its process id on that node."""
-    machine = cluster.base / f"machine-{name}"
-    inside = ["nsenter", "--target", machine.read_text(), "--pid"] if machine.exists() else []
-    subprocess.run([*inside, "kill", f"-{number}", str(cluster.agent(name))], check=True)
-
-
-@needs_namespaces
-@pytest.mark.parametrize("slow", [[0], [1], [0, 1, 2]])
-def test_an_elastic_run_that_succeeded_has_succeeded_however_late_its_agents_say_so(
-    three_nodes: ElasticNodes, slow: list[int]
-) -> None:
-    cluster = three_nodes
-    cluster.begin()
-    frozen = [cluster.names[index] for index in slow]
-    for name in frozen:
-        send_to_agent(cluster, name, signal.SIGSTOP)
-
-    for name in cluster.names:
-        cluster.order(name, SUCCEEDS)
-    wait_finishing(cluster)
-    for name in frozen:
-        send_to_agent(cluster, name, signal.SIGCONT)
-
-    state = cluster.wait_done()
-    assert verdict(state) == SUCCEEDED
-    assert [rank["exit_code"] for rank in state["ranks"]] == [0, 0, 0]
-    assert (state["restarts"], cluster.events("worker failed")) == (0, [])
-
-
-@needs_namespaces
-def test_a_worker_that_left_before_the_others_were_done_is_none_that_they_left_behind(
-    three_nodes: ElasticNodes,
-) -> None:
-    cluster = three_nodes
-    head, one, two = cluster.names
-    cluster.begin()
-
-    send([cluster.horovodrun()], signal.SIGSTOP)
-    dismissal = cluster.start(head, "dismiss", RUN)
-    assert dismissal.stdin
-    dismissal.stdin.write(json.dumps({"nodes": [two]}).encode() + b"\n")
-    dismissal.stdin.flush()
-    cluster.wait_until(lambda: two not in (cluster.run_dir() / "hosts").read_text(), "a list without it")
-    send_to_agent(cluster, two, signal.SIGSTOP)
-    send([cluster.horovodrun()], signal.SIGCONT)
-    cluster.wait_until(lambda: f"{two} has been removed from elastic job" in cluster.log(), "the worker's end")
-    for name in (head, one):
-        cluster.order(name, SUCCEEDS)
-    wait_finishing(cluster)
-    send_to_agent(cluster, two, signal.SIGCONT)
-
-    assert verdict(cluster.wait_done()) == SUCCEEDED
-    dismissal.communicate(timeout=30)

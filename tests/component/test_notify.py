@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,18 +13,14 @@ import pytest
 from hvdcloud.checks import Status
 from hvdcloud.config.model import Config
 from hvdcloud.doctor.machine import project_checks
-from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.lifecycle import logs
+from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.notify import address
 from hvdcloud.node import notify, paths
 from hvdcloud.runs import notice
 from hvdcloud.runs.notice import send
-from tests.standins.metadata.preemption import notices
 from tests.standins.webhook import TOKEN, Webhook, webhook
 from tests.support.harness import until
 from tests.support.nodes import AT_WORK, RUN, NodeCluster, node_cluster, wait_gone
-from tests.support.vanishing import RUN as VANISHED
-from tests.support.vanishing import Laptop, NewVm
 
 BODY = {"text": "digits: run failed"}
 SECONDS = 60.0
@@ -72,30 +65,6 @@ def test_a_message_that_is_not_taken_is_sent_again_and_taken_once(hook: Webhook)
     assert path == f"/services/{TOKEN}"
     assert headers["content-type"] == "application/json"
     assert body == BODY
-
-
-@pytest.mark.parametrize(
-    ("answer", "problem"),
-    [
-        (404, "the server answered HTTP 404"),
-        ("redirect", "the server answered HTTP 302"),
-        ("noise", "the server could not be reached (ProtocolError)"),
-        # It has the message, and would get it twice.
-        ("cut", "the server could not be reached (ProtocolError)"),
-        ("hang", "the server could not be reached (ReadTimeoutError)"),
-    ],
-)
-def test_what_will_not_pass_is_not_tried_again(answer: int | str, problem: str, hook: Webhook) -> None:
-    hook.answers = [answer]
-    assert send(hook.url, BODY) == problem
-    assert [path for path, _, _ in hook.got] == [f"/services/{TOKEN}"]
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1:1", "no..where"])
-def test_a_server_that_is_gone_is_said_without_the_address(host: str, capfd: pytest.CaptureFixture[str]) -> None:
-    problem = send(f"https://{host}/{TOKEN}", BODY)
-    assert problem.startswith("the server could not be reached (")
-    assert TOKEN not in f"{problem}{capfd.readouterr()}"
 
 
 def test_a_certificate_that_cannot_be_verified_gets_nothing() -> None:
@@ -165,17 +134,6 @@ def test_the_address_is_nowhere_but_in_a_file_in_memory_of_the_heads_root(cluste
     assert holding() == set()
 
 
-def test_a_server_that_hangs_delays_neither_the_end_nor_the_next_run(head: NodeCluster, hook: Webhook) -> None:
-    hook.answers = ["drip"]
-    head.start_run("print('trains')", notify=hook.url)
-    state = head.wait_done()
-    assert (state["result"], state["checkpoints"]["complete"]) == ("succeeded", True)
-    until((head.run_dir() / "log-kept").exists, seconds=SECONDS, what="the log in the bucket")
-    # The next run does not wait either.
-    head.prepare([sys.executable, "-c", "pass"], run="20261121-101113-abcdef")
-    assert head.launch(run="20261121-101113-abcdef") == {"ok": True}
-
-
 def test_the_deletion_of_nodes_waits_for_the_message_but_not_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,51 +148,7 @@ def test_the_deletion_of_nodes_waits_for_the_message_but_not_for_long(
     assert not file.exists()
 
 
-def test_a_run_whose_supervisor_was_killed_is_told_by_the_head_all_the_same(head: NodeCluster, hook: Webhook) -> None:
-    head.start_run(AT_WORK, notify=hook.url)
-    head.wait_for_log("at work")
-    os.kill(head.supervisor(), signal.SIGKILL)
-    message = told(hook)
-    assert message["result"] == "lost"
-    assert "supervisor" in message["reason"]
-
-
-def test_a_head_that_is_preempted_tells_before_it_goes(head: NodeCluster, hook: Webhook) -> None:
-    head.start_run(AT_WORK, notify=hook.url)
-    head.wait_for_log("at work")
-    # What its container does before it ends.
-    with notices() as server:
-        server.preempt()
-        head.has_metadata_server("n0", server.url)
-        ending = head.call("n0", "hvdcloud.node.boot.entrypoint:save_all")
-        ending.communicate(timeout=60)
-        assert ending.returncode == 0
-    assert [(message["result"], message["run"]) for message in hook.messages] == [("lost", RUN)]
-
-
 # --- from this machine ------------------------------------------------------------------------------------------------
-
-
-def test_who_follows_a_run_tells_that_its_head_is_gone(
-    hook: Webhook, laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOOK", hook.url)
-    vm = new_vm({"hvdcloud-node logs": lambda channel: channel.sendall(b"[0] epoch 1\n")})
-    context, cluster, machines = laptop.context([vm])
-    context.config = context.config.model_copy(update={"notify": "HOOK"})
-
-    def delete() -> None:
-        assert vm.asked.wait(SECONDS)
-        machines.cluster_now = None
-        vm.vanish()
-
-    threading.Thread(target=delete, daemon=True).start()
-    with context, pytest.raises(NodeError, match="the head, is gone"):
-        logs.follow(context, cluster, VANISHED)
-    (message,) = hook.messages
-    assert (message["result"], message["run"]) == ("lost", VANISHED)
-    assert "the head, is gone" in message["text"]
-    assert laptop.err.getvalue() == ""
 
 
 @pytest.mark.parametrize(

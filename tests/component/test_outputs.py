@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -26,7 +22,6 @@ from hvdcloud.storage.open import open_bucket
 from tests.support.nodes import code_archive
 
 CLUSTER = "digits"
-ELASTIC = {"min": 1, "max": 2}
 FIRST, SECOND, THIRD = (f"20261120-10150{number}-abc123" for number in range(3))
 CODE = {"train.py": b"import horovod", "conf/lr.txt": b"0.1"}
 
@@ -121,20 +116,6 @@ def test_code_and_caches_are_no_outputs(project: Project) -> None:
     assert project.finish(FIRST) == UploadReport(complete=True, left_out=[], pending=[], errors=[], skipped=[])
 
 
-def test_a_file_that_is_open_for_writing_waits(project: Project) -> None:
-    project.prepare(FIRST)
-    name = str(paths.workspace() / "model.pt")
-    code = "import sys; file = open(sys.argv[1], 'w'); print('open', flush=True); sys.stdin.read(); file.write('all')"
-    with subprocess.Popen([sys.executable, "-c", code, name], stdin=-1, stdout=-1) as writer:
-        assert writer.stdin is not None
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        assert UploadLoop(Spec.load(FIRST)).flush_now().pending == ["workspace/model.pt"]
-        assert not project.kept(FIRST)
-    project.finish(FIRST)
-    assert project.bucket.read(f"{CLUSTER}/{FIRST}/workspace/model.pt") == b"all"
-
-
 def test_a_downloaded_data_set_is_named_and_holds_nothing_up_while_models_and_logs_are_kept(project: Project) -> None:
     project.prepare(FIRST)
     for number in range(20):
@@ -167,20 +148,6 @@ def test_a_run_that_continues_finds_them_at_their_places(project: Project, node:
     assert workspace() == ["checkpoint-1.h5", "checkpoint-2.h5", "conf/lr.txt", "logs/events", "train.py"]
 
 
-def test_a_fresh_run_begins_without_them(project: Project) -> None:
-    project.prepare(FIRST)
-    project.write("checkpoint-1.h5", "new/only.pt", "data/huge")
-    (paths.workspace() / "latest").symlink_to("new")
-    (paths.workspace() / "data/huge").write_text("x" * 1001)
-    project.finish(FIRST)
-    time.sleep(0.02)
-    project.write("made-by-hand.txt")
-    project.prepare(SECOND)
-    assert workspace() == ["conf/lr.txt", "data/huge", "made-by-hand.txt", "train.py"], "what no bucket has stays"
-    assert sorted(os.listdir(paths.workspace())) == ["conf", "data", "made-by-hand.txt", "train.py"]
-    assert not project.finish(SECOND).files
-
-
 def test_what_a_killed_node_program_had_not_uploaded_survives_the_next_run(project: Project) -> None:
     project.prepare(FIRST)
     project.write("model.pt", text="first")
@@ -194,38 +161,3 @@ def test_what_a_killed_node_program_had_not_uploaded_survives_the_next_run(proje
     for run, text in ((FIRST, b"first"), (SECOND, b"second")):
         assert project.bucket.read(f"{CLUSTER}/{run}/workspace/model.pt") == text
     assert project.bucket.read(f"{CLUSTER}/{FIRST}/workspace/train.py") == b"changed by a rank"
-
-
-def test_a_node_that_is_made_ready_again_for_its_run_keeps_what_is_not_in_the_bucket_yet(project: Project) -> None:
-    project.prepare(FIRST)
-    project.write("model.pt", text="not sent")
-    project.prepare(FIRST, elastic=ELASTIC, joins=True)
-    assert (paths.workspace() / "model.pt").read_text() == "not sent"
-    assert project.finish(FIRST).complete
-    assert project.bucket.read(f"{CLUSTER}/{FIRST}/workspace/model.pt") == b"not sent"
-
-
-def test_a_node_that_joins_gets_what_the_others_wrote(project: Project) -> None:
-    project.prepare(FIRST)
-    project.write("vocabulary.json")
-    UploadLoop(Spec.load(FIRST)).flush_now()
-    project.on(1).prepare(FIRST, elastic=ELASTIC, joins=True)
-    assert workspace() == ["conf/lr.txt", "train.py", "vocabulary.json"]
-    assert project.finish(FIRST).files == 0, "it does not send back what it got"
-
-
-def test_a_checkpoint_directory_may_have_a_folder_of_that_name_too(project: Project) -> None:
-    project.prepare(FIRST)
-    project.write("a.pt", text="beside the script")
-    for folder in ("workspace", "@workspace"):
-        (paths.checkpoints_dir(FIRST) / folder).mkdir()
-        (paths.checkpoints_dir(FIRST) / folder / "a.pt").write_text(folder)
-    project.finish(FIRST)
-    assert project.kept(FIRST) == ["@@workspace/a.pt", "@workspace/a.pt", "workspace/a.pt"]
-    project.on(1).prepare(SECOND, resume=FIRST)
-    restored = paths.checkpoints_dir(SECOND)
-    assert [(restored / folder / "a.pt").read_text() for folder in ("workspace", "@workspace")] == [
-        "workspace",
-        "@workspace",
-    ]
-    assert (paths.workspace() / "a.pt").read_text() == "beside the script"

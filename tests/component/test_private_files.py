@@ -108,13 +108,6 @@ def test_everything_else_is_sent(tmp_path: Path) -> None:
     assert said == []
 
 
-def test_what_is_ignored_anyway_is_not_warned_of(tmp_path: Path) -> None:
-    write(tmp_path, {".env": "x", ".gitignore": ".env\n", "train.py": "x"})
-    said: list[str] = []
-    list_code(tmp_path, warn=said.append)
-    assert said == []
-
-
 @pytest.mark.parametrize(
     "lines", ["*\n!*", "**\n!**", "*\n!src", "*\n!src/**", "!*.*", "!.env\n.env\nsrc/.env", "# !.env"]
 )
@@ -122,23 +115,6 @@ def test_a_line_that_does_not_name_it_sends_no_credentials(tmp_path: Path, lines
     write(tmp_path, {"src/.env": "x", "src/train.py": "x", ".dockerignore": f"{lines}\n"})
     assert "src/.env" not in sent(tmp_path) | built(tmp_path)
     assert "src/train.py" in sent(tmp_path) & built(tmp_path)
-
-
-@pytest.mark.parametrize("line", ["!.aws", "!.aws/config", "!**/.aws/config", "!.aws/*fig"])
-def test_a_line_may_name_the_folder_or_the_file(tmp_path: Path, line: str) -> None:
-    write(tmp_path, {".aws/config": "x", ".aws/credentials": "x", ".dockerignore": f"{line}\n"})
-    assert (".aws/config" in sent(tmp_path)) is True
-    assert (".aws/credentials" in sent(tmp_path)) is (line == "!.aws")
-
-
-def test_a_warning_names_some_and_counts_the_rest(tmp_path: Path) -> None:
-    write(tmp_path, {f".env.{number}": "x" for number in range(9)} | {".ssh/a": "x", ".ssh/b": "x"})
-    said: list[str] = []
-    list_code(tmp_path, warn=said.append)
-    assert said == [
-        "not sent, since it looks like credentials: .env.0, .env.1, .env.2, .env.3, .env.4 and 5 others; "
-        "a line !.env.0 in .dockerignore sends it"
-    ]
 
 
 @pytest.mark.parametrize("where", ["home", "home/..", "/", "link"])

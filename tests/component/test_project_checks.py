@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -65,13 +63,6 @@ def test_a_launcher_is_refused_with_what_to_type_instead(folder: Path, text: str
     assert hint == "name what each rank runs: hvdcloud run python train.py"
 
 
-def test_a_launcher_behind_other_words_is_refused_and_what_is_only_called_so_is_not(folder: Path) -> None:
-    _, message, hint = found(folder, "env", "A=b", "horovodrun", "-np", "2", "python", "train.py")
-    assert "starts horovodrun, but" in message
-    assert hint == "name what each rank runs: hvdcloud run python train.py"
-    assert found(folder, "rocket", "launch")[0] is Status.OK
-
-
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
@@ -126,41 +117,6 @@ def test_what_may_be_right_is_not_refused(folder: Path, text: str) -> None:
     assert found(folder, text)[0] is Status.OK
 
 
-@pytest.mark.parametrize(
-    ("text", "file"),
-    [
-        ("python -u train2.py", "train2.py"),
-        ("bash -x go.sh", "go.sh"),
-        ("./go.sh", "./go.sh"),
-        ("A=b python train2.py && true", "train2.py"),
-    ],
-)
-def test_a_script_that_is_not_there_is_named(folder: Path, text: str, file: str) -> None:
-    assert found(folder, text=text)[:2] == (Status.FAILED, f"run.command starts {file}, which is not in {folder}")
-
-
-@pytest.mark.parametrize(
-    ("ignore", "lines", "line"),
-    [
-        (".dockerignore", "*\n!requirements.txt\n!src\n", "line 1 of .dockerignore (*)"),
-        (".dockerignore", "# code\n\n**/*.py\n", "line 3 of .dockerignore (**/*.py)"),
-        (".gitignore", "*.log\ntrain*\n", "line 2 of project/.gitignore (train*)"),
-        ("../.gitignore", "*.log\nproject/\n", "line 2 of .gitignore (project/)"),
-    ],
-)
-def test_the_line_that_excludes_the_script_is_named(folder: Path, ignore: str, lines: str, line: str) -> None:
-    subprocess.run(["git", "init", "--quiet", str(folder.parent)], check=True)
-    (folder / ignore).write_text(lines)
-    assert found(folder, text="python train.py")[1] == f"run.command starts train.py, which {line} excludes"
-
-
-def test_a_script_outside_of_the_project_is_named(folder: Path) -> None:
-    (folder.parent / "above.py").write_text("")
-    assert (
-        found(folder, text="python ../above.py")[1] == f"run.command starts ../above.py, which is outside of {folder}"
-    )
-
-
 # --- links ----------------------------------------------------------------------------------------------------------
 
 
@@ -206,13 +162,6 @@ def test_a_link_that_leads_out_is_named_and_never_followed(folder: Path, written
     assert links(folder) == {}
 
 
-def test_virtual_environments_are_no_code(folder: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "my env")], check=True)
-    (folder / "tools" / "conda" / "conda-meta").mkdir(parents=True)
-    (folder / "tools" / "conda" / "python").symlink_to(sys.executable)
-    assert {file.path.partition("/")[0] for file in list_code(folder)} == {"train.py", "src", "pkg", "run.sh", "gen"}
-
-
 # --- the commands ---------------------------------------------------------------------------------------------------
 
 
@@ -221,34 +170,6 @@ def project(folder: Path, tmp_path: Path) -> Project:
     # No engine answers: what is said is said before one is asked.
     environ = {"DOCKER_HOST": f"unix://{tmp_path}/no.sock"}
     return Project(folder=folder, state=tmp_path / "state", name="digits", environ=environ)
-
-
-@pytest.mark.parametrize("command", ["up", "launch"])
-@pytest.mark.parametrize(
-    ("text", "made", "said"),
-    [
-        ("horovodrun -np 2 python train.py", "", "run.command starts horovodrun, but hvdcloud starts the ranks itself"),
-        ("python gone.py", "", "run.command starts gone.py, which is not in "),
-        ("python train.py", "*\n!src\n", "run.command starts train.py, which line 1 of .dockerignore (*) excludes"),
-        ("python train.py", "link", "data is a link that leads out of the project, to /mnt; nodes do not have that"),
-    ],
-)
-def test_what_the_laptop_can_see_is_said_before_an_engine_is_asked(
-    project: Project, command: str, text: str, made: str, said: str
-) -> None:
-    project.write("hvdcloud.yaml", f"name: digits\nrun: {{command: {text}}}\n")
-    if made == "link":
-        (project.folder / "data").symlink_to("/mnt")
-    elif made:
-        project.write(".dockerignore", made)
-    ended = project.hvdcloud(command, expect=2)
-    assert ended.err.startswith(f"error: {said}")
-    checks = {
-        check["name"]: check for check in project.hvdcloud("doctor", "--json", expect=None).json["result"]["checks"]
-    }
-    name = "code" if made == "link" else "files"
-    assert checks[name]["status"] == "failed"
-    assert checks[name]["message"].startswith(said)
 
 
 def test_a_large_project_is_warned_of_by_the_name_of_its_largest_file(folder: Path) -> None:

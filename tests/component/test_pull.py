@@ -140,13 +140,6 @@ def test_what_is_on_disk_is_verified_and_not_fetched_without_a_ledger(world: Wor
     assert world.path("a").read_bytes() == b"right"
 
 
-def test_a_run_without_checkpoints_says_so(world: Workers) -> None:
-    with pytest.raises(CheckpointError, match="has no checkpoints") as caught:
-        world.pull()
-    assert caught.value.code == ExitCode.CHECKPOINT
-    assert not world.target.exists()
-
-
 def test_a_corrupted_object_is_code_9_and_every_other_file_arrives(world: Workers) -> None:
     for name in ("a", "bad", "c"):
         world.put(name, b"right")

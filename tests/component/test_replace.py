@@ -20,18 +20,16 @@ from hvdcloud.errors import (
     HvdcloudError,
     NameTakenError,
     NodeError,
-    TeardownError,
     UsageError,
 )
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.elastic.policy import Pace
 from hvdcloud.lifecycle.elastic.replace import Replacer
-from hvdcloud.lifecycle.resize import plan_change, resize
+from hvdcloud.lifecycle.resize import resize
 from hvdcloud.node import program
 from hvdcloud.providers.base import NodeBucket
 from hvdcloud.remote import connection, ssh
 from hvdcloud.remote.keys import new_key_pair, pinned, read_key_pair, write_key_pair
-from hvdcloud.remote.unsaved import Unsaved, unsaved
 from tests.support.harness import until
 from tests.support.vanishing import RUN, Laptop, NewVm, Program, Vm, says
 
@@ -204,11 +202,6 @@ def member_names(scene: Scene) -> list[str]:
     return [node.name for node in record(scene).nodes]
 
 
-def unsaved_of(context: Context) -> list[Unsaved]:
-    cluster = context.cluster()
-    return unsaved(cluster, context.record(cluster), bucket=context.bucket(cluster), fleet=context.fleet)
-
-
 # --- replacing -------------------------------------------------------------------------------------------------------
 
 
@@ -255,28 +248,6 @@ def test_no_room_is_said_once_and_tried_again(scene: Scene, replacer: Replacer) 
     assert scene.printed.count("replacing it") == 1
 
 
-def test_a_limit_of_the_users_ends_the_attempts(scene: Scene, replacer: Replacer) -> None:
-    scene.cloud.errors = [UsageError("limits.max_cost leaves too little", hint="-")]
-    scene.cloud.there.pop(2)
-    until(lambda: "leaves too little; the run continues" in scene.printed, seconds=30, what="a word about it")
-    replacer._thread.join(5)
-    assert not replacer._thread.is_alive()
-    assert [each for each in scene.cloud.said if each.startswith("grow")] == ["grow [2] of 3"]
-
-
-def test_a_node_that_the_user_starts_again_meanwhile_is_left_alone_and_others_are_still_replaced(
-    scene: Scene, replacer: Replacer
-) -> None:
-    scene.cloud.started_again = {2}
-    scene.cloud.there[2] = replace(scene.cloud.there[2], state=NodeState.STOPPED)
-    until(lambda: "node digits-2 is there; trying again" in scene.printed, seconds=30, what="a word about it")
-    scene.cloud.there.pop(1)
-    until(lambda: "node digits-1 is back" in scene.printed, seconds=30, what="digits-1")
-    assert scene.cloud.said == ["grow [2] of 3", "grow [1] of 3"]
-    assert scene.cloud.there[2].id == "2"
-    assert member_names(scene) == ["digits-0", "digits-1", "digits-2"]
-
-
 def test_nothing_is_made_when_the_run_has_ended(scene: Scene, replacer: Replacer) -> None:
     scene.state["state"] = "done"
     scene.cloud.there.pop(2)
@@ -307,13 +278,6 @@ def test_what_is_half_made_when_the_client_detaches_is_deleted(scene: Scene, rep
     assert member_names(scene) == ["digits-0", "digits-1"]
     known = as_known_here(scene.cloud.cluster("digits"))
     assert (known.expected_nodes, known.whole) == (3, False)
-
-
-def test_what_cannot_be_deleted_is_said_with_the_command_that_does(scene: Scene, replacer: Replacer) -> None:
-    scene.cloud.errors = [NodeError("no", hint="-")]
-    scene.cloud.stuck = True
-    scene.cloud.there.pop(2)
-    until(lambda: "could not be deleted; gcloud delete" in scene.printed, seconds=30, what="a warning")
 
 
 # --- resize during a run ---------------------------------------------------------------------------------------------
@@ -377,13 +341,6 @@ def test_new_nodes_that_do_not_come_up_leave_the_cluster_as_it_was(scene: Scene)
     assert scene.admitted == []
 
 
-def test_new_nodes_that_can_not_be_deleted_again_are_an_error_of_their_own(scene: Scene) -> None:
-    scene.cloud.errors = [CapacityError("no room", hint="-")]
-    scene.cloud.stuck = True
-    with pytest.raises(TeardownError, match="could not be deleted"):
-        resize(scene.context, 4)
-
-
 # --- resize between runs ---------------------------------------------------------------------------------------------
 
 
@@ -396,23 +353,3 @@ def test_a_stopped_node_that_may_hold_checkpoints_is_not_deleted(scene: Scene) -
     scene.laptop.keep_manifest(1, complete=True)
     assert resize(scene.context, 3).made == ["digits-1"]
     assert scene.admitted == []
-
-
-def test_the_head_is_never_replaced(scene: Scene) -> None:
-    scene.cloud.there.pop(0)
-    with pytest.raises(NodeError, match="the head digits-0 is gone"):
-        resize(scene.context, 3)
-
-
-def test_a_frozen_node_is_not_taken_for_lost(scene: Scene) -> None:
-    scene.cloud.there[1] = replace(scene.cloud.there[1], state=NodeState.FROZEN)
-    with pytest.raises(NodeError, match="digits-1 is frozen"):
-        resize(scene.context, 3)
-
-
-def test_a_node_that_never_joined_is_replaced(scene: Scene) -> None:
-    scene.context.state.save(replace(record(scene), nodes=record(scene).nodes[:2]))
-    assert plan_change(scene.context.cluster(), record(scene), 3) == ([2], [])
-    scene.state["state"] = "done"
-    assert resize(scene.context, 3).made == ["digits-2"]
-    assert scene.cloud.said == ["shrink [2]", "grow [2] of 3"]

@@ -62,14 +62,6 @@ def test_a_file_that_is_included_in_any_way_comes_along(tmp_path: Path, line: st
     assert name_of(tmp_path) != before
 
 
-def test_a_file_that_is_included_includes_what_is_beside_it(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        {"requirements.txt": "-r a/b.txt", "a/b.txt": "-c c.txt\n-r ../d.txt", "a/c.txt": "", "d.txt": "-r a/b.txt"},
-    )
-    assert sent(tmp_path) == ({"requirements.txt", "a/b.txt", "a/c.txt", "d.txt"}, set())
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -137,13 +129,6 @@ def test_a_package_of_the_project_is_built_among_its_files_and_again_when_it_cha
         before = name_of(tmp_path)
         (tmp_path / name).write_text("# another\n")
         assert (name_of(tmp_path) != before) is (name in hashed)
-
-
-def test_a_linked_package_and_a_linked_file_are_what_they_link_to(tmp_path: Path) -> None:
-    write(tmp_path, {"real/setup.py": "", "more.txt": "./lib\n"})
-    (tmp_path / "lib").symlink_to("real")
-    (tmp_path / "requirements.txt").symlink_to("more.txt")
-    assert sent(tmp_path) == ({"requirements.txt", "real/setup.py"}, {"lib", "more.txt"})
 
 
 @pytest.mark.parametrize(

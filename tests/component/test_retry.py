@@ -13,7 +13,7 @@ import pytest
 from hvdcloud.cluster.cost import Meter
 from hvdcloud.cluster.model import Cluster, Leftover, Node, NodeState, Within
 from hvdcloud.config.model import Config
-from hvdcloud.errors import CheckpointError, InterruptedByUserError, NodeError
+from hvdcloud.errors import CheckpointError, InterruptedByUserError
 from hvdcloud.lifecycle import retry
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.retry import Retries
@@ -132,26 +132,6 @@ def test_a_lost_run_continues_on_a_new_cluster_within_what_is_left(scene: NewSce
     assert f"attempt 2 of at most 3 continues run {RUN}; $2.00 and " in laptop.err.getvalue()
 
 
-def test_as_many_attempts_are_made_as_run_retry_says(scene: NewScene, laptop: Laptop) -> None:
-    def lose_the_head() -> RunResult:
-        found.machines.change(0, NodeState.STOPPED)
-        raise NodeError("gone", hint="-")
-
-    found = scene(NOTHING_LEFT, NOTHING_LEFT, ends=[LOST, lose_the_head, LOST], retries=1)
-    complete(laptop, 0, 1)
-    with pytest.raises(NodeError, match="gone") as caught:
-        found.retried()
-    assert len(found.options) == 2
-    assert "it was tried again 1 time, which is run.retry" in laptop.err.getvalue()
-    assert "attempt 2 was lost" in caught.value.details
-
-
-def test_a_failure_of_the_job_is_not_tried_again(scene: NewScene) -> None:
-    found = scene(NOTHING_LEFT, NOTHING_LEFT, ends=[ended("failed", exit_code=3)])
-    assert found.retried().state == "failed"
-    assert not found.machines.destroyed
-
-
 def test_a_node_that_still_ends_its_ranks_is_waited_for(scene: NewScene, laptop: Laptop) -> None:
     flushes = []
 
@@ -192,16 +172,6 @@ def test_a_node_that_does_not_finish_stays(
     assert not found.within
 
 
-def test_a_frozen_node_that_may_hold_more_stays_and_is_not_waited_for(scene: NewScene, laptop: Laptop) -> None:
-    found = scene(NOTHING_LEFT, NOTHING_LEFT)
-    complete(laptop, 0)
-    laptop.keep_manifest(1, complete=False)
-    found.machines.change(1, NodeState.FROZEN)
-    with pytest.raises(CheckpointError, match="node digits-1 is frozen and may hold more"):
-        found.retried()
-    assert not found.machines.destroyed
-
-
 def test_a_stopped_node_is_started_again_to_upload_what_only_it_has(scene: NewScene, laptop: Laptop) -> None:
     def flush(channel: Any) -> None:
         laptop.keep_manifest(1, complete=True)
@@ -215,14 +185,6 @@ def test_a_stopped_node_is_started_again_to_upload_what_only_it_has(scene: NewSc
     assert found.vms[1].asked.is_set()
 
 
-def test_a_stopped_node_that_holds_nothing_more_is_not_started_again(scene: NewScene, laptop: Laptop) -> None:
-    found = scene(NOTHING_LEFT, NOTHING_LEFT)
-    complete(laptop, 0, 1)
-    found.machines.change(1, NodeState.STOPPED)
-    assert found.retried().state == "succeeded"
-    assert found.machines.revived == []
-
-
 def test_a_stopped_node_that_cannot_be_started_again_stays(
     scene: NewScene, laptop: Laptop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,61 +195,6 @@ def test_a_stopped_node_that_cannot_be_started_again_stays(
     found.machines.change(1, NodeState.STOPPED)
     with pytest.raises(CheckpointError, match="node digits-1 is stopped and may hold more"):
         found.retried()
-
-
-def test_what_a_node_held_that_is_gone_is_not_waited_for(scene: NewScene, laptop: Laptop) -> None:
-    found = scene(NOTHING_LEFT, NOTHING_LEFT)
-    complete(laptop, 0)
-    laptop.keep_manifest(1, complete=False)
-    now = found.machines.cluster_now
-    assert now is not None
-    found.machines.cluster_now = replace(now, nodes=now.nodes[:1])
-    assert found.retried().state == "succeeded"
-
-
-def silent(scene: Scene) -> tuple[Cluster, Cluster]:
-    """The cluster, and what is seen of it while the second machine does not answer."""
-    now = scene.machines.cluster_now
-    assert now is not None
-    return now, replace(now, nodes=now.nodes[:1], unseen=("host gpu2",))
-
-
-def test_a_machine_that_boots_is_waited_for(scene: NewScene, laptop: Laptop, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What waits longer than this waits for a machine.
-    monkeypatch.setattr(retry, "ENDING_SECONDS", 0.0)
-    found = scene(NOTHING_LEFT, NOTHING_LEFT)
-    complete(laptop, 0)
-    laptop.keep_manifest(1, complete=False)
-    whole, partial = silent(found)
-    found.machines.cluster_now = partial
-    asked = []
-
-    def flush(channel: Any) -> None:
-        asked.append(time.monotonic())
-        if len(asked) == 1:
-            # While it boots, it also refuses logins.
-            found.machines.errors = [NodeError("gpu1 cannot be reached", hint="-")]
-        elif len(asked) == 2:
-            found.machines.cluster_now = whole
-            complete(laptop, 1)
-        NOTHING_LEFT(channel)
-
-    found.vms[0]._programs["hvdcloud-node flush"] = flush
-    assert found.retried().state == "succeeded"
-    assert len(asked) >= 2
-
-
-def test_a_machine_that_stays_away_keeps_the_lost_cluster(
-    scene: NewScene, laptop: Laptop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retry, "RETURN_SECONDS", 0.0)
-    found = scene(NOTHING_LEFT, NOTHING_LEFT)
-    complete(laptop, 0)
-    laptop.keep_manifest(1, complete=False)
-    found.machines.cluster_now = silent(found)[1]
-    with pytest.raises(CheckpointError, match="is not tried again"):
-        found.retried()
-    assert not found.machines.destroyed
 
 
 def test_a_cluster_that_was_deleted_meanwhile_is_not_made_again(scene: NewScene) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -77,30 +75,6 @@ def test_a_program_that_saves_when_it_is_stopped_is_told_once_and_has_time(clust
     wait_gone(pids(cluster))
 
 
-def test_run_grace_is_how_long_a_program_has(cluster: NodeCluster) -> None:
-    start(cluster, saves(600), grace=3.0)
-    began = time.monotonic()
-
-    cluster.verb("n0", "stop", RUN)
-
-    assert time.monotonic() - began >= 3.0
-    assert saved(cluster) == {"last-1.pt"}
-    assert "[hvdcloud] ranks that had not ended after 3 s (run.grace) were killed" in cluster.log()
-    wait_gone(pids(cluster))
-
-
-def test_who_asks_again_waits_too_and_cuts_nothing_short(cluster: NodeCluster) -> None:
-    start(cluster, saves(4))
-    first = cluster.start("n0", "stop", RUN)
-    cluster.wait_for_log("told to end", times=2)
-
-    assert cluster.verb("n0", "stop", RUN)["result"] == "stopped"
-
-    first.communicate(timeout=60)
-    assert len(words(cluster, "told to end")) == 2
-    assert saved(cluster) == {"last-0.pt", "last-1.pt"}
-
-
 @pytest.mark.parametrize(
     "shell",
     [
@@ -119,30 +93,6 @@ def test_a_program_below_a_shell_is_told_once(cluster: NodeCluster, shell: str) 
     assert words(cluster, "saved") == ["[0] saved", "[1] saved"]
     assert saved(cluster) == {"last-0.pt", "last-1.pt"}
     wait_gone(pids(cluster))
-
-
-def test_helpers_of_a_program_that_saves_are_left_alone_until_it_has(cluster: NodeCluster) -> None:
-    helper = "import subprocess; helper = subprocess.Popen(['sleep', '600'])\n"
-    script = helper + saves(2).replace("sys.exit", "print('helper', helper.poll(), flush=True); sys.exit")
-    start(cluster, script)
-
-    cluster.verb("n0", "stop", RUN)
-
-    assert words(cluster, "helper") == ["[0] helper None", "[1] helper None"], "a data loader's workers, for example"
-
-
-def test_a_rank_that_fails_ends_the_others_without_the_grace() -> None:
-    script = saves(600) + 'if rank == "1" and len(list(folder.glob("pid-*"))) == 2:\n        sys.exit(3)'
-    script = script.replace("    time.sleep(0.1)\nif", "    time.sleep(0.1)\n    if")
-    with node_cluster(nodes=1) as cluster:
-        cluster.prepare([sys.executable, "-c", script], slots=2)
-        cluster.launch(slots=2)
-        cluster.wait_for_log("at work", times=2)
-
-        state = cluster.wait_done()
-
-        assert (state["result"], state["exit_code"]) == ("failed", 3)
-        assert words(cluster, "told to end") == ["[0] told to end"], "by the launcher, and not by the agent again"
 
 
 def test_a_lost_supervisor_does_not_cut_the_grace_short(cluster: NodeCluster) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,12 +65,6 @@ def test_what_the_proxy_says_about_its_failure_is_shown(state: ClusterState, tmp
     assert len((tmp_path / "tries").read_text().splitlines()) >= 2, "a role that was just given counts after a minute"
 
 
-def test_a_proxy_program_that_is_not_there_is_to_be_installed(state: ClusterState) -> None:
-    error = failure(state, node_behind("/nowhere/gcloud compute start-iap-tunnel digits-0 2222"))
-    assert "/nowhere/gcloud, which cannot be run: No such file or directory" in error.message
-    assert "install /nowhere/gcloud" in error.hint
-
-
 def program_in(folder: Path, script: str) -> str:
     program = folder / "gcloud"
     program.write_text(f"#!/bin/sh\n{script}\n")
@@ -88,14 +81,6 @@ def test_closing_ends_the_program_and_what_it_started_even_if_it_will_not(tmp_pa
         proxy.close()
     assert proxy.said == "obstinate"
     wait_gone([int(pid.read_text())])
-
-
-def test_a_program_that_ends_is_the_end_of_the_connection() -> None:
-    proxy = Proxy(f"{sys.executable} -c \"print('SSH-2.0-x', end='')\"")
-    proxy.settimeout(10)
-    assert proxy.recv(100) == b"SSH-2.0-x"
-    assert proxy.recv(100) == b""
-    proxy.close()
 
 
 def test_openssh_gets_the_proxy_and_the_key_under_the_nodes_name(state: ClusterState) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import paramiko
 import pytest
 
 from hvdcloud.checkpoints.manifest import log_name, manifest_name, state_name
@@ -19,11 +18,9 @@ from hvdcloud.errors import CheckpointError, CredentialsError, NodeError
 from hvdcloud.lifecycle import logs
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.down import down
-from hvdcloud.remote import connection, ssh
-from hvdcloud.remote.keys import pin
+from hvdcloud.remote import ssh
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.state import RunState
-from tests.support.harness import until
 from tests.support.vanishing import RUN, Laptop, Machines, NewVm, Program, Vm, says
 
 ENDED = {"run": RUN, "state": "done", "result": "succeeded", "checkpoints": {"files": 0, "complete": True}}
@@ -82,46 +79,6 @@ def test_ctrl_c_ends_a_call_at_once(laptop: Laptop, new_vm: NewVm) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
         session.close()
-
-
-def test_a_node_whose_sshd_is_slow_or_full_is_no_node_that_does_not_answer(
-    laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "CONNECT_SECONDS", 1.0)
-    vm = new_vm({"hvdcloud-node": says('{"runs": {}}')})
-    session = Session(vm.node(0), laptop.context([vm])[0].state)
-    # Two connections are closed at once, and the third gets its greeting late.
-    vm.slow += [0, 0, 2.5]
-    assert session.call("flush", timeout=30.0) == {"runs": {}}
-    session.close()
-    vm.slow += [0] * 100
-    with pytest.raises(NodeError, match="node digits-0 does not answer"):
-        session.call("flush", timeout=2.0)
-
-
-def test_a_node_whose_sshd_starts_again_is_no_node_that_does_not_answer(laptop: Laptop, new_vm: NewVm) -> None:
-    vm = new_vm({"hvdcloud-node": says('{"runs": {}}')})
-    session = Session(vm.node(0), laptop.context([vm])[0].state)
-    vm.restart(seconds=1.5)
-    assert session.call("flush", timeout=30.0) == {"runs": {}}
-    session.close()
-
-
-def test_a_node_with_another_host_key_is_not_tried_again(laptop: Laptop, new_vm: NewVm) -> None:
-    vm, other = new_vm({}), new_vm({})
-    context, _, _ = laptop.context([vm])
-    session = Session(replace(vm.node(0), port=other.node(0).port), context.state)
-    pin(context.state, [replace(other.node(0), host_key=vm.node(0).host_key)])
-    with pytest.raises(NodeError, match="is not the pinned one"):
-        session.call("flush", timeout=60.0)
-
-
-def test_a_node_that_works_for_longer_than_it_is_left_alone_is_not_lost(laptop: Laptop, new_vm: NewVm) -> None:
-    vm = new_vm({"hvdcloud-node flush": says('{"runs": {}}\n', after=3.0)})
-    context, _, _ = laptop.context([vm])
-    session = Session(vm.node(0), context.state)
-    assert session.call("flush", timeout=600) == {"runs": {}}
-    session.close()
 
 
 def test_down_names_the_one_node_whose_manifest_can_not_be_used(laptop: Laptop, new_vm: NewVm) -> None:
@@ -384,39 +341,3 @@ def test_who_follows_a_run_learns_its_end_from_the_bucket_when_the_head_vanishes
         followed = logs.follow(context, cluster, RUN)
     assert followed.state == RunState.from_json(ENDED)
     assert (laptop.out.getvalue(), followed.log.last_line) == ("[0] epoch 1\n[0] epoch 2\n", "epoch 2")
-
-
-@pytest.mark.parametrize(
-    "said", ["the API is out of reach", "host gpu1 did not answer, where the head may be"], ids=["provider", "host"]
-)
-def test_who_follows_a_run_over_a_network_that_is_away_for_a_while_sees_its_end(
-    laptop: Laptop, new_vm: NewVm, said: str
-) -> None:
-    lines = ["[0] epoch 1\n", "[0] epoch 2\n"]
-
-    def log(channel: paramiko.Channel) -> None:
-        if lines:
-            goes_on(lines.pop(0))(channel)
-        if not lines:
-            says("", error=json.dumps(ENDED) + "\n")(channel)
-
-    vm = new_vm({"hvdcloud-node logs": log})
-    context, cluster, machines = laptop.context([vm])
-    if said.startswith("host"):
-        machines.cluster_now = replace(cluster, nodes=(), unseen=("host gpu1",))
-    else:
-        # The provider is as far away as the nodes.
-        machines.errors = [NodeError(said, hint="wait")]
-
-    def cut() -> None:
-        until(lambda: "epoch 1" in laptop.out.getvalue(), what="the first line")
-        vm.vanish()
-        threading.Timer(2.0, vm.come_back).start()
-
-    when_asked(vm, lambda: threading.Thread(target=cut, daemon=True).start())
-    with context:
-        followed = logs.follow(context, cluster, RUN)
-    assert followed.state == RunState.from_json(ENDED)
-    assert laptop.out.getvalue() == "[0] epoch 1\n[0] epoch 2\n"
-    assert laptop.err.getvalue().count(said) == 1
-    assert "connecting again" in laptop.err.getvalue()

@@ -91,20 +91,6 @@ def test_a_download_that_breaks_off_continues_where_it_was(
     assert ranges[1].startswith("bytes="), "the second request asks for the rest only"
 
 
-def test_a_file_that_has_come_does_not_wait_for_slower_ones(
-    server: StorageServer, bucket: Bucket, tmp_path: Path
-) -> None:
-    names = ("a-slow", "b", "c")
-    for name in names:
-        bucket.write(name, b"1")
-    server.fault(path="a-slow", action={"delay": 2})
-    ended: dict[str, float] = {}
-    items = [item_of(name, tmp_path / name, b"1") for name in names]
-    bucket.download_many(items, workers=4, on_done=lambda item, _: ended.update({item.name: time.monotonic()}))
-    assert [*ended][-1] == "a-slow"
-    assert ended["a-slow"] - ended["c"] > 1, "a kill at this moment loses one file, not all of a group"
-
-
 def test_damage_in_a_download_that_was_resumed_is_noticed(
     server: StorageServer, bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -246,41 +232,6 @@ def test_nothing_is_asked_that_an_object_user_may_not(server: StorageServer, buc
     list(bucket.list(""))
     fetch(bucket, item_of("x", tmp_path / "x", b"1"))
     assert [path for _, path, _, _ in server.requests if "/o" not in path] == []
-
-
-def test_listing_continues_over_pages_that_fail(server: StorageServer, bucket: Bucket) -> None:
-    names = [f"n{number:02}" for number in range(20)]
-    for name in names:
-        bucket.write(name, b"")
-    server.fault(path="pageToken", action={"cut": "effect"}, times=2)
-    server.fault(path="pageToken", action={"status": 503}, times=1, skip=2)
-    assert [info.name for info in bucket.list("n")] == names
-    assert sum("pageToken" in request[1] and request[2] == 200 for request in server.requests) == 6
-
-
-def test_a_whole_run_survives_a_bad_network(server: StorageServer, bucket: Bucket, tmp_path: Path) -> None:
-    directory = tmp_path / "node"
-    directory.mkdir()
-    for number in range(60):
-        (directory / f"{number:02}").write_bytes(bytes([number]) * (1000 * number))
-    actions: list[dict[str, Any]] = [{"status": 503}, {"cut": "effect"}, {"cut": "request", "after": 100}]
-    for number, action in enumerate(actions):
-        server.fault(path="/upload/", action=action, times=3, skip=5 * number)
-    up = Uploader(bucket, cluster=CLUSTER, run=RUN, node=0, directory=directory, quiet_seconds=0)
-    result = up.finish(time.monotonic() + 60)
-    assert (len(up.uploaded), list(result.errors), list(result.pending)) == (60, [], [])
-    server.fault(path="alt=media", action={"cut": "response", "after": 500}, times=5, skip=3)
-    server.fault(path="alt=media", action={"status": 503}, times=5, skip=12)
-    done = pull(
-        bucket,
-        cluster=CLUSTER,
-        run=RUN,
-        target=tmp_path / "out",
-        verified_files=VerifiedFiles(tmp_path / "ledger.json"),
-    )
-    assert (done.files, done.complete) == (60, True)
-    for path in directory.iterdir():
-        assert (done.path / path.name).read_bytes() == path.read_bytes()
 
 
 def test_a_pull_whose_network_goes_away_says_how_to_continue_and_then_does(

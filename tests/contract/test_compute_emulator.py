@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.standins.compute import BootDelays, Delays, Emulator, Records
-from tests.support.compute_clients import LABELS, ZONE, Plain, bulk_body, until
+from tests.support.compute_clients import ZONE, Plain, bulk_body
 
 pytestmark = pytest.mark.nightly
 
@@ -92,37 +90,6 @@ def test_an_account_may_what_it_was_granted_and_nothing_else(emulator: Emulator,
     plain.token = emulator.keys.issue(emulator.keys.email)[0]
     assert plain("GET", "aggregated/instances").status == 403
     assert plain("GET", f"zones/{ZONE}/instances/vm-1").status == 200
-
-
-def test_googles_library_gets_in_with_the_credentials_file(
-    emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(emulator.credentials_file(tmp_path / "key.json")))
-    import google.auth
-    import google.auth.transport.requests
-    from google.cloud import compute_v1
-
-    credentials, project = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
-    client = compute_v1.ZonesClient(credentials=credentials, client_options={"api_endpoint": emulator.url})
-    assert ZONE in [zone.name for zone in client.list(project=project)]
-    # The same file by way of POST /token, which the library takes when it doesn't sign for itself.
-    credentials.refresh(google.auth.transport.requests.Request())
-    with Plain(emulator) as plain:
-        plain.token = credentials.token
-        assert plain("GET", "zones").status == 200
-
-
-def test_a_key_of_ones_own_is_refused(emulator: Emulator, plain: Plain) -> None:
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-    from google.auth import crypt, jwt
-
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    now = int(time.time())
-    claims = {"iss": emulator.keys.email, "iat": now, "exp": now + 600, "aud": "https://compute.googleapis.com/"}
-    plain.token = jwt.encode(crypt.RSASigner.from_string(pem), claims).decode()
-    assert plain("GET", "zones").status == 401
 
 
 @pytest.mark.parametrize(
@@ -215,83 +182,6 @@ def test_a_bulk_insert_whose_names_and_counts_do_not_fit(plain: Plain, change: d
 # -- lives ---------------------------------------------------------------------------------------------------------
 
 
-def test_vms_are_made_become_ready_and_go(plain: Plain) -> None:
-    reply = plain.bulk(bulk_body("run-0", "run-1"))
-    assert reply.json["status"] == "PENDING"
-    operation = plain.done(reply)
-    assert "error" not in operation
-    assert operation["instancesBulkInsertOperationMetadata"]["perLocationStatus"][f"zones/{ZONE}"] == {
-        "status": "DONE",
-        "targetVmCount": 2,
-        "createdVmCount": 2,
-        "failedToCreateVmCount": 0,
-        "deletedVmCount": 0,
-    }
-    group = f"operationGroupId={operation['operationGroupId']} operationType=insert"
-    inserts = plain("GET", f"zones/{ZONE}/operations", filter=group).json["items"]
-    assert {one["targetLink"].rpartition("/")[2] for one in inserts} == {"run-0", "run-1"}
-    vm = plain.instance("run-0")
-    assert (vm["status"], vm["labels"], vm["scheduling"]["maxRunDuration"]) == ("RUNNING", LABELS, {"seconds": "14400"})
-    assert vm["networkInterfaces"][0]["networkIP"].startswith("10.")
-    assert "accessConfigs" not in vm["networkInterfaces"][0]
-    disk = plain("GET", f"zones/{ZONE}/disks/run-0").json
-    assert (disk["labels"], disk["sizeGb"], disk["users"]) == (LABELS, "100", [vm["selfLink"]])
-    assert plain("DELETE", f"zones/{ZONE}/disks/run-0").reason == "resourceInUseByAnotherResource"
-
-    path = f"zones/{ZONE}/instances/run-0"
-    until(lambda: plain("GET", f"{path}/getGuestAttributes", queryPath="hvdcloud/").status == 200)
-    until(lambda: b"host_key" in plain("GET", f"{path}/getGuestAttributes", queryPath="hvdcloud/status").data)
-    assert "hvdcloud: ready" in plain("GET", f"{path}/serialPort").json["contents"]
-
-    deleted = plain.done(plain("DELETE", path))
-    assert (deleted["operationType"], deleted["targetId"]) == ("delete", vm["id"])
-    assert plain("GET", path).status == 404
-    plain.done(plain("DELETE", f"zones/{ZONE}/instances/run-1"))
-    assert plain.emulator.state.left() == []
-
-
-def test_guest_attributes_are_404_until_they_are_written(plain: Plain) -> None:
-    plain.emulator.faults.add({"hang_ready": True})
-    plain.up("run-0")
-    path = f"zones/{ZONE}/instances/run-0/getGuestAttributes"
-    reply = plain("GET", path, queryPath="hvdcloud/")
-    assert (reply.status, reply.message) == (
-        404,
-        "The resource 'hvdcloud/' of type 'Guest Attribute' was not found.",
-    )
-    values = {"namespace": "hostkeys", "key": "ssh-ed25519", "value": "AAAA"}
-    plain.emulator.write_guest_attribute(ZONE, "run-0", "hostkeys", "ssh-ed25519", "AAAA")
-    assert plain("GET", path, queryPath="hostkeys/").json["queryValue"]["items"] == [values]
-    assert plain("GET", path, variableKey="hostkeys/ssh-ed25519").json["variableValue"] == "AAAA"
-
-
-def test_serial_output_in_pieces(plain: Plain) -> None:
-    plain.emulator.faults.add({"hang_ready": True})
-    plain.up("run-0")
-    until(lambda: plain.emulator.state.vm(ZONE, "run-0").serial)
-    plain.emulator.state.vm(ZONE, "run-0").write_serial("x" * (1 << 20))
-    path = f"zones/{ZONE}/instances/run-0/serialPort"
-    all_of_it = plain("GET", path).json
-    assert len(all_of_it["contents"]) == 1 << 20
-    assert int(all_of_it["next"]) - int(all_of_it["start"]) == 1 << 20
-    assert plain("GET", path, start=-3).json["contents"] == "xxx"
-    assert plain("GET", path, start=all_of_it["next"]).json["contents"] == ""
-
-
-def test_an_operation_goes_through_its_states_in_time() -> None:
-    with Emulator(delays=Delays(start=0.15, create=0.3, wait=0.05)) as emulator, Plain(emulator) as plain:
-        reply = plain.bulk(bulk_body("run-0"))
-        path = reply.json["selfLink"].partition("/test-project/")[2]
-        seen = [reply.json["status"]]
-        states = []
-        while seen[-1] != "DONE":
-            # It answers before the operation is over, which a client must expect.
-            seen.append(plain("POST", f"{path}/wait").json["status"])
-            states += [vm["status"] for vm in emulator.state.instances()]
-        assert list(dict.fromkeys(seen)) == ["PENDING", "RUNNING", "DONE"]
-        assert list(dict.fromkeys(states)) == ["PROVISIONING", "STAGING", "RUNNING"]
-
-
 def test_the_same_request_id_is_the_same_operation(plain: Plain) -> None:
     mine = str(uuid.uuid4())
     first = plain.bulk(bulk_body("run-0"), request_id=mine).json
@@ -310,71 +200,3 @@ def test_a_name_that_is_taken_fails_that_vm_and_rolls_the_others_back(plain: Pla
         "RESOURCE_ALREADY_EXISTS",
     ]
     assert [vm["id"] for vm in plain.emulator.state.instances()] == [before]
-
-
-def test_insert_takes_urls_and_says_at_once_that_a_name_is_taken(plain: Plain) -> None:
-    properties = bulk_body("x")["instanceProperties"]
-    disk = {**DISK, "initializeParams": {**DISK["initializeParams"], "diskType": f"zones/{ZONE}/diskTypes/pd-ssd"}}
-    body = {
-        **properties,
-        "name": "single",
-        "machineType": f"zones/{ZONE}/machineTypes/n1-standard-4",
-        "guestAccelerators": [
-            {"acceleratorType": f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-t4", "acceleratorCount": 1}
-        ],
-        "disks": [disk],
-        "deletionProtection": True,
-    }
-    assert "error" not in plain.done(plain("POST", f"zones/{ZONE}/instances", body))
-    assert plain("POST", f"zones/{ZONE}/instances", body).reason == "alreadyExists"
-    assert plain("POST", f"zones/{ZONE}/instances", {**body, "machineType": "n1-standard-4"}).status == 400
-    assert "protected" in plain("DELETE", f"zones/{ZONE}/instances/single").message
-
-
-def test_deleting_a_vm_that_is_being_made_waits_for_it(plain: Plain) -> None:
-    plain.emulator.faults.add({"slow": 0.2}, method="compute.instances.bulkInsert")
-    made = plain.bulk(bulk_body("run-0"))
-    until(lambda: plain.emulator.state.instances())
-    gone = plain("DELETE", f"zones/{ZONE}/instances/run-0")
-    assert "error" not in plain.done(made)
-    assert "error" not in plain.done(gone)
-    assert plain.emulator.state.left() == []
-
-
-def test_the_time_that_a_vm_may_run_really_ends_it() -> None:
-    with Emulator(delays=FAST, time_scale=0.005) as emulator, Plain(emulator) as plain:
-        scheduling = {**bulk_body("x")["instanceProperties"]["scheduling"], "maxRunDuration": {"seconds": "60"}}
-        plain.up("run-0", scheduling=scheduling)
-        assert "terminationTimestamp" in plain.instance("run-0")["resourceStatus"]["scheduling"]
-        plain.up("run-1", scheduling={**scheduling, "instanceTerminationAction": "STOP"})
-        until(lambda: [vm["status"] for vm in emulator.state.instances()] == ["TERMINATED"])
-        assert [disk["name"] for disk in emulator.state.all_disks()] == ["run-1"]
-
-
-def test_a_disk_that_is_not_to_go_with_its_vm_stays_and_can_be_deleted(plain: Plain) -> None:
-    plain.up("run-0", disks=[{**DISK, "autoDelete": False}])
-    plain.done(plain("DELETE", f"zones/{ZONE}/instances/run-0"))
-    assert [disk["name"] for disk in plain("GET", f"zones/{ZONE}/disks").json["items"]] == ["run-0"]
-    plain.done(plain("DELETE", f"zones/{ZONE}/disks/run-0"))
-    assert plain.emulator.state.left() == []
-
-
-def test_firewall_rules(plain: Plain) -> None:
-    rule = {
-        "name": "run-ssh",
-        "allowed": [{"IPProtocol": "tcp", "ports": ["2222"]}],
-        "sourceRanges": ["198.51.100.7/32"],
-        "targetTags": ["run"],
-    }
-    plain.done(plain("POST", "global/firewalls", rule))
-    stored = plain("GET", "global/firewalls/run-ssh").json
-    assert (stored["direction"], stored["priority"]) == ("INGRESS", 1000)
-    assert stored["network"].endswith("/global/networks/default")
-    assert plain("POST", "global/firewalls", rule).status == 409
-    assert plain("POST", "global/firewalls", {**rule, "name": "x", "sourceRanges": ["1.2.3.4/8"]}).status == 400
-    assert plain("POST", "global/firewalls", {"name": "x"}).status == 400
-    plain.done(plain("DELETE", "global/firewalls/run-ssh"))
-    assert plain("DELETE", "global/firewalls/run-ssh").status == 404
-
-
-# -- many ----------------------------------------------------------------------------------------------------------

@@ -15,12 +15,10 @@ from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
 from hvdcloud.console import Console
-from hvdcloud.doctor.machine import build_checks
 from hvdcloud.errors import CapacityError, CredentialsError
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.up import make_spec, up
 from tests.standins.compute import Emulator
-from tests.standins.registry import free_port
 from tests.standins.storage import running_server
 from tests.support.gce_bench import A
 
@@ -83,33 +81,6 @@ def test_a_quota_that_is_too_small_is_refused(emulator: Emulator, config: Config
     emulator.set_quota("NVIDIA_T4_GPUS", 1, region="us-central1")
     with pytest.raises(CapacityError, match="NVIDIA_T4_GPUS 2 needed, 1 of 1 free"):
         ask(config)
-
-
-def test_an_api_that_is_off_and_a_project_that_nobody_pays_for_are_refused(emulator: Emulator, config: Config) -> None:
-    emulator.google.off.add("compute.googleapis.com")
-    with pytest.raises(CredentialsError) as refused:
-        ask(config)
-    assert "gcloud services enable compute.googleapis.com --project=test-project" in refused.value.hint
-    emulator.google.off.clear()
-    emulator.google.billing = False
-    with pytest.raises(CredentialsError, match=r"test-project .* has billing disabled"):
-        ask(config)
-
-
-@pytest.mark.parametrize("method", ["iam.projects.serviceAccounts.testIamPermissions", "compute.images.getFromFamily"])
-def test_a_service_that_fails_stops_nothing(emulator: Emulator, config: Config, method: str) -> None:
-    emulator.faults.add({"status": 503}, method=method, times=99)
-    assert [text for text in ask(config) if text.startswith("check ")]
-
-
-@pytest.mark.engine
-def test_a_registry_that_is_down_is_said_before_a_build_and_stops_nothing(config: Config) -> None:
-    image = config.image.model_copy(update={"repository": f"127.0.0.1:{free_port()}/lab/digits"})
-    config = config.model_copy(update={"image": image})
-    said: list[str] = []
-    require([*build_checks(config, providers.platform(config))], warn=said.append, seconds=60)
-    (refused,) = [text for text in said if "connection refused" in text]
-    assert "is up and image.repository is right" in refused
 
 
 # --- a node's own proof -----------------------------------------------------------------------------------------------

@@ -17,12 +17,8 @@ from typing import Any
 import pytest
 
 from hvdcloud.cluster.journal import Journal
-from hvdcloud.cluster.model import NodeState
-from hvdcloud.config.gce import SshConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, TeardownError, UsageError
-from hvdcloud.google.error_rules import RULES
 from hvdcloud.providers.base import NodeProgress, UnseenError
-from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.names import request_id
 from hvdcloud.providers.gce.ops import create
 from tests.standins.compute import BootDelays, Delays, Emulator, Records
@@ -212,37 +208,6 @@ def test_the_journal_has_every_request_id_before_it_is_sent(bench: Bench) -> Non
     provider.destroy(spec.name)
 
 
-def test_plan_is_pure_and_what_is_sent(bench: Bench) -> None:
-    spec = bench.spec()
-    plan = bench.provider.plan(spec)
-    assert plan == bench.provider.plan(spec)
-    assert [request.object.split()[0] for request in plan.requests] == ["firewall", "firewall", "2"]
-    assert plan.requests[-1].method == f"POST /compute/v1/projects/test-project/zones/{A}/instances/bulkInsert"
-    assert plan.requests[-1].object == f"2 VMs {spec.node_name(0)} … {spec.node_name(1)} in {A}"
-    assert plan.zones == (A, B, W)
-    assert plan.seconds == 43200
-    assert 1 < plan.dollars_per_hour < 3
-    assert any(f"{A}, {B}, {W}" in notice for notice in plan.notices)
-    assert not {"POST", "DELETE"} & {entry.http for entry in bench.emulator.log.entries()}
-    bench.create(spec)
-    (sent,) = [entry.body for entry in bench.emulator.log.entries() if entry.method == BULK_INSERT]
-    assert sent == plan.requests[-1].body
-    bench.provider.destroy(spec.name)
-
-
-def test_nodes_through_iap_have_a_proxy_command_and_no_external_address(bench: Bench) -> None:
-    bench.emulator.add_network("mine", {"us-central1": "10.10.0.0/20"})
-    provider = bench.another(ssh=SshConfig(source="iap"), network="mine", subnetwork="mine")
-    spec = bench.spec(nodes=1)
-    (node,) = bench.create(spec, provider)
-    (ready,) = provider.wait_ready([node], deadline=time.monotonic() + 20)
-    assert ready.address is None
-    assert f"start-iap-tunnel {node.name} 2222" in (ready.proxy_command or "")
-    (vm,) = bench.emulator.state.instances()
-    assert "accessConfigs" not in vm["networkInterfaces"][0]
-    provider.destroy(spec.name)
-
-
 # --- no capacity, no quota --------------------------------------------------------------------------------------------
 
 
@@ -269,22 +234,6 @@ def test_no_room_anywhere_is_one_table_and_exit_code_4(bench: Bench) -> None:
     assert "3 zone" in caught.value.message
     assert caught.value.hint
     assert bench.left == []
-
-
-def test_a_region_without_room_is_left_for_another_with_a_subnetwork_of_that_name(bench: Bench) -> None:
-    bench.emulator.add_network("mine", {"us-central1": "10.1.0.0/20", "us-west1": "10.2.0.0/20"})
-    provider = bench.another(zones=[], network="mine", subnetwork="mine")
-    for zone in (A, B, "us-central1-c", "us-central1-f"):
-        bench.fail({"stockout": {}}, method=BULK_INSERT, zone=zone, times=None)
-    spec = bench.spec()
-    plan = provider.plan(spec)
-    assert {zone.rpartition("-")[0] for zone in plan.zones} == {"us-central1", "us-west1"}
-    assert any("outside of us-central1" in notice for notice in plan.notices)
-    nodes = bench.create(spec, provider)
-    assert {node.id.partition("/")[0] for node in nodes} == {W}
-    (interface,) = {str(vm["networkInterfaces"][0]["subnetwork"]) for vm in bench.emulator.state.instances()}
-    assert interface.endswith("regions/us-west1/subnetworks/mine")
-    assert bench.provider.destroy(spec.name) == []
 
 
 def test_no_quota_of_the_project_ends_the_search(bench: Bench) -> None:
@@ -344,23 +293,6 @@ def test_a_service_account_that_was_just_made_is_waited_for(bench: Bench) -> Non
     assert bench.provider.destroy(spec.name) == []
 
 
-@pytest.mark.usefixtures("soon")
-def test_a_service_account_that_stays_unknown_is_named_after_a_time_and_nothing_is_left(bench: Bench) -> None:
-    bench.emulator.new_account(NEW_ACCOUNT, unknown_seconds=600)
-    rule = next(rule for rule in RULES if rule.patience)
-    assert rule.patience == 120
-    begun = time.monotonic()
-    object.__setattr__(rule, "patience", 1.0)
-    try:
-        with pytest.raises(UsageError, match=f"{NEW_ACCOUNT}' of type 'serviceAccount' was not found") as refused:
-            bench.create(bench.spec(), bench.another(service_account=NEW_ACCOUNT))
-    finally:
-        object.__setattr__(rule, "patience", 120.0)
-    assert time.monotonic() - begun >= 1
-    assert "gce.service_account" in refused.value.hint
-    assert set(bench.zones_asked()) == {A}
-
-
 @pytest.mark.parametrize("action", [{"reset": "before"}, {"reset": "after"}, {"status": 503}], ids=str)
 @pytest.mark.parametrize("method", [BULK_INSERT, "compute.firewalls.insert", "compute.zoneOperations.wait", DELETE])
 def test_passing_trouble_makes_nothing_twice(bench: Bench, action: dict[str, Any], method: str) -> None:
@@ -383,29 +315,12 @@ def test_no_permission_is_exit_code_3_and_leaves_nothing(bench: Bench, status: i
     assert bench.zones_asked() == [A]
 
 
-@pytest.mark.parametrize(
-    ("status", "message"),
-    [(409, "The resource 'projects/p/zones/z/instances/x-0' already exists"), (400, "Invalid value for field 'x'")],
-)
-def test_a_request_that_is_refused_is_exit_code_2(bench: Bench, status: int, message: str) -> None:
-    bench.fail({"status": status, "message": message}, method=BULK_INSERT)
-    with pytest.raises(UsageError, match="x-0 is taken" if status == 409 else message):
-        bench.create(bench.spec())
-    assert bench.zones_asked() == [A]
-
-
 def test_no_answer_to_a_bulk_insert_that_had_its_effect_leaves_nothing(bench: Bench) -> None:
     bench.retry_seconds = 0.5
     bench.fail({"reset": "after"}, method=BULK_INSERT, times=None)
     with pytest.raises(NodeError):
         bench.create(bench.spec())
     assert Counter(operation["operationType"] for operation in bench.emulator.state.all_operations())["bulkInsert"] == 1
-
-
-def test_a_firewall_rule_that_is_refused_takes_the_vms_with_it(bench: Bench) -> None:
-    bench.fail({"status": 400, "message": "scripted"}, method="compute.firewalls.insert", times=None)
-    with pytest.raises(UsageError, match="firewall"):
-        bench.create(bench.spec())
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -511,34 +426,6 @@ def test_a_node_that_fails_is_named_with_its_step_cause_and_boot_log(bench: Benc
     bench.provider.destroy(spec.name)
 
 
-def test_a_node_that_never_gets_ready_ends_the_wait_at_the_deadline(bench: Bench) -> None:
-    spec = bench.spec()
-    bench.fail({"hang_ready": True, "at": "pulling"}, instance=spec.node_name(1))
-    nodes = bench.create(spec)
-    with pytest.raises(NodeError, match="did not come up in time") as caught:
-        bench.wait(nodes, seconds=2)
-    assert f"{spec.node_name(1)}: pulling" in caught.value.details
-    assert f"{spec.node_name(0)}:" not in caught.value.details
-    bench.provider.destroy(spec.name)
-
-
-@pytest.mark.parametrize("end", ["preempt", "kill"])
-def test_a_node_that_is_lost_while_it_boots_ends_the_wait(
-    bench: Bench, end: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hvdcloud.providers.gce.ops.ready.LIST_SECONDS", 0.5)
-    spec = bench.spec()
-    bench.fail({"hang_ready": True}, instance=spec.node_name(1))
-    nodes = bench.create(spec)
-    threading.Timer(0.5, lambda: getattr(bench.emulator, end)(A, spec.node_name(1))).start()
-    with pytest.raises(NodeError, match=f"{spec.node_name(1)} (is gone|stopped)"):
-        bench.wait(nodes)
-    found = bench.provider.cluster(spec.name)
-    assert found is not None
-    assert not found.whole
-    bench.provider.destroy(spec.name)
-
-
 def test_under_lists_that_are_late_a_cluster_comes_up_and_goes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hvdcloud.providers.gce.ops.ready.LIST_SECONDS", 0.05)
     bench.emulator.delay_lists(2)
@@ -583,23 +470,6 @@ def test_what_a_failed_create_has_made_is_deleted_although_no_list_shows_it(benc
     with pytest.raises(NodeError):
         bench.create(spec)
     assert bench.left == []
-
-
-def test_a_preempted_node_shows_and_goes(bench: Bench) -> None:
-    spec = bench.spec()
-    bench.create(spec)
-    bench.emulator.kill(A, spec.node_name(1))
-    deadline = time.monotonic() + 5
-    while all(vm["status"] != "TERMINATED" for vm in bench.emulator.state.instances()):
-        assert time.monotonic() < deadline
-    found = bench.provider.cluster(spec.name)
-    assert found is not None
-    assert found.nodes[1].state is NodeState.STOPPED
-    # One that runs, and a disk of 100 GB that is never deleted.
-    disk = prices.disk_dollars_per_hour(disk_gb=100)
-    assert found.dollars_per_hour == pytest.approx(bench.provider.plan(spec).dollars_per_hour / 2 + disk)
-    assert found.worst_case_dollars is None
-    assert bench.provider.destroy(spec.name) == []
 
 
 def test_what_a_node_writes_is_not_believed_to_be_well_formed(bench: Bench) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.cluster.model import LABEL_NODES, ClusterSpec
+from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.model import LimitsConfig
-from hvdcloud.errors import CapacityError, NameTakenError, NodeError, UsageError
+from hvdcloud.errors import CapacityError, NameTakenError, UsageError
 from hvdcloud.providers.base import NodeProgress
 from hvdcloud.providers.gce.provider import GceProvider
 from tests.standins.compute import Emulator
@@ -135,24 +135,3 @@ def test_of_two_that_grow_at_the_same_moment_the_loser_touches_nothing_of_the_wi
         provider.create(late, journal=bench.journal)
     assert {name: vm["id"] for name, vm in vms(bench).items()} == before
     assert bench.calls()[DELETE] == 0
-
-
-def test_the_labels_of_vms_and_disks_say_how_many_there_are(
-    bench: Bench, provider: GceProvider, spec: ClusterSpec
-) -> None:
-    provider.grow(larger(spec, 3), [2], journal=bench.journal)
-    provider.set_size(spec.name, 3)
-    resources = [*bench.emulator.state.instances(), *bench.emulator.state.all_disks()]
-    assert {each["labels"][LABEL_NODES] for each in resources} == {"3"}
-    assert len(resources) == 6
-    provider.shrink(spec.name, [1, 2])
-    provider.set_size(spec.name, 1)
-    found = provider.cluster(spec.name)
-    assert found is not None
-    assert found.whole
-
-
-def test_without_its_head_a_cluster_does_not_grow(bench: Bench, provider: GceProvider, spec: ClusterSpec) -> None:
-    provider.shrink(spec.name, [0])
-    with pytest.raises(NodeError, match="head"):
-        provider.plan_growth(larger(spec, 3), [2])

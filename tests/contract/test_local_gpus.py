@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import os
 import secrets
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -21,18 +20,17 @@ import pytest
 
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import LABEL_CLUSTER, ClusterSpec
-from hvdcloud.errors import CapacityError, HvdcloudError, NodeError
+from hvdcloud.errors import CapacityError, HvdcloudError
 from hvdcloud.providers.engine.gpus import LABEL_GPUS
 from hvdcloud.providers.local.provider import LocalProvider
 from tests.support.engines import second_engine
 from tests.support.gpus import UUIDS, created_at_once, put_programs
-from tests.support.harness import Project, labelled, project_in
+from tests.support.harness import labelled
 
 pytestmark = pytest.mark.engine
 
 NODE_IMAGE = "hvdcloud-test/sleeping:1"
 ROUNDS = 4
-CUDA = {"requirements": None, "device": "cuda"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,15 +127,6 @@ def test_gpus_of_another_cluster_are_passed_over_then_refused(box: Box, tmp_path
         assert len(box.visible(third.node_name(0))) == 4
 
 
-def test_a_gpu_on_which_another_program_computes_is_passed_over(box: Box, tmp_path: Path, journal: Journal) -> None:
-    (box.programs / "processes.csv").write_text(f"{UUIDS[0]}, 4711, 11752, /opt/venv/bin/python3\n")
-    spec = spec_of(tmp_path)
-    with up(box.provider(count=3), spec, journal):
-        assert box.visible(spec.node_name(0)) == ["nvidia1", "nvidia2", "nvidia3"]
-    with pytest.raises(CapacityError, match=r"GPU 0 is used by python3 \(pid 4711, 12\.3 GB\)"):
-        box.provider(count=4).plan(spec)
-
-
 def test_a_node_that_was_lost_comes_back_with_its_share(box: Box, tmp_path: Path, journal: Journal) -> None:
     provider, spec = box.provider(), spec_of(tmp_path, nodes=2)
     with up(provider, spec, journal):
@@ -166,40 +155,3 @@ def test_of_many_that_want_the_same_gpus_at_once_no_two_get_one(box: Box, tmp_pa
 def running(box: Box) -> list[dict[str, str]]:
     """The labels of our containers that run."""
     return [found["Labels"] for found in box.client.api.containers(filters={"label": LABEL_GPUS})]
-
-
-def test_an_engine_without_the_toolkit_is_refused_before_anything_is_made(
-    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    smi = tmp_path / "smi"
-    smi.mkdir()
-    for name in ("nvidia-smi", "devices.csv", "processes.csv"):
-        shutil.copy2(box.programs / name, smi)
-    monkeypatch.setenv("PATH", os.environ["PATH"].replace(str(box.programs), str(smi)))
-    with pytest.raises(NodeError, match="neither NVIDIA's container toolkit nor CDI devices"):
-        box.provider().plan(spec_of(tmp_path))
-
-
-# --- the commands ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def project(box: Box, tmp_path: Path) -> Project:
-    project = project_in(tmp_path, f"t-{secrets.token_hex(4)}", image=CUDA)
-    project.write("train.py", "print('trained')\n")
-    project.environ |= {"DOCKER_HOST": box.docker_host}
-    return project
-
-
-def test_doctor_says_driver_toolkit_memory_and_who_computes(box: Box, project: Project) -> None:
-    (box.programs / "processes.csv").write_text(f"{UUIDS[2]}, 4711, 11752, /opt/venv/bin/python3\n")
-    project.configure(image=CUDA, local={"gpus": 2})
-    (check,) = (each for each in project.hvdcloud("doctor", "--json", expect=None).json["result"]["checks"]
-                if each["name"] == "GPUs")  # fmt: skip
-    assert check["status"] == "ok"
-    assert check["message"].startswith(
-        "driver 535.129.03, NVIDIA's container toolkit; GPU 0 Tesla V100-DGXS-32GB, 34.4 GB"
-    )
-    assert (
-        "GPU 2 Tesla V100-DGXS-32GB, 34.4 GB of 34.4 GB free, used by python3 (pid 4711, 12.3 GB)" in check["message"]
-    )

@@ -11,7 +11,6 @@ import pytest
 
 from tests.standins.compute import Emulator
 from tests.support.harness import Project, project_in
-from tests.support.terminal import terminal
 
 
 class Bench:
@@ -58,15 +57,6 @@ def test_offers_are_listed_with_what_they_cost(bench: Bench) -> None:
     assert prices == sorted(prices)
 
 
-def test_quota_that_refuses_is_marked_where_it_does(bench: Bench) -> None:
-    bench.emulator.set_quota("NVIDIA_T4_GPUS", 1, region="us-central1")
-    bench.emulator.set_quota("PREEMPTIBLE_NVIDIA_T4_GPUS", 0, region="us-central1")
-    assert bench.own()["quota"] == ["NVIDIA_T4_GPUS: 2 needed, 1 free"]
-    assert bench.own("us-east1-c")["quota"] == []
-    said = bench.project.hvdcloud("offers").out
-    assert "no quota: NVIDIA_T4_GPUS: 2 needed, 1 free" in said
-
-
 def test_without_credentials_all_else_is_there(bench: Bench) -> None:
     bench.project.environ.pop("GOOGLE_APPLICATION_CREDENTIALS")
     bench.project.environ["NO_GCE_CHECK"] = "True"
@@ -74,45 +64,6 @@ def test_without_credentials_all_else_is_there(bench: Bench) -> None:
     assert {each["quota"] for each in found["offers"]} == {None}
     assert any("gcloud auth application-default login" in notice for notice in found["notices"])
     assert " ? " in bench.project.hvdcloud("offers").out
-
-
-def test_without_a_network_all_else_is_there(bench: Bench) -> None:
-    bench.project.environ["HVDCLOUD_GOOGLE_ENDPOINT"] = "http://127.0.0.1:9"
-    found = bench.offers()
-    assert {each["quota"] for each in found["offers"]} == {None}
-    (notice,) = (each for each in found["notices"] if each.startswith("quotas"))
-    assert "cannot be reached" in notice
-
-
-@pytest.mark.parametrize("machine_type", ["n1-standard-8", "n1-highmem-96", "a2-megagpu-16g", "a3-highgpu-8g"])
-def test_the_table_fits_a_terminal(bench: Bench, machine_type: str) -> None:
-    gpu = {"type": "nvidia-tesla-t4", "count": 4} if machine_type.startswith("n1") else None
-    bench.configure(machine_type=machine_type, gpu=gpu)
-    bench.project.environ.pop("GOOGLE_APPLICATION_CREDENTIALS")
-    bench.project.environ["NO_GCE_CHECK"] = "True"
-    options = ("--hours", "100", "--nodes", "8")
-    with terminal(bench.project, "offers", *options) as opened:
-        _, printed = opened.end()
-    table = printed.decode().partition("8 nodes with disks")[0].splitlines()
-    assert len(table) > 4
-    assert max(map(len, table)) <= 80
-
-
-def test_a_few_lines_are_shown_and_the_configured_cluster_is_one_of_them(bench: Bench) -> None:
-    bench.configure(machine_type="a3-highgpu-1g", gpu=None, spot="all")
-    lines = bench.project.hvdcloud("offers").out.splitlines()
-    assert any(line.startswith("*  a3-highgpu-1g") for line in lines)
-    assert any("more: --json has all" in line for line in lines)
-    assert len(lines) < 35
-
-
-def test_a_subnetworks_name_offers_every_region_that_has_one(bench: Bench) -> None:
-    bench.emulator.add_network("mine", {"us-east1": "10.1.0.0/20", "europe-west4": "10.2.0.0/20"})
-    bench.configure(network="mine", subnetwork="mine")
-    offers = bench.offers()["offers"]
-    there = {each["region"] for each in offers if each["region"]}
-    assert there == {"us-east1", "europe-west4"}
-    assert {each["region"] for each in offers if each["configured"]} == {"us-east1", "europe-west4"}
 
 
 # --- prices of every region -------------------------------------------------------------------------------------------
@@ -155,14 +106,3 @@ def test_prices_that_cannot_be_read_or_be_right_change_nothing(bench: Bench) -> 
     assert "the price catalog cannot be right" in ended.err
     assert table.read_bytes() == before
     assert [path.name for path in bench.project.state.iterdir()] == ["prices.json"]
-
-
-def test_a_person_s_calls_count_against_the_project(bench: Bench, tmp_path: Path) -> None:
-    # What `gcloud auth application-default login` leaves, with a token that is good still.
-    client = "764086051850-6qr4p6gpi6hn506pt8ejuq83di341hur.apps.googleusercontent.com"
-    own = {"type": "authorized_user", "client_id": client, "client_secret": "s", "refresh_token": "r"}
-    token = {"token": bench.emulator.keys.issue("ada@example.com")[0], "expiry": "2099-01-01T00:00:00Z"}
-    (tmp_path / "person.json").write_text(json.dumps({**own, **token}))
-    bench.project.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(tmp_path / "person.json")
-    bench.project.hvdcloud("offers", "--refresh")
-    assert {headers["x-goog-user-project"] for _, headers in bench.emulator.catalog.asked} == {"test-project"}

@@ -16,7 +16,7 @@ from hvdcloud.providers.gce.ops.node_rights import RECORDS
 from tests.standins.compute import Emulator
 from tests.standins.conditions import holds
 from tests.standins.storage.server import running_server
-from tests.standins.terraform import MODULE, ROOT, VENV, bucket_of_another, change, fail, heal, missing, resources
+from tests.standins.terraform import MODULE, ROOT, VENV, bucket_of_another, fail, heal, missing, resources
 from tests.support.terraform import Workplace, workplace
 
 NODES = "serviceAccount:hvdcloud@test-project.iam.gserviceaccount.com"
@@ -195,12 +195,6 @@ def _holds(expression: str, name: str, *, kind: str = "compute.googleapis.com/In
     return holds(expression, name=f"projects/test-project/zones/us-central1-a/{collection}/{name}", kind=kind)
 
 
-def test_a_second_apply_has_nothing_to_do(everything: Workplace) -> None:
-    planned = everything.plan()
-    assert planned.returncode == 0, planned.stdout + planned.stderr
-    assert "No changes." in planned.stdout
-
-
 def test_outputs_are_what_hvdcloud_yaml_takes(everything: Workplace) -> None:
     outputs = json.loads(everything.terraform("output", "-json").stdout)
     compute = "https://www.googleapis.com/compute/v1/projects/test-project"
@@ -214,17 +208,6 @@ def test_outputs_are_what_hvdcloud_yaml_takes(everything: Workplace) -> None:
         "bucket": "gs://test-project-hvdcloud",
         "repository": "us-central1-docker.pkg.dev/test-project/hvdcloud",
     }
-
-
-def test_what_was_changed_by_hand_is_seen_and_put_right(everything: Workplace) -> None:
-    soft_delete = [{"retention_duration_seconds": 0, "effective_time": None}]
-    change(everything.folder, "google_storage_bucket", "test-project-hvdcloud", soft_delete_policy=soft_delete)
-    change(everything.folder, "google_compute_firewall", "projects/test-project/global/firewalls/hvdcloud-iap")
-    applied = everything.apply()
-    assert "Apply complete! Resources: 1 added, 1 changed, 0 destroyed." in applied.stdout
-    (bucket,) = resources(everything.folder)["google_storage_bucket"].values()
-    assert bucket["soft_delete_policy"][0]["retention_duration_seconds"] == 604800
-    assert everything.plan().returncode == 0
 
 
 def test_no_plan_deletes_or_replaces_the_bucket(everything: Workplace) -> None:

@@ -59,24 +59,6 @@ def bucket_of(project: Project) -> Path:
 # --- no files, no cluster -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["build", "up", "launch"])
-def test_requirements_that_are_not_there_are_named(project: Project, command: str) -> None:
-    (project.folder / "requirements.txt").unlink()
-    project.write("train.py", "")
-    project = replace(project, environ={**project.environ, "HVDCLOUD_IMAGE__REQUIREMENTS": "requirements.txt"})
-    ended = project.hvdcloud(command, expect=2)
-    assert f"{project.folder}/requirements.txt does not exist" in ended.err
-    assert "requirements: null" in ended.err
-
-
-@pytest.mark.parametrize("command", ["run", "status", "logs", "ssh", "stop"])
-def test_a_command_for_a_cluster_that_is_not_there_says_how_to_make_one(tmp_path: Path, command: str) -> None:
-    ended = project_in(tmp_path, "t-bad").hvdcloud(command, expect=2)
-    assert "there is no cluster t-bad" in ended.err
-    assert "hvdcloud up" in ended.err
-    assert ended.out == ""
-
-
 def test_down_twice_is_done_twice_and_a_foreign_container_on_our_network_survives(
     project: Project, engine: Any, image: str
 ) -> None:
@@ -148,9 +130,6 @@ def test_of_two_ups_of_one_name_at_most_one_makes_a_cluster_and_it_is_whole(
     winner = pair[ended.index(winners[0])] if winners else project
     assert winner.hvdcloud("ssh", "1", "--", "hostname").out == "t-bad-1\n"
     winner.hvdcloud("down")
-
-
-# --- subnets ---------------------------------------------------------------------------------------------------------
 
 
 # --- no space ------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import math
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from hvdcloud.console import Console
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.doctor import Examination, doctor
 from hvdcloud.storage.open import open_bucket
-from tests.support.cloud import NODES_ACCOUNT
 from tests.support.gce_records import ZONES, RecordsCloud, records_cloud
 from tests.support.harness import Ended, Project, labelled, project_in
 
@@ -173,16 +171,6 @@ def test_a_permission_that_is_missing_is_named_with_a_role_that_holds_it(cloud: 
     assert report.checks["zones"]["message"] == "not checked: see permissions"
 
 
-def test_a_service_account_that_we_may_not_use_is_reported(cloud: RecordsCloud, project: Project) -> None:
-    emulator = cloud.cloud.emulator
-    emulator.access.deny(emulator.keys.email, "iam.serviceAccounts.actAs")
-    command = f"gcloud iam service-accounts add-iam-policy-binding {NODES_ACCOUNT}"
-    examine(project).failed("service account", command, "roles/iam.serviceAccountUser", exit_code=3)
-    emulator.access.clear()
-    emulator.google.gone.add(NODES_ACCOUNT)
-    examine(project).failed("service account", "there is no service account", "hvdcloud setup", exit_code=2)
-
-
 def test_a_bucket_that_is_not_there_or_not_ours_is_reported(
     cloud: RecordsCloud, tmp_path: Path, project: Project
 ) -> None:
@@ -214,23 +202,6 @@ def test_a_quota_that_is_too_small_is_reported_with_what_is_needed(cloud: Record
     report = examine(project)
     report.failed("quota", "NVIDIA_L4_GPUS 2 needed, 1 of 1 free", "quotas?project=test-project", exit_code=4)
     assert examine(project, "--nodes", "1").exit_code == 0
-
-
-def test_what_keeps_nodes_from_being_reached_is_reported(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
-    tunnel = well(cloud, tmp_path / "tunnel", gce={"ssh": {"source": "iap"}})
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "docker").symlink_to(shutil.which("docker") or "")
-    tunnel.environ["PATH"] = str(tools)
-    examine(tunnel).failed("SSH", "there is no gcloud on this machine", "cloud.google.com/sdk", exit_code=2)
-
-
-def test_without_an_engine_the_rest_is_shown_all_the_same(cloud: RecordsCloud, project: Project) -> None:
-    project.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
-    report = examine(project)
-    report.failed("engine", "no Docker engine answers", "unset DOCKER_HOST", exit_code=5)
-    assert report.names("unknown") == ["registry"]
-    assert report.checks["quota"]["status"] == "ok"
 
 
 # --- how long it takes ------------------------------------------------------------------------------------------------
@@ -271,11 +242,3 @@ def test_on_this_machine_all_is_well_with_an_engine(local: Project, engine: Any)
     assert report.names("failed", "unknown") == []
     assert "credentials" not in report.checks
     assert labelled(engine, local.name) == []
-
-
-def test_on_this_machine_without_an_engine_it_says_how_to_start_one(local: Project) -> None:
-    local.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
-    report = examine(local)
-    report.failed("engine", "unset DOCKER_HOST", exit_code=5)
-    assert report.names("unknown") == ["machine"]
-    assert {"bucket", "files"} <= set(report.names("ok"))

@@ -220,13 +220,6 @@ def test_a_node_whose_agent_is_killed_comes_back_once_a_worker_can_start_there(r
     running.whole_again(went_on)
 
 
-def test_status_tells_who_takes_part(running: Shared) -> None:
-    run = running.project.hvdcloud("status", "--json").json["result"]["runs"][-1]
-    assert run["state"] == "running"
-    assert [each["name"] for each in run["members"]] == [running.node(index) for index in range(NODES)], run
-    assert run["world"] == NODES
-
-
 def test_after_all_that_every_sample_was_seen_once_and_the_result_is_that_of_an_undisturbed_run(
     running: Shared,
 ) -> None:

@@ -23,7 +23,6 @@ from hvdcloud.config.file import load_config
 from hvdcloud.image.build.builder import find_plan
 from hvdcloud.lifecycle.up import MAKING_SECONDS
 from tests.standins.compute import Emulator
-from tests.standins.registry import free_port
 from tests.support.compute_clients import Plain
 from tests.support.gce_records import (
     ZONES,
@@ -173,14 +172,6 @@ def test_passing_trouble_only_takes_time(cloud: RecordsCloud, emulator: Emulator
     nothing_is_left(cloud, project)
 
 
-def test_a_network_that_is_away(cloud: RecordsCloud, tmp_path: Path) -> None:
-    project = cloud.project(tmp_path)
-    project.environ["HVDCLOUD_GOOGLE_ENDPOINT"] = f"http://127.0.0.1:{free_port()}"
-    for command in ("up", "list", "down"):
-        ended = impatient(project).hvdcloud(command, expect=5)
-        says(ended, "the compute API cannot be reached: Connection refused", "check this machine's network")
-
-
 def test_the_network_goes_away_in_the_middle(cloud: RecordsCloud, tmp_path: Path) -> None:
     with Relay(cloud.cloud.emulator.url) as relay:
         project = cloud.project(tmp_path)
@@ -258,19 +249,6 @@ def test_a_zone_that_does_not_answer_may_hold_anything(
     nothing_is_left(cloud, project)
 
 
-def test_a_cluster_in_a_zone_that_does_not_answer(cloud: RecordsCloud, emulator: Emulator, cluster: Project) -> None:
-    emulator.set_unreachable(A, True)
-    said = says(cluster.hvdcloud("list", expect=8), f"zone {A} did not answer")
-    assert "NOT WHOLE" in said.out
-    assert f"warning: zone {A} did not answer" in cluster.hvdcloud("status").err
-    said = says(cluster.hvdcloud("down", expect=8), "STILL COST MONEY", f"zone {A}: did not answer")
-    assert said.err.count("hvdcloud down") == 1
-    assert len(emulator.state.instances()) == 2
-    emulator.set_unreachable(A, False)
-    cluster.hvdcloud("down")
-    assert cloud.left() == []
-
-
 def test_a_zone_that_is_cut_off_while_vms_are_made_there(
     cloud: RecordsCloud, emulator: Emulator, project: Project
 ) -> None:
@@ -311,27 +289,6 @@ def test_a_node_that_fails_is_named_with_its_step_and_boot_log(cloud: RecordsClo
         "hvdcloud: pulling",
     )
     assert "t-gce-0's boot log" not in ended.err
-    nothing_is_left(cloud, project)
-
-
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        ("die", ["node t-gce-1 stopped while coming up (at step driver)", "boot log", "hvdcloud up starts again"]),
-        ("preempt", ["node t-gce-1 is gone: it was preempted or deleted while coming up", "gce.spot: none"]),
-    ],
-)
-def test_a_node_that_is_lost_while_it_comes_up(
-    cloud: RecordsCloud, emulator: Emulator, project: Project, how: str, words: list[str]
-) -> None:
-    cloud.fail({"hang_ready": True, "at": "driver"}, times=2)
-    with project.started("up") as process:
-        screen = Screen(process)
-        screen.wait_for("t-gce-1: driver")
-        (emulator.kill if how == "die" else emulator.preempt)(A, "t-gce-1")
-        screen.end()
-    assert process.returncode == 5
-    says(Ended(5, "", screen.text), *words)
     nothing_is_left(cloud, project)
 
 
@@ -388,16 +345,6 @@ def test_what_cannot_be_deleted_is_named_with_a_command(
 
 
 # --- the registry -----------------------------------------------------------------------------------------------------
-
-
-def test_an_image_that_is_not_at_the_registry(cloud: RecordsCloud, emulator: Emulator, tmp_path: Path) -> None:
-    project = with_repository(cloud, tmp_path, cloud.repository.replace(":1", ":2"))
-    dry = project.hvdcloud("up", "--dry-run")
-    assert "/small:2 is not at the registry" in dry.err
-    # `up` builds it before it asks for VMs, and that takes an engine.
-    project.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
-    says(project.hvdcloud("up", expect=5), "no Docker engine answers at DOCKER_HOST=unix:///nowhere/docker.sock")
-    assert zones_asked(emulator) == []
 
 
 def stands_for_its_image(engine: Any, project: Project) -> AbstractContextManager[str]:

@@ -16,7 +16,7 @@ from hvdcloud.storage.checksum import crc32c_of_bytes, crc32c_of_file
 from tests.standins.compute.machines import LABEL
 from tests.support import jobs
 from tests.support.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
-from tests.support.cloud_views import left, vms
+from tests.support.cloud_views import left
 from tests.support.harness import Ended, Project, Screen
 from tests.support.project_runs import last_run
 
@@ -193,20 +193,6 @@ def cluster(came_up: tuple[Project, Ended]) -> Project:
     return project
 
 
-def test_up_follows_every_vm_and_doing_it_again_changes_nothing(cloud: Cloud, came_up: tuple[Project, Ended]) -> None:
-    project, ended = came_up
-    for node in ("t-gce-0", "t-gce-1"):
-        # What `launch` has pulled is on their disks: how many steps of so quick a boot are seen differs.
-        assert_in_order(ended.err, r"us-\S+: asking for 2 VMs", r"us-\S+: created", f"{node}: ready")
-    assert ended.out.startswith("cluster t-gce is up: 2 nodes in ")
-    # What runs on the VMs may read images and not change them; `up` pushes nothing.
-    assert {actions for actions, _ in cloud.tokens.granted} == {("pull",)}
-    before = vms(cloud, project)
-    assert before == {"t-gce-0": "RUNNING", "t-gce-1": "RUNNING"}
-    assert "cluster t-gce is up already: 2 nodes" in project.hvdcloud("up").out
-    assert vms(cloud, project) == before
-
-
 def test_what_there_is_and_what_it_costs(cluster: Project) -> None:
     (found,) = cluster.hvdcloud("list", "--json").json["result"]
     assert found["dollars_per_hour"] > 0.1
@@ -238,12 +224,6 @@ def test_a_run_outlives_the_cli_and_is_followed_and_stopped_from_elsewhere(clust
         screen.end()
     assert (stopped["state"], stopped["checkpoints_complete"]) == ("stopped", True)
     assert follower.returncode == 7
-
-
-# --- without the laptop -----------------------------------------------------------------------------------------------
-
-
-# --- VMs that do not come up ------------------------------------------------------------------------------------------
 
 
 # --- Identity-Aware Proxy ---------------------------------------------------------------------------------------------

@@ -140,9 +140,3 @@ def test_a_node_whose_checkpoints_are_not_in_the_bucket_stays_and_tries_until_th
     (bucket / "elsewhere").rename(folder)
     until(lambda: ended(engine, project), what="the node to end")
     assert (folder / "w.pt").read_text() == "w\n"
-
-
-def test_null_means_never(tmp_path: Path, engine: Any, image: str) -> None:
-    project = project_in(tmp_path, "t-idle-never", limits={"idle": None})
-    planned = project.hvdcloud("up", "--dry-run", "--json").json["result"]["requests"]
-    assert not any("HVDCLOUD_IDLE" in request["body"].get("environment", {}) for request in planned)

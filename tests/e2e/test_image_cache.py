@@ -15,7 +15,7 @@ from hvdcloud.image.build.builder import BuildResult, Options, carry_out
 from hvdcloud.image.engine_stream import BuildEvent
 from hvdcloud.image.plan.context import Context, Entry
 from hvdcloud.image.plan.steps import LABEL, ImagePlan, Step
-from tests.standins.registry import free_port, running_registry
+from tests.standins.registry import running_registry
 from tests.support.engines import SecondEngine, same_image_on_both, second_engine
 from tests.support.harness import tags_of
 
@@ -174,19 +174,6 @@ def test_the_next_job_pulls_what_it_needs_and_builds_nothing_but_a_changed_layer
     ]
     # Its own layer is stored for the next job.
     assert tag_of(project.plan().last) in tags(port, project)
-
-
-def test_a_cache_that_cannot_be_written_is_a_warning(project: Project) -> None:
-    down = f"127.0.0.1:{free_port()}/{project.name}"
-    result, events = job(project, target=down)
-    assert result.image_id
-    warnings = texts(events, "warning")
-    assert [text.partition(" is not in the cache: ")[0] for text in warnings] == [
-        "the compilers",
-        "the base image",
-        "the layer",
-    ]
-    assert all("refused" in text and "check that" in text for text in warnings)
 
 
 def test_an_index_with_a_password_is_in_no_cache(project: Project, port: int) -> None:

@@ -50,15 +50,3 @@ def test_eight_nodes_come_up_run_a_rank_each_and_go(project: Project, engine: An
     assert project.hvdcloud("ssh", "7", "--", "ssh", "t-sizes-3", "hostname").out == "t-sizes-3\n"
     down = project.hvdcloud("down", "--json").json["result"]
     assert len(down["deleted"]) == 9
-
-
-@pytest.mark.nightly
-def test_one_node_takes_one_rank_or_one_for_each_slot(project: Project) -> None:
-    project.hvdcloud("up", "--nodes", "1")
-    assert ranks(project, "-np", "1") == ["t-sizes-0 0 1"]
-    assert "2 ranks do not fit" in project.hvdcloud("run", "-np", "2", expect=2).err
-    project.configure(run={"slots_per_node": 2})
-    assert sums(project.hvdcloud("run").out) == {0: (2, 1), 1: (2, 1)}
-    assert sums(project.hvdcloud("run", "--controller", "mpi").out) == {0: (2, 1), 1: (2, 1)}
-    assert ranks(project, "-np", "1") == ["t-sizes-0 0 1"]
-    project.hvdcloud("down")

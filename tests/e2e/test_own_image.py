@@ -204,18 +204,6 @@ def test_an_image_with_horovod_becomes_a_node_and_gets_nothing_else(engine: Any,
     )
 
 
-def test_it_is_found_by_its_content_and_a_tag_that_moved_is_another_image(
-    engine: Any, theirs: str, made: Made, built: Build, make: Make, tmp_path: Path
-) -> None:
-    moving = make(theirs, "LABEL version=1", tag="moving")
-    first = plan_of(engine, ImageConfig(base=moving, requirements=None), tmp_path)
-    assert plan_of(engine, ImageConfig(base=moving, requirements=None), tmp_path).reference == first.reference
-    make(theirs, "LABEL version=2", tag="moving")
-    assert plan_of(engine, ImageConfig(base=moving, requirements=None), tmp_path).reference != first.reference
-    found = built(base=made.base)
-    assert (found.reference, found.image_id, found.cached) == (made.node.reference, made.node.image_id, True)
-
-
 def test_requirements_and_a_dockerfile_go_on_top_and_it_trains_on_two_nodes(
     engine: Any, made: Made, tmp_path: Path, remover: list[str]
 ) -> None:
@@ -272,28 +260,6 @@ def test_an_image_that_cannot_be_a_node_says_why(
     assert command in raised.value.hint
 
 
-@pytest.mark.parametrize(
-    ("lines", "config", "cause"),
-    [
-        ("", {"device": "cuda"}, "image.device is cuda, but its torch 2.13.0+cpu is built without CUDA"),
-        ("", {"framework": "tensorflow"}, "image.framework is tensorflow, but /opt/venv/bin/python can't import it: "),
-        (
-            'USER root\nSHELL ["/bin/sh", "-c"]\nRUN rm /opt/venv/lib/python3.11/site-packages/horovod/torch/*.so',
-            {},
-            "its Horovod does not work with its torch: ",
-        ),
-    ],
-    ids=["cpu-torch", "no-tensorflow", "broken-horovod"],
-)
-def test_what_the_configuration_wants_of_it_has_to_be_there(
-    make: Make, built: Build, theirs: str, lines: str, config: dict[str, str], cause: str
-) -> None:
-    name = make(theirs, lines, tag="wanting")
-    with pytest.raises(ImageError, match="can't be a node") as raised:
-        built(base=name, **config)
-    assert cause in raised.value.message
-
-
 def dockerfile(folder: Path, lines: str) -> None:
     (folder / "Dockerfile").write_text(f"ARG BASE\nFROM ${{BASE}}\n{lines}\n")
 
@@ -348,15 +314,6 @@ def builds_once(folder: Path, remover: list[str], reference: str, image_id: str)
     assert changed.reference != reference
     steps = (step for plan in (again.plan, edited.plan, changed) for step in plan.steps)
     remover.extend(step.reference for step in steps if step.reference.startswith("hvdcloud/user:"))
-
-
-def test_what_a_dockerfile_makes_of_another_image_becomes_a_node(engine: Any, made: Made, remover: list[str]) -> None:
-    result = made.node
-    assert engine.images.get(result.reference).attrs["Config"]["Entrypoint"][1:] == ["entrypoint"]
-    found = inside(engine, result.reference, "cat /srv/mine.txt; stat -c ' %U' /srv/mine.txt; ls /usr/sbin/sshd")
-    assert found == "mine alice\n/usr/sbin/sshd"
-    (made.folder / "train.py").write_text("print()")
-    assert build_in(made.folder, engine, remover, dockerfile="Dockerfile").reference == result.reference
 
 
 @pytest.mark.parametrize(

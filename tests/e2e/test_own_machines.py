@@ -7,28 +7,23 @@ import os
 import secrets
 import signal
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hvdcloud import engine
 from hvdcloud.config.ssh_hosts import SshMachinesConfig
-from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, ImageError
+from hvdcloud.errors import CredentialsError, ImageError
 from hvdcloud.image.engine_stream import ignore
 from hvdcloud.image.publish.push import push
-from hvdcloud.providers.engine.gpus import LABEL_GPUS
-from hvdcloud.providers.ssh import images, laptop_registry
+from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.hosts import Hosts
-from hvdcloud.providers.ssh.provider import SshProvider
 from tests.standins.registry import closed_registry, free_port, log_in
 from tests.support.elastic_run import JOB, attached
-from tests.support.gpus import UUIDS, created_at_once, put_programs
 from tests.support.harness import Project, Screen, until
-from tests.support.jobs import ALLREDUCE, ATTEMPTS
+from tests.support.jobs import ALLREDUCE
 from tests.support.layered_image import layer, load_layers
-from tests.support.provider_backends import new_spec
-from tests.support.ssh_hosts import SshHost, SshHosts, ssh_hosts
+from tests.support.ssh_hosts import SshHosts, ssh_hosts
 
 pytestmark = pytest.mark.engine
 
@@ -216,117 +211,6 @@ def test_a_host_is_lost_and_its_node_is_made_again_when_it_is_back(project: Proj
     finally:
         hosts.power_on("gpu3")
     project.hvdcloud("down", "--force")
-
-
-def test_a_run_whose_host_boots_again_is_tried_again(project: Project, hosts: SshHosts) -> None:
-    run = {"command": "python train.py 1", "retry": 2}
-    project.write("train.py", ATTEMPTS)
-    project.configure(**settings(ssh={"hosts": ["gpu1", "gpu3"]}, run=run, nodes=2))
-    with project.started("launch", "--yes") as process:
-        screen = Screen(process)
-        screen.wait_for("is in attempt 1", times=2)
-        hosts.power_off("gpu3")
-        screen.wait_for(f"host gpu3 does not answer and may have a node of {project.name}; waiting for its return")
-        hosts.power_on("gpu3")
-        screen.end(within=180)
-    assert screen.exit_code == 0, screen.text
-    assert "attempt 1 was lost after" in screen.text
-    assert screen.text.count("is in attempt 2") == 2
-    found = {path.name for path in (project.folder / "checkpoints").rglob("*.pt")}
-    assert found == {f"rank-{rank}-attempt-{attempt}.pt" for rank in (0, 1) for attempt in (1, 2)}
-    assert hosts.left() == []
-
-
-def test_hosts_are_free_when_the_run_has_ended(project: Project, hosts: SshHosts) -> None:
-    """Also with the laptop off: no command of it runs."""
-    project.hvdcloud("up", "--yes")
-    project.hvdcloud("run", "--down-when-done", "--detach")
-    for name in ("gpu1", "gpu2"):
-        ended = partial(hosts[name].containers, "status=exited")
-        until(ended, what=f"the node on {name} to end itself")
-    assert "2 files of run" in project.hvdcloud("down", expect=9).err
-    project.hvdcloud("pull")
-    project.hvdcloud("down")
-
-
-@pytest.fixture
-def four_gpus(hosts: SshHosts, tmp_path: Path) -> Iterator[SshHost]:
-    """A host that says it has four GPUs, and whose engine gives them to containers."""
-    host, folder = hosts["gpu3"], tmp_path / "programs"
-    folder.mkdir()
-    put_programs(folder)
-    host.add_programs(folder)
-    yield host
-    host.run("umount", "/usr/local/bin")
-
-
-def test_of_three_users_who_want_gpus_of_a_host_at_once_no_two_get_the_same(
-    four_gpus: SshHost, hosts: SshHosts, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", hosts.path)
-    machines = SshMachinesConfig.model_validate({"hosts": [{"host": "gpu3", "gpus": 2}]})
-    specs = [new_spec(image, nodes=1) for _ in range(3)]
-    providers = {spec.name: SshProvider(machines) for spec in specs}
-    try:
-        outcomes = created_at_once(specs, providers, tmp_path)
-        labels = four_gpus.docker("ps", "--format", f'{{{{.Label "{LABEL_GPUS}"}}}}').split()
-        assert sorted(uuid for each in labels for uuid in each.split(",")) == UUIDS, outcomes
-        (refused,) = [each for each in outcomes if isinstance(each, HvdcloudError)]
-        assert isinstance(refused, CapacityError), refused
-        assert "0 of 4 GPUs" in refused.message
-        (container, *_) = four_gpus.docker("ps", "--format", "{{.Names}}").split()
-        seen = four_gpus.docker("exec", container, "sh", "-c", "ls -d /dev/nvidia*").split()
-        assert len(seen) == 2
-    finally:
-        for spec in specs:
-            assert list(providers[spec.name].destroy(spec.name)) == []
-            providers[spec.name].close()
-    assert hosts.left() == []
-
-
-@pytest.fixture
-def growing_image() -> Iterator[list[str]]:
-    """Two images: one of 20 MB, and the same with a layer of 1 MB more."""
-    name = f"hvdcloud-test/growing-{secrets.token_hex(4)}"
-    layers = [layer(str(number), secrets.token_bytes(size)) for number, size in enumerate((20 << 20, 1 << 20))]
-    references = [f"{name}:1", f"{name}:2"]
-    with contextlib.closing(engine.connect(timeout=600)) as client:
-        for reference, upto in zip(references, (1, 2), strict=True):
-            load_layers(client.api, reference, layers[:upto])
-        yield references
-        for reference in references:
-            client.images.remove(reference)
-
-
-def received(host: SshHost) -> int:
-    """Bytes that the host's network interface has received."""
-    return int(host.run("cat", "/sys/class/net/eth0/statistics/rx_bytes"))
-
-
-@pytest.mark.parametrize("way", ["registry", "whole"])
-def test_an_image_of_no_repository_comes_from_this_machine_and_next_only_what_is_new(
-    way: str, hosts: SshHosts, growing_image: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", hosts.path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    if way == "whole":
-        monkeypatch.setattr(laptop_registry, "PROGRAM", "no-such-program")
-        monkeypatch.setattr(laptop_registry, "IMAGE", "127.0.0.1:1/registry:2")
-    host, steps = hosts["gpu2"], []
-    try:
-        for image, most in zip(growing_image, (25 << 20, 3 << 20), strict=True):
-            before = received(host)
-            with contextlib.closing(Hosts(SshMachinesConfig.model_validate(TWO).hosts)) as machines:
-                images.bring(image, machines, machines.all, on_progress=lambda progress: steps.append(progress.step))
-            assert way == "whole" or received(host) - before < most
-        assert any("sending the whole image" in step for step in steps) == (way == "whole")
-        for name in ("gpu1", "gpu2"):
-            there = hosts[name].docker("images", "--format", "{{.Repository}}:{{.Tag}}").split()
-            assert set(growing_image) <= set(there)
-            assert not [each for each in there if each.startswith("127.0.0.1")]
-    finally:
-        for name in ("gpu1", "gpu2"):
-            hosts[name].run("sh", "-c", f"docker rmi {' '.join(growing_image)} || true")
 
 
 @pytest.fixture

@@ -65,11 +65,3 @@ def test_a_container_that_is_stopped_takes_no_whole_file_with_it(project: Projec
         assert run["reason"] == f"the head says: node {node} ended its part of the run: it is being shut down"
         assert run["checkpoints_complete"], "the other node's too"
         assert written <= pulled(project)
-
-
-def test_a_container_without_a_run_ends_at_once(project: Project, engine: Any) -> None:
-    project.hvdcloud("run", "--", "true")
-    container = engine.containers.get(f"{project.name}-1")
-    container.stop(timeout=STOP_SECONDS)
-    assert exit_code(engine, container.name) != KILLED
-    assert container.logs().decode().splitlines()[-1] == 'hvdcloud-status {"status": "ended", "complete": true}'

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import requests
 
-from hvdcloud.errors import CredentialsError, ImageError
+from hvdcloud.errors import ImageError
 from hvdcloud.google import grants
 from hvdcloud.google.registry_hosts import GOOGLE_REGISTRIES_VARIABLE
 from hvdcloud.image.engine_stream import BuildEvent, ignore
 from hvdcloud.image.publish.push import push
-from hvdcloud.image.publish.registry import digest_at_registry, published
+from hvdcloud.image.publish.registry import digest_at_registry
 from tests.standins.google_account import Account, service_account
-from tests.standins.registry import closed_registry, free_port, log_in, running_registry
+from tests.standins.registry import closed_registry, log_in, running_registry
 
 pytestmark = pytest.mark.engine
 
@@ -142,18 +142,6 @@ def test_a_token_that_ended_in_the_middle_of_a_push_is_replaced(
     assert tokens.issued == ["ended", TOKEN]
 
 
-def test_a_token_that_the_registry_never_takes_is_a_matter_of_roles(
-    google_registry: str, reference: str, tokens: Account
-) -> None:
-    tokens.tokens[:] = ["wrong"]
-    repository = f"{google_registry}/hvdcloud/refused"
-    for call in (lambda: push(reference, repository, progress=ignore), lambda: digest_at_registry(f"{repository}:v1")):
-        with pytest.raises(CredentialsError) as raised:
-            call()
-        assert "roles/artifactregistry.writer" in raised.value.hint
-    assert tokens.issued == ["wrong"] * 3
-
-
 def test_a_registry_that_refuses_right_after_setup_is_asked_again(
     google_registry: str, reference: str, tokens: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,43 +153,3 @@ def test_a_registry_that_refuses_right_after_setup_is_asked_again(
     assert digest.startswith("sha256:")
     waits = [event.text for event in events if event.kind == "image"]
     assert waits == ["not allowed yet: what setup grants takes minutes to hold; trying again for 1 min"] * 2
-
-
-def test_a_registry_that_still_refuses_when_every_grant_holds_is_a_matter_of_roles(
-    google_registry: str, reference: str, tokens: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grants, "PAUSE_SECONDS", 0.3)
-    tokens.tokens[:] = ["wrong"]
-    with pytest.raises(CredentialsError, match=r"(?i)unauthorized|denied"):
-        push(reference, f"{google_registry}/hvdcloud/never", progress=ignore, settled_at=time.time() + 4)
-    assert len(tokens.issued) > 2
-
-
-def test_a_registry_that_is_down_is_not_one_without_the_tag() -> None:
-    with pytest.raises(ImageError, match="refused"):
-        digest_at_registry(f"127.0.0.1:{free_port()}/hvdcloud/digits:v1")
-
-
-def test_what_was_pushed_from_here_and_is_still_there_need_not_be_pushed(registry: str, reference: str) -> None:
-    repository = f"{registry}/hvdcloud/kept"
-    assert published(reference, repository) is None
-    digest = push(reference, repository, progress=ignore)
-    assert published(reference, repository) == digest
-    assert published(reference, f"{registry}/hvdcloud/elsewhere") is None
-
-
-def test_a_tag_that_was_pushed_from_elsewhere_has_moved(registry: str, reference: str, engine: Any) -> None:
-    repository = f"{registry}/hvdcloud/moved:v1"
-    ours = push(reference, repository, progress=ignore)
-    # Another user's image takes the tag, without this engine.
-    address = f"http://{registry}/v2/hvdcloud/moved/manifests"
-    manifest = requests.get(f"{address}/v1", headers={"Accept": MANIFESTS}, timeout=10)
-    kind = {"Content-Type": manifest.headers["Content-Type"]}
-    requests.put(f"{address}/v1", data=manifest.text + "\n", headers=kind, timeout=10).raise_for_status()
-
-    with pytest.raises(ImageError, match=rf"the tag {repository} has moved.* not {ours}") as raised:
-        published(reference, repository)
-    assert raised.value.hint.startswith("hvdcloud push")
-
-    assert push(reference, repository, progress=ignore) == ours
-    assert published(reference, repository) == ours

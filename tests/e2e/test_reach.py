@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -114,43 +111,8 @@ def test_everything_goes_through_the_program_which_ends_with_the_session(session
     assert relays() == []
 
 
-def test_plain_ssh_takes_the_same_way(node: Node, state: ClusterState) -> None:
-    ssh = shutil.which("ssh")
-    assert ssh
-    done = subprocess.run(
-        [ssh, "-F", str(state.ssh_config), "0", "hostname"], capture_output=True, text=True, timeout=30, check=True
-    )
-    assert done.stdout == f"{NAME}\n"
-
-
 def test_another_host_key_behind_the_program_ends_it_before_anything_is_sent(node: Node, state: ClusterState) -> None:
     pin(state, [replace(node, host_key=new_key_pair("other").public.rpartition(" ")[0])])
     with pytest.raises(NodeError, match="is not the pinned one; nothing was sent"):
         Session(node, state).open()
     assert relays() == []
-
-
-def test_a_program_that_dies_is_a_lost_connection_and_the_next_call_starts_another(session: Session) -> None:
-    session.open()
-    (relay,) = relays()
-    threading.Timer(0.5, relay.kill).start()
-    with pytest.raises(NodeError, match="was lost"):
-        session.run("sleep 60")
-    assert session.run("hostname").stdout == f"{NAME}\n"
-    assert len(relays()) == 1
-
-
-def test_short_names_of_peers_are_known_after_join(session: Session, machine: Machine, node: Node) -> None:
-    mesh = new_key_pair("mesh")
-    hosts = [
-        {"name": NAME, "address": machine.address, "port": 2222, "host_key": node.host_key},
-        {"name": "t-reach-1", "address": "localhost", "port": 2222, "host_key": node.host_key},
-    ]
-    payload = {"private_key": mesh.private, "public_key": mesh.public, "hosts": hosts}
-    for _ in range(2):
-        session.call("join", payload=payload)
-    found = session.run(f"getent ahostsv4 {NAME} t-reach-1 | awk '/STREAM/ {{print $1}}'").stdout.split()
-    assert set(found) == {machine.address, "127.0.0.1"}
-    assert session.run("grep -c t-reach-1 /etc/hosts").stdout == "1\n"
-    # Pinned under the short name too: the peer is this very node.
-    assert session.run("ssh t-reach-1 hostname").stdout == f"{NAME}\n"

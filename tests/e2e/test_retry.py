@@ -73,46 +73,6 @@ def test_launch_continues_on_new_nodes_when_one_was_killed(
     assert labelled(engine, project.name) == []
 
 
-def test_every_attempt_is_in_the_json_and_max_ends_them(project: Project, engine: Any) -> None:
-    run = {"command": "python train.py 9", "retry": 1}
-    project.configure(run=run, checkpoints={"keep_every": 600.0})
-    project.hvdcloud("up")
-    with project.started("run", "--json") as process:
-        screen = Screen(process)
-        for attempt in (1, 2):
-            screen.wait_for(f"is in attempt {attempt}", times=2)
-            engine.containers.get(f"{project.name}-1").kill()
-        screen.end(within=120)
-    assert process.returncode == 7, screen.text
-    assert "it is not tried again: it was tried again 1 time, which is run.retry" in screen.text
-    document = json.loads(screen.text[screen.text.index("\n{") :])
-    first, second = document["result"]["attempts"]
-    assert (first["result"], first["cause"], second["result"], second["cause"]) == ("lost", "lost", "lost", "lost")
-    assert second["resumed_from"] == first["run"] != second["run"] == document["result"]["run"]
-    assert first["cluster_id"] != second["cluster_id"]
-    # Nobody has asked for the end of the last cluster.
-    assert labelled(engine, project.name) != []
-    assert "is stopped and may hold more" in project.hvdcloud("down", expect=9).err
-
-
-def test_a_failure_of_the_job_is_not_tried_again(project: Project) -> None:
-    project.write("train.py", "raise SystemExit(3)")
-    ended = project.hvdcloud("launch", "--json", expect=7)
-    assert "attempt" not in ended.err
-    assert shown(project) == []
-
-
-def test_a_cluster_that_was_deleted_meanwhile_is_not_made_again(project: Project, engine: Any) -> None:
-    project.hvdcloud("up")
-    with project.started("run") as process:
-        screen = Screen(process)
-        screen.wait_for("is in attempt 1", times=2)
-        project.hvdcloud("down", "--force")
-        screen.end(within=120)
-    assert process.returncode == 5, screen.text
-    assert labelled(engine, project.name) == []
-
-
 def test_a_node_that_may_hold_more_is_not_deleted(project: Project, engine: Any) -> None:
     # A node is lost that says nothing for most of this.
     run = {"command": "python train.py 1", "retry": 2, "env": {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}}

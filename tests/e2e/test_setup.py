@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import stat
 import threading
@@ -28,10 +27,9 @@ from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import Emulator
 from tests.standins.storage import StorageServer, running_server
-from tests.standins.terraform import bucket_of_another, change, fail, heal, missing, resources, stand_in
+from tests.standins.terraform import bucket_of_another, fail, heal, missing, resources, stand_in
 from tests.support.harness import Project, Screen
 from tests.support.http_server import Asked, Reply, answering
-from tests.support.terminal import terminal
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
@@ -184,34 +182,6 @@ def test_a_project_is_set_up_and_its_names_are_written_down(lab: Lab) -> None:
     assert lab.file.read_text().startswith("name: digits  # mine\n")
 
 
-def test_terraform_asks_on_the_terminal_and_anything_but_yes_changes_nothing(lab: Lab) -> None:
-    text = lab.file.read_text()
-    with terminal(lab.project, "setup", "--region", "us-east1") as screen:
-        screen.wait_for(lambda shown: "Enter a value:" in shown)
-        screen.press("no\r")
-        code, printed = screen.end()
-    assert code == 2
-    assert b"Apply cancelled." in printed
-    assert (lab.resources, lab.file.read_text()) == ({}, text)
-    # What was chosen for it is forgotten.
-    with terminal(lab.project, "setup") as screen:
-        screen.wait_for(lambda shown: "Enter a value:" in shown)
-        screen.press("yes\r")
-        code, printed = screen.end()
-    assert code == 0, printed
-    assert lab.keys == KEYS
-
-
-def test_what_was_changed_or_deleted_outside_is_restored(lab: Lab) -> None:
-    lab.setup("--yes")
-    change(lab.cloud, "google_compute_firewall", f"projects/{LAB}/global/firewalls/hvdcloud-iap")
-    change(lab.cloud, "google_storage_bucket", f"{LAB}-hvdcloud", public_access_prevention="inherited")
-    done = lab.setup("--yes")
-    assert "1 added, 1 changed, 0 destroyed" in done.out
-    (bucket,) = lab.resources["google_storage_bucket"].values()
-    assert bucket["public_access_prevention"] == "enforced"
-
-
 @pytest.mark.nightly
 def test_the_users_own_variables_do_what_they_say(lab: Lab) -> None:
     bucket_of_another(lab.cloud, "theirs")
@@ -307,17 +277,6 @@ def test_a_permission_that_is_missing_in_the_middle_and_then_going_on(lab: Lab) 
     done = lab.setup("--yes")
     assert "google_compute_network.hvdcloud: Creating" not in done.out
     assert "google_compute_subnetwork.hvdcloud: Creation complete" in done.out
-    assert lab.keys == KEYS
-
-
-def test_what_was_set_up_from_elsewhere_is_not_touched(lab: Lab) -> None:
-    """From another machine, or by hand: this one's Terraform does not know it."""
-    lab.setup("--yes")
-    before = lab.resources
-    shutil.rmtree(lab.project.state)
-    failed = lab.setup("--yes", expect=2)
-    assert "Error 409" in failed.err
-    assert lab.resources == before
     assert lab.keys == KEYS
 
 

@@ -67,9 +67,3 @@ def test_a_deadlock_ends_the_run_with_the_stacks_of_all_ranks(project: Project, 
     assert "rank 1 is in Queue.get (train.py:20)" in document["error"]["message"]
 
     assert "rank 1 is in Queue.get (train.py:20)" in project.hvdcloud("stacks").out
-
-
-def test_a_run_that_was_not_stuck_has_no_stacks_once_it_has_ended(project: Project) -> None:
-    project.write("train.py", "print('trains')\n")
-    project.hvdcloud("run")
-    assert "its ranks start, or have ended" in project.hvdcloud("stacks", expect=5).err

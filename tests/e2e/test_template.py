@@ -155,16 +155,6 @@ def test_all_ranks_have_the_same_weights_after_every_epoch(two_ranks: Training) 
     assert two_ranks.output.count("weights are equal on 2") >= 12, two_ranks.output
 
 
-# One rank with the launcher: below, where it continues a finished training.
-@pytest.mark.parametrize("ranks", [None, 3], ids=["no-launcher", "3"])
-def test_the_same_script_learns_on_other_numbers_of_ranks(container: Container, ranks: int | None) -> None:
-    training = train(container, f"/tmp/ranks-{ranks}", "--epochs", "8", ranks=ranks)
-    accuracy, _, used = training.final
-    assert used == (ranks or 1)
-    assert accuracy >= 0.95, training.output
-    assert training.epochs == list(range(1, 9))
-
-
 def test_a_training_that_was_killed_and_resumed_ends_with_the_same_weights(
     container: Container, trainings: tuple[Training, Training]
 ) -> None:
@@ -176,21 +166,3 @@ def test_a_training_that_was_killed_and_resumed_ends_with_the_same_weights(
     write(container, "/tmp/compare_checkpoints.py", COMPARE_CHECKPOINTS)
     last = "checkpoint-012.pt"
     execute(container, f"python /tmp/compare_checkpoints.py /tmp/two/{last} {folder}/{last}")
-
-
-def test_resuming_a_finished_training_says_so_and_evaluates(container: Container, two_ranks: Training) -> None:
-    resumed = train(container, "/tmp/two", ranks=1)
-    accuracy, speed, ranks = resumed.final
-    assert "12 epochs are done" in resumed.output
-    assert speed.startswith("nothing left to train")
-    assert resumed.epochs == []
-    assert (accuracy, ranks) == (two_ranks.final[0], 1)
-
-
-def test_no_unfinished_checkpoint_stays_behind(container: Container, two_ranks: Training) -> None:
-    names = execute(container, "ls -A /tmp/two").split()
-    assert names == [f"checkpoint-{epoch:03d}.pt" for epoch in range(1, 13)]
-
-
-def test_an_epoch_may_end_with_fewer_images_than_ranks(trainings: tuple[Training, Training]) -> None:
-    assert trainings[1].epochs == [1, 2]

@@ -23,7 +23,6 @@ from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.cluster.state import ClusterState
 from hvdcloud.config.file import load
 from hvdcloud.errors import HvdcloudError
-from hvdcloud.google.errors import answer_error, operation_errors
 from hvdcloud.json_values import mapping
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.logs import read_log
@@ -38,7 +37,6 @@ from hvdcloud.providers.engine import view as engine_view
 from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import Inventory
-from hvdcloud.providers.gce.money import prices as price_table
 from hvdcloud.providers.gce.ops.ready import Boots, _Boot
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
 from hvdcloud.remote.ssh import Session
@@ -451,46 +449,11 @@ def config(data: bytes) -> None:
         _sayable(setting.text, setting.place.text)
 
 
-def prices(data: bytes) -> None:
-    """A table of prices, refreshed or damaged."""
-    file = _FOLDER / "prices.json"
-    file.write_bytes(document(data, [price_table.shipped().model_dump(mode="json")]))
-    price_table._read.__wrapped__(file, 0, 0)
-
-
-_GOOGLE: Sequence[Any] = (
-    {
-        "error": {
-            "code": 403, "message": "Required 'compute.instances.create' permission for 'projects/p'", "status": "X",
-            "errors": [{"message": "m", "domain": "global", "reason": "forbidden"}],
-            "details": [{"@type": "t/google.rpc.ErrorInfo", "reason": "r", "metadata": {"service": "s"}}],
-        }
-    },
-    {
-        "name": "operation-1", "status": "DONE", "httpErrorStatusCode": 400,
-        "error": {"errors": [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "m", "errorDetails": [{"a": {}}]}]},
-    },
-)  # fmt: skip
-
-
-def google(data: bytes) -> None:
-    """An error of Google's, or of whatever answers in its place."""
-    said = document(data, _GOOGLE)
-    errors = [answer_error(403, said, project="my-lab")]
-    with contextlib.suppress(ValueError, RecursionError):
-        value = json.loads(said)
-        if isinstance(value, dict):
-            errors += operation_errors(value)
-    for error in errors:
-        _error(error.as_user_error(doing="making nodes"))
-        _sayable(error.label, error.action, error.region, error.metric, error.permission)
-
-
 TARGETS: Mapping[str, Target] = {
     target.__name__: target
     for target in (
         *(manifest, state, report, log, answer, wire, prepare, guest_attribute, container_line),
-        *(reply, labels, terminal, config, prices, google),
+        *(reply, labels, terminal, config),
     )
 }
 SEEDS = Path(__file__).parent / "seeds"

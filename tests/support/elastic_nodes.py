@@ -196,14 +196,6 @@ class ElasticNodes(NodeCluster):
         self.switch_on(name)
         return name
 
-    def broken_path(self) -> str:
-        """For a node on which Python cannot import Horovod."""
-        folder = self.base / "broken"
-        folder.mkdir()
-        (folder / "python").write_text("#!/bin/sh\necho 'ImportError: libcuda.so.1 is missing' >&2\nexit 1\n")
-        (folder / "python").chmod(0o755)
-        return f"{folder}:"
-
     def end_everything(self) -> None:
         """After a test, passed or failed."""
         super().end_everything()

@@ -15,7 +15,6 @@ from pathlib import Path
 
 NODE = 0.46
 """Dollars an hour in us-central1."""
-NODE_WEST = 0.61
 DISK = 0.01
 """Of those, the disk's."""
 DISK_WEST = 0.012

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import secrets
@@ -36,15 +35,6 @@ Host *
 """
 _IMPATIENT = "-oConnectTimeout=5 -oServerAliveInterval=4"
 """Before the options that hvdcloud gives, so that these count: a host that is off is in the same machine here."""
-_PROGRAMS = "/usr/local/bin"
-_ENGINE_AGAIN = """
-pid=$(cat /run/docker.pid)
-mapfile -d '' command </proc/$pid/cmdline
-kill $pid
-timeout 60 tail --pid=$pid -f /dev/null
-PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin setsid "${command[@]}" >>/var/log/docker.log 2>&1 </dev/null &
-timeout 60 sh -c 'until docker version >/dev/null 2>&1; do sleep 0.1; done'
-"""
 
 
 @dataclass
@@ -83,16 +73,6 @@ class SshHost:
     def docker(self, *words: str) -> str:
         """`docker` there."""
         return self.run("docker", *words)
-
-    def add_programs(self, folder: Path) -> None:
-        """Have the files of a folder in the engine's PATH, until it is off, and start the engine again."""
-        self.run("mount", "-t", "tmpfs", "programs", _PROGRAMS)
-        for file in folder.iterdir():
-            content = base64.b64encode(file.read_bytes()).decode()
-            self.run(
-                "sh", "-c", f"echo {content} | base64 -d > {_PROGRAMS}/{file.name}; chmod +x {_PROGRAMS}/{file.name}"
-            )
-        self.run("bash", "-c", _ENGINE_AGAIN)
 
 
 @dataclass
@@ -157,20 +137,6 @@ class SshHosts:
 
     def _is_up(self, name: str) -> bool:
         return "SSH is up" in self.records.console[name]
-
-    def power_off(self, name: str) -> None:
-        """Pull the plug of a machine; its disk stays."""
-        self.machines.stop(self[name].instance, graceful_seconds=0)
-
-    def power_on(self, name: str) -> None:
-        """Boot a machine that is off, and wait until it can be reached."""
-        boots = self.records.console[name].count("SSH is up")
-        self.machines.start(self[name].instance, self.records)
-        until(
-            lambda: self.records.console[name].count("SSH is up") > boots,
-            seconds=_BOOT_SECONDS,
-            what=f"{name} to be up",
-        )
 
     def write_files(self) -> None:
         """~/.ssh/config and known_hosts of the user."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 from pathlib import Path
 
@@ -11,21 +10,11 @@ import pytest
 import hvdcloud
 from hvdcloud.cluster import model
 from hvdcloud.config.model import ImageConfig
-from hvdcloud.image.plan import base_images, custom_base, versions
+from hvdcloud.image.plan import base_images, versions
 from hvdcloud.image.plan.context import dockerfiles
 from hvdcloud.image.plan.steps import plan_image
-from tools.lock_images import renewed
 
 OLD, NEW = (f"sha256:{digit * 64}" for digit in "12")
-TEXT = f"""# What this is.
-
-# somewhere/repository: Dockerfile
-debian:bookworm-slim@{OLD}
-
-# By tag: nothing is known.
-nvidia/cuda:1
-"""
-TODAY = datetime.date(2026, 11, 23)
 # Nothing that another source confirms was found, and no registry could be asked: `make lock-images` adds it.
 BY_TAG = {"nvidia/cuda:12.5.1-devel-ubuntu22.04"}
 
@@ -88,42 +77,6 @@ def test_another_digest_is_another_image(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(base_images, "pinned", lambda name: f"{name}@{NEW}" if name else "")
     after = plan_image(config, project_dir=tmp_path)
     assert {step.reference for step in before.steps}.isdisjoint(step.reference for step in after.steps)
-
-
-@pytest.mark.parametrize(
-    ("reference", "digest", "name", "known"),
-    [
-        ("ubuntu:24.04", OLD, "docker.io/library/ubuntu:24.04", OLD),
-        ("nvidia/cuda:1", "", "docker.io/nvidia/cuda:1", ""),
-        (f"us-docker.pkg.dev/lab/x:1@{NEW}", "", "us-docker.pkg.dev/lab/x:1", NEW),
-        ("docker.io/nvidia/cuda:1", OLD, "docker.io/nvidia/cuda:1", OLD),
-    ],
-)
-def test_labels_name_a_base_in_full_and_do_not_inherit_its_digest(
-    reference: str, digest: str, name: str, known: str
-) -> None:
-    assert base_images.labels(reference, digest) == {base_images.NAME_LABEL: name, base_images.DIGEST_LABEL: known}
-
-
-def test_an_image_of_ones_own_says_which_bytes_its_tag_was(tmp_path: Path) -> None:
-    base = custom_base.Base(reference="theirs:1", identity="sha256:a", digest=OLD)
-    node = plan_image(ImageConfig(base="theirs:1", requirements=None), project_dir=tmp_path, base=base).last
-    assert node.labels[base_images.NAME_LABEL] == "docker.io/library/theirs:1"
-    assert node.labels[base_images.DIGEST_LABEL] == OLD
-    assert base.may_move == (
-        "image.base theirs:1 is a tag, which its owner may move; this image is built on what it is now: "
-        f"image.base: theirs:1@{OLD}"
-    )
-    assert custom_base.pinned(f"theirs:1@{OLD}").may_move == ""
-    assert custom_base.Base(reference="theirs:1", identity="sha256:a").may_move == ""
-
-
-def test_renewing_keeps_what_has_not_changed_and_says_where_the_rest_is_from() -> None:
-    digests = {"debian:bookworm-slim": OLD, "nvidia/cuda:1": NEW}
-    assert renewed(TEXT, digests, today=TODAY) == TEXT.replace(
-        "# By tag: nothing is known.\nnvidia/cuda:1\n", f"# docker.io, 2026-11-23\nnvidia/cuda:1@{NEW}\n"
-    )
-    assert renewed(TEXT, {"debian:bookworm-slim": OLD, "nvidia/cuda:1": ""}, today=TODAY) == TEXT
 
 
 def test_versions_are_labels_and_what_has_none_is_left_out() -> None:

@@ -73,10 +73,6 @@ AGAIN = "hvdcloud down --name digits && hvdcloud up --name digits"
 RESIZE = "hvdcloud resize 4 --name digits"
 
 
-def test_what_did_not_change_is_not_spoken_of(folder: Folder) -> None:
-    assert folder.changes() is None
-
-
 @pytest.mark.parametrize(
     ("more", "changed", "command"),
     [
@@ -105,28 +101,11 @@ def test_changed_requirements_are_never_ignored_silently(folder: Folder, file: s
     assert folder.changes() == Changes(summary=summary("requirements.txt"), command=AGAIN)
 
 
-def test_keys_of_a_run_are_those_of_the_next_run(folder: Folder) -> None:
-    folder.write(GCE, run={"command": "python other.py", "slots_per_node": 2}, checkpoints={"keep_every": "5s"})
-    assert folder.changes() is None
-
-
 def test_a_cluster_that_was_resized_is_what_its_user_wants(folder: Folder) -> None:
     resized = replace(CLUSTER, expected_nodes=4)
     assert folder.changes(resized) is None
     folder.write(GCE, nodes=4)
     assert folder.changes(resized) is None
-
-
-def test_what_a_flag_gave_is_not_compared_with_the_file(folder: Folder) -> None:
-    folder.remember(folder.context(nodes=5))
-    assert folder.changes(replace(CLUSTER, expected_nodes=5)) is None
-    folder.remember(folder.context())
-    assert folder.changes(nodes=5) is None
-
-
-def test_a_cluster_of_another_machine_is_not_compared(folder: Folder) -> None:
-    folder.write(GCE, nodes=4)
-    assert folder.changes(replace(CLUSTER, id="fedcba")) is None
 
 
 LOCAL = {"name": "digits", "provider": "local", "nodes": 2}
@@ -142,19 +121,3 @@ def local(folder: Folder, mounted: Mapping[str, str], **more: Any) -> Changes | 
     context.state.save(ClusterRecord(id=CLUSTER.id, settings=settings_of(context), data=mounted))
     folder.write(LOCAL, **more)
     return folder.changes()
-
-
-def test_a_folder_with_data_that_is_not_mounted_needs_another_up(folder: Folder) -> None:
-    found = local(folder, {}, **mounted())
-    assert found == Changes(summary=summary("data.val none → file:///data/val"), command=AGAIN, required=True)
-    found = local(folder, {"val": "all file:///data/old"}, **mounted())
-    assert found == Changes(
-        summary=summary("data.val file:///data/old → file:///data/val"), command=AGAIN, required=True
-    )
-
-
-def test_buckets_with_data_need_no_other_up_and_a_folder_too_many_does_no_harm(folder: Folder) -> None:
-    folder.write(GCE, data={"train": {"source": "gs://bucket/train", "per_node": "shard"}})
-    assert folder.changes() is None
-    assert local(folder, {"val": "all file:///data/val"}, **mounted()) is None
-    assert local(folder, {"val": "all file:///data/val"}) is None

@@ -12,7 +12,6 @@ from hvdcloud.checks import (
     Checked,
     Finding,
     NoAnswerError,
-    Once,
     Severity,
     Status,
     failed,
@@ -46,19 +45,6 @@ def hang() -> Iterator[Callable[[], Finding]]:
 
     yield hang
     ends.set()
-
-
-def test_checks_run_at_the_same_time() -> None:
-    # Each of them ends only if all of them have begun.
-    all_there = threading.Barrier(8)
-
-    def look() -> Finding:
-        all_there.wait(timeout=10)
-        return fine("met the others")
-
-    found = run_checks([Check(name=str(number), run=look) for number in range(8)])
-    assert [check.name for check in found] == [str(number) for number in range(8)]
-    assert all(check.status is Status.OK for check in found)
 
 
 def test_a_check_that_does_not_answer_holds_nothing_up(
@@ -113,14 +99,6 @@ def test_the_same_trouble_is_reported_once(of_apis: type[HvdcloudError], finding
     assert (found.exit_code is ExitCode.OK) is (refers or finding.status is not Status.FAILED)
 
 
-def test_a_warning_of_a_check_explains_nothing() -> None:
-    checks = [
-        Check(name="one", run=lambda: warning("so so", hint="look")),
-        Check(name="two", run=refuse(UsageError), see=("one",)),
-    ]
-    assert by_name(run_checks(checks))["two"].exit_code is ExitCode.USAGE
-
-
 def test_an_error_is_a_failure_with_its_hint_and_a_bug_is_reported_as_one() -> None:
     def raises() -> Finding:
         raise CapacityError("no room", hint="make some", details="line by line")
@@ -139,27 +117,6 @@ def test_an_error_is_a_failure_with_its_hint_and_a_bug_is_reported_as_one() -> N
     assert "KeyError: 'zone'" in bug.message
 
 
-def test_an_answer_that_several_need_is_asked_for_once_and_so_is_an_error() -> None:
-    asked: list[str] = []
-
-    def make() -> str:
-        asked.append("")
-        return "answer"
-
-    def refused() -> str:
-        asked.append("")
-        raise UsageError("no", hint="fix it")
-
-    once = Once(make)
-    found = run_checks([Check(name=str(number), run=lambda: fine(once())) for number in range(5)])
-    assert [check.message for check in found] == ["answer"] * 5
-    assert len(asked) == 1
-    never = Once(refused)
-    found = run_checks([Check(name=str(number), run=lambda: fine(never())) for number in range(5)])
-    assert [check.exit_code for check in found] == [ExitCode.USAGE] * 5
-    assert len(asked) == 2
-
-
 # --- what stops a command ---------------------------------------------------------------------------------------------
 
 
@@ -175,24 +132,6 @@ def test_the_first_failure_that_blocks_is_raised_as_what_it_is() -> None:
         require(checks, warn=said.append)
     assert (raised.value.hint, raised.value.details) == ("ask for more", "x")
     assert said == []
-
-
-def test_everything_else_that_is_wrong_is_a_warning() -> None:
-    said: list[str] = []
-    checks = [
-        Check(name="permissions", run=refuse(CredentialsError), severity=WARNS),
-        Check(name="machine", run=lambda: warning("64 nodes share 2 cores", hint="--nodes 2")),
-        Check(name="bucket", run=lambda: fine("it is there")),
-        Check(name="billing", run=lambda: unknown("nobody says", hint="ask")),
-    ]
-    require(checks, warn=said.append)
-    assert said == ["64 nodes share 2 cores; --nodes 2", "it is not; fix it"]
-
-
-def test_a_failure_that_blocks_does_not_wait_for_what_does_not(hang: Callable[[], Finding]) -> None:
-    checks = [Check(name="slow", run=hang, severity=WARNS), Check(name="bucket", run=refuse(UsageError))]
-    with pytest.raises(UsageError):
-        require(checks, warn=lambda _: None, seconds=600)
 
 
 def test_neither_silence_nor_a_bug_stops_a_command(hang: Callable[[], Finding]) -> None:

@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from hvdcloud.config.file import load, load_config
-from hvdcloud.config.model import Config, config_schema
-from hvdcloud.config.types import parse_duration
+from hvdcloud.config.model import Config
 from hvdcloud.errors import ExitCode, UsageError
 from hvdcloud.image.plan.steps import plan_image
 
@@ -207,36 +206,6 @@ def test_text_is_what_was_typed_for_every_key_that_is_text(file: Path, written: 
 
 
 @pytest.mark.parametrize(
-    ("name", "typed", "key", "value"),
-    [
-        ("RUN__ENV__Epochs__Max", "0123", "run.env", {"Epochs__Max": "0123"}),
-        ("RUN__ENV__A", "{b: c} # d", "run.env", {"A": "{b: c} # d"}),
-        ("RUN__ENV__A", "null", "run.env", {"A": "null"}),
-        ("RUN__ENV__A", "", "run.env", {"A": ""}),
-        ("RUN__ENV", "{A: 0123, B: , C: ~}", "run.env", {"A": "0123", "B": "", "C": "~"}),
-        ("RUN__COMMAND", "python train.py --lr: 1 # x", "run.command", "python train.py --lr: 1 # x"),
-        ("RUN__COMMAND", "[ -f x ]", "run.command", "[ -f x ]"),
-        ("RUN__MPI_ARGS", '"1000"', "run.mpi_args", "1000"),
-        ("GCE__PROJECT", "0123", "gce.project", "0123"),
-        ("GCE__PROJECT", "null", "gce.project", None),
-        ("GCE__PROJECT", "", "gce.project", None),
-        ("GCE__ZONES", "[us-east1-b]", "gce.zones", ["us-east1-b"]),
-        ("LIMITS__IDLE", "90", "limits.idle", 90.0),
-        ("NODES", "3", "nodes", 3),
-    ],
-)
-def test_an_environment_variable_is_text_as_well(file: Path, name: str, typed: str, key: str, value: object) -> None:
-    file.write_text("name: digits\n")
-    loaded = load(file, environ={f"HVDCLOUD_{name}": typed})
-    assert {each.key: each.value for each in loaded.settings()}[key] == value
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("60s", 60), ("1h30m", 5400), ("0.5s", 0.5), ("2d", 172800), ("90", 90)])
-def test_durations(text: object, seconds: float) -> None:
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize(
     ("text", "spot"),
     [
         ("", "none"),
@@ -313,24 +282,6 @@ def test_requirements_are_those_of_the_usual_file_if_it_is_there(
         plan_image(config.image, project_dir=config.project_dir)
 
 
-def test_each_setting_says_where_it_was_written(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(file.parent)
-    file.write_text("name: digits\ngce:\n  gpu: {type: nvidia-l4, count: 2}\n  zones: [us-east1-b]\n")
-    environ = {"HVDCLOUD_GCE__GPU": "{count: 4}", "HVDCLOUD_LIMITS__IDLE": "90s"}
-    loaded = load(environ=environ, flags={"name": "other", "nodes": None})
-    found = {each.key: (each.text, each.place.source, each.place.text) for each in loaded.settings()}
-    assert loaded.file == Path("hvdcloud.yaml")
-    assert found["name"] == ("other", "flag", "--name")
-    assert found["nodes"] == ("2", "default", "default")
-    assert found["gce.zones"] == ("[us-east1-b]", "file", "hvdcloud.yaml:4")
-    assert found["gce.gpu.count"] == ("4", "environment", "HVDCLOUD_GCE__GPU")
-    # The variable replaced the whole section of the file.
-    assert found["gce.gpu.type"] == ("nvidia-l4", "default", "default")
-    assert found["limits.idle"] == ("90s", "environment", "HVDCLOUD_LIMITS__IDLE")
-    assert found["limits.max_run_duration"] == ("12h", "default", "default")
-    assert "run.elastic" in found
-
-
 def test_the_value_of_each_setting_is_json(file: Path) -> None:
     file.write_text("name: digits\nprovider: ssh\nssh: {hosts: [gpu1, {host: gpu2, gpus: 2}]}\n")
     values = {each.key: each.value for each in load(file, environ={}).settings()}
@@ -360,14 +311,3 @@ def test_an_elastic_run_goes_down_to_one_node_and_not_beyond_the_cluster_by_defa
     config = load_config(file, environ={})
     assert config.run.elastic is not None
     assert (config.run.elastic.min, config.most_nodes) == (least, most)
-
-
-def test_the_schema_describes_every_key() -> None:
-    schema = config_schema()
-    assert schema["$schema"].endswith("2020-12/schema")
-    assert set(schema["properties"]) == {
-        "name", "provider", "nodes", "image", "run", "checkpoints", "data", "limits", "notify", "local", "ssh", "gce",
-    }  # fmt: skip
-    assert schema["additionalProperties"] is False
-    for section in schema["$defs"].values():
-        assert all("description" in key or "$ref" in key for key in section["properties"].values())

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from hvdcloud.config.data import DataConfig
-from hvdcloud.config.file import load, load_config
-from hvdcloud.config.model import config_schema
+from hvdcloud.config.file import load_config
 from hvdcloud.errors import UsageError
 
 
@@ -53,15 +51,6 @@ def test_without_data_there_is_none(file: Path) -> None:
     assert data_of(file, "nodes: 1\n") == {}
 
 
-def test_a_data_set_can_come_from_the_environment(file: Path) -> None:
-    data = data_of(
-        file,
-        "provider: gce\ndata: {train: gs://bucket/a}\n",
-        {"HVDCLOUD_DATA__TRAIN": "gs://bucket/b", "HVDCLOUD_DATA": "/var/lib/hvdcloud/data"},
-    )
-    assert data["train"].source == "gs://bucket/b"
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -84,18 +73,6 @@ def test_a_data_set_can_come_from_the_environment(file: Path) -> None:
 )
 def test_what_is_no_data_set_is_refused(file: Path, text: str, said: str) -> None:
     assert said in refusal(file, text).message
-
-
-def test_a_typo_in_a_data_set_names_the_key_that_was_meant(file: Path) -> None:
-    error = refusal(file, "data:\n  train: {source: gs://bucket/a, pernode: all}\n")
-    assert error.message == f"{file}:3: unknown key data.train.pernode"
-    assert error.hint == "did you mean data.train.per_node?"
-
-
-def test_data_beside_the_checkpoints_is_allowed(file: Path) -> None:
-    gce = "provider: gce\ncheckpoints: "
-    assert data_of(file, gce + "{bucket: gs://bucket}\ndata: {train: gs://bucket/data/train}\n")
-    assert data_of(file, gce + "{bucket: gs://bucket/a-runs}\ndata: {train: gs://bucket/a}\n")
 
 
 def test_a_folder_is_refused_with_gce_and_the_command_that_uploads_it(file: Path) -> None:
@@ -130,20 +107,3 @@ def test_a_folder_of_this_machine_is_refused_with_ssh(file: Path) -> None:
     error = refusal(file, "provider: ssh\nssh: {hosts: [gpu1]}\n", {"HVDCLOUD_DATA__VAL": "file:///data/val"})
     assert "file:///data/val is a folder of this machine, and nodes of provider ssh cannot read it" in error.message
     assert "the project's folder" in error.hint
-
-
-def test_what_counts_is_shown_with_its_place(file: Path) -> None:
-    data = "data:\n  train: gs://bucket/a\n  more: {source: gs://bucket/b, per_node: shard}\n"
-    file.write_text(f"provider: gce\nname: digits\n{data}")
-    settings = [each for each in load(file, environ={}).settings() if each.key.startswith("data")]
-    assert [(each.key, each.place.text, each.text) for each in settings] == [
-        ("data.train", f"{file}:4", "gs://bucket/a"),
-        ("data.more", f"{file}:5", "{source: 'gs://bucket/b', per_node: shard}"),
-    ]
-    assert json.dumps([each.value for each in settings])
-
-
-def test_the_schema_takes_both_ways_of_writing_a_data_set() -> None:
-    data = config_schema()["properties"]["data"]
-    assert {"type": "string"} in data["additionalProperties"]["anyOf"]
-    assert data["propertyNames"] == {"pattern": "^[a-z][-_a-z0-9]{0,62}$"}

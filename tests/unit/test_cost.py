@@ -9,8 +9,6 @@ import pytest
 
 from hvdcloud.cluster.cost import Cost, Meter
 from hvdcloud.cluster.model import Cluster, Node, NodeState
-from hvdcloud.runs.progress import LogReader, Position
-from hvdcloud.units import dollars
 
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=timezone.utc)
 
@@ -120,38 +118,3 @@ def test_the_clusters_of_all_attempts_are_counted_together() -> None:
     assert cost.line == "cost: $0.14 for 2 nodes, 1 min 12 s at $0.92/h; $0.12 of it for earlier attempts"
     # It had grown meanwhile, as its provider says.
     assert meter.close(at_least=0.5) == pytest.approx(0.5)
-
-
-def test_what_costs_nothing_has_no_line() -> None:
-    meter = Meter()
-    assert meter.read() is None
-    meter.observe(replace(cluster(age=60.0, so_far=0.0), dollars_per_hour=0.0))
-    assert meter.read() is None
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (0.0, "$0.00"),
-        (0.004, "less than $0.01"),
-        (0.0051, "$0.01"),
-        (0.11, "$0.11"),
-        (1.834, "$1.83"),
-        (1204.0, "$1,204.00"),
-    ],
-)
-def test_money_is_said_to_the_cent(value: float, said: str) -> None:
-    assert dollars(value) == said
-
-
-@pytest.mark.parametrize("piece", [1, 7, 4096])
-def test_rank_zero_alone_tells_how_far_a_run_is(piece: int) -> None:
-    log = (
-        b"[launcher] started\n[1] epoch 1/9\n[0] epoch 1/3: loss 0.9\n[1] epoch 7/9\n"
-        b"[0] Epoch 2:  41%|####   |\rEpoch 2: 100%|#######|\n[0] epoch 3/3: loss 0.1\n[0] \n[1] epoch 9/9\n"
-    )
-    zero = LogReader(elastic=False)
-    for start in range(0, len(log), piece):
-        zero.feed(log[start : start + piece])
-    assert zero.position == Position(unit="epoch", number=3, total=3)
-    assert zero.last_line == "epoch 3/3: loss 0.1"

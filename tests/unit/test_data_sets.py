@@ -15,18 +15,11 @@ import pytest
 from hvdcloud.errors import CheckpointError, HvdcloudError, UsageError
 from hvdcloud.node.data import fetch
 from hvdcloud.node.data.fetch import check_names
-from hvdcloud.node.data.sets import FAILED, READY, DataState, states_from_json
+from hvdcloud.node.data.sets import FAILED, READY, DataState
 from hvdcloud.runs.spec import DataRequest, DataSet
 from hvdcloud.storage.base import ObjectInfo
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.open import open_bucket
-
-TRAIN = DataSet(name="train", source="gs://bucket/set")
-
-
-def test_a_request_survives_its_way() -> None:
-    request = DataRequest(sets=(TRAIN, DataSet(name="v", source="file:///x", mounted=True)), index=1, count=3)
-    assert DataRequest.from_json(request.to_json()) == request
 
 
 @pytest.mark.parametrize(
@@ -50,12 +43,6 @@ def test_what_is_no_request_is_refused(value: object) -> None:
         DataRequest.from_json(value)
 
 
-def test_states_survive_their_way() -> None:
-    state = DataState(name="train", phase=READY, bytes=7, total_bytes=7, files=1, total_files=1, seconds=0.5)
-    assert states_from_json({"states": [state.to_json()]}) == (state,)
-    assert states_from_json(None) == ()
-
-
 @pytest.mark.parametrize(
     "names",
     [
@@ -77,17 +64,6 @@ def test_states_survive_their_way() -> None:
 def test_names_that_cannot_be_files_are_refused(names: list[str]) -> None:
     with pytest.raises(HvdcloudError):
         check_names(names, ignores_case=False)
-
-
-def test_names_that_differ_in_case_are_both_named_where_the_disk_ignores_it() -> None:
-    names = ["a/Cat.png", "a/cat.png", "a/dog.png"]
-    check_names(names, ignores_case=False)
-    with pytest.raises(UsageError, match=r"a/cat\.png .*: a/Cat\.png differs"):
-        check_names(names, ignores_case=True)
-
-
-def test_ordinary_names_pass() -> None:
-    check_names(["a", "a-b/c", "a.b", "head.txt", "objects/HEAD", "ü/日本"], ignores_case=True)
 
 
 def _listed(count: int, *, index: int = 0, of: int = 1, crc32c: str = "AAAAAA==") -> list[str]:

@@ -12,7 +12,7 @@ from docker.types import HostConfig
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
-from hvdcloud.errors import CapacityError, NodeError, UsageError
+from hvdcloud.errors import CapacityError, UsageError
 from hvdcloud.providers.engine import gpus
 from hvdcloud.providers.engine.gpus import Gpus, GpuShare, choose, device_request, holders
 from hvdcloud.providers.engine.requests import with_gpus
@@ -57,22 +57,6 @@ def test_what_nvidia_smi_says_of_gpus_is_read() -> None:
     assert gpus.parse_devices(divided)[0].divided
 
 
-@pytest.mark.parametrize(
-    "output",
-    [
-        "",
-        "No devices were found\n",
-        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n",
-        "0, 1, 2\n",
-        "x, GPU-1, 535, 1, 2, [N/A], T4\n",
-        "0, ../../etc, 535, 1, 2, [N/A], T4\n",
-    ],
-)
-def test_what_is_not_a_gpu_is_left_out(output: str) -> None:
-    assert gpus.parse_devices(output) == ()
-    assert gpus.parse_processes(output) == ()
-
-
 def test_another_users_words_do_not_act_on_the_terminal() -> None:
     (process,) = gpus.parse_processes("GPU-1, 7, 1, evil\x1b[2J\n")
     (device,) = gpus.parse_devices("0, GPU-1, 535\x1b[2J, 1, 2, [N/A], T4\x1b[2J\n")
@@ -98,17 +82,6 @@ def test_only_our_own_containers_with_the_label_hold_gpus() -> None:
 
 
 # --- which node gets which ------------------------------------------------------------------------------------------
-
-
-def test_gpus_are_divided_between_the_nodes_and_one_node_gets_them_all() -> None:
-    assert chosen(IDLE, "all", nodes=1) == [[0, 1, 2, 3]]
-    assert chosen(IDLE, "all", nodes=2) == [[0, 1], [2, 3]]
-    assert chosen(IDLE, 3, nodes=2) == [[0, 1], [2]]
-
-
-def test_a_gpu_that_is_used_is_passed_over() -> None:
-    assert chosen(FOUR, 2, nodes=2) == [[0], [2]]
-    assert chosen(IDLE, 2, nodes=1, held=holders([container(UUIDS[0], UUIDS[2], state="created")])) == [[1, 3]]
 
 
 def test_too_few_free_gpus_are_refused_with_who_uses_the_others() -> None:
@@ -164,27 +137,6 @@ def test_the_engine_says_how_containers_get_gpus(info: dict[str, Any], hook: boo
     assert device_request(info, IDLE.devices, hook=hook)["Driver"] == way
 
 
-def test_an_engine_that_gives_no_gpus_is_refused_with_what_to_install() -> None:
-    with pytest.raises(NodeError, match="neither NVIDIA's container toolkit nor CDI devices") as refused:
-        device_request({**CDI, "Runtimes": {"runc": {}}, "DiscoveredDevices": None}, IDLE.devices, hook=False)
-    assert "nvidia-container-toolkit" in refused.value.hint
-
-
-def test_the_request_names_exactly_these_gpus() -> None:
-    pair = IDLE.devices[1:3]
-    assert device_request(OLD, pair, hook=True) == {
-        "Driver": "nvidia",
-        "DeviceIDs": UUIDS[1:3],
-        "Capabilities": [["gpu", "compute", "utility"]],
-    }
-    assert device_request(CDI, pair, hook=False) == {
-        "Driver": "cdi",
-        "DeviceIDs": ["nvidia.com/gpu=1", "nvidia.com/gpu=2"],
-    }
-    by_uuid = CDI | {"DiscoveredDevices": [{"Source": "cdi", "ID": f"nvidia.com/gpu={each}"} for each in UUIDS]}
-    assert device_request(by_uuid, pair, hook=False)["DeviceIDs"] == [f"nvidia.com/gpu={each}" for each in UUIDS[1:3]]
-
-
 @pytest.mark.parametrize(("info", "driver"), [(OLD, "nvidia"), (CDI, "cdi")])
 def test_a_containers_request_has_the_gpus_and_the_label_that_locks_them(info: dict[str, Any], driver: str) -> None:
     pair = IDLE.devices[:2]
@@ -210,20 +162,3 @@ def node_request() -> Any:
 def config(folder: Path, **settings: object) -> Config:
     (folder / "hvdcloud.yaml").write_text("name: t\n")
     return load_config(folder / "hvdcloud.yaml", flags=settings, environ={})
-
-
-@pytest.mark.parametrize(
-    ("settings", "gets"),
-    [
-        ({}, None),
-        ({"image.device": "cuda"}, "all"),
-        ({"image.device": "cuda", "local.gpus": None}, "all"),
-        ({"image.device": "cuda", "local.gpus": 2}, 2),
-        ({"image.device": "cuda", "provider": "gce"}, None),
-        ({"local.gpus": "all"}, "all"),
-    ],
-)
-def test_an_image_for_cuda_gets_all_gpus_unless_the_file_says_how_many(
-    tmp_path: Path, settings: dict[str, object], gets: object
-) -> None:
-    assert config(tmp_path, **settings).local.gpus == gets

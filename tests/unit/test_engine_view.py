@@ -12,7 +12,6 @@ from hvdcloud.cli.cluster import show_clusters
 from hvdcloud.cluster.model import Cluster
 from hvdcloud.cluster.state import as_known_here
 from hvdcloud.console import Console
-from hvdcloud.json_values import whole_number
 from hvdcloud.providers.base import Listing
 from hvdcloud.providers.engine.view import EngineObjects, describe_clusters, node_of
 
@@ -55,10 +54,6 @@ def test_a_label_that_no_number_fits_is_shown_as_such_and_hides_no_other_cluster
     elif label == "nodes":
         assert not evil.whole
     assert "\x1b" not in out.getvalue()
-
-
-def test_a_number_of_any_length_is_read_or_is_none() -> None:
-    assert [whole_number(each) for each in ("12", 12, NINES, "-1", None, "9" * 18)] == [12, 12, 0, 0, 0, 10**18 - 1]
 
 
 @pytest.mark.parametrize("name", ["", "..", "../../x", "a\0b", "x" * 5000, "\x1b[2J", "\u202ex", "\ud800"])

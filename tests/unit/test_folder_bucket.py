@@ -20,7 +20,6 @@ from hvdcloud.storage.base import (
     ChangedWhileUploadingError,
     Download,
     ObjectMissingError,
-    PreconditionError,
     TooLargeError,
 )
 from hvdcloud.storage.checksum import crc32c_of_bytes
@@ -86,26 +85,6 @@ def test_a_file_without_an_end_is_not_read(tmp_path: Path) -> None:
         file.truncate(1 << 40)
     with pytest.raises(TooLargeError):
         open_bucket(tmp_path.as_uri()).read("x")
-
-
-def test_only_plain_files_are_objects(tmp_path: Path) -> None:
-    (tmp_path / "outside").write_bytes(b"secret")
-    root = tmp_path / "bucket"
-    root.mkdir()
-    bucket = open_bucket(root.as_uri())
-    (root / "link").symlink_to(tmp_path / "outside")
-    (root / "folder-link").symlink_to(tmp_path)
-    os.mkfifo(root / "fifo")
-    (root / "folder").mkdir()
-    assert list(bucket.list("")) == []
-    for name in ("link", "fifo", "folder", f"{TEMPORARY}/x", "link/x", "x" * 300):
-        assert bucket.stat(name) is None
-    with pytest.raises(CheckpointError):
-        bucket.write(f"{TEMPORARY}/x", b"")
-    with pytest.raises(CheckpointError):
-        bucket.write("folder", b"")
-    with pytest.raises(PreconditionError):
-        bucket.write("link", b"", if_generation=0)
 
 
 # From fcntl.h and stdio.h of Linux.
@@ -305,10 +284,3 @@ def test_only_the_two_kinds_of_url_are_buckets(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_bucket(url)
     assert "gs://BUCKET" in caught.value.hint
-
-
-def test_a_url_may_be_percent_encoded(tmp_path: Path) -> None:
-    root = tmp_path / "with space and ü"
-    open_bucket(root.as_uri()).write("x", b"1")
-    assert (root / "x").read_bytes() == b"1"
-    assert open_bucket(f"file://{root}").read("x") == b"1"

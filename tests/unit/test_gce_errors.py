@@ -97,39 +97,6 @@ def test_every_answer_has_one_meaning(
     assert (error.action, error.rule.error) == (action, family)
 
 
-def test_an_operation_that_failed_without_an_http_status_has_failed() -> None:
-    (error,) = operation_errors(operation({"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "no"}))
-    assert error.status is None
-
-
-def test_an_operation_that_succeeded_has_no_errors() -> None:
-    assert operation_errors({"status": "DONE", "progress": 100, "warnings": [{"code": "DEPRECATED_TYPE_USED"}]}) == []
-
-
-def test_the_machine_readable_quota_beats_the_wording() -> None:
-    quota = {
-        "metricName": "compute.googleapis.com/nvidia_t4_gpus",
-        "limitName": "NVIDIA-T4-GPUS-per-project-region",
-        "dimensions": {"region": "europe-west4"},
-        "limit": 0.0,
-    }
-    code = {
-        "code": "QUOTA_EXCEEDED",
-        "message": "Das Kontingent ist erschöpft.",
-        "errorDetails": [{"quotaInfo": quota}],
-    }
-    (error,) = operation_errors(operation(code))
-    assert (error.action, error.region, error.metric) == (Action.NEXT_REGION, "europe-west4", "NVIDIA_T4_GPUS")
-
-
-def test_a_quota_that_has_no_region_is_the_whole_projects() -> None:
-    quota = {"metricName": "compute.googleapis.com/gpus_per_gpu_family", "limit": 8.0}
-    (error,) = operation_errors(
-        operation({"code": "QUOTA_EXCEEDED", "message": "Exceeded.", "errorDetails": [{"quotaInfo": quota}]})
-    )
-    assert error.action is Action.STOP
-
-
 def test_the_user_reads_what_failed_why_and_what_to_type() -> None:
     (error,) = operation_errors(
         operation(
@@ -149,15 +116,6 @@ def test_an_api_that_is_off_says_how_to_switch_it_on() -> None:
     shown = error.as_user_error(doing="list VMs")
     assert isinstance(shown, CredentialsError)
     assert "gcloud services enable compute.googleapis.com --project=p" in shown.hint
-
-
-def test_a_permission_that_is_missing_is_named() -> None:
-    told = answer(
-        403, "forbidden", "no", reason="IAM_PERMISSION_DENIED", metadata={"permission": "compute.disks.create"}
-    )
-    read = answer(403, "forbidden", "Required 'compute.instances.list' permission for 'projects/p'")
-    assert "compute.disks.create" in told.as_user_error(doing="create VMs").hint
-    assert "compute.instances.list" in read.as_user_error(doing="list VMs").hint
 
 
 def test_a_page_that_is_no_json_is_kept() -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,14 @@ from typing import Any
 import pytest
 
 from hvdcloud.cluster.model import Within
-from hvdcloud.config.data import DataConfig
 from hvdcloud.config.gce import GceConfig
 from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce import names
-from hvdcloud.providers.gce.capacity.availability import zone_candidates
 from hvdcloud.providers.gce.capacity.outlook import check_account
 from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.plan.firewall import firewall_bodies
 from hvdcloud.providers.gce.settings import Settings, settings_of
-from hvdcloud.runs.spec import DataRequest, DataSet
 from tests.golden import assert_golden
 from tests.support.gce_requests import SETTINGS, SPEC, settings
 from tests.support.price_table import write_prices
@@ -34,7 +31,6 @@ TERRAFORM = {
     "network": "https://www.googleapis.com/compute/v1/projects/p/global/networks/hvdcloud",
 }
 VM_IMAGE = "projects/cos-cloud/global/images/cos-125-19216-1-1"
-TODAY = date(2026, 11, 20)
 VARIANTS = [
     {},
     {"spot": "all"},
@@ -49,11 +45,6 @@ VARIANTS = [
 def properties(**changes: Any) -> Any:
     [body] = request.bulk_insert_bodies(SPEC, settings(**changes), zone="us-central1-a", vm_image=VM_IMAGE)
     return body["instanceProperties"]
-
-
-def startup_script(**changes: Any) -> str:
-    items = properties(**changes)["metadata"]["items"]
-    return str(next(item["value"] for item in items if item["key"] == "startup-script"))
 
 
 @cache
@@ -140,25 +131,6 @@ def test_the_head_on_demand_and_the_workers_on_spot_are_two_requests() -> None:
     assert head["scheduling"]["instanceTerminationAction"] == "DELETE"
 
 
-def test_a_head_alone_is_on_demand_and_a_cluster_of_one_kind_is_one_request() -> None:
-    [(names, only)] = by_role(1, spot="workers")
-    assert (names, only["scheduling"]["provisioningModel"]) == (["digits-0"], "STANDARD")
-    for spot in ("all", "none"):
-        [(names, _)] = by_role(spot=spot)
-        assert names == ["digits-0", "digits-1", "digits-2", "digits-3"]
-
-
-def test_some_nodes_of_a_cluster_are_what_they_would_be_in_it() -> None:
-    [(names, replacement)] = by_role(spot="workers", indices=[3, 1])
-    assert (names, replacement["machineType"]) == (["digits-3", "digits-1"], "n1-standard-8")
-    assert replacement["scheduling"]["provisioningModel"] == "SPOT"
-    assert replacement["labels"]["hvdcloud-nodes"] == "4"
-    [body] = request.bulk_insert_bodies(
-        SPEC, SETTINGS, zone="us-central1-a", vm_image=VM_IMAGE, indices=[1], run_seconds=1234
-    )
-    assert body["instanceProperties"]["scheduling"]["maxRunDuration"] == {"seconds": "1234"}
-
-
 @pytest.mark.parametrize("seconds", [29, 0, -5, 120 * 86400 + 1])
 def test_a_time_that_compute_engine_does_not_take_is_refused(seconds: int) -> None:
     with pytest.raises(UsageError, match="30 s to 120 days"):
@@ -202,13 +174,6 @@ def test_gpus_are_asked_for_only_where_the_machine_type_has_none_of_its_own() ->
     assert "guestAccelerators" not in properties(gpu_count=0)
 
 
-def test_the_driver_is_installed_only_where_there_is_a_gpu() -> None:
-    script = startup_script
-    assert "\nGPU=yes\nDRIVER=R580\n" in script()
-    assert "\nGPU=yes\n" in script(machine_type="g2-standard-8", gpu_type=None)
-    assert "\nGPU=no\n" in script(gpu_type=None)
-
-
 def test_compute_engine_itself_deletes_forgotten_nodes() -> None:
     for spot in ("none", "all"):
         assert properties(spot=spot)["scheduling"] == {
@@ -236,30 +201,12 @@ def test_an_external_address_only_where_one_is_needed(changes: Any, external: bo
     assert ("accessConfigs" in interface) is external
 
 
-def test_the_network_may_be_a_name_or_what_terraform_prints() -> None:
-    def interface(**changes: Any) -> dict[str, Any]:
-        [found] = properties(ssh_source="iap", **changes)["networkInterfaces"]
-        return {key: value for key, value in found.items() if key != "nicType"}
-
-    assert interface() == {"network": "projects/p/global/networks/default"}
-    assert interface(subnetwork="nodes") == {"subnetwork": "projects/p/regions/us-central1/subnetworks/nodes"}
-    assert interface(**TERRAFORM) == {
-        "network": "projects/p/global/networks/hvdcloud",
-        "subnetwork": "projects/p/regions/us-central1/subnetworks/hvdcloud",
-    }
-
-
 def test_own_rules_say_whose_they_are_and_meet_these_nodes_only() -> None:
     ssh, mesh = firewall_bodies(SPEC, SETTINGS)
     assert ssh["name"] == "hvdcloud-digits-a1b2c3-ssh"
     assert ssh["sourceRanges"] == ["198.51.100.7/32"]
     assert mesh["sourceTags"] == mesh["targetTags"] == ssh["targetTags"] == ["hvdcloud-digits-a1b2c3"]
     assert "hvdcloud-cluster=digits hvdcloud-owner=ada hvdcloud-id=a1b2c3" in ssh["description"]
-
-
-def test_names_fit_however_long_the_cluster_s_name_is() -> None:
-    spec = dataclasses.replace(SPEC, name="a" * 40)
-    assert all(len(body["name"]) <= 63 for body in firewall_bodies(spec, SETTINGS))
 
 
 @pytest.fixture
@@ -345,39 +292,6 @@ def test_the_worst_case_is_what_the_time_limit_allows_and_never_more_than_max_co
             assert 0 <= cost - worst_case_dollars(limited, nodes=2, zone=zone) < 1.22 / 3600
 
 
-def test_what_a_vm_costs_that_may_not_delete_itself_is_said(known_prices: Settings) -> None:
-    def said(settings: Settings) -> list[str]:
-        zones, _ = budget.paid_zones(settings, ["us-central1-a"], nodes=2)
-        return [notice for notice in budget.notices(settings, zones, [], nodes=2) if "switched off" in notice]
-
-    # 0.010 x 730
-    [notice] = said(dataclasses.replace(known_prices, service_account="default"))
-    assert notice.endswith("is then switched off, and its disk costs $7.30 a month until hvdcloud down")
-    assert said(known_prices) == []
-
-
-def test_a_cluster_costs_what_its_head_and_its_workers_cost(known_prices: Settings) -> None:
-    workers = dataclasses.replace(known_prices, spot="workers")
-    # A Spot worker: 2 x 0.010 + 7.5 x 0.002 + 0.10 + 0.010 (disk) + 0.005 = 0.15; three of them and a head of 0.46.
-    assert budget.dollars_per_hour(workers, range(4), zone="us-central1-a") == pytest.approx(0.46 + 3 * 0.15)
-    # There 2 x 0.015 + 7.5 x 0.003 + 0.15 + 0.012 + 0.006 = 0.2205, and 0.61.
-    assert budget.dollars_per_hour(workers, range(4), zone="us-west1-a") == pytest.approx(0.61 + 3 * 0.2205)
-    assert budget.dollars_per_hour(workers, range(1)) == pytest.approx(0.46)
-    assert budget.dollars_per_hour(dataclasses.replace(workers, spot="all"), range(4)) == pytest.approx(4 * 0.15)
-
-
-def test_max_cost_pays_for_head_and_workers(known_prices: Settings) -> None:
-    dollar = dataclasses.replace(known_prices, spot="workers", max_cost=1.0)
-    # 3600 / 0.91 = 3956.04 and 3600 / 1.2715 = 2831.3
-    limits = {"us-central1-a": 3956 - 90, "us-west1-a": 2831 - 90}
-    spec = dataclasses.replace(SPEC, nodes=4)
-    for zone, seconds in limits.items():
-        assert budget.allowed_seconds(dollar, range(4), zone=zone) == seconds
-        assert 0 <= 1.0 - worst_case_dollars(dollar, nodes=4, zone=zone) < 1.2715 / 3600
-        for body in request.bulk_insert_bodies(spec, dollar, zone=zone, vm_image=VM_IMAGE):
-            assert body["instanceProperties"]["scheduling"]["maxRunDuration"] == {"seconds": str(seconds)}
-
-
 def test_a_limit_that_cannot_be_kept_is_refused() -> None:
     with pytest.raises(UsageError, match="less than two minutes"):
         budget.allowed_seconds(settings(max_cost=0.01), range(2))
@@ -385,18 +299,6 @@ def test_a_limit_that_cannot_be_kept_is_refused() -> None:
         budget.allowed_seconds(settings(max_run_seconds=20), range(2))
     with pytest.raises(UsageError, match="the price table does not know nvidia-tesla-p100"):
         budget.allowed_seconds(settings(gpu_type="nvidia-tesla-p100", max_cost=5.0), range(2))
-
-
-def test_zones_are_the_configured_ones_or_those_with_the_gpu() -> None:
-    assert zone_candidates(SETTINGS, nodes=2, zones=["europe-west4-b", "us-east1-c"]) == [
-        "europe-west4-b",
-        "us-east1-c",
-    ]
-    found = zone_candidates(SETTINGS, nodes=2, zones=[])
-    assert found[:4] == ["us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f"]
-    assert zone_candidates(settings(machine_type="g2-standard-8"), nodes=2, zones=[])[0] == "us-east4-a"
-    pinned = zone_candidates(settings(**TERRAFORM), nodes=2, zones=[])
-    assert pinned == found[:4]
 
 
 def test_a_request_id_shows_for_which_name_it_was_made() -> None:
@@ -409,34 +311,3 @@ def test_a_request_id_shows_for_which_name_it_was_made() -> None:
     assert not names.belongs_to("", "digits")
     assert names.cluster_id_of(names.request_id("digits", "a1b2c3")) == "a1b2c3"
     assert names.belongs_to(names.request_id("digits", "a1b2c3"), "digits")
-
-
-DATA = {
-    "train": DataConfig(source="gs://lab-data/train"),
-    "shards": DataConfig(source="gs://lab-data/shards", per_node="shard"),
-}
-
-
-def data_request(node: int, *, nodes: int = 3, **changes: Any) -> DataRequest | None:
-    """What the node's container is told, by the body that makes it and the index that its startup script puts in."""
-    spec = dataclasses.replace(SPEC, nodes=nodes, data=DATA)
-    for body in request.bulk_insert_bodies(spec, settings(**changes), zone="us-central1-a", vm_image=VM_IMAGE):
-        if spec.node_name(node) in body["perInstanceProperties"]:
-            items = {item["key"]: item["value"] for item in body["instanceProperties"]["metadata"]["items"]}
-            if request.METADATA_DATA not in items:
-                return None
-            text = items[request.METADATA_DATA]
-            return DataRequest.from_json(json.loads(text.replace('"@INDEX@"', str(node))))
-    raise AssertionError(f"no request makes node {node}")
-
-
-def test_nodes_learn_their_data_sets_as_a_run_on_all_of_them_asks_for_them() -> None:
-    assert data_request(2, storage_endpoint="http://127.0.0.1:9023") == DataRequest(
-        sets=(
-            DataSet(name="train", source="gs://lab-data/train"),
-            DataSet(name="shards", source="gs://lab-data/shards", per_node="shard"),
-        ),
-        index=2,
-        count=3,
-        endpoint="http://127.0.0.1:9023",
-    )

@@ -42,11 +42,6 @@ def test_a_quota_without_room_is_reported_with_its_numbers() -> None:
     assert found == Shortfall(metric="NVIDIA_T4_GPUS", needed=4, limit=6.0, usage=3.0, regional=True)
 
 
-def test_a_new_project_has_no_gpus_at_all() -> None:
-    [found] = short({"NVIDIA_T4_GPUS": 4}, {"GPUS_ALL_REGIONS": 0, "CPUS_ALL_REGIONS": 32})
-    assert (found.metric, found.regional) == ("GPUS_ALL_REGIONS", False)
-
-
 def test_what_the_api_does_not_tell_is_not_short() -> None:
     assert Availability().shortfalls(settings(), nodes=4, region=REGION) == []
     assert metrics({}, {}) == []
@@ -61,12 +56,6 @@ def test_spot_takes_from_the_preemptible_quota_or_from_the_standard_one() -> Non
     assert metrics({"PREEMPTIBLE_NVIDIA_H100_GPUS": 2}, spot="all", machine_type="a3-highgpu-8g", nodes=1) == [
         "PREEMPTIBLE_NVIDIA_H100_GPUS"
     ]
-
-
-def test_nodes_on_demand_may_take_from_either() -> None:
-    assert metrics({"NVIDIA_T4_GPUS": 0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 4}) == []
-    assert metrics({"NVIDIA_T4_GPUS": 0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3}) == ["NVIDIA_T4_GPUS"]
-    assert metrics({"NVIDIA_T4_GPUS": 4, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3}) == []
 
 
 def test_a_head_on_demand_and_workers_on_spot_may_share_both() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.providers.gce.inventory import Inventory
 from hvdcloud.providers.gce.names import request_id
-from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way, internal_name
+from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
 
 ROOT = "https://compute.googleapis.com/compute/v1/projects/p"
 LABELS = {
@@ -111,13 +111,6 @@ def test_disks_without_a_vm_and_firewall_rules_are_other_objects() -> None:
     assert not cluster.whole
 
 
-def test_a_cluster_of_which_only_a_firewall_rule_is_left() -> None:
-    inventory = Inventory(firewalls=({"name": "any", "description": DESCRIPTION},), unseen=("zone us-central1-f",))
-    (cluster,) = HERE.clusters(inventory)
-    assert (cluster.name, cluster.id, cluster.owner, cluster.nodes) == ("digits", "0a1b2c", "ada", ())
-    assert cluster.unseen == ("zone us-central1-f",)
-
-
 def test_a_cluster_of_which_only_an_operation_is_there_yet() -> None:
     operation = {
         "name": "operation-1",
@@ -132,22 +125,6 @@ def test_a_cluster_of_which_only_an_operation_is_there_yet() -> None:
     cluster = HERE.cluster("digits", inventory)
     assert cluster.other_objects == ("operation operation-1 (bulkInsert in us-central1-a, under way)",)
     assert cluster.created.isoformat() == "2026-11-20T18:00:00.123000+00:00"
-
-
-def test_ways_to_a_node() -> None:
-    assert ResourceMapper(project="p", way=Way.INTERNAL).node(vm(0)).address == "10.128.0.2"
-    through_iap = ResourceMapper(project="p", way=Way.IAP).node(vm(0))
-    assert through_iap.address is None
-    assert "start-iap-tunnel digits-0 2222" in (through_iap.proxy_command or "")
-    assert HERE.node(vm(0, networkInterfaces=[{"networkIP": "10.128.0.2"}])).address == "10.128.0.2"
-    not_yet = [{"networkIP": "10.128.0.2", "accessConfigs": [{"name": "External NAT"}]}]
-    assert HERE.node(vm(0, networkInterfaces=not_yet)).address is None
-    assert HERE.node(vm(0)).proxy_command is None
-
-
-def test_internal_names() -> None:
-    assert internal_name("a-0", zone="z1-a", project="proj") == "a-0.z1-a.c.proj.internal"
-    assert internal_name("a-0", zone="z1-a", project="example.com:proj") == "a-0.z1-a.c.proj.example.com.internal"
 
 
 def test_only_places_that_matter_count_as_unseen() -> None:

@@ -62,15 +62,6 @@ def test_the_same_files_make_the_same_bytes_and_the_same_name(tmp_path: Path) ->
     assert first.digest() == second.digest()
 
 
-def test_file_times_and_owners_of_this_machine_are_not_sent(tmp_path: Path) -> None:
-    before = project(tmp_path)
-    digest = before.digest()
-    os.utime(tmp_path / "requirements.txt", (1, 1))
-    after = project(tmp_path)
-    assert (after.digest(), packed(after)) == (digest, packed(before))
-    assert {(member.mtime, member.uid, member.uname) for member in members(after).values()} == {(context.MTIME, 0, "")}
-
-
 def test_changed_requirements_change_the_name(tmp_path: Path) -> None:
     assert project(tmp_path, "idna==3.10\n").digest() != project(tmp_path, "idna==3.11\n").digest()
 
@@ -81,12 +72,6 @@ def test_changed_training_code_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('new')\n")
     assert find_plan(ImageConfig(), project_dir=tmp_path).reference == before
     assert before.startswith("hvdcloud/project:")
-
-
-def test_a_requirements_file_of_comments_needs_no_layer(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").write_text("# nothing yet\n\n")
-    bare = find_plan(ImageConfig(requirements=None), project_dir=tmp_path).reference
-    assert find_plan(ImageConfig(), project_dir=tmp_path).reference == bare
 
 
 def test_a_ca_bundle_is_sent_but_does_not_change_the_name(tmp_path: Path) -> None:
@@ -131,48 +116,6 @@ def test_local_wheels_of_what_the_image_pins_go_to_the_builder_and_no_others(tmp
     assert not context.has_framework(ROW, Sources())
 
 
-@pytest.mark.parametrize(("machine", "other"), [("x86_64", "aarch64"), ("aarch64", "x86_64")])
-def test_only_wheels_that_the_images_pip_can_install_are_sent(tmp_path: Path, machine: str, other: str) -> None:
-    """The image's Python and system count, not those of the machine that sends them."""
-    fitting = {
-        f"mine-1.0-{tags}.whl"
-        for tags in (
-            f"cp311-cp311-manylinux_2_36_{machine}",
-            f"cp311-cp311-manylinux2014_{machine}.manylinux_2_17_{machine}",
-            f"cp311-cp311-manylinux_2_17_{machine}.musllinux_1_1_{machine}",
-            f"cp310.cp311-none-linux_{machine}",
-            f"cp39-abi3-manylinux_2_28_{machine}",
-            f"py3-none-manylinux_2_28_{machine}",
-            "py311-none-any",
-            "py2.py3-none-any",
-        )
-    }
-    others = {
-        f"mine-1.0-{tags}.whl"
-        for tags in (
-            f"cp311-cp311-musllinux_1_2_{machine}",
-            f"py3-none-musllinux_1_2_{machine}",
-            f"cp311-cp311-manylinux_2_37_{machine}",
-            f"cp312-abi3-manylinux_2_28_{machine}",
-            f"cp312-cp312-manylinux_2_28_{machine}",
-            f"cp311-cp311d-manylinux_2_28_{machine}",
-            f"cp313-cp313t-manylinux_2_28_{machine}",
-            f"pp311-pypy311_pp73-manylinux_2_28_{machine}",
-            f"cp311-cp311-manylinux_2_28_{other}",
-            "cp311-cp311-macosx_11_0_arm64",
-            "cp311-cp311-win_amd64",
-            "py2-none-any",
-            "py312-none-any",
-        )
-    }
-    find_links = wheels(tmp_path / "wheels", *fitting, *others, "mine-newest-py3-none-any.whl", "mine.whl").find_links
-    (tmp_path / "requirements.txt").write_text("mine\n")
-    sources = Sources(find_links=find_links, machine=machine)
-    sent = context_of(tmp_path, sources=sources)
-    found = {name.removeprefix("wheels/") for name in members(sent) if name.startswith("wheels/")}
-    assert (found - fitting, fitting - found) == (set(), set())
-
-
 def test_no_requirement_can_replace_torch_or_horovod(tmp_path: Path) -> None:
     lines = content(project(tmp_path), "constraints.txt").splitlines()
     assert lines == ["torch==2.13.0+cpu", "horovod==0.28.1", "numpy>=2,<3"]
@@ -192,26 +135,10 @@ def test_no_requirement_brings_keras_3_or_the_other_tensorflow(
     assert locked.get("keras") == (keras.partition("==")[2] or None)
 
 
-def test_a_version_without_an_image_is_refused_with_those_that_have_one(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"tensorflow 2\.16\.1 on cpu") as raised:
-        find_plan(ImageConfig(framework="tensorflow", version="2.16.1"), project_dir=tmp_path)
-    assert "2.15.1, 2.21.0" in raised.value.hint
-
-
 @pytest.mark.parametrize("key", ["find_links", "ca_bundle"])
 def test_a_path_in_the_configuration_that_is_not_there_is_named_with_its_key(tmp_path: Path, key: str) -> None:
     with pytest.raises(UsageError, match=rf"{tmp_path}/nowhere.*image\.{key}"):
         find_sources(**{"find_links": None, "ca_bundle": None, key: "nowhere"}, project_dir=tmp_path)
-
-
-def test_wheels_and_ca_bundle_default_to_what_pip_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "ca.crt").write_text("-----BEGIN CERTIFICATE-----\n")
-    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.crt"))
-    monkeypatch.setenv("PIP_FIND_LINKS", f"https://example.org/wheels {tmp_path} /nowhere")
-    found = find_sources(find_links=None, ca_bundle=None, project_dir=tmp_path)
-    assert (found.find_links, found.ca_bundle) == ((tmp_path,), tmp_path / "ca.crt")
 
 
 def test_proxies_and_package_indexes_reach_the_build_but_no_folder_of_this_machine() -> None:

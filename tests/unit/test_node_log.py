@@ -42,22 +42,6 @@ def test_lines_may_arrive_in_any_pieces() -> None:
         assert normalised(*(text[at : at + size] for at in range(0, len(text), size))) == whole
 
 
-def test_a_last_line_without_newline_does_not_swallow_the_next_ranks_line() -> None:
-    assert normalised(b"[0]<stdout>:done[1]<stdout>:also done\n") == b"[1] also done\n[0] done\n"
-
-
-def test_a_long_line_that_open_mpi_tags_in_pieces_is_whole_again() -> None:
-    pieces = b"[1,0]<stdout>:aaaa[1,0]<stdout>:bbbb[1,0]<stdout>:cc\n[1,1]<stdout>:x\n"
-
-    assert normalised(pieces) == b"[0] aaaabbbbcc\n[1] x\n"
-
-
-def test_a_progress_bar_keeps_its_carriage_returns() -> None:
-    bar = b"[0]<stderr>: 10%\r[0]<stderr>: 20%\r[0]<stderr>: done\n"
-
-    assert normalised(bar) == b"[0]  10%\r 20%\r done\n"
-
-
 def tagged(launcher: str, rank: int, data: bytes, size: int) -> list[bytes]:
     """What a rank's bytes are as a launcher prints them: Gloo's in lines, Open MPI's in pieces."""
     text = b"".join(framed(data[at : at + FRAME_BYTES]) for at in range(0, len(data), FRAME_BYTES))
@@ -83,38 +67,6 @@ def test_what_two_ranks_write_at_once_is_in_the_log_byte_for_byte(launcher: str)
         assert b"\n".join(lines) == data
 
 
-def test_a_frame_that_is_none_is_in_the_log_as_it_is() -> None:
-    damaged = framed(b"damaged")[:-3]
-    assert normalised(b"[0]<stdout>:" + damaged + b"\n") == b"[0] " + damaged + b"\n"
-
-
-def test_a_progress_bar_is_shown_as_it_grows_and_two_share_a_line() -> None:
-    normaliser = Normaliser()
-    shown = b""
-    for step in range(2):
-        for rank in (0, 1):
-            shown += normaliser.feed(b"[%d]<stderr>:%b" % (rank, framed(b"\r %d%%" % step)), now=step)
-            shown += normaliser.flush(now=step + 0.5)
-    assert shown == b"[0] \r 0%\r[1] \r 0%\r[0] \r 1%\r[1] \r 1%"
-
-
-def test_a_line_of_another_rank_begins_behind_a_partial_one() -> None:
-    normaliser = Normaliser()
-    shown = normaliser.feed(b"[0]<stdout>:" + framed(b"loading ...")) + normaliser.flush()
-    shown += normaliser.feed(b"[1]<stdout>:" + framed(b"ready\n") + b"[0]<stdout>:" + framed(b" done\n"))
-    assert shown == b"[0] loading ...\n[1] ready\n[0]  done\n"
-
-
-def test_a_partial_line_can_be_shown_before_it_ends() -> None:
-    normaliser = Normaliser()
-
-    assert normaliser.feed(b"[0]<stdout>:" + framed(b"password? ")) == b""
-    assert normaliser.flush() == b"[0] password? "
-    assert normaliser.feed(b"[0]<stdout>:" + framed(b"yes\n") + b"[1]<std") == b"yes\n"
-    assert normaliser.flush() == b""
-    assert normaliser.feed(b"out>:hi\n") == b"[1] hi\n"
-
-
 def test_a_huge_line_passes_with_flat_memory() -> None:
     normaliser = Normaliser()
     size = sum(len(normaliser.feed(b"x" * 65536)) for _ in range(160)) + len(normaliser.close())
@@ -133,14 +85,3 @@ def test_a_full_disk_is_remembered_and_not_raised(tmp_path: Path) -> None:
 
     assert log.failure is not None
     assert log.failure.strerror == "No space left on device"
-
-
-def test_our_own_lines_never_share_a_line_with_a_ranks(tmp_path: Path) -> None:
-    log = RunLog(tmp_path / "log")
-
-    log.output(b"[0]<stdout>:" + framed(b"no newline"))
-    log.note("node n1 was lost")
-    log.output(b"[0]<stdout>:" + framed(b"still here\n"))
-    log.close()
-
-    assert (tmp_path / "log").read_bytes() == b"[0] no newline\n[hvdcloud] node n1 was lost\n[0] still here\n"

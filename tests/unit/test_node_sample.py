@@ -45,10 +45,3 @@ def test_the_file_of_samples_stays_small_and_covers_the_whole_run(tmp_path: Path
     assert max(gaps) <= max(1, 4 * count // 10)
     assert kept[0] == 0
     assert kept[-1] >= count - max(gaps)
-
-
-def test_a_second_agent_continues_with_the_file_of_the_first(tmp_path: Path) -> None:
-    path = tmp_path / "samples.jsonl"
-    Series(path).add({"t": 1})
-    Series(path).add({"t": 2})
-    assert [json.loads(line)["t"] for line in path.read_text().splitlines()] == [1, 2]

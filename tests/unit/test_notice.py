@@ -50,26 +50,6 @@ def test_the_message_has_a_text_for_people_and_the_same_for_programs() -> None:
     }
 
 
-def test_checkpoints_that_are_not_in_the_bucket_are_said_and_of_a_lost_head_nothing_is() -> None:
-    lost = told(result="lost", exit_code=None, checkpoints={"files": 3})
-    assert "3 files of checkpoints, NOT all in the bucket" in lost["text"]
-    gone = told(result="lost", exit_code=None, started=None, ended=None)
-    assert "in the bucket" not in gone["text"]
-    assert (gone["checkpoints_complete"], gone["seconds"]) == (None, None)
-
-
-def test_a_failure_is_told_as_run_shows_it_not_as_horovod_does() -> None:
-    log = (
-        b"[0] epoch 3/9: loss 0.25\n[1] Traceback (most recent call last):\n"
-        b'[1]   File "/workspace/train.py", line 12, in step\n[1]     raise ValueError("my bug")\n'
-        b"[1] ValueError: my bug\n" + b"[launcher] Traceback, line of horovodrun\n" * 30
-    )
-    ended = {"rank": 1, "node": "digits-1", "exit_code": 1, "signal": None, "terminated": False}
-    sent = told(log=log, exit_code=1, reason="rank 1 on digits-1 exited with 1", ranks=[ended])
-    assert sent["reason"] == "rank 1 (digits-1) raised ValueError: my bug (train.py:12)"
-    assert sent["reason"] in sent["text"]
-
-
 @pytest.mark.parametrize("key", ["result", "reason"])
 def test_what_a_job_says_acts_on_no_terminal_and_calls_nobody(key: str) -> None:
     sent = told(**{key: "\x1b]52;c;AAAA\x07 <!channel> <https://evil.example|click>", "ranks": []})
@@ -106,15 +86,6 @@ def test_an_address_is_https(address: str) -> None:
 )
 def test_what_a_strangers_file_may_name_is_no_address_and_is_not_said(value: str, problem: str) -> None:
     assert address_problem(value) == problem
-
-
-def test_the_file_or_the_environment_names_the_variable(tmp_path: Path) -> None:
-    file = tmp_path / "hvdcloud.yaml"
-    file.write_text("name: digits\nnotify: SLACK_WEBHOOK\n")
-    assert load_config(file, environ={}).notify == "SLACK_WEBHOOK"
-    file.write_text("name: digits\n")
-    assert load_config(file, environ={}).notify is None
-    assert load_config(file, environ={"HVDCLOUD_NOTIFY": "HOOK"}).notify == "HOOK"
 
 
 @pytest.mark.parametrize("text", [f"'{ADDRESS}'", f"['{ADDRESS}']", f"{{webhook: '{ADDRESS}'}}"])

@@ -88,14 +88,6 @@ def test_another_project_is_told_so_and_asked_for_a_name(
     assert "hvdcloud down --name digits" in here.console._short(caught.value.hint)
 
 
-@pytest.mark.parametrize("verb", ["up", "run", "launch"])
-def test_a_name_that_is_typed_starts_no_training_on_it_either(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
-    with pytest.raises(UsageError, match="belongs to the project in"):
-        VERBS[verb](context(folders[1], monkeypatch, name="digits"))
-
-
 def test_who_types_the_name_may_look_at_it_and_delete_it_from_anywhere(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -105,35 +97,8 @@ def test_who_types_the_name_may_look_at_it_and_delete_it_from_anywhere(
     assert context(tmp_path / "empty", monkeypatch, name="digits").query() is not None
 
 
-def test_its_own_project_meets_no_question(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    first, second = folders
-    assert context(first, monkeypatch).query() is not None
-    (tmp_path / "link").symlink_to(first)
-    assert context(tmp_path / "link", monkeypatch).query() is not None
-    assert context(second, monkeypatch, config=first / "hvdcloud.yaml").query() is not None
-    with pytest.raises(UsageError, match="belongs to the project in"):
-        context(first, monkeypatch, config=second / "hvdcloud.yaml").query()
-
-
 def test_a_project_that_was_moved_is_the_same_project(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folders[0].rename(tmp_path / "moved")
     assert context(tmp_path / "moved", monkeypatch).query() is not None
-
-
-def test_a_cluster_of_another_machine_is_not_known_to_be_another_projects(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "another"))
-    assert context(folders[1], monkeypatch).query() is not None
-
-
-def test_a_later_cluster_of_the_name_is_not_the_first_projects(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = context(folders[1], monkeypatch)
-    here.state.save(ClusterRecord(id="012345", project=str(folders[0])))
-    assert here.query() is not None

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hvdcloud.google.registry_hosts import GOOGLE_REGISTRIES_VARIABLE, google_registry
-from hvdcloud.image.publish.registry import host_of, pinned, target_of
-
-DIGEST = "sha256:" + "0123456789abcdef" * 4
+from hvdcloud.image.publish.registry import host_of
 
 
 @pytest.mark.parametrize(
@@ -33,14 +31,3 @@ def test_only_googles_registries_get_a_google_token(
     monkeypatch.setenv(GOOGLE_REGISTRIES_VARIABLE, "mirror.lab:5000, other.lab")
     assert host_of(reference) == host
     assert google_registry(host) is googles
-
-
-def test_a_reference_by_digest_has_no_tag() -> None:
-    assert pinned("127.0.0.1:5000/hvdcloud/digits:v7", DIGEST) == f"127.0.0.1:5000/hvdcloud/digits@{DIGEST}"
-    assert pinned("gcr.io/lab/digits", DIGEST) == f"gcr.io/lab/digits@{DIGEST}"
-
-
-def test_the_repositorys_own_tag_wins() -> None:
-    assert target_of("hvdcloud/project:abc", "gcr.io/lab/digits") == "gcr.io/lab/digits:abc"
-    assert target_of("hvdcloud/project:abc", "127.0.0.1:5000/digits:v7") == "127.0.0.1:5000/digits:v7"
-    assert target_of("hvdcloud/project", "gcr.io/lab/digits") == "gcr.io/lab/digits:latest"

@@ -8,17 +8,6 @@ PACE = Pace(confirm=5.0, check=3.0, first_pause=10.0, longest_pause=30.0)
 LOST = ("digits-1", "digits-2")
 
 
-def attempts(policy: ReplacementPolicy, *, until: float) -> list[float]:
-    """When each attempt for digits-1 begins, if every one fails at once."""
-    found = []
-    for second in range(int(until)):
-        policy.note_lost(["digits-1"], now=second)
-        if policy.due(now=second):
-            found.append(float(second))
-            policy.later(["digits-1"], now=second)
-    return found
-
-
 def test_a_node_is_replaced_when_it_has_been_lost_for_long_enough() -> None:
     policy = ReplacementPolicy(PACE)
     policy.note_lost(["digits-1"], now=0.0)
@@ -64,23 +53,3 @@ def test_the_head_and_a_node_beyond_the_runs_maximum_are_left_alone() -> None:
     assert policy.due(now=0.0, most=4) == ["digits-1", "digits-2", "digits-3"]
     assert "digits-0" not in policy.due(now=0.0)
     assert "digits-11" in policy.due(now=0.0)
-
-
-def test_after_a_failure_the_pauses_grow_up_to_a_limit() -> None:
-    assert attempts(ReplacementPolicy(PACE), until=120) == [5, 15, 31, 57, 87, 117]
-
-
-def test_pauses_are_short_again_once_a_node_was_replaced() -> None:
-    policy = ReplacementPolicy(PACE)
-    assert attempts(policy, until=60) == [5, 15, 31, 57]
-    policy.replaced("digits-1")
-    assert attempts(policy, until=20) == [5, 15]
-
-
-def test_a_node_that_was_lost_during_anothers_pause_does_not_wait_for_it() -> None:
-    policy = ReplacementPolicy(PACE)
-    policy.note_lost(["digits-1"], now=0.0, certain=["digits-1"])
-    policy.later(["digits-1"], now=0.0)
-    policy.note_lost(LOST, now=1.0, certain=LOST)
-    assert policy.due(now=1.0) == ["digits-2"]
-    assert policy.due(now=10.0) == [*LOST]

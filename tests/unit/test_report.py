@@ -23,12 +23,8 @@ from hvdcloud.checkpoints.manifest import (
     state_name,
     to_json,
 )
-from hvdcloud.report.metrics import Series
-from hvdcloud.report.page import LAST_LINES, page, templates
-from hvdcloud.report.phases import phases, phases_text
-from hvdcloud.report.plot import plot
+from hvdcloud.report.page import LAST_LINES, page
 from hvdcloud.report.record import RunRecord, read_record
-from hvdcloud.runs.log_lines import numbers_in
 from hvdcloud.runs.state import Event, RunState
 from hvdcloud.storage.folder import FolderBucket
 
@@ -92,45 +88,6 @@ def record(**changes: Any) -> RunRecord:
     values |= changes
     state, events = RunState.from_json(values["state"]), Event.all_from_json(values["events"])
     return RunRecord(**{**values, "log": [values["log"]], "state": state, "events": events})
-
-
-MOMENTS = {"launched": BEGAN + 20, "training_since": BEGAN + 30, "training_until": BEGAN + 570}
-
-
-def test_the_page_has_five_phases_with_what_each_has_cost() -> None:
-    state = record().state.to_json() | MOMENTS
-    state["data"], state["data_seconds"] = [{"node": "digits-0", "phase": "ready"}], 10.0
-    state["about"] |= {"boot_seconds": 70.0}
-    parts = phases(RunState.from_json(state), teardown=12.0)
-    assert [(part.name, part.seconds) for part in parts] == [
-        ("boot", 90.0), ("data", 10.0), ("training", 540.0), ("upload", 30.0), ("teardown", 12.0),
-    ]  # fmt: skip
-    # At $2.18/h: 2.18 x 90 / 3600 = 0.0545, x 10 = 0.006, x 540 = 0.327, x 30 = 0.018, x 12 = 0.007
-    said = (
-        "boot 1 min 30 s ($0.05), data 10.0 s ($0.01), training 9 min 00 s ($0.33), upload 30.0 s ($0.02), "
-        "teardown 12.0 s ($0.01)"
-    )
-    assert said in page(record(state=state), parts)
-    assert "Phases" not in page(record(state={**state, "started": None}))
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({}, "boot 30.0 s, training 9 min 00 s, upload 30.0 s"),
-        ({"training_since": None, "training_until": None}, "boot 10 min 00 s"),
-        ({"training_until": None}, "boot 30.0 s, training 9 min 30 s"),
-        (
-            {"data": [{"node": "d", "phase": "failed"}], "training_since": None, "training_until": None},
-            "data 10 min 00 s",
-        ),
-        ({"ended": None}, "boot 30.0 s, training 9 min 00 s, upload 1 min 00 s"),
-        ({"about": {"boot_seconds": -5.0}, "training_until": BEGAN - 9}, "boot 30.0 s, upload 10 min 09 s"),
-    ],
-)
-def test_what_a_state_lacks_goes_to_the_phase_before(changes: dict[str, Any], said: str) -> None:
-    state = RunState.from_json({**record().state.to_json(), **MOMENTS, "about": {}, **changes})
-    assert phases_text(phases(state, until=BEGAN + 630)) == said
 
 
 WORLDS = [(6, 8), (312, 6), (452, 4), (618, 6), (771, 8)]
@@ -228,24 +185,6 @@ def test_the_page_is_whole_and_needs_nothing_from_outside() -> None:
     assert text.count("epoch-0") == 10
 
 
-def test_what_the_data_cost_is_said() -> None:
-    ready = [{"node": f"digits-{number}", "phase": "ready", "bytes": 3_000_000_000} for number in range(2)]
-    state = {"result": "succeeded", "data": ready, "data_seconds": 40.0, "about": {"gpus": 4}}
-    said = words(parsed(page(record(state=state))))
-    assert "3.0 GB on each of 2 nodes after 40.0 s, in which its GPUs waited 2 min 40 s together" in said
-    assert "GB on each of" not in words(parsed(page(record())))
-
-
-def test_the_rank_that_the_others_wait_for_is_named_with_the_time_of_all() -> None:
-    waits = [
-        {"rank": rank, "node": f"d-{rank}", "waited": waited, "seconds": 100} for rank, waited in ((0, 40), (1, 2))
-    ]
-    said = words(parsed(page(record(state={"state": "done", "result": "succeeded", "waits": waits}))))
-    assert "rank 1 (d-1): the others wait 38 % of the time for it" in said
-    assert re.search(r"0\s*d-0\s*40.0 s\s*40 %", said)
-    assert "Waiting in collectives" not in words(parsed(page(record())))
-
-
 def test_nothing_in_a_log_an_event_or_a_name_becomes_markup() -> None:
     plain = {each.tag for each in parsed(page(record())).iter()}
     state = {**record().state.to_json(), "reason": EVIL, "result": EVIL, "nodes": [EVIL, EVIL]}
@@ -303,17 +242,6 @@ def test_hostile_text_is_shown_letter_by_letter_everywhere() -> None:
     assert f"node0 {shown} GPU 0" in [each.text for each in root.iter("title")]
 
 
-def test_a_hostile_metric_stays_the_text_of_its_title_its_axis_and_its_legend() -> None:
-    drawn = plot([Series(name=MARKUP, points=[(0, 1), (1, 2)])], title=MARKUP, until=1, unit=lambda _: MARKUP)
-    figure = ET.fromstring(templates().get_template("figure.html.jinja").module.figure(drawn).strip())
-    svg = figure.find("svg")
-    assert svg is not None
-    assert svg.get("aria-label") == MARKUP
-    assert {each.text for each in figure.iter() if each.tag in ("figcaption", "title", "th", "td")} == {MARKUP}
-    assert MARKUP in [each.text for each in svg.iter("text")]
-    assert f"{MARKUP}: {MARKUP} on average, {MARKUP} at most" in words(figure)
-
-
 @pytest.mark.parametrize("value", [EVIL, None, [], {}, True, float("nan"), -1, 1e308, "7"])
 def test_anything_in_place_of_a_number_does_no_harm(value: Any) -> None:
     rows = [{"t": BEGAN + n, **dict.fromkeys(("cpu", "memory", "sent", "log", "gpus"), value)} for n in range(3)]
@@ -321,33 +249,6 @@ def test_anything_in_place_of_a_number_does_no_harm(value: Any) -> None:
     parsed(page(record(state=state, samples={0: rows}, events=[{"t": BEGAN, "event": value}])))
     about = dict.fromkeys(("dollars_per_hour", "boot_seconds", "machine"), value)
     parsed(page(record(state={**record().state.to_json(), "about": about})))
-
-
-def test_a_run_whose_head_was_lost_is_reported_from_what_is_there() -> None:
-    text = words(parsed(page(record(state={}, log=b"", events=[], complete=False))))
-    assert "not known to have ended" in text
-    assert "Seen for" in text
-    assert "more may be on the nodes" in text
-    assert "The log is not in the bucket" in text
-    assert "None was written" in words(parsed(page(record(samples={}, checkpoints=[]))))
-
-
-@pytest.mark.parametrize(
-    ("line", "numbers"),
-    [
-        ("epoch 3/12: loss 0.48, accuracy 0.917, 4267 images/s", {"loss": 0.48, "accuracy": 0.917, "images/s": 4267}),
-        ("45/45 - 1s - loss: 1.2e-03 - accuracy: 0.9921", {"loss": 0.0012, "accuracy": 0.9921}),
-        ("{'loss': 0.6931, 'epoch': 2.98}", {"loss": 0.6931}),
-        ("Test set: Average loss: 0.0712, Accuracy: 97.80%", {"loss": 0.0712, "accuracy": 0.978}),
-        ("throughput 12,345.6 tokens/s", {"tokens/s": 12345.6}),
-        ("Img/sec per GPU: 31.5 +-0.2", {}),
-        ("10% loss 0.9\r50% loss 0.5\r", {"loss": 0.5}),
-        ("--loss 3 lossless 4 /loss/5", {}),
-        ("loss nan", {}),
-    ],
-)
-def test_numbers_are_read_from_what_training_programs_print(line: str, numbers: dict[str, float]) -> None:
-    assert numbers_in(line) == pytest.approx(numbers)
 
 
 def test_a_record_is_read_from_the_bucket_and_broken_lines_are_left_out(tmp_path: Path) -> None:
@@ -416,22 +317,3 @@ def test_a_report_reads_no_more_than_runs_have_and_says_what_it_left_out(tmp_pat
     for name in ("state.json", "events.jsonl", "samples-1.jsonl"):
         assert f"{name} has more than the" in html
     assert "manifest-0.json is not valid: it is not JSON" in html
-
-
-def test_the_report_reads_a_log_that_grows_for_ever_up_to_a_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hvdcloud.report.record.MOST_LOG", 2 << 20)
-    bucket = FolderBucket(tmp_path)
-    bucket.write(log_name("digits", RUN), b"[0] x\n")
-    os.truncate(tmp_path / log_name("digits", RUN), 1 << 40)
-    assert sum(map(len, read_record(bucket, cluster="digits", run=RUN).log)) == 2 << 20
-
-
-def test_no_text_of_a_job_turns_hides_or_breaks_a_line_of_the_report() -> None:
-    acts = [*range(0x80, 0xA0), 0xAD, 0x61C, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070)]
-    acts += [0xFEFF, 0xE0041]
-    text = "".join(map(chr, acts))
-    html = page(record(log=f"[0] {text}\n".encode(), state={"reason": text, "result": "failed"}))
-    assert not set(html) & set(text)
-    assert "\\u202e" in html

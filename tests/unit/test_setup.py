@@ -13,13 +13,6 @@ from hvdcloud.setup.setup import yaml_values
 from hvdcloud.setup.terraform import find_terraform
 from hvdcloud.setup.variables import choose_variables, user_variables
 
-DEFAULTS = {
-    "project": "lab-42",
-    "region": "us-central1",
-    "other_regions": {},
-    "bucket": None,
-    "self_delete": ["digits"],
-}
 A100 = {"machine_type": "a2-highgpu-1g"}
 
 
@@ -28,21 +21,6 @@ def variables(
 ) -> Any:
     config = Config.model_validate({"name": name, "gce": gce or {}})
     return choose_variables(config, "lab-42", before or {}, **said)
-
-
-def test_without_a_word_everything_is_the_default() -> None:
-    assert variables() == DEFAULTS
-
-
-def test_what_is_said_counts_and_stays() -> None:
-    chosen = variables(regions=["us-east1"], bucket="gs://mine")
-    assert chosen == {**DEFAULTS, "region": "us-east1", "bucket": "mine"}
-    assert variables(chosen) == chosen
-
-
-def test_the_region_is_that_of_the_zones_until_one_was_set_up() -> None:
-    assert variables(gce={"zones": ["europe-west4-a", "us-east1-b"]})["region"] == "europe-west4"
-    assert variables(variables(regions=["us-west1"]), gce={"zones": ["europe-west4-a"]})["region"] == "us-west1"
 
 
 def test_without_zones_the_regions_are_those_of_the_continent_that_have_the_gpu() -> None:
@@ -67,18 +45,6 @@ def test_a_region_keeps_its_range_and_the_bucket_its_region() -> None:
     )
     assert later["region"] == "us-west1"
     assert later["other_regions"] == {"us-east4": "10.10.16.0/20", "us-west4": "10.10.32.0/20"}
-
-
-def test_regions_stay_until_others_are_named_and_those_of_the_zones_are_added() -> None:
-    before = variables(regions=["us-central1"])
-    assert variables(before, gce=A100)["other_regions"] == {}
-    assert variables(before, gce={"zones": ["us-east4-a"]})["other_regions"] == {"us-east4": "10.10.16.0/20"}
-    assert variables(variables(gce=A100), regions=["us-east4"])["other_regions"] == {"us-east4": "10.10.16.0/20"}
-
-
-def test_more_regions_than_ranges_are_refused() -> None:
-    with pytest.raises(UsageError, match="17 regions"):
-        variables(regions=[f"us-east{number}" for number in range(17)])
 
 
 def test_each_clusters_nodes_may_delete_themselves() -> None:

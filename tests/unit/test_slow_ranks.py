@@ -50,15 +50,6 @@ def test_no_rank_is_named_where_none_holds_the_others_up(shares: Sequence[float]
     assert slow_ranks(waits(*shares)) is None
 
 
-def test_the_text_has_rank_node_and_number() -> None:
-    one = slow_ranks(waits(0.4, 0.4, 0.4, 0.02, per_node=2))
-    assert one is not None
-    assert one.text == "rank 3 (d-1): the others wait 38 % of the time for it"
-    two = slow_ranks(waits(0.4, 0.4, 0.02, 0.02, per_node=2))
-    assert two is not None
-    assert two.text == "ranks 2, 3 (d-1): the others wait 38 % of the time for them"
-
-
 def test_an_active_run_is_judged_by_its_last_minute_and_an_ended_one_by_all_of_it() -> None:
     ranks = [
         RankWaits(rank=0, node="d-0", waited=40.0, seconds=100.0, recently=0.0),
@@ -70,11 +61,6 @@ def test_an_active_run_is_judged_by_its_last_minute_and_an_ended_one_by_all_of_i
     assert now.text == "rank 0 (d-0): the others wait 50 % of the last minute for it"
     assert at_last is not None
     assert at_last.ranks == [1]
-
-
-def test_a_rank_that_a_smaller_elastic_run_no_longer_has_is_not_named() -> None:
-    state = RunState(run="r", state="done", world=2, waits=waits(0.3, 0.3, 0.0))
-    assert slow_ranks_of(state) is None
 
 
 def test_waits_survive_the_way_to_the_laptop_and_hostile_ones_do_no_harm() -> None:

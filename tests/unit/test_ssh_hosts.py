@@ -16,12 +16,10 @@ from hvdcloud.config.file import load_config
 from hvdcloud.config.ssh_hosts import SshHostConfig, SshMachinesConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.engine import facts
-from hvdcloud.providers.engine.gpus import LABEL_GPUS
 from hvdcloud.providers.ssh import openssh
-from hvdcloud.providers.ssh.preflight import refuse_unfit
 from hvdcloud.providers.ssh.provider import SshProvider
-from hvdcloud.providers.ssh.requests import FIRST_PORT, LABEL_ADDRESS, LABEL_PORT, PORTS, port_of
-from tests.support.ssh_samples import SPEC, request
+from hvdcloud.providers.ssh.requests import FIRST_PORT, PORTS, port_of
+from tests.support.ssh_samples import SPEC
 
 
 def host(**keys: Any) -> SshHostConfig:
@@ -56,12 +54,6 @@ def test_nodes_are_as_many_as_hosts_and_never_more(tmp_path: Path) -> None:
         config(tmp_path, "")
 
 
-def test_nodes_get_all_gpus_of_their_hosts_for_an_image_that_computes_on_them(tmp_path: Path) -> None:
-    found = config(tmp_path, "image: {device: cuda}\nssh: {hosts: [gpu1, {host: gpu2, gpus: 1}]}")
-    assert [each.gpus for each in found.ssh.hosts] == ["all", 1]
-    assert [each.gpus for each in config(tmp_path, "ssh: {hosts: [gpu1]}").ssh.hosts] == [None]
-
-
 @pytest.mark.parametrize(
     "written",
     [
@@ -85,11 +77,6 @@ def test_nodes_get_all_gpus_of_their_hosts_for_an_image_that_computes_on_them(tm
 def test_no_host_is_an_option_of_ssh_or_a_command(written: object) -> None:
     with pytest.raises(ValidationError):
         SshMachinesConfig.model_validate({"hosts": [written]})
-
-
-def test_a_host_has_one_node() -> None:
-    with pytest.raises(ValidationError, match="gpu1 is named twice"):
-        SshMachinesConfig.model_validate({"hosts": ["ann@gpu1", "bob@gpu1"]})
 
 
 def test_the_file_s_hosts_are_told_from_those_of_the_environment(tmp_path: Path) -> None:
@@ -169,15 +156,6 @@ def test_what_ssh_says_becomes_an_error_with_the_next_command(
     assert hint in error.hint
 
 
-def test_an_unknown_key_on_the_way_is_the_jump_hosts() -> None:
-    said = (
-        "No ED25519 host key is known for login and you have requested strict checking.\nHost key verification failed."
-    )
-    error = openssh.explain(host(jump="bob@login"), said)
-    assert error.message.startswith("the host key of login, through which gpu1 is reached, is not known")
-    assert error.hint.startswith("ssh bob@login ")
-
-
 # --- what a host says ------------------------------------------------------------------------------------------------
 
 SAID = """\
@@ -222,40 +200,12 @@ def test_an_address_that_others_could_not_use_is_none(connection: str, expected:
     assert facts.parse(SAID.replace("192.168.1.2 53114 192.168.1.7 22", connection), address=None).address == expected
 
 
-def test_a_host_that_says_nothing_has_nothing() -> None:
-    found = facts.parse("", address=None)
-    assert found == facts.Facts(address=None)
-    with pytest.raises(UsageError, match="gpu1 has no NVIDIA driver"):
-        found.found_gpus("gpu1")
-
-
-def test_a_driver_that_fails_is_not_taken_for_none() -> None:
-    failed = "--- hvdcloud devices\nNVIDIA-SMI has failed because it could not communicate\nfailed 9\n"
-    with pytest.raises(NodeError, match="nvidia-smi failed on gpu1: NVIDIA-SMI has failed"):
-        facts.parse(failed, address=None).found_gpus("gpu1")
-
-
 def test_a_host_whose_nodes_get_no_gpus_is_not_asked_for_them() -> None:
     assert "nvidia-smi" not in facts.script(ask_gpus=False)
     assert "nvidia-smi" in facts.script(ask_gpus=True)
 
 
 # --- what a host cannot do --------------------------------------------------------------------------------------------
-
-
-def test_a_host_of_another_processor_than_the_images_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    refuse_unfit("gpu1", {"Architecture": "x86_64"})
-    with pytest.raises(UsageError, match="gpu1 is arm64, and the image is for amd64"):
-        refuse_unfit("gpu1", {"Architecture": "aarch64"})
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    refuse_unfit("gpu1", {"Architecture": "aarch64"})
-
-
-def test_a_rootless_engine_is_refused() -> None:
-    info = {"Architecture": "x86_64", "SecurityOptions": ["name=seccomp,profile=default", "name=rootless"]}
-    with pytest.raises(NodeError, match="the Docker engine of gpu1 is rootless"):
-        refuse_unfit("gpu1", info)
 
 
 # --- what is asked for -----------------------------------------------------------------------------------------------
@@ -266,20 +216,6 @@ def test_a_port_is_the_same_for_the_same_node_and_another_one_for_others() -> No
     assert first == port_of(SPEC, 0)
     assert FIRST_PORT <= first < FIRST_PORT + PORTS
     assert len({first, port_of(SPEC, 1), port_of(dataclasses.replace(SPEC, id="def456"), 0)}) == 3
-
-
-def test_a_node_has_its_host_s_network_and_its_sshd_listens_where_it_is_told() -> None:
-    made = request(SPEC, idle_seconds=600)
-    assert (made.object, made.host) == ("container digits-1 on gpu1", "gpu1")
-    body = made.body
-    assert body["network"] == "host"
-    port = str(port_of(SPEC, 1))
-    assert body["environment"]["HVDCLOUD_SSH_PORT"] == port
-    assert body["environment"]["HVDCLOUD_SSH_ADDRESS"] == "192.168.1.8"
-    assert body["environment"]["HVDCLOUD_IDLE"] == "600"
-    assert (body["labels"][LABEL_PORT], body["labels"][LABEL_ADDRESS]) == (port, "192.168.1.8")
-    assert LABEL_GPUS not in body["labels"]
-    assert (body["cap_drop"], "publish" in body) == (["ALL"], False)
 
 
 def test_a_node_is_made_again_on_the_host_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hvdcloud.config.ssh_hosts import SshHostConfig
 from hvdcloud.errors import CapacityError, ImageError
 from hvdcloud.providers.base import NodeProgress
-from hvdcloud.providers.ssh import images, openssh
+from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.connection import Host
 from hvdcloud.providers.ssh.hosts import Hosts
 from hvdcloud.providers.ssh.laptop_registry import LaptopRegistry, NoRegistryError
@@ -131,21 +131,6 @@ def test_the_whole_image_is_sent_where_no_registry_can_be(
     assert there["gpu1"].images == {IMAGE}
 
 
-def test_the_whole_image_is_sent_to_a_host_that_forwards_no_port(
-    here: Engine, there: dict[str, Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @contextlib.contextmanager
-    def reverse(host: Host, port: int) -> Iterator[int]:
-        if host.name == "gpu1":
-            raise openssh.NoForwardingError("gpu1 forwards no port", hint="")
-        yield port + 1
-
-    monkeypatch.setattr(Host, "reverse", reverse)
-    assert "gpu1: sending the whole image, because gpu1 forwards no port" in bring()
-    assert there["gpu1"].asked == ["load"]
-    assert there["gpu2"].asked == [f"127.0.0.1:5001/hvdcloud@{DIGEST} hunter2"]
-
-
 @pytest.mark.parametrize(
     ("said", "kind"), [("write /x: no space left on device", CapacityError), ("unexpected EOF", ImageError)]
 )
@@ -154,9 +139,3 @@ def test_the_error_of_a_host_names_it(here: Engine, there: dict[str, Engine], sa
     with pytest.raises(kind, match=f"gpu2.*{said}"):
         bring()
     assert IMAGE in there["gpu1"].images
-
-
-def test_an_image_that_is_not_here_is_built_first(here: Engine, there: dict[str, Engine]) -> None:
-    with pytest.raises(ImageError, match="there is no image hvdcloud/other:1 to send") as missing:
-        bring("hvdcloud/other:1")
-    assert missing.value.hint == "hvdcloud build"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.cluster.files import default_bucket, state_root, write_private
+from hvdcloud.cluster.files import default_bucket, write_private
 from hvdcloud.cluster.journal import Journal
-from hvdcloud.cluster.record import ClusterRecord, MemberRecord
+from hvdcloud.cluster.record import ClusterRecord
 from hvdcloud.cluster.state import ClusterState
 
 
@@ -16,15 +16,6 @@ from hvdcloud.cluster.state import ClusterState
 def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
     return tmp_path / "state"
-
-
-def test_the_folder_follows_the_xdg_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HVDCLOUD_STATE_DIR")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
-    assert state_root() == tmp_path / "xdg" / "hvdcloud"
-    monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert state_root() == tmp_path / ".local" / "state" / "hvdcloud"
 
 
 def test_only_the_owner_can_read_keys(own_root: Path) -> None:
@@ -44,33 +35,6 @@ def test_the_journal_survives_a_line_that_was_cut_off(tmp_path: Path) -> None:
     assert [entry["event"] for entry in journal.entries()] == ["up"]
     assert journal.unfinished_up("abc")
     assert not journal.unfinished_up("def")
-
-
-def test_a_finished_up_is_not_unfinished(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal.jsonl")
-    journal.record("up", cluster_id="abc")
-    journal.record("up-done", cluster_id="abc")
-    assert not journal.unfinished_up("abc")
-
-
-RECORD = ClusterRecord(
-    id="abc",
-    size=2,
-    project="/home/me/digits",
-    nodes=(MemberRecord(name="digits-0", gpus=4),),
-    runs=("r1", "r2"),
-    settings={"nodes": "2"},
-)
-
-
-def test_a_record_is_read_as_it_was_written() -> None:
-    state = ClusterState("digits")
-    state.make()
-    assert state.load() is None
-    assert not state.is_unreadable
-    state.save(RECORD)
-    assert state.load() == RECORD
-    assert not state.is_unreadable
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-import pytest
 from textual.pilot import Pilot
 
 from hvdcloud.cli.top_app import TopApp
 from hvdcloud.lifecycle.top import View
 from hvdcloud.runs.state import Member
-from tests.support.views import cluster, many_nodes, node, run, view
+from tests.support.views import cluster, node, run, view
 
 Scene = Callable[["Seen"], Awaitable[None]]
 
@@ -56,47 +54,6 @@ class Seen:
         while not shown(self.text):
             assert time.monotonic() < deadline, self.text
             await self.pilot.pause(0.05)
-
-
-def names(text: str) -> list[str]:
-    """The nodes that are on the screen."""
-    return re.findall(r"(?m)^ (\S*digits-\d+) +(?:running|silent|gone)", text)
-
-
-def test_it_takes_the_size_of_the_terminal() -> None:
-    async def scene(seen: Seen) -> None:
-        few = len(names(seen.text))
-        await seen.pilot.resize_terminal(140, 45)
-        await seen.until(lambda text: len(names(text)) > few)
-        assert "[0] epoch 199/60" in seen.text
-        assert "q quits" in seen.lines[44]
-        await seen.pilot.resize_terminal(60, 14)
-        await seen.until(lambda text: bool(names(text)) and "[0] epoch 199/60" in text.splitlines()[-2])
-
-    Seen(many_nodes(64)).play(scene)
-
-
-def test_the_log_is_hidden_and_shown() -> None:
-    async def scene(seen: Seen) -> None:
-        assert "l shows or hides the log" in seen.lines[-1]
-        await seen.press("l")
-        await seen.until(lambda text: "[0] epoch" not in text)
-        await seen.press("L")
-        await seen.until(lambda text: "[0] epoch 199/60" in text)
-
-    Seen(view()).play(scene)
-
-
-@pytest.mark.parametrize("key", ["q", "Q", "ctrl+c", "ctrl+d"])
-def test_keys_quit(key: str) -> None:
-    seen = Seen(view())
-
-    async def scene(seen: Seen) -> None:
-        await seen.pilot.press(key)
-        assert not seen.app.is_running
-
-    assert seen.play(scene) is None
-    assert seen.app.return_code == 0
 
 
 def test_an_error_of_a_view_ends_it_and_is_handed_on() -> None:

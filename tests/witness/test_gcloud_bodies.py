@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from hvdcloud.lifecycle.build_remote import BUILD_FILE, submit
 from hvdcloud.providers.gce.plan.firewall import firewall_bodies
 from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
 from tests.support.gce_requests import SPEC, settings
@@ -218,17 +216,3 @@ def test_firewall_rules(gcloud: Gcloud, recorder: Recorder) -> None:
         assert path == "/compute/v1/projects/p/global/firewalls"
         network = "projects/p/global/networks/default"
         assert_differ_by(sent, ours, {"network": (f"{API}/{network}", network, PARTIAL_URL)})
-
-
-def test_builds_submit(gcloud: Gcloud, recorder: Recorder, tmp_path: Path) -> None:
-    """Gcloud takes the build file and the arguments of `build --remote`, and asks for what they say."""
-    repository = "us-central1-docker.pkg.dev/lab/hvdcloud/digits"
-    (tmp_path / "cloudbuild.json").write_text(json.dumps(BUILD_FILE))
-    with tarfile.open(tmp_path / "source.tgz", "w:gz") as archive:
-        archive.addfile(tarfile.TarInfo("build.sh"))
-    # Whose bucket its own would be, gcloud asks Google.
-    done = gcloud.run(*submit(tmp_path, "lab", repository)[1:], "--gcs-source-staging-dir=gs://lab/builds")
-    path, sent = recorder.recorded(done)
-    assert path == "/v1/projects/lab/locations/us-central1/builds"
-    assert {key: sent[key] for key in BUILD_FILE} == BUILD_FILE
-    assert sent["source"]["storageSource"]["object"].endswith(".tgz")

@@ -1,4 +1,4 @@
-# What the floor's and TorchX's containers do first: install the keys that are mounted at /keys.
+# What the containers of floor.sh do first: install the keys that are mounted at /keys.
 # sshd insists on files that only root may write, and a mounted folder belongs to the user who made it.
 install -d -m 700 /root/.ssh
 install -m 600 /keys/id_ed25519 /root/.ssh/id_ed25519
