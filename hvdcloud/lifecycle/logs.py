@@ -205,7 +205,7 @@ def follow(
 
     while True:
         try:
-            state = _follow_once(context, cluster, run_id, log)
+            answer = _follow_once(context, cluster, run_id, log)
         except NodeError as error:
             if log.offset > offset or lost_since is None:
                 lost_since = time.monotonic()
@@ -225,10 +225,10 @@ def follow(
             context.fleet(cluster).head.close()
             time.sleep(1.0)
         else:
-            return Followed(state=state, log=log.reader)
+            return Followed(state=_state_of(context.fleet(cluster).head, *answer), log=log.reader)
 
 
-def _follow_once(context: Context, cluster: Cluster, run_id: str, log: _Log) -> RunState:
+def _follow_once(context: Context, cluster: Cluster, run_id: str, log: _Log) -> tuple[int, str]:
     """Stream what is not in the log yet, until the run ends. Raises NodeError: the connection was lost."""
     head = context.fleet(cluster).head
     command = f"{NODE_PROGRAM} logs {run_id} --follow --offset {log.offset}"
@@ -239,8 +239,7 @@ def _follow_once(context: Context, cluster: Cluster, run_id: str, log: _Log) -> 
             if data:
                 starting.close()
                 log.take(data)
-        exit_code, errors = stream.end()
-    return _state_of(head, exit_code, errors)
+        return stream.end()
 
 
 def _head_is_gone(
