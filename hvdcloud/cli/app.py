@@ -146,7 +146,7 @@ def options(
         typer.Option(
             metavar="NAME",
             help="Use this cluster instead of the file's.",
-            autocompletion=lambda: sorted(file.parent.name for file in state_root().glob("*/journal.jsonl")),
+            autocompletion=lambda: sorted(file.parent.name for file in state_root().glob("*/cluster.json")),
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,

@@ -96,7 +96,7 @@ def test_init_writes_a_project_and_never_overwrites(project: Project) -> None:
 
 
 def test_a_character_that_the_encoding_lacks_is_written_as_an_escape(project: Project) -> None:
-    project.environ["PYTHONIOENCODING"] = "ascii"
+    project.environ["PYTHONIOENCODING"], project.warm = "ascii", False
     assert "wrote gr\\xf6\\xdfe/train.py" in project.hvdcloud("init", "größe").out
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import subprocess
 import threading
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
@@ -143,8 +141,7 @@ def test_what_the_disk_lost_of_a_killed_fetch_is_fetched_again(server: StorageSe
 @pytest.mark.parametrize("size", [1000, 80 << 20])
 def test_corrupted_bytes_never_become_a_set(server: StorageServer, node: DataNode, size: int) -> None:
     put(server, {"a/good": b"good", "bad": large(size)})
-    damage = json.dumps({"bucket": "bucket", "name": "set/bad", "offset": 500}).encode()
-    urllib.request.urlopen(urllib.request.Request(f"{server.url}/_corrupt", data=damage, method="POST")).close()
+    server.store.corrupt("bucket", "set/bad", offset=500)
     state = node.fetch(train=PREFIX)
     assert (state.phase, state.exit_code) == (FAILED, ExitCode.CHECKPOINT)
     assert "bad" in (state.error or "")

@@ -15,7 +15,7 @@ RUN, OLDER = "20261121-101112-abcdef", "20261120-101112-abcdef"
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """A project whose cluster has two nodes and two runs, beside a cluster that is gone and was pulled from."""
+    """A project whose cluster has two nodes and two runs, beside another cluster and one that is gone."""
     (tmp_path / "project").mkdir()
     project = Project(folder=tmp_path / "project", state=tmp_path / "state", name="digits")
     (project.folder / "hvdcloud.yaml").write_text("# mine\nname: digits\nnodse: 2\n")
@@ -24,7 +24,9 @@ def project(tmp_path: Path) -> Project:
     nodes = [{"name": "digits-0"}, {"name": "digits-1"}]
     (digits / "cluster.json").write_text(json.dumps({"id": "a1b2c3", "nodes": nodes, "runs": [OLDER, RUN]}))
     letters.mkdir()
-    (letters / "verified.json").write_text(json.dumps({"version": 1, "verified": []}))
+    (letters / "cluster.json").write_text("{}")
+    (project.state / "gone").mkdir()
+    (project.state / "gone" / "verified.json").write_text(json.dumps({"version": 1, "verified": []}))
     (project.state / "terraform").mkdir()
     return project
 
@@ -49,12 +51,6 @@ def completed(project: Project, words: str) -> list[str]:
         ("hvdcloud --name ", ["digits", "letters"]),
         ("hvdcloud down --name ", ["digits", "letters"]),
         ("hvdcloud down --force --name l", ["letters"]),
-        ("hvdcloud ssh ", ["digits-0", "digits-1"]),
-        ("hvdcloud ssh --name letters ", []),
-        ("hvdcloud logs ", [RUN, OLDER]),
-        ("hvdcloud logs --name letters ", []),
-        ("hvdcloud --name digits pull 2", [RUN, OLDER]),
-        ("hvdcloud run --resume ", [RUN, OLDER]),
         ("hvdcloud sto", ["stop"]),
     ],
 )

@@ -70,8 +70,8 @@ def test_a_lost_node_is_gone_on_without_and_returns_under_another_name(three_nod
     assert [event["node"] for event in cluster.events("lost a node")] == [two]
     assert [(event["node"], event["detail"]) for event in cluster.events("node joins")] == [(two, f"as {two}-g2")]
     worlds = [event["ranks"] for event in cluster.events("world")]
-    first = worlds.index("3")  # A node that started late joined two others.
-    assert worlds[first : first + 3] == ["3", "2", "3"]
+    first = worlds.index(3)  # A node that started late joined two others.
+    assert worlds[first : first + 3] == [3, 2, 3]
     assert SECRET not in cluster.log()
 
 

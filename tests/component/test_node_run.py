@@ -54,7 +54,15 @@ def test_a_run_that_succeeds_leaves_its_log_its_checkpoints_and_nothing_else(clu
     assert "[1] rank 1 trains" in lines
     assert lines.count("[0] no newline") == lines.count("[1] no newline") == 1
     assert "[launcher] launcher speaks" in lines
-    assert state["checkpoints"] == {"complete": True, "files": 2, "pending": [], "errors": [], "skipped": []}
+    assert state["checkpoints"] == {
+        "complete": True,
+        "files": 2,
+        "pending": [],
+        "errors": [],
+        "skipped": [],
+        "left_out": [],
+        "others": 0,
+    }
     assert len(list(cluster.bucket.rglob("pid-*"))) == 2
     wait_gone([cluster.supervisor(), cluster.agent("n0"), cluster.agent("n1")])
     for name in cluster.names:
