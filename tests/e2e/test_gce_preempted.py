@@ -66,9 +66,9 @@ def test_a_preempted_vm_ends_the_run_and_takes_no_whole_file_with_it(cloud: Clou
     )
     # What a person sees in the Cloud Console, whichever of the ways was the first.
     said = vm.serial.decode(errors="replace")
-    assert re.search(
-        r"hvdcloud: the VM is being preempted: (Docker is ending|its container (is asked|has ended))", said
-    ), said[-2000:]
+    assert re.search(r"hvdcloud: the VM is being preempted: (Docker is ending|its container (is|has) ended)", said), (
+        said[-2000:]
+    )
     assert re.search(r"hvdcloud: the container ended \d+ s after the VM's end began", said), said[-2000:]
     assert "shutdown-script exit status 0" in said, said[-2000:]
     assert "init: power down" in said, "it was off before the half minute was over"
@@ -111,8 +111,7 @@ def test_a_preempted_run_continues_on_other_vms_in_another_zone(
     assert process.returncode == 0, screen.text
     assert f"{zone}: no capacity" in screen.text
     said = screen.text[screen.text.index("attempt 1 was preempted after") :].splitlines()[0]
-    newest = r"(rank-[01]-attempt-1[.]pt|workspace/beside-[01]-1[.]h5)"
-    assert re.search(rf"attempt 2 of at most 2 resumes from {newest} of run \S+; \$4[.]\d\d and 1 h", said)
+    assert re.search(r"attempt 2 of at most 2 continues run \S+; \$4[.]\d\d and 1 h", said)
     assert " · 2 attempts · " in screen.text.splitlines()[-1]
     assert "of it for earlier attempts" in screen.text
     found = {path.name for path in (project.folder / "checkpoints").rglob("*.pt")}

@@ -70,6 +70,21 @@ class Faults:
         with self._lock:
             self._faults.clear()
 
+    def plain(self) -> list[dict[str, Any]]:
+        with self._lock:
+            return [
+                {
+                    "method": f.method,
+                    "path": f.path,
+                    "skip": f.skip,
+                    "times": f.times,
+                    "every": f.every,
+                    "action": f.action,
+                    "hits": f.hits,
+                }
+                for f in self._faults
+            ]
+
     def match(self, method: str, target: str) -> dict[str, Any]:
         """The action for this request; empty if none."""
         with self._lock:

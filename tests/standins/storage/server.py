@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.standins.http_server import Server
-from tests.standins.storage.errors import ApiError, invalid, not_implemented
+from tests.standins.storage.errors import ApiError, invalid, not_found, not_implemented
 from tests.standins.storage.faults import Faults
 from tests.standins.storage.http import CutError, Request
 from tests.standins.storage.iam import Iam
@@ -152,12 +152,20 @@ class _Handler(BaseHTTPRequestHandler):
         """The record of requests is `StorageServer.requests`."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        asked = self.headers.get("Range") or self.headers.get("Content-Range") or ""
-        self.server.owner.requests.append((self.command, self.path, int(code), asked))
+        if not self.path.startswith("/_"):
+            self.server.owner.requests.append(
+                (
+                    self.command,
+                    self.path,
+                    int(code),
+                    self.headers.get("Range") or self.headers.get("Content-Range") or "",
+                )
+            )
 
     def _serve(self) -> None:
         owner = self.server.owner
-        fault = owner.faults.match(self.command, self.path)
+        own = self.path.startswith("/_")
+        fault = {} if own else owner.faults.match(self.command, self.path)
         request: Request | None = None
         try:
             try:
@@ -166,8 +174,11 @@ class _Handler(BaseHTTPRequestHandler):
                     time.sleep(fault["delay"])
                 if "status" in fault:
                     raise ApiError(fault["status"], "scripted", "a scripted fault")
-                _authorize(owner, request)
-                _route(owner, request)
+                if own:
+                    _command(owner, request)
+                else:
+                    _authorize(owner, request)
+                    _route(owner, request)
             except ApiError as error:
                 if request is None:
                     # Not even read as a request, so its body is still in the way of the next one.
@@ -223,6 +234,8 @@ def _token_of(request: Request) -> str:
 
 def _route(owner: StorageServer, request: Request) -> None:
     match (request.method, request.segments):
+        case ("GET", ["storage", "v1", "b"]):
+            _list_buckets(owner, request)
         case ("POST", ["storage", "v1", "b"]):
             request.allow("project", "projection")
             name = request.json().get("name")
@@ -277,6 +290,23 @@ def _route(owner: StorageServer, request: Request) -> None:
             owner.uploads.cancel(request, bucket)
         case (method, segments):
             raise not_implemented(f"{method} /{'/'.join(segments)}")
+
+
+def _list_buckets(owner: StorageServer, request: Request) -> None:
+    request.allow("project", "prefix", "maxResults", "pageToken", "projection")
+    if not request.query.get("project"):
+        raise ApiError(400, "required", "Required parameter: project")
+    names = sorted(n for n in list(owner.store.buckets) if n.startswith(request.query.get("prefix", "")))
+    start = bisect.bisect_right(names, _token(request)) if "pageToken" in request.query else 0
+    size = min(request.number("maxResults", least=1) or owner.page_size, owner.page_size)
+    page = names[start : start + size]
+    value: dict[str, Any] = {
+        "kind": "storage#buckets",
+        "items": [bucket_resource(owner.store.bucket(name)) for name in page],
+    }
+    if start + size < len(names):
+        value["nextPageToken"] = _make_token(page[-1])
+    request.answer(value)
 
 
 def _list_objects(owner: StorageServer, request: Request, bucket_name: str) -> None:
@@ -411,6 +441,29 @@ def _compose(owner: StorageServer, request: Request, bucket: str, name: str) -> 
         conditions=conditions_of(request),
         component_count=sum(source.component_count or 1 for source in sources),
     )
+
+
+def _command(owner: StorageServer, request: Request) -> None:
+    match (request.method, request.segments):
+        case ("POST", ["_faults"]):
+            owner.faults.add(request.json())
+            request.answer({})
+        case ("GET", ["_faults"]):
+            request.answer({"faults": owner.faults.plain()})
+        case ("DELETE", ["_faults"]):
+            owner.faults.clear()
+            request.answer({})
+        case ("POST", ["_corrupt"]):
+            body = request.json()
+            owner.store.corrupt(body["bucket"], body["name"], offset=body.get("offset", 0))
+            request.answer({})
+        case ("GET", ["_requests"]):
+            request.answer({"requests": list(owner.requests)})
+        case ("DELETE", ["_requests"]):
+            owner.requests.clear()
+            request.answer({})
+        case _:
+            raise not_found(f"{request.method} /{'/'.join(request.segments)}")
 
 
 def _token(request: Request) -> str:
