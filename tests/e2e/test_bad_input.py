@@ -162,7 +162,7 @@ def test_pull_to_a_full_disk_fetches_nothing_and_down_still_refuses(cluster: Pro
     target = tmp_path / "small"
     target.mkdir()
     ended = cluster.hvdcloud("pull", "--to", str(target), expect=4, before=small_disk(target, "size=512k"))
-    assert "the checkpoints need 1.20 MB more" in ended.err
+    assert "the checkpoints need 1.2 MB more" in ended.err
     assert "--to" in ended.err
     assert "not pulled" in cluster.hvdcloud("down", expect=9).err
 

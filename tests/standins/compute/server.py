@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tests.standins.compute import admin
 from tests.standins.compute.access import Access
 from tests.standins.compute.api import Answer, Api, Log, Request
 from tests.standins.compute.auth import Keys, TokenError
@@ -220,6 +221,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, body: bytes) -> Answer:
         owner = self.server.owner
         path = self.path.partition("?")[0]
+        if path.startswith("/_emulator/"):
+            return admin.answer(owner, self.command, path, body)
         if path == "/token":
             return _token(owner, self.command, body)
         if path.startswith("/v1/services/"):
