@@ -64,11 +64,8 @@ def set_keys(text: str, values: Mapping[str, str], *, name: str = "the file") ->
                 section[part] = CommentedMap()
             section = section[part] if isinstance(section, CommentedMap) else None
         if not isinstance(section, CommentedMap) or section.yaml_anchor() is not None:
-            by_hand = "\n".join(f"{key}: {value}" for key, value in values.items())
-            message = (
-                f"{name} is left as it is: {'.'.join(sections) or 'it'} is not a section of keys without an anchor"
-            )
-            raise UsageError(message, hint="set the keys above in it by hand", details=by_hand)
+            where = ".".join(sections) or "it"
+            raise _by_hand(f"{name} is left as it is: {where} is not a section of keys without an anchor", values)
         old = section.get(key)
         if old == value:
             continue

@@ -23,7 +23,7 @@ from hvdcloud.node.bucket import open_bucket_here
 from hvdcloud.node.data.board import Board
 from hvdcloud.node.data.names import check_names
 from hvdcloud.node.data.sets import FAILED, FETCHING, LISTING, READY, VERIFYING, DataRequest, DataSet, DataState
-from hvdcloud.node.files import read_json, write_json
+from hvdcloud.node.files import is_disk_full, read_json, write_json
 from hvdcloud.storage.base import (
     Bucket,
     CorruptObjectError,
@@ -96,10 +96,9 @@ def _shown(board: Board, name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001 - shown to the user
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if isinstance(error, HvdcloudError):
             why = error
-        elif full:
+        elif isinstance(error, OSError) and is_disk_full(error):
             why = CapacityError(f"data set {name}: the disk of {paths.data_dir()} is full", hint=SPACE_HINT)
         else:
             why = NodeError(f"data set {name}: {error or type(error).__name__}", hint="hvdcloud run again")

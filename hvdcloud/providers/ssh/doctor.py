@@ -40,9 +40,9 @@ def _host(examiner: Examiner, host: Host, spec: ClusterSpec, engines: dict[str, 
 
 
 def _examined(examiner: Examiner, host: Host, spec: ClusterSpec, engines: dict[str, Host]) -> Finding:
-    if problems := examiner.problems_of(host, spec):
-        return first_of(problems)
     info, facts = host.api.info(), host.facts(ask_gpus=host.config.gpus is not None)
+    if problems := examiner.problems_of(host, spec, info, facts):
+        return first_of(problems)
     if (engine := str(info.get("ID") or "")) and (other := engines.setdefault(engine, host)) is not host:
         # Whichever has answered first: they are named in the order of ssh.hosts.
         first, second = (each.name for each in examiner.hosts.all if each in (host, other))

@@ -33,16 +33,14 @@ class Examiner:
         self._idle_seconds = idle_seconds
         self._longest_seconds = longest_seconds
 
-    def problems_of(self, host: Host, spec: ClusterSpec) -> Sequence[Finding]:
-        """Why this host cannot have a node, as far as that does not depend on the image."""
+    def problems_of(self, host: Host, spec: ClusterSpec, info: Mapping[str, Any], facts: Facts) -> Sequence[Finding]:
+        """Why this host, whose engine and which itself said this, cannot have a node; the image is not looked at."""
         nodes = EngineNodes(host.api)
         found = [
             replace(problem, message=f"{host.name}: {problem.message}")
             for problem in nodes.names_taken(spec, range(spec.nodes))
         ]
-        info = host.api.info()
         found += [failure(error) for error in unfit(host, info, None)]
-        facts = host.facts(ask_gpus=host.config.gpus is not None)
         if facts.address is None:
             found.append(failure(_no_address(host)))
         try:
