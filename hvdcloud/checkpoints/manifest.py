@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NoReturn
 
@@ -334,6 +334,17 @@ def load_manifests(bucket: Bucket, *, cluster: str, run: str) -> list[Manifest]:
     if bad:
         raise bad[0].error
     return good
+
+
+def continued_runs(bucket: Bucket, *, cluster: str, run: str) -> Iterator[tuple[str, list[Manifest]]]:
+    """A run with its manifests, then each run that it continued from; raises as `load_manifests`."""
+    seen: set[str] = set()
+    now: str | None = run
+    while now is not None and now not in seen:
+        seen.add(now)
+        manifests = load_manifests(bucket, cluster=cluster, run=now)
+        yield now, manifests
+        now = next((manifest.resumed for manifest in manifests if manifest.resumed), None)
 
 
 def list_runs(

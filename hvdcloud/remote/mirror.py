@@ -21,7 +21,7 @@ from hvdcloud.checkpoints.manifest import (
     RUN_ID,
     BadManifestError,
     Manifest,
-    load_manifests,
+    continued_runs,
     manifest_name,
     read_manifest,
     run_prefix,
@@ -163,20 +163,10 @@ class Mirror:
                     )
         manifests = [
             Original(name=info.name, size=info.size, generation=info.generation)
-            for each in self._chain(run)
+            for each, _ in continued_runs(self.bucket, cluster=self.cluster, run=run)
             for info in self.bucket.list(f"{run_prefix(self.cluster, each)}{FOLDER}/manifest-")
         ]
         return list(checkpoints.values()), manifests
-
-    def _chain(self, run: str) -> list[str]:
-        """The run, and those that it continued from."""
-        found: list[str] = []
-        now: str | None = run
-        while now is not None and now not in found:
-            found.append(now)
-            manifests = load_manifests(self.bucket, cluster=self.cluster, run=now)
-            now = next((manifest.resumed for manifest in manifests if manifest.resumed), None)
-        return found
 
 
 class _Node:

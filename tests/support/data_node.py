@@ -106,7 +106,8 @@ class DataNode:
         for each in every:
             if each.ppid() not in ids:
                 each.kill()
-        until(lambda: not self.processes(), seconds=30, what="the end of the killed fetcher")
+        # A process whose first thread has ended looks dead while others still have its files open.
+        until(lambda: not (self.processes() or self.at_work()), seconds=30, what="the end of the killed fetcher")
 
     def content(self, name: str = "train") -> dict[str, bytes]:
         """All files of a set."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hvdcloud.checkpoints.fetch import fetch, local_paths, remove_partials
-from hvdcloud.checkpoints.manifest import Entry, file_name, load_manifests, run_prefix
+from hvdcloud.checkpoints.manifest import Entry, continued_runs, file_name, load_manifests, run_prefix
 from hvdcloud.checkpoints.names import WORKSPACE, checkpoint_file
 from hvdcloud.errors import CapacityError, CheckpointError
 from hvdcloud.node import paths
@@ -135,11 +135,7 @@ def choices_of(bucket: Bucket, *, cluster: str, run_from: str) -> dict[str, list
     """For each file the objects to try, the last of which has to be there."""
     listed: dict[str, Candidate] = {}
     announced: dict[str, list[Candidate]] = {}
-    run: str | None = run_from
-    seen: set[str] = set()
-    while run is not None and run not in seen:
-        seen.add(run)
-        manifests = load_manifests(bucket, cluster=cluster, run=run)
+    for run, manifests in continued_runs(bucket, cluster=cluster, run=run_from):
         if not manifests and run == run_from:
             hint = f"hvdcloud --name {cluster} pull shows which runs have"
             raise CheckpointError(f"run {run} of {cluster} has no checkpoints in {bucket.url}", hint=hint)
@@ -152,7 +148,6 @@ def choices_of(bucket: Bucket, *, cluster: str, run_from: str) -> dict[str, list
             for entry in manifest.uploading:
                 candidate = Candidate(prefix=prefix, entry=entry, announced=True)
                 announced.setdefault(file_name(entry.name), []).append(candidate)
-        run = next((manifest.resumed for manifest in manifests if manifest.resumed), None)
     choices: dict[str, list[Candidate]] = {}
     for name in sorted({*listed, *announced}):
         last = listed.get(name)
