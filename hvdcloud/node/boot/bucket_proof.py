@@ -15,6 +15,8 @@ from hvdcloud.node.bucket import open_bucket_here
 from hvdcloud.storage.base import ObjectMissingError
 
 BUCKET_VARIABLE, ENDPOINT_VARIABLE = "HVDCLOUD_BUCKET", "HVDCLOUD_STORAGE_ENDPOINT"
+SETTLED_VARIABLE = "HVDCLOUD_SETTLED_AT"
+"""Until then, in seconds since 1970, what is refused is tried again: rights that are granted may not hold yet."""
 _RETRY_SECONDS = 60.0
 
 
