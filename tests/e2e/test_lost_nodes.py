@@ -115,7 +115,8 @@ def test_a_worker_that_freezes_ends_the_run_and_its_checkpoints_come_when_it_tha
         screen.end()
     assert leftovers(engine, head) == []
     assert process.returncode == 7
-    assert f"node {worker} was lost: no heartbeat" in screen.text
+    # Who notices first, ssh or the lease, is a matter of seconds.
+    assert f"node {worker} was lost: " in screen.text
     assert last_run(project)["state"] == "lost"
     assert not before <= pulled(project)
     assert_the_lost_node_stands_in_the_way(project, worker, lost="frozen")
