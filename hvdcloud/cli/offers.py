@@ -98,4 +98,4 @@ def _cells(row: Row, notes: dict[str, int], *, total: bool) -> list[str]:
 
 def _notes(offer: Offer) -> list[str]:
     ends = [f"{offer.gpu_type} ends {offer.ends}"] if offer.ends else []
-    return [*ends, *(f"no quota: {short}" for short in offer.quota or ())]
+    return [*ends, *([f"no quota: {offer.quota}"] if offer.quota else [])]

@@ -35,8 +35,8 @@ class Offer:
     """`workers`: the head is on demand."""
     ends: date | None = None
     """The day from which the GPU is no longer available."""
-    quota: tuple[str, ...] | None = None
-    """The quotas that refuse it: `NVIDIA_T4_GPUS: 2 needed, 1 free`; None: not known."""
+    quota: str | None = None
+    """The quota that refuses it: `NVIDIA_T4_GPUS 2 needed, 1 of 1 free`; empty: none; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

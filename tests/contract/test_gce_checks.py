@@ -65,7 +65,7 @@ def test_nothing_is_said_where_nothing_is_wrong_and_nothing_is_changed(emulator:
             "--role=roles/compute.instanceAdmin.v1",
         ),
         ("iam.serviceAccounts.actAs", f"may not make VMs that run as {NODES}", "--role=roles/iam.serviceAccountUser"),
-        ("compute.firewalls.create", "`up` has to add firewall rules", "--role=roles/compute.securityAdmin"),
+        ("compute.firewalls.create", " permissions in test-project", "--role=roles/compute.securityAdmin"),
     ],
 )
 def test_a_right_of_ones_own_that_is_missing_is_warned_of(

@@ -52,7 +52,7 @@ def test_offers_are_listed_with_what_they_cost(bench: Bench) -> None:
     # 8 x 0.031611 + 30 x 0.004237 + 0.35 + 10 / 730 + 0.005 = 0.748697
     assert round(own["dollars_per_hour"], 2) == 1.50
     assert round(own["dollars"], 2) == 17.97
-    assert own["quota"] == []
+    assert own["quota"] == ""
     prices = [each["dollars_per_hour"] for each in found["offers"]]
     assert prices == sorted(prices)
 

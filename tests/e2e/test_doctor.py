@@ -101,7 +101,7 @@ def test_a_project_without_problems_is_reported_as_such_and_nothing_changes(
     report = examine(project)
     assert report.exit_code == 0, report.text
     assert report.names("failed", "unknown") == []
-    assert list(report.checks)[:3] == ["configuration", "credentials", "project"]
+    assert list(report.checks)[:3] == ["configuration", "credentials", "permissions"]
     changed = [
         entry.method
         for entry in cloud.cloud.emulator.log.entries()
@@ -139,7 +139,7 @@ def test_without_credentials_everything_that_needs_them_is_not_checked(project: 
     project.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(project.folder / "none.json")
     report = Report(project.hvdcloud("doctor", "--json", expect=3))
     report.failed("credentials", "none.json", "gcloud auth application-default login", exit_code=3)
-    assert report.checks["quota"]["message"] == "not checked: see credentials"
+    assert report.checks["zones"]["message"] == "not checked: see credentials"
     assert {"engine", "files", "machine", "GPU and image"} <= set(report.names("ok", "warning"))
 
 
@@ -157,9 +157,8 @@ def test_credentials_that_google_no_longer_accepts_are_reported(project: Project
 
 def test_an_api_that_is_off_is_reported_once_with_what_switches_it_on(cloud: RecordsCloud, project: Project) -> None:
     cloud.cloud.emulator.google.off.add("compute.googleapis.com")
-    report = examine(project)
-    report.failed("project", "gcloud services enable compute.googleapis.com --project=test-project", exit_code=3)
-    assert report.checks["quota"]["message"] == "not checked: see project"
+    switched_on = "gcloud services enable compute.googleapis.com --project=test-project"
+    examine(project).failed("zones", switched_on, exit_code=3)
 
 
 def test_a_permission_that_is_missing_is_named_with_a_role_that_holds_it(cloud: RecordsCloud, project: Project) -> None:
@@ -175,7 +174,7 @@ def test_a_bucket_that_is_not_there_or_not_ours_is_reported(
     cloud: RecordsCloud, tmp_path: Path, project: Project
 ) -> None:
     elsewhere = well(cloud, tmp_path / "more", checkpoints={"bucket": "gs://nowhere/runs"})
-    examine(elsewhere).failed("bucket", "gcloud storage buckets create gs://nowhere", "us-central1", exit_code=2)
+    examine(elsewhere).failed("bucket", "gcloud storage buckets create gs://nowhere", exit_code=2)
     examine(project, "--bucket", "file:///tmp/x").failed("bucket", "VMs cannot reach", "hvdcloud setup", exit_code=2)
     cloud.cloud.storage.denied.add("storage.objects.create")
     examine(project).failed("bucket", "storage.objects.create", "--role=roles/storage.objectUser", exit_code=3)
@@ -200,7 +199,7 @@ def test_data_sets_are_looked_at_before_anything_is_made(cloud: RecordsCloud, tm
 def test_a_quota_that_is_too_small_is_reported_with_what_is_needed(cloud: RecordsCloud, project: Project) -> None:
     cloud.cloud.emulator.set_quota("NVIDIA_L4_GPUS", 1, region="us-central1")
     report = examine(project)
-    report.failed("quota", "NVIDIA_L4_GPUS 2 needed, 1 of 1 free", "quotas?project=test-project", exit_code=4)
+    report.failed("zones", "NVIDIA_L4_GPUS 2 needed, 1 of 1 free", "quotas?project=test-project", exit_code=4)
     assert examine(project, "--nodes", "1").exit_code == 0
 
 
@@ -217,12 +216,12 @@ def test_an_answer_that_does_not_come_is_a_failure_and_the_rest_is_shown(cloud: 
 
     # Several times what all of them need on this machine now.
     seconds = max(3, math.ceil(3 * checked(120).seconds))
-    cloud.cloud.emulator.faults.add({"hold": "before"}, method="compute.networks.get")
+    cloud.cloud.emulator.faults.add({"hold": "before"}, method="compute.regions.list")
     found = checked(seconds)
     checks = {check.name: check for check in found.checks}
-    assert checks["network"].message == f"did not answer within {seconds} s"
+    assert checks["zones"].message == f"did not answer within {seconds} s"
     assert found.exit_code == 5
-    assert [check.name for check in found.checks if check.status == "failed"] == ["network"]
+    assert [check.name for check in found.checks if check.status == "failed"] == ["zones"]
     assert found.seconds < 2 * seconds + 5
 
 

@@ -152,7 +152,7 @@ def test_an_api_that_refuses_everything(cloud: RecordsCloud, project: Project, c
 def test_a_vm_of_that_name_that_another_user_has(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
     with Plain(emulator) as somebody:
         somebody.up("t-gce-1")
-        says(project.hvdcloud("up", expect=2), f"a VM t-gce-1 that is not hvdcloud's exists in {A}", "another --name")
+        says(project.hvdcloud("up", expect=2), f"the name t-gce-1 is taken by another VM in {A}", "another --name")
         assert project.hvdcloud("down", "--json").json["result"]["nothing_to_do"]
         assert len(emulator.state.instances()) == 1
         somebody.done(somebody("DELETE", f"zones/{A}/instances/t-gce-1"))

@@ -18,7 +18,7 @@ from hvdcloud.config.gce import GceConfig
 from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce import names
-from hvdcloud.providers.gce.capacity.outlook import check_account
+from hvdcloud.providers.gce.capacity.places import check_account
 from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.plan.firewall import firewall_bodies
 from hvdcloud.providers.gce.settings import Settings, settings_of

@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hvdcloud.checks import first_of
 from hvdcloud.cluster.model import LABEL_CLUSTER, Cluster, ClusterSpec, Leftover, Node, Plan, Request
 from hvdcloud.errors import TeardownError
 from hvdcloud.google.errors import explained
@@ -16,7 +15,7 @@ from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Provider, UnseenError, ignore_progress
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.capacity.outlook import VM_IMAGE_FAMILY, Outlook, check_account, image_path, look_ahead
+from hvdcloud.providers.gce.capacity.places import check_account, find_places, vm_image
 from hvdcloud.providers.gce.inventory import VMS, Inventory, take_inventory
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.ops import scale_out
@@ -53,34 +52,22 @@ class GceProvider(Provider):
         self._config = config
         self._limits = limits
         self._connect = client
-        self._found: dict[tuple[str, int], Outlook] = {}
-        """By name and number of nodes; nothing else of a spec counts, so `launch` asks once for both of its own."""
 
     # --- planning -------------------------------------------------------------------------------------------------
-
-    def _look_ahead(self, spec: ClusterSpec) -> Outlook:
-        """What the API says of a cluster like this one: asked again only after a problem, or after `create`."""
-        key = (spec.name, spec.nodes)
-        if key not in self._found or self._found[key].problems:
-            today = datetime.now(timezone.utc).date()
-            self._found[key] = look_ahead(
-                self._client, spec, self._limited(spec), zones=self._config.zones, today=today
-            )
-        return self._found[key]
 
     def plan(self, spec: ClusterSpec) -> GcePlan:
         """The firewall rules, and the bulkInserts for the first zone: one for each kind of node.
 
         Raises:
             UsageError: the settings contradict each other, or `limits.max_cost` pays for no zone.
-            CredentialsError: the project cannot be asked.
-            NodeError: it does not answer.
+            CapacityError, CredentialsError, NodeError: as `find_places`.
         """
-        settings = self._limited(spec)
+        now = datetime.now(timezone.utc)
+        # Within what earlier attempts have left of the limits.
+        settings = budget.limited(self._settings, spec.within, now=now)
         check_account(settings)
-        found = self._look_ahead(spec)
-        if found.problems:
-            raise first_of(found.problems).as_error()
+        found = find_places(self._client, spec, settings, zones=self._config.zones, today=now.date())
+        image = vm_image(self._client)
         offers, unpaid = budget.paid_zones(settings, found.zones, nodes=spec.nodes)
         zones = [offer.zone for offer in offers]
         method = f"POST /compute/v1/projects/{settings.project}/global/firewalls"
@@ -88,7 +75,7 @@ class GceProvider(Provider):
             Request(object=f"firewall {body['name']}", method=method, body=body)
             for body in firewall.firewall_bodies(spec, settings)
         )
-        bodies = request.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=found.vm_image)
+        bodies = request.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=image)
         return GcePlan(
             spec=spec,
             requests=(*firewalls, *insert_requests(settings.project, zones[0], bodies)),
@@ -97,13 +84,12 @@ class GceProvider(Provider):
             worst_case_dollars=max(offer.worst_case_dollars for offer in offers),
             seconds=float(offers[0].seconds),
             notices=(
-                *found.notices,
                 *budget.notices(settings, offers, unpaid, nodes=spec.nodes),
                 *budget.traffic_notices(registry_region(spec.image), dict.fromkeys(map(region_of, zones))),
             ),
             settings=settings,
             zones=tuple(zones),
-            vm_image=found.vm_image,
+            vm_image=image,
         )
 
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
@@ -115,7 +101,6 @@ class GceProvider(Provider):
     def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """All VMs in the first zone that has room for them, or none."""
         assert isinstance(plan, GcePlan)
-        self._found.clear()
         instances = Creation(self._client, plan, journal=journal, on_progress=on_progress).run()
         return sorted(map(self._mapper.node, instances), key=lambda node: node.index)
 
@@ -124,9 +109,7 @@ class GceProvider(Provider):
         return self._plan_growth(spec, indices, self._take_inventory(spec.name))
 
     def _plan_growth(self, spec: ClusterSpec, indices: Sequence[int], inventory: Inventory) -> GcePlan:
-        with explained(f"find the VM image for more nodes of {spec.name}"):
-            image = image_path(self._client.image_from_family(*VM_IMAGE_FAMILY))
-        now = datetime.now(timezone.utc)
+        image, now = vm_image(self._client), datetime.now(timezone.utc)
         return scale_out.plan_growth(spec, self._settings, inventory, indices, vm_image=image, now=now)
 
     def grow(
@@ -224,10 +207,6 @@ class GceProvider(Provider):
     def _settings(self) -> Settings:
         source = ssh_access.caller_source(self._config.ssh.source)
         return settings_of(self._config, self._limits, project=self._client.project, ssh_source=source)
-
-    def _limited(self, spec: ClusterSpec) -> Settings:
-        """The settings, within what earlier attempts have left of the limits."""
-        return budget.limited(self._settings, spec.within, now=datetime.now(timezone.utc))
 
     @cached_property
     def _mapper(self) -> ResourceMapper:

@@ -75,10 +75,6 @@ class ComputeClient(http.ApiCalls):
         """The accelerator types of these names, once for each zone that has them."""
         return self._aggregated("AcceleratorTypes", "acceleratorTypes", _any_of("name", names))
 
-    def network(self, path: str) -> dict[str, Any]:
-        """The network `projects/P/global/networks/NAME`."""
-        return self._call("Networks", "get", project=path.split("/")[1], network=last_segment(path))
-
     def subnetworks(self, name: str) -> Aggregated:
         """The subnetworks of this name, one for each region that has it."""
         return self._aggregated("Subnetworks", "subnetworks", _any_of("name", [name]))
@@ -107,10 +103,6 @@ class ComputeClient(http.ApiCalls):
     def instances(self, cluster: str | None) -> Aggregated:
         """hvdcloud's VMs in all zones; of one cluster, or of all."""
         return self._aggregated("Instances", "instances", _labels(cluster))
-
-    def instances_named(self, names: Sequence[str]) -> Aggregated:
-        """VMs of these names, also those of other tools. The names go into the request's URL: a few dozen at most."""
-        return self._aggregated("Instances", "instances", _any_of("name", names))
 
     def instances_in(self, zone: str, cluster: str, cluster_id: str) -> list[dict[str, Any]]:
         """One cluster's VMs in one zone."""

@@ -11,7 +11,7 @@ from hvdcloud.errors import HvdcloudError
 from hvdcloud.google.credentials import google_credentials
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.capacity.availability import Availability, ask
+from hvdcloud.providers.gce.capacity.places import Available, ask
 from hvdcloud.providers.gce.money import catalog, prices
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of
@@ -38,7 +38,7 @@ def find_offers(
     today = datetime.now(timezone.utc).date()
     wrong = catalog.problem(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
     compared = kinds(settings, gpu=gpu, today=today, cpu_image=config.image.device == "cpu")
-    available, unknown = _look_up(settings, compared)
+    available, unknown = _ask(settings, compared)
     found = offers(
         settings,
         compared,
@@ -58,7 +58,7 @@ def find_offers(
         offers=tuple(found),
         notices=(
             *([f"hvdcloud.yaml: {wrong.message}; {wrong.hint}"] if wrong else []),
-            *unknown,
+            *([f"quotas are not known: {unknown.message}; {unknown.hint}"] if unknown else []),
             *notices,
             *([instead] if estimates else []),
             *budget.traffic_notices(registry_region(config.image.repository or ""), near),
@@ -66,23 +66,16 @@ def find_offers(
     )
 
 
-def _look_up(settings: Settings, compared: Sequence[NodeKind]) -> tuple[Availability, list[str]]:
-    """Quotas and zones for these nodes, as far as the API tells, and why they are not known."""
+def _ask(settings: Settings, compared: Sequence[NodeKind]) -> tuple[Available, HvdcloudError | None]:
+    """Quotas and zones for these nodes, or why they are not known."""
+    machines = sorted({kind.machine_type for kind in compared})
+    gpus = sorted({kind.gpu_type for kind in compared if kind.gpu_type})
     try:
         credentials, project = google_credentials(settings.project or None)
+        client = ComputeClient(project=project, credentials=credentials, retry_seconds=RETRY_SECONDS)
+        return ask(client, replace(settings, project=project), machines=machines, gpus=gpus), None
     except HvdcloudError as error:
-        return Availability(), [f"quotas are not known: {error.message}; {error.hint}"]
-    available = ask(
-        ComputeClient(project=project, credentials=credentials, retry_seconds=RETRY_SECONDS),
-        replace(settings, project=project),
-        machines=sorted({kind.machine_type for kind in compared}),
-        gpus=sorted({kind.gpu_type for kind in compared if kind.gpu_type}),
-        doing=lambda _: f"ask project {project} for its quotas and machines",
-    )
-    unknown = {
-        each.message: f"quotas are not known: {each.message}; {each.hint}" for each in available.failures.values()
-    }
-    return available, [*unknown.values()]
+        return Available(), error
 
 
 def kinds(settings: Settings, *, gpu: str | None, today: date, cpu_image: bool = False) -> list[NodeKind]:
@@ -133,7 +126,7 @@ def offers(
     nodes: int,
     hours: float,
     zones: Sequence[str],
-    available: Availability,
+    available: Available,
 ) -> list[Offer]:
     """Every kind of node in every zone where `gce.subnetwork` is, on demand and Spot; the cheapest first. Pure.
 
@@ -155,9 +148,7 @@ def offers(
         wanted = replace(wanted, gpu_type=kind.gpu_type, gpu_count=kind.gpu_count)
         own = kind.machine_type == settings.machine_type and spot == own_spot and kind.gpus == own_gpus
         hourly = budget.dollars_per_hour(wanted, range(nodes), zone=zone)
-        short = None
-        if region and available.project_quotas is not None and available.regional_quotas.get(region):
-            short = available.shortfalls(wanted, nodes=nodes, region=region)
+        known = region if available.project_quotas is not None else None
         return Offer(
             machine_type=kind.machine_type,
             gpu_type=kind.gpu_type,
@@ -170,7 +161,7 @@ def offers(
             dollars_per_hour=hourly,
             dollars=hourly * hours,
             estimate=region is None or not prices.knows(region),
-            quota=None if short is None else tuple(f"{e.metric}: {e.needed} needed, {e.free:g} free" for e in short),
+            quota=None if known is None else available.short(wanted, nodes=nodes, region=known),
             ends=catalog.gpu(kind.gpu_type).ends if kind.gpu_type else None,
         )
 
