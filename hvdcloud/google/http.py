@@ -1,7 +1,6 @@
 """Calls of Google's APIs that last: our own time limits and retries, every failure an `ApiError`.
 
-Compute Engine is called through google-cloud-compute (providers/gce/api). `Transport` is for APIs of which only one or
-two methods are read, and whose client libraries are no dependency of ours.
+Compute Engine is called through google-cloud-compute (providers/gce/api).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from hvdcloud.errors import CredentialsError
 from hvdcloud.google.credentials import innermost, login_hint
@@ -130,28 +129,20 @@ class ApiCalls:
 
 
 class Transport(ApiCalls):
-    """JSON over HTTP."""
-
-    base_path = "/v1/"
-    """Before every path."""
+    """An API of which one list is read, and whose client library is no dependency of ours: JSON over HTTP."""
 
     def read(self, path: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """One GET; the answer as the API's own JSON. Raises as `persist`.
 
         Args:
-            path: `services/ID/skus`.
+            path: below `/v1/`: `services/ID/skus`.
             parameters: under the API's names.
         """
-        query = f"?{urlencode(parameters)}" if parameters else ""
-        return self.persist(lambda: self._ask("GET", path, query), what=f"GET {path}")
+        return self.persist(lambda: self._get(path, parameters), what=f"GET {path}")
 
-    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """One POST of a method that changes nothing, such as `…:testIamPermissions`; as `read` otherwise."""
-        return self.persist(lambda: self._ask("POST", path, body=body), what=f"POST {path}")
-
-    def _ask(self, method: str, path: str, query: str = "", body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        url = f"{self.endpoint}{self.base_path}{quote(path, safe='/:')}{query}"
-        answer = self._session.request(method, url, json=body, timeout=(CONNECT_SECONDS, READ_SECONDS))
+    def _get(self, path: str, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+        url = f"{self.endpoint}/v1/{quote(path)}"
+        answer = self._session.get(url, params=parameters, timeout=(CONNECT_SECONDS, READ_SECONDS))
         if answer.status_code >= 400:
             raise answer_error(answer.status_code, answer.content, project=self.project, service=self.service)
         try:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from google.auth.transport.requests import AuthorizedSession
+
 from hvdcloud.errors import HvdcloudError
-from hvdcloud.google.errors import ApiError
-from hvdcloud.google.http import Transport
+from hvdcloud.google.errors import ApiError, answer_error
+from hvdcloud.google.http import ApiCalls
 from hvdcloud.providers.gce.api.client import ComputeClient
 from tests.live.anonymize import Anonymizer
 
@@ -27,8 +30,8 @@ class Recorder:
 
     def __init__(self, client: ComputeClient, name: str, folder: Path, anonymizer: Anonymizer) -> None:
         self._project = client.project
-        self._api = Transport(project=client.project, credentials=client.credentials, endpoint=client.endpoint)
-        self._api.base_path = "/compute/v1/"
+        self._api = ApiCalls(project=client.project, credentials=client.credentials, endpoint=client.endpoint)
+        self._session = AuthorizedSession(client.credentials)
         self.name = name
         self.folder = folder
         self._anonymizer = anonymizer
@@ -47,7 +50,7 @@ class Recorder:
     def read(self, path: str, **parameters: Any) -> dict[str, Any]:
         """One GET below the project: the API's answer, or what it says against it, which is a fixture as well."""
         try:
-            return self._api.read(f"projects/{self._project}/{path}", parameters)
+            return self._ask("GET", path, parameters)
         except ApiError as error:
             return {"error": {"status": error.status, "reason": error.reason, "message": error.message}}
 
@@ -80,8 +83,19 @@ class Recorder:
 
         https://cloud.google.com/compute/docs/instances/create-use-spot#test-settings
         """
-        path = f"projects/{self._project}/zones/{zone}/instances/{name}/simulateMaintenanceEvent"
-        return self._api.post(path, {})
+        return self._ask("POST", f"zones/{zone}/instances/{name}/simulateMaintenanceEvent")
+
+    def _ask(self, method: str, path: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        url = f"{self._api.endpoint}/compute/v1/projects/{self._project}/{path}"
+
+        def ask() -> dict[str, Any]:
+            answer = self._session.request(method, url, params=parameters, timeout=60)
+            if answer.status_code >= 400:
+                raise answer_error(answer.status_code, answer.content, project=self._project)
+            content: dict[str, Any] = answer.json()
+            return content
+
+        return self._api.persist(ask, what=f"{method} {path}")
 
 
 class Follower:

@@ -48,7 +48,7 @@ def check_bucket(login: Login, url: str) -> Finding:
             )
     if lacking := [each for each in _PERMISSIONS if each not in allowed]:
         return failed(
-            f"{login.name} lacks {', '.join(lacking)} in gs://{name}",
+            f"{login.email or 'this account'} lacks {', '.join(lacking)} in gs://{name}",
             hint=f"the bucket's owner can: gcloud storage buckets add-iam-policy-binding gs://{name} "
             f"--member={login.member} --role=roles/storage.objectUser",
             error=CredentialsError,
