@@ -20,7 +20,6 @@ from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce import names
 from hvdcloud.providers.gce.capacity.places import check_account
 from hvdcloud.providers.gce.plan import budget, request
-from hvdcloud.providers.gce.plan.firewall import firewall_bodies
 from hvdcloud.providers.gce.settings import Settings, settings_of
 from tests.golden import assert_golden
 from tests.support.gce_requests import SETTINGS, SPEC, settings
@@ -79,7 +78,7 @@ def test_the_request_is_the_golden_one() -> None:
     assert items["startup-script"]["value"].startswith("#!/bin/bash\n")
     assert items["shutdown-script"]["value"].startswith("#!/bin/bash\n")
     items["startup-script"]["value"] = items["shutdown-script"]["value"] = "..."
-    firewalls = firewall_bodies(SPEC, SETTINGS)
+    firewalls = request.firewall_bodies(SPEC, SETTINGS)
     assert_golden("gce-requests.json", json.dumps({"bulkInsert": body, "firewalls": firewalls}, indent=2) + "\n")
 
 
@@ -98,7 +97,7 @@ def test_every_body_is_legal_by_the_discovery_document_and_survives_the_client_l
             always_print_fields_with_no_presence=False,
         )
         assert again == body
-    for firewall in firewall_bodies(SPEC, chosen):
+    for firewall in request.firewall_bodies(SPEC, chosen):
         assert_legal(firewall, {"$ref": "Firewall"}, "firewall")
         compute_v1.Firewall.from_json(json.dumps(firewall))
 
@@ -202,7 +201,7 @@ def test_an_external_address_only_where_one_is_needed(changes: Any, external: bo
 
 
 def test_own_rules_say_whose_they_are_and_meet_these_nodes_only() -> None:
-    ssh, mesh = firewall_bodies(SPEC, SETTINGS)
+    ssh, mesh = request.firewall_bodies(SPEC, SETTINGS)
     assert ssh["name"] == "hvdcloud-digits-a1b2c3-ssh"
     assert ssh["sourceRanges"] == ["198.51.100.7/32"]
     assert mesh["sourceTags"] == mesh["targetTags"] == ssh["targetTags"] == ["hvdcloud-digits-a1b2c3"]
@@ -274,8 +273,7 @@ def test_max_cost_counts_nodes_disks_and_addresses(known_prices: Settings) -> No
 
 
 def worst_case_dollars(settings: Settings, *, nodes: int, zone: str) -> float:
-    zones, _ = budget.paid_zones(settings, [zone], nodes=nodes)
-    return zones[0].worst_case_dollars
+    return budget.paid_zones(settings, [zone], nodes=nodes)[0].worst_case_dollars
 
 
 def test_the_worst_case_is_what_the_time_limit_allows_and_never_more_than_max_cost(known_prices: Settings) -> None:

@@ -14,8 +14,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from hvdcloud.providers.gce.plan.firewall import firewall_bodies
-from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
+from hvdcloud.providers.gce.plan.request import bulk_insert_bodies, firewall_bodies
 from tests.support.gce_requests import SPEC, settings
 from tests.support.gcloud import Gcloud
 from tests.support.http_server import Asked, Reply, answering

@@ -22,7 +22,7 @@ from hvdcloud.providers.gce.ops import scale_out
 from hvdcloud.providers.gce.ops.create import Creation, GcePlan, insert_requests
 from hvdcloud.providers.gce.ops.delete import Sweep
 from hvdcloud.providers.gce.ops.ready import Boots
-from hvdcloud.providers.gce.plan import budget, firewall, request
+from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
 from hvdcloud.providers.gce.settings import Settings, settings_of
 
@@ -68,12 +68,12 @@ class GceProvider(Provider):
         check_account(settings)
         found = find_places(self._client, spec, settings, zones=self._config.zones, today=now.date())
         image = vm_image(self._client)
-        offers, unpaid = budget.paid_zones(settings, found.zones, nodes=spec.nodes)
+        offers = budget.paid_zones(settings, found.zones, nodes=spec.nodes)
         zones = [offer.zone for offer in offers]
         method = f"POST /compute/v1/projects/{settings.project}/global/firewalls"
         firewalls = tuple(
             Request(object=f"firewall {body['name']}", method=method, body=body)
-            for body in firewall.firewall_bodies(spec, settings)
+            for body in request.firewall_bodies(spec, settings)
         )
         bodies = request.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=image)
         return GcePlan(
@@ -84,7 +84,7 @@ class GceProvider(Provider):
             worst_case_dollars=max(offer.worst_case_dollars for offer in offers),
             seconds=float(offers[0].seconds),
             notices=(
-                *budget.notices(settings, offers, unpaid, nodes=spec.nodes),
+                *budget.notices(settings, offers, nodes=spec.nodes),
                 *budget.traffic_notices(registry_region(spec.image), dict.fromkeys(map(region_of, zones))),
             ),
             settings=settings,

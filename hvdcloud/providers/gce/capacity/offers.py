@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 3.0
 """Quotas are good to know, and not worth a long wait."""
+N1 = "n1-standard-8"
+"""To which GPUs are attached, unless another N1 machine type is configured."""
 
 
 def find_offers(
@@ -39,15 +41,11 @@ def find_offers(
     wrong = catalog.problem(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
     compared = kinds(settings, gpu=gpu, today=today, cpu_image=config.image.device == "cpu")
     available, unknown = _ask(settings, compared)
-    found = offers(
-        settings,
-        compared,
-        nodes=config.nodes,
-        hours=hours,
-        zones=config.gce.zones,
-        available=available,
-    )
-    estimates = any(offer.region and offer.estimate for offer in found)
+    found: list[Offer] = []
+    for kind in compared:
+        found += _offers(settings, kind, config.nodes, hours=hours, zones=config.gce.zones, available=available)
+    # Sorting keeps the order of kinds and zones, which is the catalogue's.
+    found.sort(key=lambda each: (each.dollars_per_hour, each.estimate))
     region = prices.table().region
     instead = f"~ the price is that of {region}, since this region's is not known; hvdcloud offers --refresh gets them"
     near = dict.fromkeys(each.region for each in found if each.region)
@@ -60,7 +58,7 @@ def find_offers(
             *([f"hvdcloud.yaml: {wrong.message}; {wrong.hint}"] if wrong else []),
             *([f"quotas are not known: {unknown.message}; {unknown.hint}"] if unknown else []),
             *notices,
-            *([instead] if estimates else []),
+            *([instead] if any(each.region and each.estimate for each in found) else []),
             *budget.traffic_notices(registry_region(config.image.repository or ""), near),
         ),
     )
@@ -88,47 +86,30 @@ def kinds(settings: Settings, *, gpu: str | None, today: date, cpu_image: bool =
     Raises UsageError: the machine type or a GPU is not in the catalogue.
     """
     machine = catalog.machine(settings.machine_type)
-    own_gpu, own_count = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
-    wanted = catalog.gpu(gpu) if gpu else None
-    found = [NodeKind(machine_type=settings.machine_type, gpu_type=own_gpu, gpu_count=own_count)]
-    if own_gpu or wanted:
-        found += _with_gpus(machine, own_count or 1)
-    if not wanted and (cpu_image or not own_gpu):
-        sizes = [each for each in catalog.machines().values() if each.takes_gpus and each.vcpus >= machine.vcpus]
-        least = min((each.vcpus for each in sizes), default=0)
-        found += [NodeKind(machine_type=each.name) for each in sizes if each.vcpus == least]
+    own, count = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
+    wanted = catalog.gpu(gpu).name if gpu else None
+    n1 = machine if machine.takes_gpus else catalog.machine(N1)
+    found = [NodeKind(machine_type=machine.name, gpu_type=own, gpu_count=count)]
+    if own or wanted:
+        count = count or 1
+        found += [NodeKind(machine_type=n1.name, gpu_type=each, gpu_count=count) for each in catalog.gpus()]
+        alike = [each for each in catalog.machines().values() if each.gpu_count == count]
+        found += [NodeKind(machine_type=each.name, gpu_type=each.gpu_type, gpu_count=count) for each in alike]
+    if cpu_image or not own:
+        sizes = [each for each in catalog.machines().values() if each.takes_gpus and each.vcpus == n1.vcpus]
+        found += [NodeKind(machine_type=each.name) for each in sizes]
     return [
         kind
         for kind in dict.fromkeys(found)
-        if (wanted is None or kind.gpu_type == wanted.name)
+        if wanted in (None, kind.gpu_type)
         and not catalog.problem(kind.machine_type, kind.gpu_type, kind.gpu_count, today=today)
     ]
 
 
-def _with_gpus(base: catalog.Machine, count: int) -> Iterator[NodeKind]:
-    n1 = [each for each in catalog.machines().values() if each.takes_gpus and each.name.startswith("n1-standard")]
-    alike = base if base.takes_gpus else next((each for each in n1 if each.vcpus >= base.vcpus), n1[-1])
-    for gpu in catalog.gpus().values():
-        if count in gpu.limits:
-            # The configured machine type, or one of its size, or the largest that takes that many of these GPUs.
-            vcpus, memory_gb = gpu.limits[count]
-            fitting = [each for each in (*n1, alike) if each.vcpus <= vcpus and each.memory_gb <= memory_gb]
-            yield NodeKind(machine_type=fitting[-1].name, gpu_type=gpu.name, gpu_count=count)
-    for machine in catalog.machines().values():
-        if machine.gpu_type and machine.gpu_count == count:
-            yield NodeKind(machine_type=machine.name, gpu_type=machine.gpu_type, gpu_count=count)
-
-
-def offers(
-    settings: Settings,
-    compared: Sequence[NodeKind],
-    *,
-    nodes: int,
-    hours: float,
-    zones: Sequence[str],
-    available: Available,
+def _offers(
+    settings: Settings, kind: NodeKind, nodes: int, *, hours: float, zones: Sequence[str], available: Available
 ) -> list[Offer]:
-    """Every kind of node in every zone where `gce.subnetwork` is, on demand and Spot; the cheapest first. Pure.
+    """Nodes of one kind in every zone where `gce.subnetwork` is, on demand and Spot. Pure.
 
     Where `gce.spot` is `workers`, those with Spot VMs have their head on demand as well.
 
@@ -138,15 +119,14 @@ def offers(
     """
     # A head alone is not a worker.
     own_spot: Spot = "none" if settings.spot == "workers" and nodes == 1 else settings.spot
-    ways: tuple[Spot, Spot] = ("none", "workers" if own_spot == "workers" else "all")
-    regions = available.regions(settings)
     own_gpus = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
+    own = kind.machine_type == settings.machine_type and kind.gpus == own_gpus
+    regions = available.regions(settings)
 
-    def offered(kind: NodeKind, spot: Spot, zone: str | None) -> Offer:
+    def offered(spot: Spot, zone: str | None) -> Offer:
         region = region_of(zone) if zone else None
         wanted = replace(settings, machine_type=kind.machine_type, spot=spot)
         wanted = replace(wanted, gpu_type=kind.gpu_type, gpu_count=kind.gpu_count)
-        own = kind.machine_type == settings.machine_type and spot == own_spot and kind.gpus == own_gpus
         hourly = budget.dollars_per_hour(wanted, range(nodes), zone=zone)
         known = region if available.project_quotas is not None else None
         return Offer(
@@ -157,7 +137,7 @@ def offers(
             spot_nodes=spot,
             region=region,
             zone=zone,
-            configured=own and (not zone or not zones or zone in zones),
+            configured=own and spot == own_spot and (not zone or not zones or zone in zones),
             dollars_per_hour=hourly,
             dollars=hourly * hours,
             estimate=region is None or not prices.knows(region),
@@ -165,14 +145,11 @@ def offers(
             ends=catalog.gpu(kind.gpu_type).ends if kind.gpu_type else None,
         )
 
-    found = []
-    for kind in compared:
-        # Where it is, in the catalogue's order; what the API says counts where it says something.
-        needed = [kind.machine_type, *([kind.gpu_type] if kind.gpu_type else [])]
-        everywhere = available.zones(catalog.zones_with(kind.gpu_type), needed)
-        there = [zone for zone in everywhere if regions is None or region_of(zone) in regions]
-        for spot in ways:
-            if spot == "all" or not catalog.machine(kind.machine_type).spot_only:
-                found += [offered(kind, spot, zone) for zone in (*there,) or (None,)]
-    # Sorting keeps the order of kinds and zones, which is the catalogue's.
-    return sorted(found, key=lambda each: (each.dollars_per_hour, each.estimate))
+    # Where it is, in the catalogue's order; what the API says counts where it says something.
+    needed = [kind.machine_type, *([kind.gpu_type] if kind.gpu_type else [])]
+    everywhere = available.zones(catalog.zones_with(kind.gpu_type), needed)
+    there: list[str | None] = [zone for zone in everywhere if regions is None or region_of(zone) in regions]
+    ways: list[Spot] = ["workers" if own_spot == "workers" else "all"]
+    if not catalog.machine(kind.machine_type).spot_only:
+        ways.insert(0, "none")
+    return [offered(spot, zone) for spot in ways for zone in (there or [None])]

@@ -167,21 +167,14 @@ def problem(machine_type: str, gpu_type: str | None, gpu_count: int, *, today: d
         return UsageError(message, hint=f"take {found.instead}")
     if kind.gpu_type:
         return None
-    if not found.limits:
-        own = [each.name for each in machines().values() if each.gpu_type == found.name]
-        message = f"{found.name} cannot be attached to {kind.name}"
-        return UsageError(message, hint=f"write gce.machine_type: one of {', '.join(own)}")
-    if count not in found.limits:
-        counts = ", ".join(str(each) for each in found.limits)
-        message = f"{count} {found.name} per node is not possible"
-        return UsageError(message, hint=f"write gce.gpu.count: one of {counts}")
-    vcpus, memory_gb = found.limits[count]
+    vcpus, memory_gb = found.limits.get(count, (0, 0))
     if kind.vcpus <= vcpus and kind.memory_gb <= memory_gb:
         return None
+    own = [each.name for each in machines().values() if each.gpu_type == found.name]
+    on_n1 = [f"{each} with at most {most[0]} vCPUs and {most[1]} GB" for each, most in found.limits.items()]
     return UsageError(
-        f"{kind.name} has {kind.vcpus} vCPUs and {kind.memory_gb:g} GB; with {count} {found.name}"
-        f" at most {vcpus} vCPUs and {memory_gb} GB are possible",
-        hint="take a smaller gce.machine_type, or more GPUs per node",
+        f"{count} {found.name} cannot be attached to {kind.name}",
+        hint=f"on N1: {'; '.join(on_n1)}" if on_n1 else f"write gce.machine_type: one of {', '.join(own)}",
     )
 
 

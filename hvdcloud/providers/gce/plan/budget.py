@@ -101,21 +101,21 @@ def check_run_seconds(seconds: int, what: str) -> None:
         )
 
 
-def paid_zones(settings: Settings, zones: Sequence[str], *, nodes: int) -> tuple[list[PaidZone], list[str]]:
-    """The zones that `limits.max_cost` pays for, in order, and the others. Raises UsageError: it pays for none."""
+def paid_zones(settings: Settings, zones: Sequence[str], *, nodes: int) -> list[PaidZone]:
+    """The zones that `limits.max_cost` pays for, in order. Raises UsageError: it pays for none."""
     found: list[PaidZone] = []
-    refused: dict[str, UsageError] = {}
+    refused: list[UsageError] = []
     for zone in zones:
         try:
             found.append(paid_zone(settings, range(nodes), zone=zone))
         except UsageError as error:
-            refused[zone] = error
+            refused.append(error)
     if not found:
-        raise next(iter(refused.values()))
-    return found, list(refused)
+        raise refused[0]
+    return found
 
 
-def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str], *, nodes: int) -> Iterator[str]:
+def notices(settings: Settings, offers: Sequence[PaidZone], *, nodes: int) -> Iterator[str]:
     """What a person should know before these zones are tried in this order."""
     first = offers[0]
     alike = groups(settings, range(nodes))
@@ -126,19 +126,10 @@ def notices(settings: Settings, offers: Sequence[PaidZone], unpaid: Sequence[str
         yield f"{who}: {group.kind}{'' if group.kind.spot else ', on demand'}, {price}/h{each}"
     if len(offers) > 1:
         yield f"zones tried in this order: {some([offer.zone for offer in offers])}"
-    if unpaid:
-        yield f"left out, since limits.max_cost of ${settings.max_cost:.2f} pays for too little there: {some(unpaid)}"
     if first.seconds < settings.max_run_seconds:
         yield (
             f"limits.max_cost of ${settings.max_cost:.2f} shortens limits.max_run_duration from "
             f"{timedelta(seconds=settings.max_run_seconds)} to {timedelta(seconds=first.seconds)}"
-        )
-    dearest = max(offers, key=lambda offer: offer.dollars_per_hour)
-    if round(dearest.dollars_per_hour, 2) > round(first.dollars_per_hour, 2):
-        shorter = f" for {timedelta(seconds=dearest.seconds)} at most" if dearest.seconds < first.seconds else ""
-        yield (
-            f"in {dearest.zone}, the most expensive of these zones, it is {dollars(dearest.dollars_per_hour)}/h"
-            f"{shorter}, at worst {dollars(dearest.worst_case_dollars)}"
         )
     if settings.service_account == DEFAULT_ACCOUNT:
         # https://cloud.google.com/compute/docs/instances/limit-vm-runtime: a VM that is off has no time limit.

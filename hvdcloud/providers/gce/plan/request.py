@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from hvdcloud.cluster.model import ClusterSpec
+from hvdcloud.cluster.model import SSH_PORT, ClusterSpec
 from hvdcloud.google.credentials import SCOPE
 from hvdcloud.google.registry_hosts import google_registry
 from hvdcloud.providers.gce.money import catalog
@@ -18,6 +18,7 @@ from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import startup
 from hvdcloud.providers.gce.plan.budget import allowed_seconds, check_run_seconds
 from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Group, Settings, groups
+from hvdcloud.providers.gce.ssh_access import IAP, IAP_RANGE
 from hvdcloud.runs.spec import DataRequest, DataSet
 
 METADATA_IMAGE = "hvdcloud-image"
@@ -207,6 +208,29 @@ def _data(spec: ClusterSpec, settings: Settings) -> str | None:
         endpoint=settings.storage_endpoint,
     )
     return json.dumps({**wanted.to_json(), "index": "@INDEX@"})
+
+
+def firewall_bodies(spec: ClusterSpec, settings: Settings) -> list[dict[str, Any]]:
+    """`Firewall` bodies of the cluster's own rules, which let nobody in to the nodes of another one.
+
+    One lets the laptop (or IAP) reach the containers' sshd. One lets the nodes reach each other: Horovod, Open MPI and
+    NCCL pick ports at random.
+    """
+    # Firewall rules have no labels: a cleanup reads the owner from here.
+    description = " ".join(f"{key}={value}" for key, value in spec.labels.items())
+    tag = cluster_tag(spec)
+    common = {
+        "description": description,
+        "network": network_path(settings),
+        "direction": "INGRESS",
+        "targetTags": [tag],
+    }
+    source = IAP_RANGE if settings.ssh_source == IAP else settings.ssh_source
+    ssh = [{"IPProtocol": "tcp", "ports": [str(SSH_PORT)]}]
+    return [
+        {"name": f"{tag}-ssh", **common, "sourceRanges": [source], "allowed": ssh},
+        {"name": f"{tag}-mesh", **common, "sourceTags": [tag], "allowed": [{"IPProtocol": "all"}]},
+    ]
 
 
 def cluster_tag(spec: ClusterSpec) -> str:
