@@ -52,7 +52,7 @@ class GceConfig(Section):
 
     project: str | None = Field(default=None, description="default: the credentials' project")
     zones: list[Annotated[str, written_as(r".+-.+-.+", "a zone, such as us-central1-b")]] = Field(
-        default_factory=list, description="tried in order; empty: every zone that has the GPU, cheapest first"
+        default_factory=list, description="tried in order; empty: every zone known to have the GPU, cheapest first"
     )
     machine_type: str = Field(
         default="n1-standard-8",

@@ -158,8 +158,8 @@ def test_an_api_that_is_off_is_reported_once_with_what_switches_it_on(cloud: Rec
 
 def test_a_permission_that_is_missing_is_named(cloud: RecordsCloud, project: Project) -> None:
     emulator = cloud.cloud.emulator
-    emulator.access.deny(emulator.keys.email, "compute.machineTypes.list")
-    examine(project).failed("zones", "ask an administrator for compute.machineTypes.list", exit_code=3)
+    emulator.access.deny(emulator.keys.email, "compute.regions.list")
+    examine(project).failed("zones", "ask an administrator for compute.regions.list", exit_code=3)
 
 
 def test_a_bucket_that_is_not_there_or_not_ours_is_reported(

@@ -67,17 +67,9 @@ class ComputeClient(http.ApiCalls):
         """Every region with its quotas."""
         return self._list("Regions")
 
-    def machine_types(self, names: Sequence[str]) -> Aggregated:
-        """The machine types of these names, once for each zone that has them."""
-        return self._aggregated("MachineTypes", "machineTypes", _any_of("name", names))
-
-    def accelerator_types(self, names: Sequence[str]) -> Aggregated:
-        """The accelerator types of these names, once for each zone that has them."""
-        return self._aggregated("AcceleratorTypes", "acceleratorTypes", _any_of("name", names))
-
     def subnetworks(self, name: str) -> Aggregated:
         """The subnetworks of this name, one for each region that has it."""
-        return self._aggregated("Subnetworks", "subnetworks", _any_of("name", [name]))
+        return self._aggregated("Subnetworks", "subnetworks", f'name="{name}"')
 
     def image_from_family(self, project: str, family: str) -> dict[str, Any]:
         """The newest VM image of a family that is not deprecated."""
@@ -356,10 +348,6 @@ def _labels(cluster: str | None, cluster_id: str | None = None) -> str:
     """AIP-160 filter: hvdcloud's, or one cluster's, objects."""
     wanted = {LABEL_MANAGED_BY: MANAGED_BY, LABEL_CLUSTER: cluster, LABEL_ID: cluster_id}
     return " AND ".join(f'(labels.{key}="{value}")' for key, value in wanted.items() if value is not None)
-
-
-def _any_of(field: str, values: Iterable[str]) -> str:
-    return " OR ".join(f'({field}="{value}")' for value in values)
 
 
 def _place(scope: str) -> str:

@@ -40,7 +40,7 @@ def find_offers(
     today = datetime.now(timezone.utc).date()
     wrong = catalog.problem(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
     compared = kinds(settings, gpu=gpu, today=today, cpu_image=config.image.device == "cpu")
-    available, unknown = _ask(settings, compared)
+    available, unknown = _ask(settings)
     found: list[Offer] = []
     for kind in compared:
         found += _offers(settings, kind, config.nodes, hours=hours, zones=config.gce.zones, available=available)
@@ -64,14 +64,12 @@ def find_offers(
     )
 
 
-def _ask(settings: Settings, compared: Sequence[NodeKind]) -> tuple[Available, HvdcloudError | None]:
-    """Quotas and zones for these nodes, or why they are not known."""
-    machines = sorted({kind.machine_type for kind in compared})
-    gpus = sorted({kind.gpu_type for kind in compared if kind.gpu_type})
+def _ask(settings: Settings) -> tuple[Available, HvdcloudError | None]:
+    """Quotas and subnetworks, or why they are not known."""
     try:
         credentials, project = google_credentials(settings.project or None)
         client = ComputeClient(project=project, credentials=credentials, retry_seconds=RETRY_SECONDS)
-        return ask(client, replace(settings, project=project), machines=machines, gpus=gpus), None
+        return ask(client, replace(settings, project=project)), None
     except HvdcloudError as error:
         return Available(), error
 
@@ -121,7 +119,6 @@ def _offers(
     own_spot: Spot = "none" if settings.spot == "workers" and nodes == 1 else settings.spot
     own_gpus = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
     own = kind.machine_type == settings.machine_type and kind.gpus == own_gpus
-    regions = available.regions(settings)
 
     def offered(spot: Spot, zone: str | None) -> Offer:
         region = region_of(zone) if zone else None
@@ -145,10 +142,7 @@ def _offers(
             ends=catalog.gpu(kind.gpu_type).ends if kind.gpu_type else None,
         )
 
-    # Where it is, in the catalogue's order; what the API says counts where it says something.
-    needed = [kind.machine_type, *([kind.gpu_type] if kind.gpu_type else [])]
-    everywhere = available.zones(catalog.zones_with(kind.gpu_type), needed)
-    there: list[str | None] = [zone for zone in everywhere if regions is None or region_of(zone) in regions]
+    there: list[str | None] = [*available.near(catalog.zones_with(kind.gpu_type), settings)]
     ways: list[Spot] = ["workers" if own_spot == "workers" else "all"]
     if not catalog.machine(kind.machine_type).spot_only:
         ways.insert(0, "none")

@@ -1,12 +1,12 @@
-"""Where a cluster can be made and from which VM image: the catalogue's rules, then what the API says.
+"""Where a cluster can be made and from which VM image: the catalogue's zones, and where the API has quota for them.
 
-Nothing is changed, and the number of calls is the same for 2 nodes and for 500. What the API does not tell, or only in
-part, is taken to be as it should: `up` finds out.
+Nothing is changed, and the number of calls is the same for 2 nodes and for 500. What the API does not tell, and whether
+a zone has the machines just now, `up` finds out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
@@ -17,9 +17,9 @@ from hvdcloud.google.error_rules import QUOTAS_PAGE
 from hvdcloud.google.errors import explained
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.parallel import side_by_side
-from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
+from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.money import catalog
-from hvdcloud.providers.gce.names import continent, last_segment, region_of, zone_of
+from hvdcloud.providers.gce.names import continent, last_segment, region_of
 from hvdcloud.providers.gce.plan.budget import allowed_seconds, dollars_per_hour
 from hvdcloud.providers.gce.plan.request import network_path, same_path
 from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings
@@ -34,26 +34,18 @@ Quotas = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Available:
-    """What the API says of places and quotas."""
+    """What the API says of subnetworks and quotas."""
 
-    places: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """Machine type or GPU → the zones that have it, as far as that is known."""
     subnetwork_regions: Collection[str] | None = None
     """The regions that have the subnetwork whose name `gce.subnetwork` is; None: not known."""
     project_quotas: Quotas | None = None
     """None: quotas are not known."""
     regional_quotas: Mapping[str, Quotas] = field(default_factory=dict)
 
-    def lacks(self, zone: str, needed: Sequence[str]) -> str | None:
-        """Which of these machine types and GPUs a zone does not have; None: it has all, as far as is known."""
-        return next((what for what in needed if zone not in self.places.get(what, [zone])), None)
-
-    def zones(self, listed: Sequence[str], needed: Sequence[str]) -> list[str]:
-        """The zones that have all of these: those of `listed` in their order, then others that the API names."""
-        others: set[str] = set()
-        if all(what in self.places for what in needed):
-            others = set.intersection(*(set(self.places[what]) for what in needed)) - set(listed)
-        return [*(zone for zone in listed if not self.lacks(zone, needed)), *sorted(others)]
+    def near(self, zones: Iterable[str], settings: Settings) -> list[str]:
+        """Those of these zones whose region has `gce.subnetwork`, as far as is known."""
+        regions = self.regions(settings)
+        return [zone for zone in zones if regions is None or region_of(zone) in regions]
 
     def regions(self, settings: Settings) -> Collection[str] | None:
         """The regions that have `gce.subnetwork`; None: any, as far as is known."""
@@ -88,35 +80,23 @@ def _short(quotas: Quotas, metrics: Sequence[str | None], needed: int, where: st
     return f"{held[0]['metric']} {needed} needed, {max(0.0, free):g} of {limit:g} free{where}"
 
 
-def ask(client: ComputeClient, settings: Settings, *, machines: Sequence[str], gpus: Sequence[str]) -> Available:
-    """Ask all at once for quotas, and for the zones that have these machine types and GPUs.
-
-    Raises HvdcloudError: something is not answered.
-    """
-    subnetwork = settings.subnetwork_name
+def ask(client: ComputeClient, settings: Settings) -> Available:
+    """Ask all at once for quotas and subnetworks. Raises HvdcloudError: something is not answered."""
+    name = settings.subnetwork_name
     questions: list[Callable[[], Any]] = [
         client.get_project,
         client.regions,
-        lambda: client.machine_types(machines),
-        lambda: client.accelerator_types(gpus) if gpus else Aggregated(items=[]),
-        lambda: client.subnetworks(subnetwork) if subnetwork else None,
+        lambda: client.subnetworks(name) if name else None,
     ]
-    with explained(f"ask project {client.project} for its quotas and machines"):
-        answers = side_by_side(lambda question: question(), questions, only_reads=True)
-    project, regions, *lists = answers
-    # A list in which a place is missing says nothing.
-    machine_list, gpu_list, subnetworks = (None if found is None or found.unseen else found.items for found in lists)
-    places: dict[str, set[str]] = {}
-    for names, items in ((machines, machine_list), (gpus, gpu_list)):
-        if items is not None:
-            places |= {name: {zone_of(item) for item in items if item["name"] == name} for name in names}
+    with explained(f"ask project {client.project} for its quotas"):
+        project, regions, found = side_by_side(lambda question: question(), questions, only_reads=True)
     subnetwork_regions = None
-    if subnetworks is not None:
+    # A list in which a place is missing says nothing.
+    if found is not None and not found.unseen:
         network = network_path(settings)
-        mine = [each for each in subnetworks if same_path(str(each["network"]), network)]
+        mine = [each for each in found.items if same_path(str(each["network"]), network)]
         subnetwork_regions = {last_segment(each["region"]) for each in mine}
     return Available(
-        places=places,
         subnetwork_regions=subnetwork_regions,
         project_quotas=project.get("quotas", ()),
         regional_quotas={str(region["name"]): region.get("quotas", ()) for region in regions},
@@ -128,9 +108,9 @@ class Places:
     """Where nodes can be made."""
 
     zones: list[str]
-    """Those that have what a node needs, and quota for all nodes, in the order to try."""
+    """Those with quota for all nodes, in the order to try."""
     left_out: str
-    """The regions that have the machines and no quota, in words; empty: none."""
+    """The regions without quota, in words; empty: none."""
 
 
 def find_places(
@@ -139,35 +119,25 @@ def find_places(
     """Where `spec` can be made.
 
     Args:
-        zones: `gce.zones`; empty: wherever the machine type and the GPU are, the cheapest first.
+        zones: `gce.zones`; empty: the catalogue's, the cheapest first.
         today: decides which GPUs are still available.
 
     Raises:
-        UsageError: as `check_settings`, when nothing is asked; a zone that the user named will not do.
-        CapacityError: no zone has the machines, or no region the quota.
+        UsageError: as `check_settings`, when nothing is asked; or `gce.subnetwork` is in none of the zones.
+        CapacityError: no region has the quota.
         CredentialsError, NodeError: the project cannot be asked.
     """
     check_settings(spec, settings, today=today)
     gpu, _ = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
-    attached = [gpu] if gpu and catalog.machine(settings.machine_type).takes_gpus else []
-    needed = [*attached, settings.machine_type]
-    available = ask(client, settings, machines=[settings.machine_type], gpus=attached)
-    regions, what = available.regions(settings), " with ".join(filter(None, [settings.machine_type, gpu]))
-    everywhere = available.zones(zones or catalog.zones_with(gpu), needed)
-    there = [zone for zone in everywhere if regions is None or region_of(zone) in regions]
-    if wrong := [f"{zone} has no {lacking}" for zone in zones if (lacking := available.lacks(zone, needed))]:
-        hint = f"zones that have it: {some(there)}" if there else "take another GPU or machine type"
-        raise UsageError(f"gce.zones: {', '.join(wrong)}", hint=hint)
-    there = [zone for zone in there if not zones or zone in zones]
-    if not there and regions is not None:
-        of_zones = " of gce.zones" if zones else ""
+    available = ask(client, settings)
+    there = available.near(zones or catalog.zones_with(gpu), settings)
+    if not there:
+        regions = some(sorted(available.regions(settings) or ())) or "no region"
         raise UsageError(
-            f"gce.subnetwork {last_segment(settings.subnetwork or '')} is in {some(sorted(regions)) or 'no region'}, "
-            f"where no zone{of_zones} has {what}",
+            f"gce.subnetwork {last_segment(settings.subnetwork or '')} is in {regions}, and no zone of "
+            f"{'gce.zones' if zones else gpu or settings.machine_type} is there",
             hint="hvdcloud setup --region REGION makes subnetworks; or correct gce.subnetwork or gce.zones",
         )
-    if not there:
-        raise CapacityError(f"no zone has {what}", hint="take another GPU or machine type")
     if not zones:
         home = registry_region(spec.image)
 

@@ -76,7 +76,7 @@ class Checks:
         login = self._login()
         settings, zones = self._settings(login.project), self._config.zones
         found = find_places(login.client(), self._spec, settings, zones=zones, today=self._today)
-        message = f"room for {counted(self._spec.nodes, 'node')} in {some(found.zones, most=4)}"
+        message = f"quota for {counted(self._spec.nodes, 'node')} in {some(found.zones, most=4)}"
         if found.left_out:
             hint = "the other regions are tried; more quota is more places"
             return warning(f"{message}; left out for lack of quota: {found.left_out}", hint=hint)
