@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,13 +47,6 @@ class Inventory:
         """Operations that still make something for a cluster of this name, also those of other machines."""
         making = [each for each in self.operations if each.get("operationType") in ("bulkInsert", "insert")]
         return tuple(each for each in making if belongs_to(str(each.get("clientOperationId", "")), cluster))
-
-    def nameless(self, clusters: Iterable[str]) -> bool:
-        """Whether an operation makes VMs for none of these clusters; the VMs' labels say whose they are."""
-        known = list(clusters)
-        making = [each for each in self.operations if each.get("operationType") == "bulkInsert"]
-        requests = [str(each.get("clientOperationId", "")) for each in making]
-        return any(not any(belongs_to(request, name) for name in known) for request in requests)
 
     def only(self, cluster_id: str) -> Inventory:
         """The part that belongs to the one cluster with this id, of all those of its name."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from hvdcloud.config.model import LimitsConfig
 
 CONSOLE_BYTES = 200_000
-APPEAR_SECONDS, APPEAR_PAUSE_SECONDS = 3.0, 0.3
-"""Other tools make VMs as well, and waiting for theirs is useless."""
 
 
 class GceProvider(Provider):
@@ -156,17 +153,9 @@ class GceProvider(Provider):
         return None
 
     def list(self) -> Listing:
-        """Every cluster of this project.
-
-        VMs that were asked for just now are waited for until they can be seen: before, nothing tells their name.
-        """
-        deadline = time.monotonic() + APPEAR_SECONDS
-        while True:
-            inventory = self._take_inventory(None)
-            clusters = self._mapper.clusters(inventory)
-            if not inventory.nameless(cluster.name for cluster in clusters) or time.monotonic() > deadline:
-                return Listing(clusters=tuple(clusters), unseen=inventory.unseen)
-            time.sleep(APPEAR_PAUSE_SECONDS)
+        """Every cluster of this project."""
+        inventory = self._take_inventory(None)
+        return Listing(clusters=tuple(self._mapper.clusters(inventory)), unseen=inventory.unseen)
 
     def _take_inventory(self, name: str | None) -> Inventory:
         inventory = take_inventory(self._client, name)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_ID, LABEL_MANAGED_BY, MANAGED_BY
+from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY
 from hvdcloud.google import http
 from hvdcloud.google.credentials import google_credentials
 from hvdcloud.google.errors import ApiError, answer_error
@@ -95,10 +95,6 @@ class ComputeClient(http.ApiCalls):
     def instances(self, cluster: str | None) -> Aggregated:
         """hvdcloud's VMs in all zones; of one cluster, or of all."""
         return self._aggregated("Instances", "instances", _labels(cluster))
-
-    def instances_in(self, zone: str, cluster: str, cluster_id: str) -> list[dict[str, Any]]:
-        """One cluster's VMs in one zone."""
-        return self._list("Instances", zone=zone, filter=_labels(cluster, cluster_id))
 
     def instances_by_name(self, zone: str, names: Iterable[str]) -> list[dict[str, Any]]:
         """Those of these VMs of a zone that exist, whatever a list may still leave out; one call for each."""
@@ -344,10 +340,10 @@ def _warning(content: Mapping[str, Any]) -> str:
     return str(warning.get("message") or warning["code"])
 
 
-def _labels(cluster: str | None, cluster_id: str | None = None) -> str:
+def _labels(cluster: str | None) -> str:
     """AIP-160 filter: hvdcloud's, or one cluster's, objects."""
-    wanted = {LABEL_MANAGED_BY: MANAGED_BY, LABEL_CLUSTER: cluster, LABEL_ID: cluster_id}
-    return " AND ".join(f'(labels.{key}="{value}")' for key, value in wanted.items() if value is not None)
+    ours = f'(labels.{LABEL_MANAGED_BY}="{MANAGED_BY}")'
+    return ours if cluster is None else f'{ours} AND (labels.{LABEL_CLUSTER}="{cluster}")'
 
 
 def _place(scope: str) -> str:

@@ -230,16 +230,11 @@ class Creation:
         """Counters of operations include VMs that were rolled back; only what can be listed counts."""
         spec, names = self._spec, self._plan.names
         listed = self._client.instances(spec.name).items
-        ours = [vm for vm in listed if labels_of(vm).get(LABEL_ID) == spec.id]
-        self._instances = [vm for vm in ours if vm["name"] in names]
-        if len(self._instances) != len(names):
-            # A list of all zones may leave one out; asked alone, it has to answer.
-            ours = self._client.instances_in(zone, spec.name, spec.id)
-            self._instances = [vm for vm in ours if vm["name"] in names]
-        if missing := names - {vm["name"] for vm in self._instances}:
-            # And nobody promises that a list shows at once what was made.
-            named = self._client.instances_by_name(zone, missing)
-            self._instances += [vm for vm in named if labels_of(vm).get(LABEL_ID) == spec.id]
+        ours = {vm["name"]: vm for vm in listed if labels_of(vm).get(LABEL_ID) == spec.id}
+        # A list of all zones may leave one out, and nobody promises that a list shows at once what was made.
+        named = self._client.instances_by_name(zone, names - ours.keys())
+        ours |= {vm["name"]: vm for vm in named if labels_of(vm).get(LABEL_ID) == spec.id}
+        self._instances = [vm for name, vm in ours.items() if name in names]
         if len(self._instances) != len(names):
             message = f"{len(self._instances)} of {self._vms} exist after the operation"
             return ApiError(message=message, code=TOO_FEW, project=self._client.project)
