@@ -110,13 +110,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         _STOP,
         CredentialsError,
-        "set gce.ssh.source: iap: such VMs have no external address",
-        text=r"constraints/compute\.(?:managed\.)?vmExternalIpAccess",
-    ),
-    Rule(
-        _STOP,
-        CredentialsError,
-        f"ask the organization's administrator for an exception; {_POLICY}",
+        f"ask the organization's administrator for an exception; {_POLICY}; VMs without an external address have "
+        "gce.ssh.source: iap",
         text=r"Constraint \S+ violated|violates constraint|denied by (?:custom )?org polic",
     ),
     # --- too many calls ---------------------------------------------------------------------------------------------

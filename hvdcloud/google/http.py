@@ -6,18 +6,15 @@ Compute Engine is called through google-cloud-compute (providers/gce/api).
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
 
 from hvdcloud.errors import CredentialsError
 from hvdcloud.google.credentials import innermost, login_hint
 from hvdcloud.google.error_rules import Action
-from hvdcloud.google.errors import ApiError, answer_error
+from hvdcloud.google.errors import ApiError
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -126,40 +123,6 @@ class ApiCalls:
             reraise=True,
         )
         return retrying(once)
-
-
-class Transport(ApiCalls):
-    """An API of which one list is read, and whose client library is no dependency of ours: JSON over HTTP."""
-
-    def read(self, path: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """One GET; the answer as the API's own JSON. Raises as `persist`.
-
-        Args:
-            path: below `/v1/`: `services/ID/skus`.
-            parameters: under the API's names.
-        """
-        return self.persist(lambda: self._get(path, parameters), what=f"GET {path}")
-
-    def _get(self, path: str, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-        url = f"{self.endpoint}/v1/{quote(path)}"
-        answer = self._session.get(url, params=parameters, timeout=(CONNECT_SECONDS, READ_SECONDS))
-        if answer.status_code >= 400:
-            raise answer_error(answer.status_code, answer.content, project=self.project, service=self.service)
-        try:
-            content = json.loads(answer.content)
-        except ValueError:
-            content = None
-        if not isinstance(content, dict):
-            raise not_json(self.project, service=self.service)
-        return content
-
-    @cached_property
-    def _session(self) -> Any:
-        from google.auth.transport.requests import AuthorizedSession
-
-        # A service account signs its own tokens, as it does in Google's libraries: https://google.aip.dev/auth/4111
-        own_tokens = getattr(self.credentials, "with_always_use_jwt_access", None)
-        return AuthorizedSession(own_tokens(always_use_jwt_access=True) if own_tokens else self.credentials)
 
 
 @contextlib.contextmanager

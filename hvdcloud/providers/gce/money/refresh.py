@@ -14,8 +14,8 @@ from typing import Any
 
 from hvdcloud.errors import NodeError
 from hvdcloud.google.credentials import google_credentials
-from hvdcloud.google.errors import explained
-from hvdcloud.google.http import Transport
+from hvdcloud.google.errors import answer_error, explained
+from hvdcloud.google.http import CONNECT_SECONDS, READ_SECONDS, ApiCalls
 from hvdcloud.providers.gce.money import catalog, prices
 from hvdcloud.providers.gce.money.prices import Rates, Table
 
@@ -51,6 +51,7 @@ def refresh(*, project: str | None, on_progress: Callable[[str], None]) -> None:
         NodeError: the API cannot be reached, or its answer cannot be right.
         UsageError, CapacityError: the table cannot be written.
     """
+    from google.auth.transport.requests import AuthorizedSession
     from google.oauth2.credentials import Credentials
 
     credentials, chosen = google_credentials(project)
@@ -58,18 +59,25 @@ def refresh(*, project: str | None, on_progress: Callable[[str], None]) -> None:
         # A person's calls of this API count against a project, which has to be named:
         # https://cloud.google.com/docs/authentication/troubleshoot-adc#user-creds-client-based
         credentials = credentials.with_quota_project(chosen)
-    transport = Transport(project=chosen, credentials=credentials, service="cloudbilling")
-    transport.on_retry = on_progress
-    skus: list[Mapping[str, Any]] = []
+    api = ApiCalls(project=chosen, credentials=credentials, service="cloudbilling")
+    api.on_retry = on_progress
+    session = AuthorizedSession(credentials)
     parameters: dict[str, Any] = {"currencyCode": "USD", "pageSize": 5000}
+
+    def read() -> Any:
+        url = f"{api.endpoint}/v1/services/{COMPUTE_ENGINE}/skus"
+        answer = session.get(url, params=parameters, timeout=(CONNECT_SECONDS, READ_SECONDS))
+        if answer.status_code >= 400:
+            raise answer_error(answer.status_code, answer.content, project=chosen, service=api.service)
+        return answer.json()
+
+    skus: list[Mapping[str, Any]] = []
     with explained("read the price catalog"):
-        while True:
-            page = transport.read(f"services/{COMPUTE_ENGINE}/skus", parameters)
+        while parameters.get("pageToken") != "":
+            page = api.persist(read, what="skus.list")
             skus += page.get("skus", ())
             on_progress(f"{len(skus)} prices read")
-            if not (token := page.get("nextPageToken")):
-                break
-            parameters["pageToken"] = token
+            parameters["pageToken"] = page.get("nextPageToken", "")
     prices.save(table_of(skus, today=datetime.now(timezone.utc).date()))
 
 
