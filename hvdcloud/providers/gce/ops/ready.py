@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -15,10 +14,10 @@ from hvdcloud.json_values import parse_object
 from hvdcloud.node.mesh.host_key import is_host_key
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.names import zone_of
 from hvdcloud.providers.gce.ops import node_rights
 from hvdcloud.providers.gce.plan.request import METADATA_BUCKET, METADATA_IMAGE
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper, metadata_of
+from hvdcloud.units import some
 from hvdcloud.visible import log_of, words
 
 PAUSE_SECONDS = 0.5
@@ -28,7 +27,6 @@ of them."""
 LIST_SECONDS = 10.0
 """How often the VMs are listed to learn which are gone: a VM that is off does not tell."""
 TAIL_LINES = 25
-NAMED_NODES = 20
 _LONGEST_STEP = 60
 
 _AGAIN = "fix the cause, then hvdcloud up again"
@@ -86,17 +84,14 @@ class Boots:
         self._list_vms()
         return [replace(boot.node, state=NodeState.RUNNING, host_key=boot.host_key) for boot in self._boots]
 
-    def _read_statuses(self, boots: Iterable[_Boot]) -> None:
+    def _read_statuses(self, boots: Sequence[_Boot]) -> None:
         """Read the nodes' own words."""
-        by_zone: dict[str, list[_Boot]] = defaultdict(list)
+        # All of a cluster are in one zone.
+        answers = self.client.guest_attributes(boots[0].zone, [boot.node.name for boot in boots])
         for boot in boots:
-            by_zone[boot.zone].append(boot)
-        for zone, group in by_zone.items():
-            answers = self.client.guest_attributes(zone, [boot.node.name for boot in group])
-            for boot in group:
-                if boot.node.name not in answers:
-                    raise self._gone(boot)
-                self._hear(boot, answers[boot.node.name].get("status"))
+            if boot.node.name not in answers:
+                raise self._gone(boot)
+            self._hear(boot, answers[boot.node.name].get("status"))
 
     def _hear(self, boot: _Boot, text: str | None) -> None:
         status = parse_status(text)
@@ -119,13 +114,11 @@ class Boots:
     def _list_vms(self) -> None:
         """List the VMs: addresses of those that exist, and an error for one that is off or gone."""
         answer = self.client.instances(self.cluster)
-        listed = {(zone_of(vm), vm["name"]) for vm in answer.items}
-        unlisted: dict[str, list[str]] = defaultdict(list)
-        for boot in self._boots:
-            if not answer.unseen and (boot.zone, boot.node.name) not in listed:
-                unlisted[boot.zone].append(boot.node.name)
-        hidden = [vm for zone, names in unlisted.items() for vm in self.client.instances_by_name(zone, names)]
-        seen = {node.id: node for node in map(self.mapper.node, [*answer.items, *hidden])}
+        seen = {node.id: node for node in map(self.mapper.node, answer.items)}
+        if not answer.unseen:
+            unlisted = [boot.node.name for boot in self._boots if boot.node.id not in seen]
+            hidden = self.client.instances_by_name(self._boots[0].zone, unlisted)
+            seen |= {node.id: node for node in map(self.mapper.node, hidden)}
         for boot in self._boots:
             node = seen.get(boot.node.id)
             if node is not None:
@@ -176,15 +169,9 @@ class Boots:
         return NodeError(message, hint="hvdcloud up starts again; gce.spot: none takes machines that are not preempted")
 
     def _too_late(self, pending: Sequence[_Boot]) -> NodeError:
-        lines = [f"{boot.node.name}: {boot.step}" for boot in pending[:NAMED_NODES]]
-        if len(pending) > NAMED_NODES:
-            lines.append(f"and {len(pending) - NAMED_NODES} more")
-        return NodeError(
-            f"{len(pending)} of {len(self._boots)} nodes did not come up in time, {pending[0].node.name} first "
-            f"(at step {pending[0].step})",
-            hint=_AGAIN,
-            details="\n".join([*lines, self._tail(pending[0])]),
-        )
+        where = some([f"{boot.node.name} is at step {boot.step}" for boot in pending])
+        message = f"{len(pending)} of {len(self._boots)} nodes did not come up in time: {where}"
+        return NodeError(message, hint=_AGAIN, details=self._tail(pending[0]))
 
     def _tail(self, boot: _Boot) -> str:
         """The end of the boot log; trouble with it must not hide what it was to explain."""
