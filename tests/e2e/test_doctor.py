@@ -36,12 +36,10 @@ def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any) -> Iterator[Rec
 def project(cloud: RecordsCloud, tmp_path: Path) -> Iterator[Project]:
     """Of two nodes with a T4 each, for which everything is as it should be."""
     cloud.cloud.emulator.reset()
-    cloud.cloud.storage.denied.clear()
-    cloud.cloud.storage.settings.clear()
+    cloud.cloud.storage.faults.clear()
     yield well(cloud, tmp_path)
     cloud.cloud.emulator.reset()
-    cloud.cloud.storage.denied.clear()
-    cloud.cloud.storage.settings.clear()
+    cloud.cloud.storage.faults.clear()
 
 
 def well(cloud: RecordsCloud, root: Path, *, gce: dict[str, Any] | None = None, **more: Any) -> Project:
@@ -168,8 +166,8 @@ def test_a_bucket_that_is_not_there_or_not_ours_is_reported(
     elsewhere = well(cloud, tmp_path / "more", checkpoints={"bucket": "gs://nowhere/runs"})
     examine(elsewhere).failed("bucket", "gcloud storage buckets create gs://nowhere", exit_code=2)
     examine(project, "--bucket", "file:///tmp/x").failed("bucket", "VMs cannot reach", "hvdcloud setup", exit_code=2)
-    cloud.cloud.storage.denied.add("storage.objects.create")
-    examine(project).failed("bucket", "storage.objects.create", "--role=roles/storage.objectUser", exit_code=3)
+    cloud.cloud.storage.fault(path="/b/bucket/o", action={"status": 403})
+    examine(project).failed("bucket", "roles/storage.objectUser", exit_code=3)
 
 
 def test_data_sets_are_looked_at_before_anything_is_made(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:

@@ -84,7 +84,6 @@ class Request:
         self.body = Body(handler, fault.get("after", 0) if fault.get("cut") == "request" else None)
         self._handler = handler
         raw = parse_qs(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        self.permissions = raw.pop("permissions", [])
         if any(len(values) != 1 for values in raw.values()):
             raise invalid("a query parameter is given twice")
         self.query = {key: values[0] for key, values in raw.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -10,7 +9,7 @@ from tests.standins.storage.http import Request
 from tests.standins.storage.store import Bucket, Version, timestamp
 
 
-def bucket_resource(bucket: Bucket, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def bucket_resource(bucket: Bucket) -> dict[str, Any]:
     return {
         "kind": "storage#bucket",
         "id": bucket.name,
@@ -23,7 +22,6 @@ def bucket_resource(bucket: Bucket, settings: Mapping[str, Any] | None = None) -
         "timeCreated": timestamp(bucket.created),
         "updated": timestamp(bucket.created),
         "etag": "CAE=",
-        **(settings or {}),
     }
 
 

@@ -41,10 +41,8 @@ class StorageServer:
         iam: what those that pass may do with objects; None: everything.
 
     Attributes:
-        denied: permissions that no account has, as `testPermissions` tells.
         boundary: the status for a token, an action (get, list, create, delete), a bucket and an object's name or the
             prefix of a list: 200, 401 or 403; None: every one may. A session of a resumable upload needs no token.
-        settings: of every bucket, instead of or beside those that it is shown with: `{"location": "US-EAST1"}`.
     """
 
     def __init__(
@@ -62,9 +60,7 @@ class StorageServer:
     ) -> None:
         self.authorize = authorize
         self.iam = iam
-        self.denied: set[str] = set()
         self.boundary: Callable[[str, str, str, str], int] | None = None
-        self.settings: dict[str, Any] = {}
         self.store = Store(folder, keep_generations=keep_generations, md5=md5)
         self.uploads = Uploads(self.store)
         self.uploads.permit = self._permit_upload
@@ -244,13 +240,7 @@ def _route(owner: StorageServer, request: Request) -> None:
             request.answer(bucket_resource(owner.store.make_bucket(name)))
         case ("GET", ["storage", "v1", "b", bucket]):
             request.allow("projection")
-            request.answer(bucket_resource(owner.store.bucket(bucket), owner.settings))
-        case ("GET", ["storage", "v1", "b", bucket, "iam", "testPermissions"]):
-            request.allow()
-            owner.store.bucket(bucket)
-            held = [each for each in request.permissions if each not in owner.denied]
-            kind = {"kind": "storage#testIamPermissionsResponse"}
-            request.answer({**kind, "permissions": held} if held else kind)
+            request.answer(bucket_resource(owner.store.bucket(bucket)))
         case ("DELETE", ["storage", "v1", "b", bucket]):
             request.allow()
             owner.store.delete_bucket(bucket)

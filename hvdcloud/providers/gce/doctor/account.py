@@ -29,20 +29,6 @@ class Login:
     credentials: Any = field(repr=False)
     project: str
 
-    @property
-    def email(self) -> str:
-        """The account's address; empty: the credentials do not say."""
-        found = getattr(self.credentials, "service_account_email", "") or getattr(self.credentials, "account", "")
-        # That of a VM is called so until it is asked.
-        return "" if found in (None, "default") else str(found)
-
-    @property
-    def member(self) -> str:
-        """The account as IAM's policies write it."""
-        if not self.email:
-            return "user:YOUR-ADDRESS"
-        return f"serviceAccount:{self.email}" if hasattr(self.credentials, "signer_email") else f"user:{self.email}"
-
     def client(self) -> ComputeClient:
         """The Compute API as the provider uses it."""
         return ComputeClient(project=self.project, credentials=self.credentials, retry_seconds=RETRY_SECONDS)
@@ -67,7 +53,8 @@ def check_credentials(login: Once[Login]) -> Finding:
         if "short-lived token" in error.message:
             error.hint = "set this machine's clock, for example: sudo timedatectl set-ntp true"
         raise
-    return fine(f"{me.email or 'a Google account'} in project {me.project}")
+    who = getattr(me.credentials, "service_account_email", "") or getattr(me.credentials, "account", "")
+    return fine(f"{who or 'a Google account'} in project {me.project}")
 
 
 def check_service_account(settings: Settings) -> Finding:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-from google.api_core.exceptions import NotFound
-from google.cloud.storage.retry import DEFAULT_RETRY
 
 from hvdcloud.checks import Finding, NoAnswerError, failed, fine
 from hvdcloud.errors import CredentialsError, HvdcloudError, UsageError
@@ -23,37 +19,20 @@ if TYPE_CHECKING:
 
 MOST_OBJECTS = 10_000
 """Of a data set, that are listed; one that has more is at least as large as those."""
-_PERMISSIONS = tuple(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list"))
-"""What pulling and builds take, and what the role roles/storage.objectUser has; nodes have less (ops/node_rights)."""
-_PATIENCE = {"timeout": RETRY_SECONDS, "retry": DEFAULT_RETRY.with_timeout(RETRY_SECONDS)}
-"""How long a request of a check may take."""
 
 
 def check_bucket(login: Login, url: str) -> Finding:
-    """Whether the bucket of the checkpoints, `gs://BUCKET[/PREFIX]`, exists, and whether we may use it."""
+    """Whether the bucket of the checkpoints, `gs://BUCKET[/PREFIX]`, exists, and whether we may look into it."""
     if not url.startswith("gs://"):
         return failed(
             f"the bucket {url} is a folder of this machine, which VMs cannot reach",
             hint="hvdcloud setup makes a bucket; or set checkpoints.bucket to gs://BUCKET[/PREFIX]",
         )
-    name, _ = _bucket_and_folder(url)
-    with _asking(f"looking at the bucket gs://{name}", url=url):
-        try:
-            allowed = _client(login).bucket(name).test_iam_permissions([*_PERMISSIONS], **_PATIENCE)
-        except NotFound:
-            return failed(
-                f"there is no bucket gs://{name}",
-                hint=f"hvdcloud setup makes one; or gcloud storage buckets create gs://{name} "
-                f"--project={login.project} --uniform-bucket-level-access --location=REGION",
-            )
-    if lacking := [each for each in _PERMISSIONS if each not in allowed]:
-        return failed(
-            f"{login.email or 'this account'} lacks {', '.join(lacking)} in gs://{name}",
-            hint=f"the bucket's owner can: gcloud storage buckets add-iam-policy-binding gs://{name} "
-            f"--member={login.member} --role=roles/storage.objectUser",
-            error=CredentialsError,
-        )
-    return fine(f"{url} can be written")
+    if _objects(login, url, most=1) is None:
+        name = url.removeprefix("gs://").partition("/")[0]
+        create = f"gcloud storage buckets create gs://{name} --project={login.project} --uniform-bucket-level-access"
+        return failed(f"there is no bucket gs://{name}", hint=f"hvdcloud setup makes one; or {create}")
+    return fine(f"{url} can be read")
 
 
 def check_data(login: Login, sets: Mapping[str, DataConfig]) -> Finding:
@@ -61,46 +40,46 @@ def check_data(login: Login, sets: Mapping[str, DataConfig]) -> Finding:
 
     Raises UsageError: one holds none. CredentialsError: it may not be read.
     """
-    client = _client(login)
 
     def look_at(name: str) -> str:
         source = sets[name].source
-        bucket, folder = _bucket_and_folder(source)
-        listing = {"prefix": f"{folder}/" if folder else None, "fields": "items(name,size),nextPageToken"}
-        with _asking(f"listing data set {name}", url=source):
-            try:
-                blobs = list(client.list_blobs(bucket, max_results=MOST_OBJECTS, **listing, **_PATIENCE))
-            except NotFound:
-                blobs = []
-        sizes = [int(blob.size or 0) for blob in blobs if not blob.name.endswith("/")]
+        objects = _objects(login, source, most=MOST_OBJECTS) or []
+        sizes = [int(each.size or 0) for each in objects if not each.name.endswith("/")]
         if not sizes:
             hint = f"gcloud storage rsync --recursive DIR {source} uploads a folder; or correct data.{name}"
             raise UsageError(f"data.{name}: {source} holds no objects", hint=hint)
-        least = "at least " if len(blobs) == MOST_OBJECTS else ""
+        least = "at least " if len(objects) == MOST_OBJECTS else ""
         return f"{name}: {least}{size(sum(sizes))} in {counted(len(sizes), 'object')} of {source}"
 
     return fine("; ".join(side_by_side(look_at, list(sets), only_reads=True)))
 
 
-def _bucket_and_folder(url: str) -> tuple[str, str]:
-    """The parts of `gs://BUCKET[/FOLDER]`."""
+def _objects(login: Login, url: str, *, most: int) -> list[Any] | None:
+    """The first objects below `gs://BUCKET[/FOLDER]`; None: there is no such bucket.
+
+    Raises CredentialsError: they may not be listed. NoAnswerError: for any other reason they cannot be.
+    """
+    from google.api_core.exceptions import NotFound
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
     bucket, _, folder = url.removeprefix("gs://").partition("/")
-    return bucket, folder
-
-
-def _client(login: Login) -> Any:
-    """Google's client, which uses another endpoint without credentials, as buckets are opened (storage/open.py)."""
+    # Another endpoint is used without credentials, as buckets are opened (storage/open.py).
     endpoint = os.environ.get("STORAGE_EMULATOR_HOST")
-    return make_client(endpoint=endpoint, credentials=None if endpoint else login.credentials)
-
-
-@contextlib.contextmanager
-def _asking(doing: str, *, url: str) -> Iterator[None]:
-    """Raises what Google's library raises as an error of ours: CredentialsError, or NoAnswerError."""
+    client = make_client(endpoint=endpoint, credentials=None if endpoint else login.credentials)
     try:
-        yield
+        found = client.list_blobs(
+            bucket,
+            prefix=f"{folder}/" if folder else None,
+            max_results=most,
+            fields="items(name,size),nextPageToken",
+            timeout=RETRY_SECONDS,
+            retry=DEFAULT_RETRY.with_timeout(RETRY_SECONDS),
+        )
+        return list(found)
+    except NotFound:
+        return None
     except Exception as error:
-        found = explain(error, doing=doing, url=url)
-        if isinstance(found, HvdcloudError) and not isinstance(found, CredentialsError):
-            raise NoAnswerError(found.message, hint=found.hint) from error
-        raise found from error
+        explained = explain(error, doing="listing objects", url=url)
+        if isinstance(explained, HvdcloudError) and not isinstance(explained, CredentialsError):
+            raise NoAnswerError(explained.message, hint=explained.hint) from error
+        raise explained from error
