@@ -38,7 +38,7 @@ from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import Inventory
 from hvdcloud.providers.gce.ops.ready import Boots, _Boot
-from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
+from hvdcloud.providers.gce.resource_mapper import ResourceMapper
 from hvdcloud.remote.ssh import Session
 from hvdcloud.report.page import page
 from hvdcloud.report.phases import phases
@@ -328,7 +328,7 @@ def labels(data: bytes) -> None:
     vm = {"name": "digits-0", "zone": zone, "status": "RUNNING", "labels": found,
           "metadata": {"items": [{"key": key, "value": each} for key, each in found.items()]}}  # fmt: skip
     rule = {"name": "digits", "description": " ".join(f"{key}={each}" for key, each in found.items())}
-    mapper = ResourceMapper(project="p", way=Way.EXTERNAL)
+    mapper = ResourceMapper(project="p", iap=False)
     clusters += mapper.clusters(Inventory(instances=(vm,), disks=(vm,), firewalls=(rule,)))
     for each in clusters:
         _sayable(each, f"{each.created:%Y-%m-%d}", each.whole, each.has_all_nodes, each.has_stopped, each.is_headless)
@@ -407,7 +407,7 @@ class _Silent(ComputeClient):
 
 def guest_attribute(data: bytes) -> None:
     """What a VM writes of its start."""
-    mapper = ResourceMapper(project="p", way=Way.EXTERNAL)
+    mapper = ResourceMapper(project="p", iap=False)
     boots = Boots(_Silent(), mapper, [_NODE], cluster="digits", deadline=0.0, on_progress=ignore_progress)
     boot = _Boot(_NODE)
     try:

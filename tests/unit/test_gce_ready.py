@@ -14,7 +14,7 @@ from hvdcloud.providers.base import ignore_progress
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
 from hvdcloud.providers.gce.ops import ready
 from hvdcloud.providers.gce.ops.ready import Boots
-from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
+from hvdcloud.providers.gce.resource_mapper import ResourceMapper
 
 ZONE = "us-central1-a"
 READY = {"status": json.dumps({"status": "ready", "host_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + 43 * "A"})}
@@ -57,7 +57,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def wait(client: Client) -> list[Any]:
-    mapper = ResourceMapper(project="p", way=Way.EXTERNAL)
+    mapper = ResourceMapper(project="p", iap=False)
     nodes = [mapper.node(vm) for vm in client.made]
     deadline = time.monotonic() + 60
     return Boots(client, mapper, nodes, cluster="digits", deadline=deadline, on_progress=ignore_progress).wait()

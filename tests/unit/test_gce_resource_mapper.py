@@ -9,7 +9,7 @@ import pytest
 from hvdcloud.cluster.model import NodeState
 from hvdcloud.providers.gce.inventory import Inventory
 from hvdcloud.providers.gce.names import request_id
-from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
+from hvdcloud.providers.gce.resource_mapper import ResourceMapper
 
 ROOT = "https://compute.googleapis.com/compute/v1/projects/p"
 LABELS = {
@@ -53,7 +53,7 @@ def disk(name: str, *, zone: str = "us-central1-a") -> dict[str, Any]:
     return {"name": name, "zone": f"{ROOT}/zones/{zone}", "labels": LABELS}
 
 
-HERE = ResourceMapper(project="p", way=Way.EXTERNAL)
+HERE = ResourceMapper(project="p", iap=False)
 
 
 @pytest.mark.parametrize("url", ["file:///etc", "file:///home/me/.ssh", "/etc", "FILE:///etc", ""])

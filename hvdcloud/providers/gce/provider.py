@@ -22,7 +22,7 @@ from hvdcloud.providers.gce.ops.create import Creation, GcePlan, insert_requests
 from hvdcloud.providers.gce.ops.delete import Sweep
 from hvdcloud.providers.gce.ops.ready import Boots
 from hvdcloud.providers.gce.plan import budget, request
-from hvdcloud.providers.gce.resource_mapper import ResourceMapper, Way
+from hvdcloud.providers.gce.resource_mapper import ResourceMapper
 from hvdcloud.providers.gce.settings import Settings, settings_of
 
 if TYPE_CHECKING:
@@ -199,8 +199,4 @@ class GceProvider(Provider):
 
     @cached_property
     def _mapper(self) -> ResourceMapper:
-        settings = settings_of(self._config, self._limits, project=self._client.project)
-        way = Way.EXTERNAL if settings.needs_external_ip else Way.INTERNAL
-        return ResourceMapper(
-            project=self._client.project, way=Way.IAP if settings.ssh_source == ssh_access.IAP else way
-        )
+        return ResourceMapper(project=self._client.project, iap=self._config.ssh.source == ssh_access.IAP)

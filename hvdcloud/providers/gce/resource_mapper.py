@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from enum import Enum
 from typing import Any
 
 from hvdcloud.cluster.model import (
@@ -33,20 +32,13 @@ _STATES = {"PENDING": NodeState.STARTING, "PROVISIONING": NodeState.STARTING, "S
 _STATES |= {"RUNNING": NodeState.RUNNING}
 
 
-class Way(Enum):
-    """How the laptop reaches a node's sshd."""
-
-    EXTERNAL = "external address, if it has one"
-    INTERNAL = "internal address"
-    IAP = "Identity-Aware Proxy"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceMapper:
     """From where the VMs are looked at."""
 
     project: str
-    way: Way
+    iap: bool
+    """Nodes are reached through Identity-Aware Proxy, not at an address."""
 
     def node(self, instance: Resource) -> Node:
         """A VM as a node; its host key is not in the resource."""
@@ -59,15 +51,16 @@ class ResourceMapper:
             address=self._address(instance),
             port=SSH_PORT,
             internal_address=internal_name(name, zone=zone, project=self.project),
-            proxy_command=iap_proxy_command(self.project, zone, name, SSH_PORT) if self.way is Way.IAP else None,
+            proxy_command=iap_proxy_command(self.project, zone, name, SSH_PORT) if self.iap else None,
         )
 
     def _address(self, instance: Resource) -> str | None:
+        if self.iap:
+            return None
         interface: Mapping[str, Any] = next(iter(instance.get("networkInterfaces", ())), {})
-        if self.way is Way.EXTERNAL and (configs := interface.get("accessConfigs")):
-            address: str | None = configs[0].get("natIP")
-            return address
-        return None if self.way is Way.IAP else interface.get("networkIP")
+        configs = interface.get("accessConfigs")
+        address: str | None = configs[0].get("natIP") if configs else interface.get("networkIP")
+        return address
 
     def clusters(self, inventory: Inventory) -> list[Cluster]:
         """Every cluster of which something was found, by name."""

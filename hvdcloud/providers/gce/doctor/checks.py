@@ -16,7 +16,6 @@ from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.capacity.places import check_settings, find_places
 from hvdcloud.providers.gce.doctor import account
 from hvdcloud.providers.gce.doctor.buckets import check_bucket, check_data
-from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.settings import Settings, kind_of, settings_of
 from hvdcloud.units import counted, some
 
@@ -63,14 +62,7 @@ class Checks:
     def _machine(self) -> Finding:
         settings = self._settings()
         check_settings(self._spec, settings, today=self._today)
-        kind = kind_of(settings, self._spec.nodes - 1)
-        machine, (gpu_type, _) = catalog.machine(kind.machine_type), kind.gpus
-        message = f"{kind}: {machine.vcpus} vCPUs, {machine.memory_gb:g} GB"
-        gpu = catalog.gpu(gpu_type) if gpu_type else None
-        if gpu and gpu.ends:
-            ends = f"{gpu.name} ends {gpu.ends}: no VM with it can be made or started from then on"
-            return warning(f"{message}; {ends}", hint=f"take {gpu.instead}")
-        return fine(message)
+        return fine(str(kind_of(settings, self._spec.nodes - 1)))
 
     def _zones(self) -> Finding:
         login = self._login()

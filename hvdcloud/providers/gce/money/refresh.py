@@ -21,8 +21,6 @@ from hvdcloud.providers.gce.money.prices import Rates, Table
 
 COMPUTE_ENGINE = "6F81-5844-456A"
 GLOBAL = "global"
-ABSURD = 10.0
-"""A price that is this many times what it was, or this fraction of it, is treated as an error."""
 
 _PLACE = re.compile(r"(?P<name>.+?) (?:running )?in .+")
 # Discounts, reservations and surcharges. They are known by their names alone: many have the usage type OnDemand, and
@@ -91,14 +89,9 @@ def table_of(skus: Iterable[Mapping[str, Any]], *, today: date) -> Table:
     places = {region for by_region in found.values() for region in by_region} - {GLOBAL}
     regions = {region: _rates(found, region) for region in sorted(places)}
     regions = {region: rates for region, rates in regions.items() if rates.keys() - {*prices.OF_NO_MACHINE}}
-    main, why = regions.get(shipped.region, {}), ""
+    main = regions.get(shipped.region, {})
     if (count := sum(key in main for key in shipped.main)) * 2 < len(shipped.main):
         why = f"it has {count} of the {len(shipped.main)} prices of {shipped.region}"
-    for key, old in shipped.main.items():
-        for was, now in zip(old, main.get(key, (None, None)), strict=True):
-            if was and now and not 1 / ABSURD <= now / was <= ABSURD:
-                why = f"{key} costs ${now:g} in {shipped.region} and cost ${was:g} on {shipped.as_of}"
-    if why:
         hint = "the prices so far stay in use; run hvdcloud offers --refresh again another day"
         raise NodeError(f"the price catalog cannot be right: {why}; nothing was written", hint=hint)
     return Table(as_of=today, region=shipped.region, regions=regions)
