@@ -41,8 +41,6 @@ class Rule:
     text: str = ""
     """Regular expression for the code, the reason and the message."""
     statuses: Collection[int] = ()
-    patience: float = 0.0
-    """Seconds for which an operation that failed so is asked for again; 0: a few times."""
 
     def holds(self, names: frozenset[str], message: str, status: int | None) -> bool:
         """The rule decides this error."""
@@ -71,8 +69,6 @@ _STOP, _REGION, _ZONE, _RETRY = Action.STOP, Action.NEXT_REGION, Action.NEXT_ZON
 ALREADY_EXISTS = "RESOURCE_ALREADY_EXISTS alreadyExists"
 TOO_FEW = "VM_MIN_COUNT_NOT_REACHED"
 """What a bulkInsert may say although only the VMs' own operations know why."""
-NEW_ACCOUNT_SECONDS = 120.0
-"""After which a service account that was just made is known everywhere; seen: 10 s to a minute."""
 
 RULES: tuple[Rule, ...] = (
     # --- the project, the login and the organization's policies: no other zone would change it ----------------------
@@ -164,7 +160,6 @@ RULES: tuple[Rule, ...] = (
         "hvdcloud setup makes the account, which Compute Engine knows some minutes later; else correct "
         "gce.service_account",
         text=r"of type 'serviceAccount' was not found|/serviceAccounts/\S+ was not found",
-        patience=NEW_ACCOUNT_SECONDS,
     ),
     Rule(
         _REGION,

@@ -14,7 +14,7 @@ from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Provider, UnseenError, ignore_progress
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.capacity.places import check_account, find_places, vm_image
+from hvdcloud.providers.gce.capacity.places import check_account, find_zones, vm_image
 from hvdcloud.providers.gce.inventory import VMS, Inventory, take_inventory
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.ops import scale_out
@@ -57,15 +57,15 @@ class GceProvider(Provider):
 
         Raises:
             UsageError: the settings contradict each other, or `limits.max_cost` pays for no zone.
-            CapacityError, CredentialsError, NodeError: as `find_places`.
+            CapacityError, CredentialsError, NodeError: as `find_zones`.
         """
         now = datetime.now(timezone.utc)
         # Within what earlier attempts have left of the limits.
         settings = budget.limited(self._settings, spec.within, now=now)
         check_account(settings)
-        found = find_places(self._client, spec, settings, zones=self._config.zones, today=now.date())
+        found = find_zones(self._client, spec, settings, zones=self._config.zones, today=now.date())
         image = vm_image(self._client)
-        offers = budget.paid_zones(settings, found.zones, nodes=spec.nodes)
+        offers = budget.paid_zones(settings, found, nodes=spec.nodes)
         zones = [offer.zone for offer in offers]
         method = f"POST /compute/v1/projects/{settings.project}/global/firewalls"
         firewalls = tuple(
@@ -103,19 +103,15 @@ class GceProvider(Provider):
 
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> GcePlan:
         """A bulkInsert for each kind of node, in the zone where the cluster is; it has its firewall rules."""
-        return self._plan_growth(spec, indices, self._take_inventory(spec.name))
-
-    def _plan_growth(self, spec: ClusterSpec, indices: Sequence[int], inventory: Inventory) -> GcePlan:
-        image, now = vm_image(self._client), datetime.now(timezone.utc)
+        inventory, image, now = self._take_inventory(spec.name), vm_image(self._client), datetime.now(timezone.utc)
         return scale_out.plan_growth(spec, self._settings, inventory, indices, vm_image=image, now=now)
 
     def grow(
         self, spec: ClusterSpec, indices: Sequence[int], *, journal: Journal, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Node]:
         """Stopped VMs of the same names are deleted first; then all VMs in the cluster's zone, or none."""
-        inventory = self._take_inventory(spec.name)
-        plan = self._plan_growth(spec, indices, inventory)
-        if stopped := scale_out.in_the_way(spec, inventory, indices):
+        plan = self.plan_growth(spec, indices)
+        if stopped := scale_out.in_the_way(spec, self._take_inventory(spec.name), indices):
             sweep = Sweep(
                 self._client, spec.name, cluster_id=spec.id, names=stopped, zones=plan.zones, on_progress=on_progress
             )

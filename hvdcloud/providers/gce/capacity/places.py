@@ -103,20 +103,10 @@ def ask(client: ComputeClient, settings: Settings) -> Available:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Where nodes can be made."""
-
-    zones: list[str]
-    """Those with quota for all nodes, in the order to try."""
-    left_out: str
-    """The regions without quota, in words; empty: none."""
-
-
-def find_places(
+def find_zones(
     client: ComputeClient, spec: ClusterSpec, settings: Settings, *, zones: Sequence[str], today: date
-) -> Places:
-    """Where `spec` can be made.
+) -> list[str]:
+    """The zones with quota for `spec`, in the order to try.
 
     Args:
         zones: `gce.zones`; empty: the catalogue's, the cheapest first.
@@ -147,20 +137,15 @@ def find_places(
             return dollars_per_hour(settings, range(spec.nodes), zone=zone), far, region_of(zone) != home
 
         there.sort(key=order)
-    return _with_quota(available, spec, settings, there)
-
-
-def _with_quota(available: Available, spec: ClusterSpec, settings: Settings, zones: Sequence[str]) -> Places:
-    near = dict.fromkeys(map(region_of, zones))
+    near = dict.fromkeys(map(region_of, there))
     short = {region: available.short(settings, nodes=spec.nodes, region=region) for region in near}
-    roomy = [zone for zone in zones if not short[region_of(zone)]]
-    left_out = some([*dict.fromkeys(filter(None, short.values()))])
-    if not roomy:
-        raise CapacityError(
-            f"project {settings.project} has no quota for {counted(spec.nodes, 'node')}: {left_out}",
-            hint=f"ask for more at {QUOTAS_PAGE.format(project=settings.project)}, or use fewer nodes or GPUs",
-        )
-    return Places(zones=roomy, left_out=left_out)
+    if roomy := [zone for zone in there if not short[region_of(zone)]]:
+        return roomy
+    said = some([*dict.fromkeys(short.values())])
+    raise CapacityError(
+        f"project {settings.project} has no quota for {counted(spec.nodes, 'node')}: {said}",
+        hint=f"ask for more at {QUOTAS_PAGE.format(project=settings.project)}, or use fewer nodes or GPUs",
+    )
 
 
 def vm_image(client: ComputeClient) -> str:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from hvdcloud.checks import Check, Finding, NoAnswerError, Once, fine, warning
+from hvdcloud.checks import Check, Finding, NoAnswerError, Once, fine
 from hvdcloud.errors import NodeError
 from hvdcloud.providers.gce import ssh_access
-from hvdcloud.providers.gce.capacity.places import check_settings, find_places
+from hvdcloud.providers.gce.capacity.places import check_settings, find_zones
 from hvdcloud.providers.gce.doctor import account
 from hvdcloud.providers.gce.doctor.buckets import check_bucket, check_data
 from hvdcloud.providers.gce.settings import Settings, kind_of, settings_of
@@ -67,12 +67,8 @@ class Checks:
     def _zones(self) -> Finding:
         login = self._login()
         settings, zones = self._settings(login.project), self._config.zones
-        found = find_places(login.client(), self._spec, settings, zones=zones, today=self._today)
-        message = f"quota for {counted(self._spec.nodes, 'node')} in {some(found.zones, most=4)}"
-        if found.left_out:
-            hint = "the other regions are tried; more quota is more places"
-            return warning(f"{message}; left out for lack of quota: {found.left_out}", hint=hint)
-        return fine(message)
+        found = find_zones(login.client(), self._spec, settings, zones=zones, today=self._today)
+        return fine(f"quota for {counted(self._spec.nodes, 'node')} in {some(found, most=4)}")
 
     def _ssh(self) -> Finding:
         if self._config.ssh.source == ssh_access.IAP:

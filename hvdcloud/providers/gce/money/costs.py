@@ -112,12 +112,8 @@ def _vm(vm: Resource, now: datetime) -> _Item:
         # Its time has not begun to count before it runs.
         started = moment(vm.get("lastStartTimestamp")) or now
         end = started + timedelta(seconds=whole_number(limit.get("seconds")))
-    if end is None:
-        return replace(running, endless=f"{name} has no time limit")
-    if scheduling.get("instanceTerminationAction") != "DELETE":
-        return replace(running, endless=f"{name} is switched off at {end:%H:%M:%S}Z, but not deleted")
-    if any(not each.get("autoDelete", True) for each in vm.get("disks", ())):
-        return replace(running, endless=f"a disk of {name} stays when {name} is deleted")
+    if end is None or scheduling.get("instanceTerminationAction") != "DELETE":
+        return replace(running, endless=f"{name} has no time limit that deletes it")
     return replace(running, ends=end)
 
 

@@ -172,7 +172,6 @@ class Creation:
 
     def _in_zone(self, zone: str) -> ApiError | None:
         """Returns why this zone will not do, if another one may; then nothing is left in this one."""
-        begun = time.monotonic()
         for attempt in itertools.count(1):
             error = self._attempt(zone)
             if error is None:
@@ -180,12 +179,8 @@ class Creation:
             if error.action is Action.STOP:
                 raise self._final(error, zone)
             self._clear(zone)
-            patience = error.rule.patience
-            if error.action is not Action.RETRY or (attempt >= ATTEMPTS and not patience):
+            if error.action is not Action.RETRY or attempt >= ATTEMPTS:
                 break
-            if patience and time.monotonic() - begun >= patience:
-                # No other zone knows more.
-                raise self._final(error, zone)
             self._report(zone, f"{textwrap.shorten(str(error), LINE_LENGTH, placeholder='…')}; again in a moment")
             self._abort.wait(random.uniform(0, min(BACKOFF_SECONDS * 2**attempt, BACKOFF_CAP_SECONDS)))
         return error
@@ -261,23 +256,19 @@ class Creation:
         return error.as_user_error(doing=f"create {self._vms} in {zone}")
 
     def _nowhere(self, failed: Mapping[str, ApiError]) -> HvdcloudError:
-        """One table of all zones."""
+        """What each zone has said."""
         full = [error for error in failed.values() if error.rule.error is CapacityError]
         cause = full[0] if full else next(iter(failed.values()))
-        width = max(len("zone"), *map(len, failed))
-        rows = [f"{'zone':{width}}  reason", *(f"{zone:{width}}  {error}" for zone, error in failed.items())]
         why = "no capacity or no quota" if full else cause.cause
-        message = f"cannot create {self._vms} ({self._kinds()}) in {counted(len(failed), 'zone')}: {why}"
-        details = "\n".join(" ".join(row.splitlines()) for row in rows)
+        alike = groups(self._plan.settings, self._plan.indices or range(self._spec.nodes))
+        kinds = "; ".join(str(group.kind) for group in alike)
+        message = f"cannot create {self._vms} ({kinds}) in {counted(len(failed), 'zone')}: {why}"
+        details = "\n".join(f"{zone}: {' '.join(str(error).split())}" for zone, error in failed.items())
         if not full or self._only is not None:
             return cause.rule.error(message, hint=cause.hint, details=details)
         hint = cause.hint if cause.metric else f"--wait 6h tries until a zone has room; or {ELSEWHERE}"
         said = {zone: _last_said(error) for zone, error in failed.items()}
         return NoRoomError(message, hint=hint, said=said, details=details)
-
-    def _kinds(self) -> str:
-        alike = groups(self._plan.settings, self._plan.indices or range(self._spec.nodes))
-        return self._plan.settings.machine_type if len(alike) == 1 else "; ".join(str(group.kind) for group in alike)
 
     # --- firewall rules -------------------------------------------------------------------------------------------
 
