@@ -15,11 +15,11 @@ from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, Us
 from hvdcloud.json_values import mapping, text
 from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
 from hvdcloud.lifecycle.elastic.replace import replacing
-from hvdcloud.lifecycle.notify import tell_lost
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_from_head, mirroring
 from hvdcloud.remote.ssh import NODE_PROGRAM
 from hvdcloud.runs import archive
 from hvdcloud.runs.log_lines import job_lines, rank_lines
+from hvdcloud.runs.notice import address_in, message, send
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.state import RunState
 from hvdcloud.units import dollars
@@ -214,7 +214,7 @@ def follow(
             if gone := _head_is_gone(context, cluster, run_id, warn=warn):
                 # It may have ended because the run had.
                 if (kept := _kept(context, cluster, run_id, start=offset)) is None:
-                    tell_lost(context, cluster, run_id, gone.message)
+                    _tell_lost(context, cluster, run_id, gone.message)
                     raise gone from error
                 for piece in kept[1]:
                     log.take(piece)
@@ -266,6 +266,18 @@ def _head_is_gone(
         hint=f"hvdcloud pull --name {cluster.name} fetches the checkpoints that are in the bucket; then hvdcloud down, "
         f"and after another up, hvdcloud run --resume {run_id} continues from them",
     )
+
+
+def _tell_lost(context: Context, cluster: Cluster, run_id: str, why: str) -> None:
+    """Tell that a run was lost with its head, which cannot say so. Whatever fails is a warning."""
+    lost = RunState(run=run_id, cluster=cluster.name, state="done", result="lost", reason=why)
+    try:
+        variable = context.config.notify
+        problem = send(address_in(variable), message(lost), attempts=1) if variable else ""
+    except UsageError as error:
+        problem = error.message
+    if problem:
+        context.console.warn(f"notify: {problem}; nobody was told that run {run_id} is lost")
 
 
 def _state_of(head: Session, exit_code: int, said: str) -> RunState:
