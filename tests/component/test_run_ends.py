@@ -32,7 +32,8 @@ from hvdcloud.errors import HvdcloudError
 from hvdcloud.lifecycle.down import DownResult
 from hvdcloud.lifecycle.launch import _interrupted, _interrupted_after
 from hvdcloud.lifecycle.logs import Followed, detached
-from hvdcloud.lifecycle.pull import PulledRun, PullResult
+from hvdcloud.checkpoints.pull import PulledRun
+from hvdcloud.lifecycle.pull import PullResult
 from hvdcloud.lifecycle.run_result import result_of_followed
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.reports import RankRecord, UploadReport
@@ -69,8 +70,8 @@ def run(log, *, files=12, complete=True, **state):
 
 def pulled(files=12, complete=True, ended=True):
     entry = PulledRun(run=RUN, folder=Path("/home/me/digits/checkpoints") / RUN, files=files, bytes_fetched=5_700_000,
-                      complete=complete, ended=ended)
-    return PullResult(cluster="digits", bucket="file:///b", runs=[entry], seconds=1.0)
+                      complete=complete)
+    return PullResult(cluster="digits", bucket="file:///b", runs=[entry], ended=ended, seconds=1.0)
 
 
 succeeded = run(SUCCESS, result="succeeded", exit_code=0)
