@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 from hvdcloud.cluster.cost import Meter
-from hvdcloud.cluster.model import Cluster, NodeState, ObjectKind, leftover_table
-from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError, first_of
+from hvdcloud.cluster.model import Cluster, NodeState, ObjectKind
+from hvdcloud.errors import CheckpointError, HvdcloudError, first_of
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.lifecycle.late_arrival import LateArrival
@@ -173,17 +173,9 @@ def _delete(context: Context, cluster: Cluster, *, on_interrupt: Callable[[], ob
 
         leftovers = context.provider.destroy(cluster.name, on_progress=on_progress)
     if leftovers:
-        raise TeardownError(
-            f"{counted(len(leftovers), 'object')} of {cluster.name} could not be deleted{_cost(context)}",
-            hint=f"hvdcloud down --name {cluster.name} tries again; by hand: {leftovers[0].delete_with}",
-            details=leftover_table(leftovers),
-        )
+        raise context.not_deleted(leftovers, again="hvdcloud down")
     _note(context, "down-done", cluster.id)
     return deleted
-
-
-def _cost(context: Context) -> str:
-    return " and may STILL COST MONEY" if context.platform.costs_money else ""
 
 
 def _note(context: Context, event: str, cluster_id: str) -> None:

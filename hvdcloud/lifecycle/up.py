@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.checks import require
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.confirm_hosts import confirm_hosts
-from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, Within, leftover_table
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, Within
 from hvdcloud.doctor.machine import build_checks, gpu_checks, project_checks
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
@@ -364,9 +364,5 @@ def _roll_back(context: Context, cause: BaseException | None) -> None:
             leftovers = context.provider.destroy(context.name, on_progress=node_progress(steps))
     context.state.forget()
     if leftovers:
-        raise TeardownError(
-            f"{context.name} did not come up ({_why(cause)}), and "
-            f"{counted(len(leftovers), 'object')} could not be deleted",
-            hint=f"hvdcloud down --name {context.name}; by hand: {leftovers[0].delete_with}",
-            details=leftover_table(leftovers),
-        ) from cause
+        why = f"{context.name} did not come up: {_why(cause)}" if cause is not None else ""
+        raise context.not_deleted(leftovers, again="hvdcloud down", why=why) from cause
