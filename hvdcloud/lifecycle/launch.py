@@ -11,11 +11,10 @@ from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.cost import Cost, Meter
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError
 from hvdcloud.interrupts import uninterrupted
-from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
 from hvdcloud.lifecycle.down import DownResult, down, pull_and_down
 from hvdcloud.lifecycle.pull import PullResult, check_target
 from hvdcloud.lifecycle.retry import Retries
-from hvdcloud.lifecycle.up import UpResult, check_and_confirm, check_project, undone, up
+from hvdcloud.lifecycle.up import UpResult, check_project, undone, up
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 class LaunchResult:
     """The steps of a launch; nothing is left of its cluster."""
 
-    build: BuildOutcome
     up: UpResult
     run: RunResult
     pull: PullResult
@@ -51,21 +49,15 @@ def launch(
     """
     started = time.monotonic()
     # Before anything is built or costs anything.
-    if context.state.load() is not None:
-        context.refuse_others(context.find())
     check_project(context, options.command, quiet=True)
     check_target(context, target)
     cluster: UpResult | None = None
-    meter, consent = Meter(), Consent(given=confirmed)
+    meter = Meter()
     retries = Retries(context, command="launch", meter=meter, target=target)
     try:
-        new = context.find() is None
-        if new:
-            check_and_confirm(context, consent, image=True)
-        built = ensure_image(context)
         if context.config.run.retry:
             wait = wait or context.config.limits.max_run_duration
-        cluster = up(context, consent=consent, checked=new, wait=wait, command="launch")
+        cluster = up(context, consent=Consent(given=confirmed), wait=wait, command="launch")
         result = retries.run(options)
     except InterruptedByUserError:
         raise
@@ -79,7 +71,7 @@ def launch(
         raise
     pulled, deleted, cost = finish(context, result, target=target, meter=meter)
     return LaunchResult(
-        build=built, up=cluster, run=result, pull=pulled, down=deleted, seconds=time.monotonic() - started, cost=cost
+        up=cluster, run=result, pull=pulled, down=deleted, seconds=time.monotonic() - started, cost=cost
     )
 
 

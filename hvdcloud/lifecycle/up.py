@@ -82,7 +82,7 @@ def plan_up(context: Context) -> Plan:
     Raises:
         HvdcloudError: the provider could not fulfil them.
     """
-    _check(context, Consent())
+    check(context, Consent())
     image, there = find_image(context)
     if not there:
         where = "at the registry" if context.platform.needs_registry else "on this engine"
@@ -105,27 +105,10 @@ def check_project(context: Context, command: Sequence[str] = (), *, begins: bool
         context.console.warn(text)
 
 
-def check_and_confirm(context: Context, consent: Consent, *, image: bool = False) -> None:
-    """Ask whether a new cluster can be made, and confirm its machines and what it costs; nothing is built or made.
-
-    Args:
-        image: its image may be built or pushed afterwards.
-
-    Raises:
-        HvdcloudError: it cannot be made.
-        UsageError, InterruptedByUserError: it costs more than was agreed to.
-    """
-    confirm_hosts(context.config, console=context.console, given=consent.given)
-    _check(context, consent, image=image)
-    if context.platform.costs_money:
-        _confirmed_plan(context, make_spec(context, image=find_image(context)[0]), consent)
-
-
 def up(
     context: Context,
     *,
     consent: Consent | None = None,
-    checked: bool = False,
     wait: float = 0.0,
     command: str = "up",
     within: Within | None = None,
@@ -133,7 +116,6 @@ def up(
     """Create the cluster; if anything fails, or on Ctrl-C, leave nothing. Its image is built if it does not exist.
 
     Args:
-        checked: the caller has called `check_and_confirm`.
         wait: seconds for which it is tried again where no place has room.
         command: what the user has typed, and types again after Ctrl-C; others than `up` check the project themselves.
         within: what earlier attempts of the run have left of its limits.
@@ -157,12 +139,14 @@ def up(
                 return _reuse(context, existing, started=started)
             existing = late_arrival.wait()
 
-        if not checked:
-            check_and_confirm(context, consent)
+        confirm_hosts(context.config, console=context.console, given=consent.given)
+        check(context, consent)
         image, there = find_image(context)
         if not there:
-            if not checked:
-                _check(context, consent, nodes=False, image=True)
+            if context.platform.costs_money:
+                # Before the image is built, which takes long.
+                _confirmed_plan(context, make_spec(context, image=image), consent)
+            check(context, consent, image=True)
             ensure_image(context)
             image, _ = find_image(context)
         login = new_key_pair(f"hvdcloud-{context.name}")
@@ -196,19 +180,16 @@ def _result(
     )
 
 
-def _check(context: Context, consent: Consent, *, nodes: bool = True, image: bool = False) -> None:
-    """Raises HvdcloudError: the cluster cannot be made.
-
-    Args:
-        nodes: ask for what nodes need.
-        image: ask for what building and pushing the image needs.
-    """
+def check(context: Context, consent: Consent, *, image: bool = False) -> None:
+    """Raises HvdcloudError: the cluster cannot be made; with `image`, its image can be neither built nor pushed."""
     import docker  # noqa: F401 - its modules import each other, which fails where two threads import different ones first
 
     config, platform, warnings = context.config, context.platform, list[str]()
-    checks = [*platform.checks(make_spec(context)), *gpu_checks(config, platform)] if nodes else []
-    if image:
-        checks += build_checks(config, platform)
+    checks = (
+        [*build_checks(config, platform)]
+        if image
+        else [*platform.checks(make_spec(context)), *gpu_checks(config, platform)]
+    )
     with context.console.waiting(context.name, "checking that it can be created"):
         require(checks, warn=warnings.append)
     for text in warnings:
