@@ -20,7 +20,6 @@ from hvdcloud.lifecycle.logs import wait_for_record
 from hvdcloud.lifecycle.pull import PullResult, pull_runs
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirror_of, unsaved_on_nodes
 from hvdcloud.providers.base import NodeProgress
-from hvdcloud.remote.unsaved import Hazard
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted
 
@@ -298,7 +297,7 @@ def refusal(
 def _ended_meanwhile(context: Context, cluster: Cluster, on_nodes: Sequence[Unsaved]) -> Cluster | None:
     """As `if_nodes_ended`. A node with a bucket of its own that does not answer may just be switching itself off: that
     is waited for."""
-    silent = mirror_of(context, cluster) is not None and any(each.hazard is Hazard.SILENT for each in on_nodes)
+    silent = mirror_of(context, cluster) is not None and any(each.is_silent for each in on_nodes)
     deadline = time.monotonic() + (SWITCH_OFF_SECONDS if silent and _running(cluster) else 0.0)
     while (now := if_nodes_ended(context, cluster)) is None and time.monotonic() < deadline:
         time.sleep(1.0)

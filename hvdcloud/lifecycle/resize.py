@@ -23,7 +23,6 @@ from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirror_of, send_for_resume, unsaved_on_nodes
 from hvdcloud.providers.base import OnProgress
 from hvdcloud.remote.join import join, spec_of
-from hvdcloud.remote.unsaved import Hazard
 from hvdcloud.runs.state import RunState
 from hvdcloud.units import counted
 
@@ -299,7 +298,7 @@ def refuse_if_unsaved(context: Context, cluster: Cluster, nodes: Sequence[Node],
     cluster = replace(cluster, nodes=tuple(nodes))
     context.record(cluster)
     found = unsaved_on_nodes(context, cluster)
-    problems = [each.text for each in found if each.hazard is not Hazard.ACTIVE or each.run != but]
+    problems = [each.text for each in found if not each.is_active or each.run != but]
     if problems:
         raise CheckpointError(
             f"{', '.join(node.name for node in nodes)} cannot be deleted: "

@@ -11,15 +11,15 @@ from hvdcloud.checkpoints.verified_files import Unverified
 from hvdcloud.cluster.model import Cluster
 from hvdcloud.console import Console
 from hvdcloud.lifecycle.down import refusal
-from hvdcloud.remote.unsaved import Hazard, Unsaved
+from hvdcloud.remote.unsaved import Unsaved
 
 A, B = "20261121-101112-abcdef", "20261121-111213-abcdef"
 CLUSTER = Cluster(
     name="digits", id="abcdef", owner="ann-laptop", provider="gce", created=datetime.now(timezone.utc),
     expected_nodes=2, nodes=(), image="image", bucket="gs://bucket",
 )  # fmt: skip
-STOPPED = Unsaved(hazard=Hazard.AWAY, node="digits-1", text="node digits-1 is stopped and may hold more")
-FULL = Unsaved(hazard=Hazard.PENDING, run=A, text=f"{A}: the bucket's disk is full")
+STOPPED = Unsaved(text="node digits-1 is stopped and may hold more")
+FULL = Unsaved(run=A, text=f"{A}: the bucket's disk is full")
 
 
 def checkpoints(count: int, reason: str = "not pulled", *, run: str = A) -> list[Unverified]:
@@ -119,7 +119,7 @@ def test_the_hint_names_a_cluster_that_is_not_this_folders() -> None:
 
 
 def test_many_reasons_are_not_a_wall_of_text() -> None:
-    silent = [Unsaved(hazard=Hazard.SILENT, text=f"node digits-{index} does not answer") for index in range(64)]
+    silent = [Unsaved(text=f"node digits-{index} does not answer") for index in range(64)]
     lines = refusal(silent, checkpoints(40), CLUSTER, going=[], from_here=True).details.splitlines()
     assert lines[0] == "node digits-1 does not answer"
     assert lines[-1] == "and 94 more"
