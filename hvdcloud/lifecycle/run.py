@@ -57,9 +57,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         cluster = context.cluster()
         context.refuse_others(cluster)
         if changes := changes_since_up(context, cluster):
-            if changes.required:
-                raise UsageError(changes.summary, hint=f"{changes.command} applies it")
-            context.console.warn(f"{changes.summary}; {changes.command} applies it")
+            context.console.warn(f"{changes.message}; {changes.hint}")
         if meter is not None:
             meter.observe(cluster)
         run_id, ranks = start(context, cluster, options)

@@ -246,7 +246,7 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
         )
     context.current_record(existing)
     if changes := changes_since_up(context, existing):
-        raise UsageError(changes.summary, hint=f"{changes.command} applies it")
+        raise changes
     if existing.expected_nodes != nodes:
         raise UsageError(
             f"cluster {name} is up with {counted(existing.expected_nodes, 'node')}, not {nodes}",
@@ -284,11 +284,8 @@ def _create(context: Context, plan: Plan, login: KeyPair, *, command: str) -> Se
             nodes = context.provider.wait_ready(nodes, deadline=deadline, on_progress=on_progress)
             steps.update("up", "making the nodes known to each other", after=NOTICEABLE_SECONDS)
             join(context.state, plan.spec, nodes, made=nodes)
-            mounted = {name: each.text for name, each in spec.data.items() if each.folder is not None}
             project = str(context.config.project_dir)
-            context.state.update(
-                lambda record: replace(record, project=project, settings=settings_of(context), data=mounted)
-            )
+            context.state.update(lambda record: replace(record, project=project, settings=settings_of(context)))
             context.state.journal.record("up-done", cluster_id=plan.spec.id)
     except BaseException as error:
         with uninterrupted():
