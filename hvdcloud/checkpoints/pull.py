@@ -21,7 +21,6 @@ from hvdcloud.checkpoints.verified_files import Verified, VerifiedFiles, has_byt
 from hvdcloud.errors import CapacityError, CheckpointError
 from hvdcloud.storage.base import (
     Bucket,
-    BucketUnreachableError,
     CorruptObjectError,
     ObjectMissingError,
     disk_error,
@@ -29,44 +28,61 @@ from hvdcloud.storage.base import (
     ignores_case,
     locked,
 )
-from hvdcloud.units import size
+from hvdcloud.units import counted, size
 
 WORKERS = 8
+MOST_LINES = 50
+"""Of what did not arrive, in the details of an error."""
 # A running node replaces objects while we fetch: its manifest is read again this many times.
 _ROUNDS = 4
 _OnDone = Callable[[Entry, Path, Exception | None], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """One file that is not on this disk, or a manifest that cannot be used, and why."""
-
-    name: str
-    error: Exception
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullResult:
-    """What a pull did."""
+class PulledRun:
+    """One run's checkpoints on this disk."""
 
     run: str
-    path: Path  # The folder, `TARGET/RUN`.
-    files: int  # How many files are now on this disk, verified.
-    others: int  # How many of them are neither models nor of the checkpoint directory.
-    fetched: int  # How many of them this pull brought.
+    folder: Path
+    files: int
+    """How many are on this disk, verified."""
+    others: int = 0
+    """How many of them are neither models nor of the checkpoint directory."""
+    fetched: int = 0
+    """How many of them this pull brought."""
     bytes_fetched: int
-    bytes_skipped: int
-    complete: bool  # Every node has finished uploading, so there is nothing more to come.
-    failed: Sequence[Failure] = ()  # Only in PullError.result; empty otherwise. Manifests come last.
-    refused: Mapping[str, str] = field(default_factory=dict)  # Names that never become files, and why; no failures.
+    complete: bool
+    """Every node has finished uploading, so there is nothing more to come."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Names that stay in the bucket, since a program on this machine could take them for a repository, and why."""
 
 
 class PullError(CheckpointError):
-    """Some files could not be brought; all others were. `result` says which."""
+    """Some files could not be brought; all others were.
 
-    def __init__(self, message: str, *, hint: str, details: str, result: PullResult) -> None:
-        super().__init__(message, hint=hint, details=details)
-        self.result = result
+    Attributes:
+        pulled: what is on this disk.
+        failed: the error of each file that is not, and of each manifest that cannot be used, by its name.
+    """
+
+    def __init__(self, bucket: Bucket, pulled: PulledRun, files: Mapping[str, Exception], bad: Sequence[BadManifest]):
+        self.pulled = pulled
+        self.failed = {**files, **{each.name: each.error for each in bad}}
+        first, run = next(iter(self.failed.values())), pulled.run
+        if files:
+            message = (
+                f"{len(files)} of {len(files) + pulled.files} checkpoints of {run} did not arrive from {bucket.url}"
+            )
+            hint = f"hvdcloud pull {run} continues where this one ended"
+        else:
+            nodes = ", ".join(str(each.node) for each in bad)
+            message = f"nothing of node{'s' if len(bad) > 1 else ''} {nodes} of {run} was fetched"
+            hint = bad[0].error.hint
+        arrived = (
+            f"; {counted(pulled.files, 'checkpoint')} of the other nodes arrived" if pulled.files and not files else ""
+        )
+        lines = [f"{name}: {error}" for name, error in self.failed.items()]
+        super().__init__(f"{message}: {first}{arrived}", hint=hint, details="\n".join(lines[:MOST_LINES]))
 
 
 def pull(
@@ -77,8 +93,7 @@ def pull(
     target: Path,
     verified_files: VerifiedFiles,
     on_progress: Callable[[int, int], object] = lambda done, total: None,
-    workers: int = WORKERS,
-) -> PullResult:
+) -> PulledRun:
     """Bring a run's checkpoints to `target/run/`.
 
     Args:
@@ -104,9 +119,9 @@ def pull(
             f"{root} is a symbolic link, so {run} would be written to {os.path.realpath(root)}",
             hint="remove the link, or pull to another folder with --to",
         )
-    bringing = _Bringing(bucket, run_prefix(cluster, run), root, verified_files, on_progress, workers)
+    bringing = _Bringing(bucket, run_prefix(cluster, run), root, verified_files, on_progress)
     if not manifests:
-        raise _failure(bucket, bringing.result(bad=bad, complete=False), bad)
+        raise PullError(bucket, bringing.result(complete=False), {}, bad)
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -127,10 +142,10 @@ def pull(
         finally:
             verified_files.save()
     complete = not bad and all(manifest.complete for manifest in manifests)
-    result = bringing.result(bad=bad, complete=complete)
-    if result.failed:
-        raise _failure(bucket, result, bad)
-    return result
+    pulled = bringing.result(complete=complete)
+    if bringing.failed or bad:
+        raise PullError(bucket, pulled, bringing.failed, bad)
+    return pulled
 
 
 class _Bringing:
@@ -143,18 +158,16 @@ class _Bringing:
         root: Path,
         verified_files: VerifiedFiles,
         on_progress: Callable[[int, int], object],
-        workers: int,
     ) -> None:
-        self._bucket, self._prefix, self._root, self._workers = bucket, prefix, root, workers
+        self._bucket, self._prefix, self._root = bucket, prefix, root
         self._cluster, self._run, _ = prefix.split("/")
         self._verified_files, self._on_progress = verified_files, on_progress
         self._total = 0
         """Bytes of all that is listed."""
-        self.failed: dict[str, Exception] = {}
         self._begin()
 
     def _begin(self) -> None:
-        self.failed = {}
+        self.failed: dict[str, Exception] = {}
         self._refused: dict[str, str] = {}
         self._files = self._others = self._bytes = 0
         """Of what is on this disk, verified."""
@@ -186,27 +199,22 @@ class _Bringing:
             [entry for entry in unlisted if not self._has(entry, places[entry.name])], places, self._announced_done
         )
 
-    def result(self, *, bad: Sequence[BadManifest], complete: bool) -> PullResult:
+    def result(self, *, complete: bool) -> PulledRun:
         """What the last `bring` did."""
-        return PullResult(
+        return PulledRun(
             run=self._run,
-            path=self._root,
+            folder=self._root,
             files=self._files,
             others=self._others,
             fetched=self._fetched,
             bytes_fetched=self._bytes_fetched,
-            bytes_skipped=self._bytes - self._bytes_fetched,
             complete=complete,
-            failed=[
-                *(Failure(name=name, error=error) for name, error in sorted(self.failed.items())),
-                *(Failure(name=each.name, error=each.error) for each in bad),
-            ],
             refused=self._refused,
         )
 
     def _fetch(self, entries: Sequence[Entry], places: Mapping[str, Path], on_done: _OnDone) -> None:
         wanted = [(entry, places[entry.name]) for entry in entries]
-        fetch(self._bucket, wanted, prefix=self._prefix, workers=self._workers, on_done=on_done)
+        fetch(self._bucket, wanted, prefix=self._prefix, workers=WORKERS, on_done=on_done)
 
     def _done(self, entry: Entry, path: Path, error: Exception | None) -> None:
         if error is not None:
@@ -291,33 +299,6 @@ def _names_in(root: Path, folder: str) -> Sequence[str]:
         return os.listdir(root / folder)
     except OSError:
         return ()
-
-
-def _failure(bucket: Bucket, result: PullResult, bad: Sequence[BadManifest]) -> PullError:
-    failed = result.failed[: len(result.failed) - len(bad)]
-    nodes = ", ".join(str(each.node) for each in bad)
-    whose = f"node{'s' if len(bad) > 1 else ''} {nodes}"
-    if failed:
-        count = len(failed)
-        message = (
-            f"{count} of {count + result.files} checkpoints of {result.run} did not arrive from {bucket.url}:"
-            f" {failed[0].error}"
-        )
-        unreachable = all(isinstance(failure.error, BucketUnreachableError) for failure in failed)
-        then = (
-            "continues where this one ended"
-            if unreachable
-            else "tries again; files that are right already are not fetched again"
-        )
-        hint = f"hvdcloud pull {result.run} {then}"
-    else:
-        message = f"nothing of {whose} of {result.run} was fetched: {bad[0].error}"
-        hint = bad[0].error.hint
-        if result.files:
-            message += f"; {result.files} checkpoint{'s' if result.files > 1 else ''} of the other nodes arrived"
-    lines = [f"{failure.name}: {failure.error}" for failure in failed[:50]]
-    lines += [str(each.error) for each in bad] if failed else [str(each.error) for each in bad[1:]]
-    return PullError(message, hint=hint, details="\n".join(lines), result=result)
 
 
 @contextlib.contextmanager

@@ -119,10 +119,10 @@ def _load(path: Path) -> dict[tuple[str, str, str], Verified]:
 class Unverified:
     """Something that would be lost."""
 
+    run: str
     name: str  # The object's name relative to `CLUSTER/RUN/`; of a manifest where a node is meant.
     reason: str  # For the user, such as "not pulled".
     node: int | None = None  # Where what it may still hold is meant, not a file in the bucket.
-    is_bad: bool = False  # Its manifest cannot be used, so that what it wrote cannot be verified.
 
 
 def unverified(bucket: Bucket, *, cluster: str, run: str, verified_files: VerifiedFiles) -> list[Unverified]:
@@ -135,23 +135,25 @@ def unverified(bucket: Bucket, *, cluster: str, run: str, verified_files: Verifi
     """
     manifests, bad = load_each(bucket, cluster=cluster, run=run)
     if not (manifests or bad):
-        return [Unverified(name=manifest_name(cluster, run, 0), reason="no node has written a manifest", node=0)]
+        return [
+            Unverified(run=run, name=manifest_name(cluster, run, 0), reason="no node has written a manifest", node=0)
+        ]
     found: list[Unverified] = []
     for each in bad:
         why = f"what node {each.node} wrote is not verified: {each.error}"
-        found.append(Unverified(name=each.name, reason=why, node=each.node, is_bad=True))
+        found.append(Unverified(run=run, name=each.name, reason=why, node=each.node))
     listed = [entry.name for manifest in manifests for entry in manifest.files]
     # They never come to this disk, and are in the bucket.
     refused = refusals([*listed, *verified_files.names(cluster=cluster, run=run)])
     for manifest in manifests:
         if not manifest.complete:
             name, why = manifest_name(cluster, run, manifest.node), f"node {manifest.node} has not finished uploading"
-            found.append(Unverified(name=name, reason=why, node=manifest.node))
+            found.append(Unverified(run=run, name=name, reason=why, node=manifest.node))
         for entry in manifest.files:
             if entry.name in refused:
                 continue
             if reason := _reason(entry, verified_files.get(cluster=cluster, run=run, name=entry.name)):
-                found.append(Unverified(name=entry.name, reason=reason))
+                found.append(Unverified(run=run, name=entry.name, reason=reason))
     return found
 
 

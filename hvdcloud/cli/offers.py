@@ -39,13 +39,16 @@ def offers(
       $ hvdcloud offers --hours 12 --gpu nvidia-l4
       $ hvdcloud offers --refresh --json
     """
-    from hvdcloud.lifecycle.offers import offers as find_offers
+    from hvdcloud import providers
 
     invocation: Invocation = context.obj
     # Prices can be looked at without a project.
     flags = {"nodes": nodes, "provider": provider}
     with invocation.context(flags, default_name="any") as experiment:
-        invocation.result = result = find_offers(experiment, hours=hours, gpu=gpu, refresh=refresh)
+        if refresh:
+            with experiment.console.waiting("offers", "reading Google's price catalog"):
+                providers.refresh_prices(experiment.config, on_progress=experiment.console.say)
+        invocation.result = result = experiment.platform.offers(hours=hours, gpu=gpu)
     show_offers(invocation.console, result)
 
 

@@ -67,13 +67,11 @@ def init(
 
 
 def show_init(console: Console, result: InitResult) -> None:
-    """What was written and why, then the next command."""
+    """What was written, then the next command."""
     for name in result.files:
         console.answer(f"wrote {result.folder / name}")
     for name in result.kept:
         console.answer(f"kept {result.folder / name} as it is")
-    if result.choices:
-        console.table(["KEY", "VALUE", "WHY"], [[each.key, each.value, each.why] for each in result.choices])
     for note in result.notes:
         console.answer(f"note: {note}")
     go = [f"cd {shlex.quote(str(result.folder))}"] if result.folder != Path() else []

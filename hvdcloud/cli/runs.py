@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.cost import Cost
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.down import DownResult
-    from hvdcloud.lifecycle.pull import PulledRun, PullResult
+    from hvdcloud.lifecycle.pull import PullResult
     from hvdcloud.lifecycle.run_result import RunResult
     from hvdcloud.providers.base import Platform
 
@@ -284,23 +284,20 @@ def pull(context: typer.Context, run: Run = None, to: To = None, bucket: Bucket 
 
 def show_pull(console: Console, result: PullResult) -> None:
     """Where the files are."""
+    # Its nodes have not said that everything is in the bucket.
+    missing = "not everything reached the bucket before it ended" if result.ended else "its nodes may hold more"
     for entry in result.runs:
-        if not entry.files:
-            console.answer(f"run {entry.run} has written no checkpoint" + ("" if entry.complete else _missing(entry)))
-            continue
+        more = "" if entry.complete else f"; {missing}"
         files = kept_files(entry.files, entry.others, noun="checkpoint file")
         said = f"{files} of run {entry.run}, verified ({size(entry.bytes_fetched)} fetched)"
-        if entry.complete:
+        if not entry.files:
+            console.answer(f"run {entry.run} has written no checkpoint{more}")
+        elif entry.complete:
             console.result([said], path=entry.folder)
         else:
-            console.answer(f"{said}, in {entry.folder}{_missing(entry)}")
+            console.answer(f"{said}, in {entry.folder}{more}")
     if not result.runs:
         console.answer(f"no run of {result.cluster} has written a checkpoint")
-
-
-def _missing(entry: PulledRun) -> str:
-    """What may be missing of a run whose nodes have not said that everything is in the bucket."""
-    return "; not everything reached the bucket before it ended" if entry.ended else "; its nodes may hold more"
 
 
 def report(

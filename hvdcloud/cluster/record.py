@@ -13,6 +13,8 @@ from typing import ClassVar
 
 from hvdcloud.cluster.model import Cluster, NodeState
 
+MOUNTS = "data."
+"""How keys of `settings` begin that name a mounted folder."""
 _CLOSED = {"extra": "forbid"}
 """For pydantic: a key that is not known makes a record unreadable."""
 
@@ -55,8 +57,11 @@ class ClusterRecord:
     """The runs that were started from this machine, the newest last."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """What it was made with, by key, as `lifecycle/changed_settings.py` compares it."""
-    data: Mapping[str, str] = field(default_factory=dict)
-    """The data sets that are folders, mounted into its nodes, as texts (config/data.py), by name."""
+
+    @property
+    def mounts(self) -> Mapping[str, str]:
+        """The sources of the data sets that are folders, mounted into its nodes, by name."""
+        return {key.removeprefix(MOUNTS): source for key, source in self.settings.items() if key.startswith(MOUNTS)}
 
     def has_joined(self, name: str) -> bool:
         """Whether the node of this name has the mesh key; true of every node if no node is recorded."""

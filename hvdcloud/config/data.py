@@ -54,17 +54,6 @@ class DataConfig(Section):
         return Path(unquote(urlsplit(self.source).path)) if self.source.startswith("file://") else None
 
     @property
-    def text(self) -> str:
-        """The data set as `from_text` reads it."""
-        return f"{self.per_node} {self.source}"
-
-    @classmethod
-    def from_text(cls, text: str) -> DataConfig:
-        """A data set of which `text` was kept. Raises pydantic's ValidationError: the text is none."""
-        per_node, _, source = text.partition(" ")
-        return cls.model_validate({"source": source, "per_node": per_node})
-
-    @property
     def as_written(self) -> str | dict[str, str]:
         """The data set as short as hvdcloud.yaml can have it."""
         return self.source if self.per_node == "all" else {"source": self.source, "per_node": self.per_node}

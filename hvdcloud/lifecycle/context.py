@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING
 
 from hvdcloud import providers
 from hvdcloud.cluster.files import default_bucket
+from hvdcloud.cluster.model import leftover_table
 from hvdcloud.cluster.nodes_gone import not_whole
 from hvdcloud.cluster.state import ClusterState, as_known_here
-from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.errors import NodeError, TeardownError, UsageError
 from hvdcloud.providers.base import Stage, UnseenError
 from hvdcloud.runs import archive
 from hvdcloud.runs.state import RunState
 from hvdcloud.storage.base import RETRY_SECONDS
 from hvdcloud.storage.open import open_bucket
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
-    from hvdcloud.cluster.model import Cluster, ClusterSpec
+    from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover
     from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console
@@ -237,6 +239,20 @@ class Context:
         return UsageError(
             f"cluster {self.name} was not finished from this machine (made by {cluster.owner or 'another user'})",
             hint=f"use the machine that made it, or hvdcloud down --name {self.name} and up again",
+        )
+
+    def not_deleted(self, left: Sequence[Leftover], *, again: str, why: str = "") -> TeardownError:
+        """The error for objects that could not be deleted.
+
+        Args:
+            again: the command that tries again, without `--name`.
+            why: what came before.
+        """
+        cost = " and may STILL COST MONEY" if self.platform.costs_money else ""
+        return TeardownError(
+            f"{counted(len(left), 'object')} of {self.name} could not be deleted{cost}{f' ({why})' if why else ''}",
+            hint=f"{again} --name {self.name} tries again; by hand: {left[0].delete_with}",
+            details=leftover_table(left),
         )
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 from hvdcloud.cluster.cost import Meter
-from hvdcloud.cluster.model import Cluster, NodeState, ObjectKind, leftover_table
-from hvdcloud.errors import CheckpointError, HvdcloudError, TeardownError, first_of
+from hvdcloud.cluster.model import Cluster, NodeState, ObjectKind
+from hvdcloud.errors import CheckpointError, HvdcloudError, first_of
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.lifecycle.late_arrival import LateArrival
@@ -20,7 +20,6 @@ from hvdcloud.lifecycle.logs import wait_for_record
 from hvdcloud.lifecycle.pull import PullResult, pull_runs
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirror_of, unsaved_on_nodes
 from hvdcloud.providers.base import NodeProgress
-from hvdcloud.remote.unsaved import Hazard
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from hvdcloud.remote.unsaved import Unsaved
     from hvdcloud.runs.state import RunState
 
-NAMED_FILES, NAMED_LINES = 5, 10
+NAMED_LINES = 10
 SWITCH_OFF_SECONDS = 15.0
 """How long a node may take from the end of its sshd to that of its container."""
 
@@ -173,17 +172,9 @@ def _delete(context: Context, cluster: Cluster, *, on_interrupt: Callable[[], ob
 
         leftovers = context.provider.destroy(cluster.name, on_progress=on_progress)
     if leftovers:
-        raise TeardownError(
-            f"{counted(len(leftovers), 'object')} of {cluster.name} could not be deleted{_cost(context)}",
-            hint=f"hvdcloud down --name {cluster.name} tries again; by hand: {leftovers[0].delete_with}",
-            details=leftover_table(leftovers),
-        )
+        raise context.not_deleted(leftovers, again="hvdcloud down")
     _note(context, "down-done", cluster.id)
     return deleted
-
-
-def _cost(context: Context) -> str:
-    return " and may STILL COST MONEY" if context.platform.costs_money else ""
 
 
 def _note(context: Context, event: str, cluster_id: str) -> None:
@@ -216,22 +207,24 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
                 f"--name {cluster.name} fetches them, also after this"
             )
         return
-    missing = record.lost_predecessors() if record is not None else set()
-    unsafe = Unsafe()
+    lost = record.lost_predecessors() if record is not None else set()
+    on_nodes: Sequence[Unsaved] = ()
     # Where nodes have a bucket each, that a run is complete there does not say that it has come home.
     if not (home and checked) or not set(checked) >= set(list_runs(bucket, cluster.name, suffix=cluster.id)):
-        unsafe.on_nodes = unsaved_on_nodes(context, cluster)
-    for run in list_runs(bucket, cluster.name, suffix=cluster.id):
-        # What a node that is gone had not uploaded is lost with it: to wait for that would keep the others forever.
-        # Nor is anything lost with a node that never was, whose manifest another one wrote.
-        unsafe.of_runs[run] = [
-            item for item in unpulled(run) if not (_is_gone(item.node, cluster) or (item.node, run) in missing)
-        ]
-    if unsafe and (now := _ended_meanwhile(context, cluster, unsafe)):
+        on_nodes = unsaved_on_nodes(context, cluster)
+    # What a node that is gone had not uploaded is lost with it: to wait for that would keep the others forever.
+    # Nor is anything lost with a node that never was, whose manifest another one wrote.
+    missing = [
+        item
+        for run in list_runs(bucket, cluster.name, suffix=cluster.id)
+        for item in unpulled(run)
+        if not (_is_gone(item.node, cluster) or (item.node, run) in lost)
+    ]
+    if (on_nodes or missing) and (now := _ended_meanwhile(context, cluster, on_nodes)):
         # Nodes end themselves at any time, also while they are asked.
         _refuse_if_unsafe(context, now, checked)
-    elif unsafe:
-        raise refusal(unsafe, cluster, going=_going(context, cluster), from_here=record is not None)
+    elif on_nodes or missing:
+        raise refusal(on_nodes, missing, cluster, going=_going(context, cluster), from_here=record is not None)
 
 
 def _never_ran(context: Context, cluster: Cluster, record: ClusterRecord | None) -> bool:
@@ -263,69 +256,48 @@ def _going(context: Context, cluster: Cluster) -> list[str]:
     return [run.run for run in _runs(context, cluster) or () if not run.done]
 
 
-@dataclass(slots=True)
-class Unsafe:
-    """What would be lost with the nodes, or is not on this disk."""
-
-    on_nodes: Sequence[Unsaved] = ()
-    of_runs: dict[str, Sequence[Unverified]] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.on_nodes) or any(self.of_runs.values())
-
-
-def refusal(unsafe: Unsafe, cluster: Cluster, *, going: Sequence[str], from_here: bool) -> CheckpointError:
+def refusal(
+    on_nodes: Sequence[Unsaved],
+    missing: Sequence[Unverified],
+    cluster: Cluster,
+    *,
+    going: Sequence[str],
+    from_here: bool,
+) -> CheckpointError:
     """Why `down` deletes nothing, what comes first in the message, and the command that helps.
 
     Args:
+        on_nodes: what would be lost with the nodes.
+        missing: what is not verified on this disk.
         going: runs that have not ended.
         from_here: this machine made the cluster, and can reach its nodes.
     """
     name = f" --name {cluster.name}"
     lines = [f"run {run} is still going" for run in going]
-    lines += [each.text for each in unsafe.on_nodes if each.run not in going]
-    silent = any(each.hazard in (Hazard.AWAY, Hazard.SILENT) for each in unsafe.on_nodes)
-    files: list[tuple[str, Unverified]] = []
-    for run, items in unsafe.of_runs.items():
-        for item in items:
-            if item.node is None:
-                files.append((run, item))
-            elif item.is_bad or (run not in going and not silent):
-                lines.append(f"run {run}: {item.reason}")
-    pull_helps, bad = not lines, [item for items in unsafe.of_runs.values() for item in items if item.is_bad]
-    if files:
-        runs, reasons = sorted({run for run, _ in files}), {item.reason for _, item in files}
-        where = f"run {runs[0]}" if len(runs) == 1 else f"{len(runs)} runs"
-        what = reasons.pop() if len(reasons) == 1 else "not verified on this disk"
-        lines.append(f"{counted(len(files), 'file')} of {where}: {what}")
+    lines += [each.text for each in on_nodes if each.run not in going]
+    lines += [f"run {each.run}: {each.reason}" for each in missing if each.node is not None and each.run not in going]
+    files = [each for each in missing if each.node is None]
     if going:
         hint = f"hvdcloud stop{name} ends it"
     elif files:
-        hint = f"hvdcloud pull{name}, then hvdcloud down{name}"
-        hint += "" if pull_helps else " --force, which gives up the rest"
+        hint = f"hvdcloud pull{name}, then hvdcloud down{name}" + (" --force, which gives up the rest" if lines else "")
     elif not from_here:
         hint = f"hvdcloud stop on the machine of {cluster.owner} ends its run; hvdcloud down{name} --force gives it up"
-    elif bad and len(bad) == len(lines):
-        nodes = ", ".join(sorted({f"node {item.node}" for item in bad}))
-        hint = (
-            f"hvdcloud down{name} --force gives up what only {nodes} may hold; every other checkpoint is on this disk"
-        )
-    elif silent:
-        hint = f"hvdcloud down{name} --force gives up what it may hold"
     else:
-        hint = f"hvdcloud down{name} tries again; with --force it gives up what is not in the bucket"
+        hint = f"hvdcloud down{name} tries again; with --force it gives up what is not on this disk"
+    if files:
+        lines.append(f"{counted(len(files), 'file')} not verified on this disk")
+        lines += [f"{each.run}/{each.name}: {each.reason}" for each in files]
     headline, *others = lines
-    if len(files) <= NAMED_FILES:
-        others += [f"{run}/{item.name}: {item.reason}" for run, item in files]
     if len(others) > NAMED_LINES:
         others[NAMED_LINES:] = [f"and {len(others) - NAMED_LINES} more"]
     return CheckpointError(f"{cluster.name} is not deleted: {headline}", hint=hint, details="\n".join(others))
 
 
-def _ended_meanwhile(context: Context, cluster: Cluster, unsafe: Unsafe) -> Cluster | None:
+def _ended_meanwhile(context: Context, cluster: Cluster, on_nodes: Sequence[Unsaved]) -> Cluster | None:
     """As `if_nodes_ended`. A node with a bucket of its own that does not answer may just be switching itself off: that
     is waited for."""
-    silent = mirror_of(context, cluster) is not None and any(each.hazard is Hazard.SILENT for each in unsafe.on_nodes)
+    silent = mirror_of(context, cluster) is not None and any(each.is_silent for each in on_nodes)
     deadline = time.monotonic() + (SWITCH_OFF_SECONDS if silent and _running(cluster) else 0.0)
     while (now := if_nodes_ended(context, cluster)) is None and time.monotonic() < deadline:
         time.sleep(1.0)

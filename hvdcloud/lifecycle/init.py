@@ -14,20 +14,11 @@ from hvdcloud.config.gce import L4_MACHINES
 from hvdcloud.config.set_keys import set_keys
 from hvdcloud.errors import UsageError
 from hvdcloud.project_files import GITIGNORE
-from hvdcloud.training_script import TrainingScript, read_script, training_scripts
+from hvdcloud.training_script import read_script, training_scripts
 
 TEMPLATES = ("torch", "torch-elastic", "keras", "bench")
 _TEMPLATE_OF = {"torch": "torch", "tensorflow": "keras"}
 _REQUIREMENTS = "requirements.txt"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """The value that a key got, and why."""
-
-    key: str
-    value: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +28,7 @@ class InitResult:
     Attributes:
         files: that were written, in `folder`.
         kept: that existed, and were not touched.
-        choices: what hvdcloud.yaml says of an existing script.
-        notes: what that script lacks.
+        notes: what was found in an existing script, and what it lacks.
         gpus: of each node.
     """
 
@@ -46,7 +36,6 @@ class InitResult:
     name: str
     files: Sequence[str]
     kept: Sequence[str] = ()
-    choices: Sequence[Choice] = ()
     notes: Sequence[str] = ()
     gpus: int
 
@@ -114,37 +103,14 @@ def init_script(
     _write(folder, {CONFIG_FILE: _configuration(text, values, gpus=gpus)})
     framework = next(key for key, value in _TEMPLATE_OF.items() if template.startswith(value))
     because = found.because if found.framework == framework else f"--template {template}"
-    exists = "exists" if has_requirements else "does not exist"
-    machines = [
-        ("image.device", "cuda", f"--gpus {gpus}"),
-        ("provider", "gce", "containers on this machine have no GPUs"),
-        ("gce.machine_type", L4_MACHINES.get(gpus, ""), f"has {gpus} NVIDIA L4"),
-    ]
-    chosen = [
-        ("run.command", command, "--script"),
-        ("image.framework", framework, because),
-        ("image.requirements", _REQUIREMENTS if has_requirements else "null", f"{_REQUIREMENTS} {exists}"),
-        *(machines if gpus else [("image.device", "cpu", "no --gpus")]),
-    ]
-    return InitResult(
-        folder=folder,
-        name=name,
-        files=[CONFIG_FILE],
-        choices=[Choice(key=key, value=value, why=why) for key, value, why in chosen],
-        notes=_notes(found, script.name, framework=framework, has_requirements=has_requirements),
-        gpus=gpus,
-    )
-
-
-def _notes(found: TrainingScript, script: str, *, framework: str, has_requirements: bool) -> list[str]:
-    notes = []
+    notes = [f"image.framework is {framework}: {because}"]
     if found.other_framework:
-        notes.append(f"{script} imports {found.other_framework} too; the image has one framework")
+        notes.append(f"{script.name} imports {found.other_framework} too; the image has one framework")
     if not found.uses_horovod:
-        notes.append(f"{script} does not import horovod.{framework}: each rank would train on its own")
+        notes.append(f"{script.name} does not import horovod.{framework}: each rank would train on its own")
     if found.packages and not has_requirements:
-        notes.append(f"{script} imports {', '.join(found.packages)}: list their packages in {_REQUIREMENTS}")
-    return notes
+        notes.append(f"{script.name} imports {', '.join(found.packages)}: list their packages in {_REQUIREMENTS}")
+    return InitResult(folder=folder, name=name, files=[CONFIG_FILE], notes=notes, gpus=gpus)
 
 
 def _template(name: str) -> dict[str, str]:

@@ -11,11 +11,10 @@ from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.cost import Cost, Meter
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError
 from hvdcloud.interrupts import uninterrupted
-from hvdcloud.lifecycle.build import BuildOutcome, ensure_image
 from hvdcloud.lifecycle.down import DownResult, down, pull_and_down
 from hvdcloud.lifecycle.pull import PullResult, check_target
 from hvdcloud.lifecycle.retry import Retries
-from hvdcloud.lifecycle.up import UpResult, check_and_confirm, check_project, undone, up
+from hvdcloud.lifecycle.up import UpResult, check_project, undone, up
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 class LaunchResult:
     """The steps of a launch; nothing is left of its cluster."""
 
-    build: BuildOutcome
     up: UpResult
     run: RunResult
     pull: PullResult
@@ -51,35 +49,27 @@ def launch(
     """
     started = time.monotonic()
     # Before anything is built or costs anything.
-    if context.state.load() is not None:
-        context.refuse_others(context.find())
     check_project(context, options.command, quiet=True)
     check_target(context, target)
     cluster: UpResult | None = None
-    meter, consent = Meter(), Consent(given=confirmed)
+    meter = Meter()
     retries = Retries(context, command="launch", meter=meter, target=target)
     try:
-        new = context.find() is None
-        if new:
-            check_and_confirm(context, consent, image=True)
-        built = ensure_image(context)
         if context.config.run.retry:
             wait = wait or context.config.limits.max_run_duration
-        cluster = up(context, consent=consent, checked=new, wait=wait, command="launch")
+        cluster = up(context, consent=Consent(given=confirmed), wait=wait, command="launch")
         result = retries.run(options)
-    except InterruptedByUserError:
-        raise
     except KeyboardInterrupt:
-        if cluster is not None and cluster.created:
-            _give_up(context)
-        raise _interrupted(context.name, kept=cluster is not None) from None
+        if cluster is None or not cluster.created:
+            raise
+        raise _given_up(context) from None
     except HvdcloudError as error:
-        if cluster is not None:
+        if cluster is not None and not isinstance(error, InterruptedByUserError):
             _after_a_lost_run(context, error, target, meter)
         raise
     pulled, deleted, cost = finish(context, result, target=target, meter=meter)
     return LaunchResult(
-        build=built, up=cluster, run=result, pull=pulled, down=deleted, seconds=time.monotonic() - started, cost=cost
+        up=cluster, run=result, pull=pulled, down=deleted, seconds=time.monotonic() - started, cost=cost
     )
 
 
@@ -104,47 +94,28 @@ def finish(
             last=result.run,
             checked=[result.run] if result.checkpoints_complete else (),
         )
-        cost = meter.read()
+        return pulled, deleted, meter.read()
     except KeyboardInterrupt:
-        raise _interrupted_after(context.name, result) from None
-    return pulled, deleted, cost
+        name = f"--name {context.name}"
+        raise InterruptedByUserError(
+            f"interrupted after run {result.run} had ended; its nodes may still exist",
+            hint=f"hvdcloud pull {name}, then hvdcloud down {name}",
+        ) from None
 
 
-def _interrupted(name: str, *, kept: bool) -> InterruptedByUserError:
-    """After Ctrl-C before the run; `kept`: the cluster existed before."""
-    left = f"cluster {name} stays as it was" if kept else "no node was created"
-    message = f"launch of {name} was interrupted before its run; {left}"
-    return InterruptedByUserError(message, hint="hvdcloud launch starts again")
-
-
-def _interrupted_after(name: str, result: RunResult) -> InterruptedByUserError:
-    """After Ctrl-C between the end of the run and that of its nodes."""
-    left = "its nodes stay, since they hold checkpoints that are not in the bucket"
-    if result.checkpoints_complete:
-        left = "its checkpoints are in the bucket, and its nodes end themselves"
-    return InterruptedByUserError(
-        f"interrupted after run {result.run} had ended; {left}",
-        hint=f"hvdcloud pull --name {name}, then hvdcloud down --name {name}",
-    )
-
-
-def _give_up(context: Context) -> None:
-    """Delete the cluster after Ctrl-C between `up` and the start of the run.
-
-    Raises:
-        InterruptedByUserError: always; the message says what is left.
-    """
+def _given_up(context: Context) -> InterruptedByUserError:
+    """Delete the cluster after Ctrl-C before its run began; returns the error that says what is left."""
+    name = f"--name {context.name}"
     context.console.say(f"interrupted; deleting the nodes of {context.name}")
     try:
         with uninterrupted():
             down(context)
-    except CheckpointError:
-        raise InterruptedByUserError(
-            f"launch of {context.name} was interrupted while its run was starting; it continues, then its nodes end "
-            "themselves",
-            hint=f"hvdcloud logs -f --name {context.name} follows it; hvdcloud stop --name {context.name} ends it",
-        ) from None
-    raise undone("launch", context.name)
+    except CheckpointError as refused:
+        return InterruptedByUserError(
+            f"launch of {context.name} was interrupted while its run was starting; {refused.message}",
+            hint=f"hvdcloud logs -f {name} follows its run; hvdcloud stop {name} ends it",
+        )
+    return undone("launch", context.name)
 
 
 def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | None, meter: Meter) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,11 +15,11 @@ from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, Us
 from hvdcloud.json_values import mapping, text
 from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
 from hvdcloud.lifecycle.elastic.replace import replacing
-from hvdcloud.lifecycle.notify import tell_lost
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_from_head, mirroring
 from hvdcloud.remote.ssh import NODE_PROGRAM
 from hvdcloud.runs import archive
 from hvdcloud.runs.log_lines import job_lines, rank_lines
+from hvdcloud.runs.notice import address_in, message, send
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.state import RunState
 from hvdcloud.units import dollars
@@ -36,8 +36,6 @@ ANSWER_SECONDS = 6.0
 """How long its answer may take."""
 RECONNECT_SECONDS = 600.0
 STOP_SECONDS = 120.0
-_MOST_LAST = 1 << 20
-"""Bytes of a log's end that tell why a run failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +61,11 @@ def find_run(context: Context, cluster: Cluster, run_id: str | None) -> RunState
 
 
 def _kept(
-    context: Context, cluster: Cluster | None, run_id: str | None, *, start: int = 0, most: int | None = None
+    context: Context, cluster: Cluster | None, run_id: str | None, *, start: int = 0
 ) -> tuple[RunState, Iterator[bytes]] | None:
     """One run, from the bucket; if the cluster is gone, of every cluster that had its name."""
     bucket, cluster_id = context.bucket(cluster), cluster.id if cluster is not None else None
-    return archive.read(bucket, cluster=context.name, cluster_id=cluster_id, run_id=run_id, start=start, most=most)
+    return archive.read(bucket, cluster=context.name, cluster_id=cluster_id, run_id=run_id, start=start)
 
 
 def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | None = None) -> Followed:
@@ -101,27 +99,18 @@ def logs(context: Context, run_id: str | None, *, follow_it: bool, rank: int | N
                 return follow(context, cluster, run_id, rank=rank, elastic=elastic)
         except KeyboardInterrupt:
             raise detached(cluster, run_id, down_when_done=state.down_when_done) from None
-    head, log = context.fleet(cluster).head, _Log(context, rank, elastic=elastic)
-    with head.stream(f"{NODE_PROGRAM} logs {run_id}", quiet=QUIET_SECONDS, within=ANSWER_SECONDS) as stream:
-        for data in stream:
-            log.take(data)
-        exit_code, errors = stream.end()
-    return Followed(state=_state_of(head, exit_code, errors), log=log.reader)
+    log = _Log(context, rank, elastic=elastic)
+    answer = _stream(context, cluster, run_id, log)
+    return Followed(state=_state_of(context.fleet(cluster).head, *answer), log=log.reader)
 
 
 def read_log(context: Context, cluster: Cluster, state: RunState) -> Followed:
-    """The end of the log of the newest run, which has ended; where its head cannot tell, nothing of it."""
-    log: Iterable[bytes] = ()
-    if cluster.is_headless:
-        kept = _kept(context, cluster, state.run, most=_MOST_LAST)
-        log = kept[1] if kept is not None else ()
-    else:
+    """The end of the log of the newest run, which has ended; nothing of it where the head is gone."""
+    reader = LogReader(elastic=state.elastic is not None)
+    if not cluster.is_headless:
         answer = context.fleet(cluster).head.call("look")
         said = text(mapping(answer.get("log")).get("text"))
-        log = [said.encode(errors="replace")] if answer.get("run") == state.run else ()
-    reader = LogReader(elastic=state.elastic is not None)
-    for piece in log:
-        reader.feed(piece)
+        reader.feed(said.encode(errors="replace") if answer.get("run") == state.run else b"")
     return Followed(state=state, log=reader)
 
 
@@ -205,7 +194,7 @@ def follow(
 
     while True:
         try:
-            answer = _follow_once(context, cluster, run_id, log)
+            answer = _stream(context, cluster, run_id, log, follow_it=True)
         except NodeError as error:
             if log.offset > offset or lost_since is None:
                 lost_since = time.monotonic()
@@ -214,7 +203,7 @@ def follow(
             if gone := _head_is_gone(context, cluster, run_id, warn=warn):
                 # It may have ended because the run had.
                 if (kept := _kept(context, cluster, run_id, start=offset)) is None:
-                    tell_lost(context, cluster, run_id, gone.message)
+                    _tell_lost(context, cluster, run_id, gone.message)
                     raise gone from error
                 for piece in kept[1]:
                     log.take(piece)
@@ -228,12 +217,12 @@ def follow(
             return Followed(state=_state_of(context.fleet(cluster).head, *answer), log=log.reader)
 
 
-def _follow_once(context: Context, cluster: Cluster, run_id: str, log: _Log) -> tuple[int, str]:
-    """Stream what is not in the log yet, until the run ends. Raises NodeError: the connection was lost."""
+def _stream(context: Context, cluster: Cluster, run_id: str, log: _Log, *, follow_it: bool = False) -> tuple[int, str]:
+    """Read what is not in the log yet; with `follow_it` until the run ends. Raises NodeError: no connection."""
     head = context.fleet(cluster).head
-    command = f"{NODE_PROGRAM} logs {run_id} --follow --offset {log.offset}"
+    command = f"{NODE_PROGRAM} logs {run_id} --offset {log.offset}" + (" --follow" if follow_it else "")
     with contextlib.ExitStack() as starting, head.stream(command, quiet=QUIET_SECONDS, within=ANSWER_SECONDS) as stream:
-        if not log.offset:
+        if follow_it and not log.offset:
             starting.enter_context(context.console.waiting("run", "starting the ranks"))
         for data in stream:
             if data:
@@ -266,6 +255,18 @@ def _head_is_gone(
         hint=f"hvdcloud pull --name {cluster.name} fetches the checkpoints that are in the bucket; then hvdcloud down, "
         f"and after another up, hvdcloud run --resume {run_id} continues from them",
     )
+
+
+def _tell_lost(context: Context, cluster: Cluster, run_id: str, why: str) -> None:
+    """Tell that a run was lost with its head, which cannot say so. Whatever fails is a warning."""
+    lost = RunState(run=run_id, cluster=cluster.name, state="done", result="lost", reason=why)
+    try:
+        variable = context.config.notify
+        problem = send(address_in(variable), message(lost), attempts=1) if variable else ""
+    except UsageError as error:
+        problem = error.message
+    if problem:
+        context.console.warn(f"notify: {problem}; nobody was told that run {run_id} is lost")
 
 
 def _state_of(head: Session, exit_code: int, said: str) -> RunState:

@@ -6,13 +6,13 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.checkpoints.manifest import RUN_ID, list_runs
 from hvdcloud.checkpoints.names import sentences
-from hvdcloud.checkpoints.pull import PullError
+from hvdcloud.checkpoints.pull import PulledRun, PullError
 from hvdcloud.checkpoints.pull import pull as fetch
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, UsageError, first_of
@@ -33,31 +33,14 @@ _NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PulledRun:
-    """One run's checkpoints on this disk."""
-
-    run: str
-    folder: Path
-    files: int
-    bytes_fetched: int
-    complete: bool
-    """False while the run may still write more, and where it ended before everything was in the bucket."""
-    others: int = 0
-    """How many of its files are neither models nor of the checkpoint directory."""
-    ended: bool = False
-    """It writes no more."""
-    refused: Sequence[str] = ()
-    """Sentences about files that stay in the bucket, because a program on this machine could take them for a
-    repository."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PullResult:
     """What is on this disk now."""
 
     cluster: str
     bucket: str
     runs: Sequence[PulledRun]
+    ended: bool
+    """None of them writes any more."""
     seconds: float
 
 
@@ -100,14 +83,14 @@ def pull_runs(
     with context.console.steps() as steps:
         for run in runs:
             try:
-                found = _pull_run(context, steps, bucket, run, folder=folder, verified_files=verified_files)
-                pulled.append(replace(found, ended=ended))
+                pulled.append(_pull_run(context, steps, bucket, run, folder=folder, verified_files=verified_files))
             except (CheckpointError, CapacityError) as error:
                 # The other runs need not pay for what is wrong with this one.
                 errors.append(error)
     if errors:
         raise first_of(errors)
-    return PullResult(cluster=context.name, bucket=bucket.url, runs=pulled, seconds=time.monotonic() - started)
+    took = time.monotonic() - started
+    return PullResult(cluster=context.name, bucket=bucket.url, runs=pulled, ended=ended, seconds=took)
 
 
 def _pull_run(
@@ -125,26 +108,17 @@ def _pull_run(
     steps.update(f"pull {run}", "reading what there is", after=NOTICEABLE_SECONDS)
     failure: PullError | None = None
     try:
-        result = fetch(
+        pulled = fetch(
             bucket, cluster=context.name, run=run, target=folder, verified_files=verified_files, on_progress=on_progress
         )
     except PullError as error:
-        failure, result = error, error.result
-    refused = sentences(result.refused, "not written to this disk")
-    for sentence in refused:
+        failure, pulled = error, error.pulled
+    for sentence in sentences(pulled.refused, "not written to this disk"):
         context.console.warn(f"run {run}: {sentence}")
     if failure is not None:
         raise failure
     steps.finish(f"pull {run}")
-    return PulledRun(
-        run=run,
-        folder=folder / run,
-        files=result.files,
-        others=result.others,
-        bytes_fetched=result.bytes_fetched,
-        complete=result.complete,
-        refused=refused,
-    )
+    return pulled
 
 
 def _unfinished_bytes(folder: Path) -> int:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.confirm_hosts import confirm_hosts
-from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState, leftover_table
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState
 from hvdcloud.errors import (
     CheckpointError,
     InterruptedByUserError,
     NameTakenError,
     NodeError,
-    TeardownError,
     UsageError,
 )
 from hvdcloud.interrupts import interrupted_once, uninterrupted
@@ -24,7 +23,6 @@ from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirror_of, send_for_resume, unsaved_on_nodes
 from hvdcloud.providers.base import OnProgress
 from hvdcloud.remote.join import join, spec_of
-from hvdcloud.remote.unsaved import Hazard
 from hvdcloud.runs.state import RunState
 from hvdcloud.units import counted
 
@@ -204,7 +202,7 @@ def add_nodes(
     # If this is killed, what it has made is known for what it is: nodes that never joined.
     context.state.update(lambda record: record.without(names))
     if half_made and (left := provider.shrink(spec.name, half_made, on_progress=on_progress)):
-        raise TeardownError(f"{left[0].object} could not be deleted: {left[0].reason}", hint=left[0].delete_with)
+        raise context.not_deleted(left, again=f"hvdcloud resize {spec.nodes}")
     try:
         made = provider.grow(spec, make, journal=context.state.journal, on_progress=on_progress)
         on_made()
@@ -232,11 +230,8 @@ def add_nodes(
             left = provider.shrink(spec.name, make)
             context.state.update(lambda now: replace(now.without(names), size=before.size))
         if left:
-            raise TeardownError(
-                f"{', '.join(names)} did not come up, and {counted(len(left), 'object')} of them could not be deleted",
-                hint=left[0].delete_with,
-                details=leftover_table(left),
-            ) from error
+            why = f"{', '.join(names)} did not come up"
+            raise context.not_deleted(left, again=f"hvdcloud resize {spec.nodes}", why=why) from error
         raise
 
 
@@ -282,11 +277,7 @@ def _shrink(
         indices = [node.index for node in remove]
         left = context.provider.shrink(cluster.name, indices, on_progress=node_progress(steps))
         if left:
-            raise TeardownError(
-                f"{counted(len(left), 'object')} of {cluster.name} could not be deleted and may STILL COST MONEY",
-                hint=f"hvdcloud resize {nodes} --name {cluster.name} tries again; by hand: {left[0].delete_with}",
-                details=leftover_table(left),
-            )
+            raise context.not_deleted(left, again=f"hvdcloud resize {nodes}")
         context.state.update(lambda record: replace(record, size=nodes))
         # The remaining nodes forget the pins of the others; a run does not depend on it.
         now = context.cluster()
@@ -307,7 +298,7 @@ def refuse_if_unsaved(context: Context, cluster: Cluster, nodes: Sequence[Node],
     cluster = replace(cluster, nodes=tuple(nodes))
     context.record(cluster)
     found = unsaved_on_nodes(context, cluster)
-    problems = [each.text for each in found if each.hazard is not Hazard.ACTIVE or each.run != but]
+    problems = [each.text for each in found if not each.is_active or each.run != but]
     if problems:
         raise CheckpointError(
             f"{', '.join(node.name for node in nodes)} cannot be deleted: "

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.run_result import RunResult
     from hvdcloud.lifecycle.run_spec import RunOptions
 
-ENDING_SECONDS, RETURN_SECONDS = 180.0, 600.0
-"""How long agents may take to end the ranks of a run whose head is lost, and a machine of the user's to boot again."""
+PATIENCE_SECONDS = 600.0
+"""How long agents may take to end the ranks of a run whose head is lost, or a machine of the user's to boot again."""
 PAUSE_SECONDS = 1.0
 
 
@@ -63,7 +63,7 @@ class Retries:
             return run(self._context, options, meter=self._meter)
         check_target(self._context, self._target)
         found = self._attempt(options)
-        while self._attempts[-1].cause is not None:
+        while self._attempts[-1].lost:
             number, left, rate = len(self._attempts), self._left(), self._dollars_per_hour
             if why_not := policy.refusal(attempts=number, most=most, left=left, dollars_per_hour=rate):
                 console.say(f"{self._attempts[-1].ended(number)}; it is not tried again: {why_not}")
@@ -91,15 +91,13 @@ class Retries:
             if not self._attempts or self._known_runs():
                 raise
             raise self._interrupted() from None
-        elastic, lost, preempted = self._context.config.run.elastic, result.nodes_lost, result.nodes_preempted
-        cause = policy.cause_of(
-            result=result.state, elastic=elastic is not None, nodes_lost=lost, nodes_preempted=preempted
-        )
-        cause = None if cause is not None and self._was_deleted(cause) else cause
-        self._note(began, run_id=result.run, result=result.state, cause=cause, reason=result.reason)
+        elastic = self._context.config.run.elastic is not None
+        lost = policy.was_lost(result=result.state, elastic=elastic, nodes_lost=result.nodes_lost)
+        lost = lost and not self._was_deleted()
+        self._note(began, run_id=result.run, result=result.state, lost=lost, reason=result.reason)
         return result
 
-    def _note(self, began: float, *, run_id: str, result: str = LOST, cause: str | None = LOST, reason: str) -> None:
+    def _note(self, began: float, *, run_id: str, result: str = LOST, lost: bool = True, reason: str) -> None:
         """Note how an attempt has ended."""
         seen, cost, took = self._meter.cluster, self._meter.read(), time.time() - began
         # Nodes that were never seen cost as much as those before them.
@@ -113,11 +111,10 @@ class Retries:
             run=run_id,
             cluster_id=seen.id if seen is not None else "",
             result=result,
-            cause=cause,
+            lost=lost,
             reason=reason,
             seconds=took,
             dollars=spent or None,
-            resumed_from=self._source(),
         )
         self._attempts = (*self._attempts, attempt)
 
@@ -130,12 +127,12 @@ class Retries:
         """Whether nodes of the cluster are gone or do not run, and no command has deleted it meanwhile."""
         try:
             now = self._context.query()
-            return not (now is not None and now.whole) and not self._was_deleted(LOST)
+            return not (now is not None and now.whole) and not self._was_deleted()
         except HvdcloudError:
             # What the provider does not say is not acted upon; the present error is raised.
             return False
 
-    def _was_deleted(self, cause: str) -> bool:
+    def _was_deleted(self) -> bool:
         """Whether `down` has deleted the cluster: what a user has deleted is not made again.
 
         From another machine it leaves nothing at all, while nodes that are lost leave the cluster's firewall rules or
@@ -145,7 +142,7 @@ class Retries:
         if seen is None or self._context.state.journal.begun_down(seen.id):
             return True
         now = self._context.provider.cluster(self._context.name)
-        return (now is None or now.id != seen.id) and cause == LOST
+        return now is None or now.id != seen.id
 
     def _left(self) -> policy.Left:
         limit = self._context.config.limits.max_cost
@@ -193,19 +190,17 @@ class Retries:
         """
         context, began, interrupted, last = self._context, time.time(), threading.Event(), self._attempts[-1]
         while True:
-            cluster, patience = None, RETURN_SECONDS
+            cluster = None
             try:
                 cluster = context.query()
-                if cluster is not None:
-                    patience = RETURN_SECONDS if cluster.unseen else ENDING_SECONDS
-                    if mirror_of(context, cluster) is None:
-                        with awake(context, cluster):
-                            pass  # Nodes that had stopped have uploaded what they held.
+                if cluster is not None and mirror_of(context, cluster) is None:
+                    with awake(context, cluster):
+                        pass  # Nodes that had stopped have uploaded what they held.
                 _, deleted = pull_and_down(context, cluster, target=self._target, on_interrupt=interrupted.set)
                 break
             except (CheckpointError, NodeError, UnseenError) as error:
                 frozen = cluster is not None and any(node.state is NodeState.FROZEN for node in cluster.nodes)
-                if frozen or not patient or time.time() >= began + patience:
+                if frozen or not patient or time.time() >= began + PATIENCE_SECONDS:
                     message = f"run {last.run} is not tried again: {error.message}"
                     raise CheckpointError(message, hint=error.hint, details=error.details) from error
             time.sleep(PAUSE_SECONDS)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.cluster.nodes_gone import not_whole
 from hvdcloud.errors import NodeError, OutputClosedError, UsageError, first_of
-from hvdcloud.lifecycle import notify
 from hvdcloud.lifecycle.changed_settings import changes_since_up
 from hvdcloud.lifecycle.elastic.replace import replacing
 from hvdcloud.lifecycle.logs import detached, follow, wait_for_record
@@ -24,6 +23,7 @@ from hvdcloud.lifecycle.up import check_project
 from hvdcloud.remote.code import Sent, list_code, prepare
 from hvdcloud.remote.ssh import NodeRefusedError
 from hvdcloud.runs.data_progress import progress, summary
+from hvdcloud.runs.notice import address_in
 from hvdcloud.runs.reports import plain_name
 from hvdcloud.runs.state import RunState
 from hvdcloud.steps import NOTICEABLE_SECONDS
@@ -32,7 +32,6 @@ from hvdcloud.units import counted
 if TYPE_CHECKING:
     from hvdcloud.cluster.cost import Meter
     from hvdcloud.cluster.model import Cluster
-    from hvdcloud.config.model import Config
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.remote.ssh import Session
 
@@ -58,9 +57,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
         cluster = context.cluster()
         context.refuse_others(cluster)
         if changes := changes_since_up(context, cluster):
-            if changes.required:
-                raise UsageError(changes.summary, hint=f"{changes.command} applies it")
-            context.console.warn(f"{changes.summary}; {changes.command} applies it")
+            context.console.warn(f"{changes.message}; {changes.hint}")
         if meter is not None:
             meter.observe(cluster)
         run_id, ranks = start(context, cluster, options)
@@ -104,7 +101,8 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     if options.resume:
         _check_resumed(context, cluster, options.resume)
     check_project(context, options.command)
-    environment, told_at = {**config.run.env, **_secrets(config)}, notify.address(config)
+    environment = {**config.run.env, **{name: os.environ[name] for name in config.run.secrets}}
+    told_at = address_in(config.notify) if config.notify else None
     spec = spec_of_run(context, cluster, record, options, resume=resume)
     with context.console.waiting("run", "reading the project's files"):
         code = list_code(config.project_dir, warn=context.console.warn)
@@ -161,14 +159,6 @@ def _check_resumed(context: Context, cluster: Cluster, run_id: str) -> None:
     if run_id not in known:
         newest = f"its newest are {', '.join(known[-3:])}" if known else "hvdcloud run starts the first one"
         raise UsageError(f"{bucket.url} holds no run {run_id} of {cluster.name}", hint=newest)
-
-
-def _secrets(config: Config) -> dict[str, str]:
-    missing = [name for name in config.run.secrets if name not in os.environ]
-    if missing:
-        message = f"run.secrets names {missing[0]}, which is not set here"
-        raise UsageError(message, hint=f"export {missing[0]}=… and run again")
-    return {name: os.environ[name] for name in config.run.secrets}
 
 
 def _show_data(context: Context, cluster: Cluster, run_id: str) -> None:

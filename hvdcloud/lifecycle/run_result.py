@@ -79,8 +79,6 @@ class RunResult:
     slow_ranks: SlowRanks | None = None
     """The ranks that the others wait for, in the last minute, or over the whole run if it has ended."""
     nodes_lost: Sequence[str] = ()
-    nodes_preempted: Sequence[str] = ()
-    """The nodes that had the notice of a preemption."""
     attempts: Sequence[Attempt] = ()
     """All attempts of a run with `run.retry`; this run is the last one's."""
     stuck: Stuck | None = None
@@ -164,7 +162,6 @@ def result_of(cluster: str, state: RunState) -> RunResult:
         waits=state.waits,
         slow_ranks=slow_ranks_of(state),
         nodes_lost=state.nodes_lost,
-        nodes_preempted=state.nodes_preempted,
         stuck=state.stuck,
     )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.checks import require
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.confirm_hosts import confirm_hosts
-from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, Within, leftover_table
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, Within
 from hvdcloud.doctor.machine import build_checks, gpu_checks, project_checks
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
@@ -82,7 +82,7 @@ def plan_up(context: Context) -> Plan:
     Raises:
         HvdcloudError: the provider could not fulfil them.
     """
-    _check(context, Consent())
+    check(context, Consent())
     image, there = find_image(context)
     if not there:
         where = "at the registry" if context.platform.needs_registry else "on this engine"
@@ -105,27 +105,10 @@ def check_project(context: Context, command: Sequence[str] = (), *, begins: bool
         context.console.warn(text)
 
 
-def check_and_confirm(context: Context, consent: Consent, *, image: bool = False) -> None:
-    """Ask whether a new cluster can be made, and confirm its machines and what it costs; nothing is built or made.
-
-    Args:
-        image: its image may be built or pushed afterwards.
-
-    Raises:
-        HvdcloudError: it cannot be made.
-        UsageError, InterruptedByUserError: it costs more than was agreed to.
-    """
-    confirm_hosts(context.config, console=context.console, given=consent.given)
-    _check(context, consent, image=image)
-    if context.platform.costs_money:
-        _confirmed_plan(context, make_spec(context, image=find_image(context)[0]), consent)
-
-
 def up(
     context: Context,
     *,
     consent: Consent | None = None,
-    checked: bool = False,
     wait: float = 0.0,
     command: str = "up",
     within: Within | None = None,
@@ -133,7 +116,6 @@ def up(
     """Create the cluster; if anything fails, or on Ctrl-C, leave nothing. Its image is built if it does not exist.
 
     Args:
-        checked: the caller has called `check_and_confirm`.
         wait: seconds for which it is tried again where no place has room.
         command: what the user has typed, and types again after Ctrl-C; others than `up` check the project themselves.
         within: what earlier attempts of the run have left of its limits.
@@ -157,12 +139,14 @@ def up(
                 return _reuse(context, existing, started=started)
             existing = late_arrival.wait()
 
-        if not checked:
-            check_and_confirm(context, consent)
+        confirm_hosts(context.config, console=context.console, given=consent.given)
+        check(context, consent)
         image, there = find_image(context)
         if not there:
-            if not checked:
-                _check(context, consent, nodes=False, image=True)
+            if context.platform.costs_money:
+                # Before the image is built, which takes long.
+                _confirmed_plan(context, make_spec(context, image=image), consent)
+            check(context, consent, image=True)
             ensure_image(context)
             image, _ = find_image(context)
         login = new_key_pair(f"hvdcloud-{context.name}")
@@ -196,19 +180,16 @@ def _result(
     )
 
 
-def _check(context: Context, consent: Consent, *, nodes: bool = True, image: bool = False) -> None:
-    """Raises HvdcloudError: the cluster cannot be made.
-
-    Args:
-        nodes: ask for what nodes need.
-        image: ask for what building and pushing the image needs.
-    """
+def check(context: Context, consent: Consent, *, image: bool = False) -> None:
+    """Raises HvdcloudError: the cluster cannot be made; with `image`, its image can be neither built nor pushed."""
     import docker  # noqa: F401 - its modules import each other, which fails where two threads import different ones first
 
     config, platform, warnings = context.config, context.platform, list[str]()
-    checks = [*platform.checks(make_spec(context)), *gpu_checks(config, platform)] if nodes else []
-    if image:
-        checks += build_checks(config, platform)
+    checks = (
+        [*build_checks(config, platform)]
+        if image
+        else [*platform.checks(make_spec(context)), *gpu_checks(config, platform)]
+    )
     with context.console.waiting(context.name, "checking that it can be created"):
         require(checks, warn=warnings.append)
     for text in warnings:
@@ -265,7 +246,7 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
         )
     context.current_record(existing)
     if changes := changes_since_up(context, existing):
-        raise UsageError(changes.summary, hint=f"{changes.command} applies it")
+        raise changes
     if existing.expected_nodes != nodes:
         raise UsageError(
             f"cluster {name} is up with {counted(existing.expected_nodes, 'node')}, not {nodes}",
@@ -303,11 +284,8 @@ def _create(context: Context, plan: Plan, login: KeyPair, *, command: str) -> Se
             nodes = context.provider.wait_ready(nodes, deadline=deadline, on_progress=on_progress)
             steps.update("up", "making the nodes known to each other", after=NOTICEABLE_SECONDS)
             join(context.state, plan.spec, nodes, made=nodes)
-            mounted = {name: each.text for name, each in spec.data.items() if each.folder is not None}
             project = str(context.config.project_dir)
-            context.state.update(
-                lambda record: replace(record, project=project, settings=settings_of(context), data=mounted)
-            )
+            context.state.update(lambda record: replace(record, project=project, settings=settings_of(context)))
             context.state.journal.record("up-done", cluster_id=plan.spec.id)
     except BaseException as error:
         with uninterrupted():
@@ -364,9 +342,5 @@ def _roll_back(context: Context, cause: BaseException | None) -> None:
             leftovers = context.provider.destroy(context.name, on_progress=node_progress(steps))
     context.state.forget()
     if leftovers:
-        raise TeardownError(
-            f"{context.name} did not come up ({_why(cause)}), and "
-            f"{counted(len(leftovers), 'object')} could not be deleted",
-            hint=f"hvdcloud down --name {context.name}; by hand: {leftovers[0].delete_with}",
-            details=leftover_table(leftovers),
-        ) from cause
+        why = f"{context.name} did not come up: {_why(cause)}" if cause is not None else ""
+        raise context.not_deleted(leftovers, again="hvdcloud down", why=why) from cause

@@ -41,7 +41,7 @@ def spec_of(state: ClusterState, cluster: Cluster, *, nodes: int) -> ClusterSpec
         bucket=cluster.bucket,
         authorized_key=login.public,
         created=cluster.created,
-        data={name: DataConfig.from_text(text) for name, text in record.data.items()} if record else {},
+        data={name: DataConfig(source=source) for name, source in record.mounts.items()} if record else {},
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import Cluster, NodeState
@@ -22,23 +21,16 @@ if TYPE_CHECKING:
 FLUSH_SECONDS = 600.0
 
 
-class Hazard(Enum):
-    """Why something would be lost with its node."""
-
-    AWAY = "away"  # The node does not run.
-    SILENT = "silent"  # The node does not answer.
-    ACTIVE = "active"  # A run continues.
-    PENDING = "pending"  # Files wait to be uploaded, or could not be.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsaved:
-    """One thing that would be lost."""
+    """One thing that would be lost with its node."""
 
-    hazard: Hazard
     text: str
-    node: str | None = None
     run: str | None = None
+    is_active: bool = False
+    """The run continues."""
+    is_silent: bool = False
+    """The node does not answer."""
 
 
 def unsaved(
@@ -54,11 +46,7 @@ def unsaved(
     members = tuple(node for node in cluster.nodes if record.has_joined(node.name))
     cluster = replace(cluster, nodes=members)
     found = [
-        Unsaved(
-            hazard=Hazard.AWAY,
-            node=node.name,
-            text=f"node {node.name} is {node.state.value} and may hold more",
-        )
+        Unsaved(text=f"node {node.name} is {node.state.value} and may hold more")
         for node in members
         if node.state is not NodeState.RUNNING
         and may_hold_files(node.index, cluster, bucket=bucket, started=record.runs)
@@ -72,20 +60,19 @@ def unsaved(
     sessions = fleet(cluster)
     for session, outcome in zip(sessions.sessions, sessions.each_outcome(flush), strict=True):
         if isinstance(outcome, HvdcloudError):
-            found.append(Unsaved(hazard=Hazard.SILENT, text=outcome.message))
+            found.append(Unsaved(text=outcome.message, is_silent=True))
             continue
         node, runs = f"node {session.node.name}", outcome.get("runs", {})
         if not isinstance(runs, dict) or not all(plain_name(run) and isinstance(runs[run], dict) for run in runs):
-            found.append(Unsaved(hazard=Hazard.SILENT, text=f"{node} does not say what it holds"))
+            found.append(Unsaved(text=f"{node} does not say what it holds", is_silent=True))
             continue
         for run, report in runs.items():
             if report.get("active"):
-                text = f"run {run} is still active"
-                found.append(Unsaved(hazard=Hazard.ACTIVE, run=run, text=text))
+                found.append(Unsaved(text=f"run {run} is still active", run=run, is_active=True))
             uploads = UploadReport.from_json(report)
             errors = (says(node, error) for error in uploads.errors)
             for text in (*(f"{words(file)} is not in the bucket yet" for file in uploads.pending), *errors):
-                found.append(Unsaved(hazard=Hazard.PENDING, run=run, text=f"{run}: {text}"))
+                found.append(Unsaved(text=f"{run}: {text}", run=run))
     return list(dict.fromkeys(found))
 
 

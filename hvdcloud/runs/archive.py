@@ -23,17 +23,15 @@ def read(
     cluster_id: str | None,
     run_id: str | None,
     start: int = 0,
-    most: int | None = None,
 ) -> tuple[RunState, Iterator[bytes]] | None:
     """The last state and the log of a run that has ended, from its bucket; None: the bucket has no log of it.
 
-    The log may be of any size, and comes piece by piece.
+    The log comes piece by piece; of one above MOST_LOG no more than its end is read, and it says so.
 
     Args:
         cluster_id: None: runs of every cluster that had this name count.
         run_id: None: the newest that has a log.
         start: the first byte of the log that is wanted.
-        most: read only this many bytes at its end; of one above MOST_LOG no more than these are read, and it says so.
     """
     for run in reversed(list_runs(bucket, cluster, suffix=cluster_id)):
         if run_id in (None, run) and (found := state(bucket, cluster, run)) is not None:
@@ -41,9 +39,10 @@ def read(
             # A listing does not read what it lists, as `stat` does in a folder.
             for info in bucket.list(name):
                 if info.name == name:
-                    first = max(start, info.size - (most or MOST_LOG))
-                    left_out = first > start and most is None
-                    said = [b"[hvdcloud] the log has %d bytes; these are its last\n" % info.size] if left_out else []
+                    first = max(start, info.size - MOST_LOG)
+                    said = (
+                        [b"[hvdcloud] the log has %d bytes; these are its last\n" % info.size] if first > start else []
+                    )
                     # Not to an end that its writer moves on and on.
                     log = itertools.islice(bucket.pieces(name, start=first), 1 + MOST_LOG // PIECE)
                     return found, itertools.chain(said, log)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from hvdcloud.errors import UsageError
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.state import RunState
 from hvdcloud.units import counted, seconds
@@ -30,6 +32,16 @@ def address_problem(address: str) -> str:
     if not usable or not re.fullmatch(r"[\x21-\x7e]{1,2000}", address):
         return "is not an https:// address"
     return "has a user name or a password in it" if "@" in parts.netloc else ""
+
+
+def address_in(variable: str) -> str:
+    """The address that a variable of the environment holds, a secret; raises UsageError: it holds none."""
+    value = os.environ.get(variable)
+    problem = "is not set in this environment" if value is None else address_problem(value)
+    if value is None or problem:
+        hint = f"export {variable}=https://…, or take notify out of hvdcloud.yaml"
+        raise UsageError(f"notify: the variable {variable} {problem}", hint=hint)
+    return value
 
 
 def message(state: RunState, *, log: bytes = b"") -> dict[str, Any]:

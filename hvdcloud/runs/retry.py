@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hvdcloud.units import counted, dollars, seconds
 
-PREEMPTED, LOST = "preempted", "lost"
+LOST = "lost"
 LEAST_SECONDS = 120.0
 """An attempt that could not last as long as this, with the start of its machines, is not begun."""
 
@@ -21,21 +21,18 @@ class Attempt:
     cluster_id: str
     result: str
     """succeeded | failed | stopped | lost"""
-    cause: str | None = None
-    """What it was lost by: preempted | lost; None: it is not one that another attempt may follow."""
+    lost: bool = False
+    """Another attempt may follow."""
     reason: str = ""
     seconds: float = 0.0
     """From its start until it had ended, with the deletion of its nodes if another one follows."""
     dollars: float | None = None
     """What its cluster had cost by then, at most; None: nothing, or the price is not known."""
-    resumed_from: str | None = None
-    """The run whose checkpoints it began with."""
 
     def ended(self, number: int) -> str:
-        """`attempt 1 was preempted after 12 min 03 s, $0.31 (node digits-1 …)`."""
-        how = "was preempted" if self.cause == PREEMPTED else "was lost"
+        """`attempt 1 was lost after 12 min 03 s, $0.31 (node digits-1 …)`."""
         money = f", {dollars(self.dollars)}" if self.dollars is not None else ""
-        return f"attempt {number} {how} after {seconds(self.seconds)}{money} ({self.reason})"
+        return f"attempt {number} was lost after {seconds(self.seconds)}{money} ({self.reason})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,18 +55,13 @@ def left(attempts: Sequence[Attempt], *, ends: float, max_cost: float | None, no
     return Left(seconds=max(0.0, ends - now), dollars=None if max_cost is None else max(0.0, max_cost - spent))
 
 
-def cause_of(
-    *, result: str, elastic: bool, nodes_lost: Collection[str], nodes_preempted: Collection[str]
-) -> str | None:
-    """What a run that has ended was lost by; None: it was not lost with a node, and is not tried again.
+def was_lost(*, result: str, elastic: bool, nodes_lost: Collection[str]) -> bool:
+    """Whether a run that has ended was lost with nodes, and may be tried again.
 
     A run with a failure of its own (`failed`), one that a user has stopped and one whose data could not be fetched are
     never lost. An elastic run is also called lost where something else ended it: there a node has to be missing.
     """
-    if result != "lost" or (elastic and not nodes_lost):
-        return None
-    gone = set(nodes_lost) or set(nodes_preempted)
-    return PREEMPTED if gone and gone <= set(nodes_preempted) else LOST
+    return result == LOST and bool(nodes_lost or not elastic)
 
 
 def refusal(*, attempts: int, most: int, left: Left, dollars_per_hour: float) -> str | None:

@@ -103,11 +103,7 @@ def test_a_character_that_the_encoding_lacks_is_written_as_an_escape(project: Pr
 MY_TRAIN = "import pandas\nimport torch\n"
 DESCRIBED = """\
 wrote hvdcloud.yaml
-KEY                 VALUE               WHY
-run.command         python my_train.py  --script
-image.framework     torch               my_train.py:2 imports torch
-image.requirements  null                requirements.txt does not exist
-image.device        cpu                 no --gpus
+note: image.framework is torch: my_train.py:2 imports torch
 note: my_train.py does not import horovod.torch: each rank would train on its own
 note: my_train.py imports pandas: list their packages in requirements.txt
 next: hvdcloud launch

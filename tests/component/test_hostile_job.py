@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, object_name, run_prefix, to_json
-from hvdcloud.checkpoints.pull import PullError, PullResult, pull
+from hvdcloud.checkpoints.pull import PulledRun, PullError, pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 from hvdcloud.errors import CheckpointError, ExitCode
 from hvdcloud.node.uploads.uploader import Uploader
@@ -58,7 +58,7 @@ class Scene:
     def put_manifest(self, data: bytes, *, node: int = 1) -> None:
         self.bucket.write(manifest_name(CLUSTER, RUN, node), data)
 
-    def pull(self) -> PullResult:
+    def pull(self) -> PulledRun:
         verified_files = VerifiedFiles(self.record)
         return pull(self.bucket, cluster=CLUSTER, run=RUN, target=self.target, verified_files=verified_files)
 
@@ -205,8 +205,8 @@ def test_one_bad_manifest_costs_its_own_nodes_files_only(scene: Scene, junk: byt
     assert "node 1" in error.message
     assert "2 checkpoints of the other nodes arrived" in error.message
     assert error.hint.endswith("give up what this node wrote in this run")
-    assert [failure.name for failure in error.result.failed] == [manifest_name(CLUSTER, RUN, 1)]
-    assert not error.result.complete
+    assert [*error.failed] == [manifest_name(CLUSTER, RUN, 1)]
+    assert not error.pulled.complete
     assert list(scene.unverified()) == [manifest_name(CLUSTER, RUN, 1)]
     assert "what node 1 wrote is not verified" in scene.unverified()[manifest_name(CLUSTER, RUN, 1)]
 
@@ -224,7 +224,7 @@ def test_a_size_that_the_bucket_contradicts_costs_its_own_file(scene: Scene) -> 
     manifest = scene.folder / manifest_name(CLUSTER, RUN, 1)
     scene.put_manifest(manifest.read_bytes().replace(b'huge","size":1', b'huge","size":%d' % (2**63 - 1)))
     error = scene.failed_pull()
-    assert [failure.name for failure in error.result.failed] == ["@node-1/huge"]
+    assert [*error.failed] == ["@node-1/huge"]
     assert scene.path("@node-1/fine").exists()
 
 
@@ -236,8 +236,8 @@ def test_an_object_that_is_longer_than_promised_does_not_fill_the_disk(scene: Sc
         file.truncate(1 << 42)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     error = scene.failed_pull()
-    assert "8 bytes with CRC32C" in str(error.result.failed[0].error)
-    assert "9 bytes with" in str(error.result.failed[0].error)
+    assert "8 bytes with CRC32C" in str(next(iter(error.failed.values())))
+    assert "9 bytes with" in str(next(iter(error.failed.values())))
 
 
 def test_names_that_one_disk_can_not_hold_together_cost_one_of_them(scene: Scene) -> None:
@@ -247,7 +247,7 @@ def test_names_that_one_disk_can_not_hold_together_cost_one_of_them(scene: Scene
     scene.put_manifest(json.dumps(manifest).encode())
     error = scene.failed_pull()
     assert scene.path("@node-1/x/y").read_bytes() == b"1"
-    assert "needs a folder of this name" in str(error.result.failed[0].error)
+    assert "needs a folder of this name" in str(next(iter(error.failed.values())))
 
 
 def test_no_damage_to_a_manifest_does_more_than_cost_its_own_files(scene: Scene) -> None:

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.checks import Status
+from hvdcloud.checks import Status, run_checks
 from hvdcloud.config.model import Config
 from hvdcloud.doctor.machine import project_checks
 from hvdcloud.errors import UsageError
-from hvdcloud.lifecycle.notify import address
 from hvdcloud.node import notify, paths
 from hvdcloud.runs import notice
-from hvdcloud.runs.notice import send
+from hvdcloud.runs.notice import address_in, send
 from tests.standins.webhook import TOKEN, Webhook, webhook
 from tests.support.harness import until
 from tests.support.nodes import AT_WORK, RUN, NodeCluster, node_cluster, wait_gone
@@ -154,7 +153,7 @@ def test_the_deletion_of_nodes_waits_for_the_message_but_not_for_long(
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (None, "is not set here"),
+        (None, "is not set in this environment"),
         (SECRET, "is not an https:// address"),
         (f"https://me:{SECRET.replace('/', '')}@example.com/", "has a user name or a password in it"),
     ],
@@ -167,10 +166,10 @@ def test_a_variable_that_a_strangers_file_names_is_neither_contacted_nor_shown(
     if value is not None:
         monkeypatch.setenv("HOOK", value)
     with pytest.raises(UsageError) as raised:
-        address(config)
+        address_in("HOOK")
     assert raised.value.message == f"notify: the variable HOOK {problem}"
     assert raised.value.hint == "export HOOK=https://…, or take notify out of hvdcloud.yaml"
     (check,) = (each for each in project_checks(config) if each.name == "notify")
-    finding = check.run()
+    (finding,) = run_checks([check])
     assert finding.status is Status.FAILED
     assert SECRET[:10] not in f"{finding}{raised.value}"

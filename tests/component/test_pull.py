@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, object_name, run_prefix, to_json
-from hvdcloud.checkpoints.pull import PullError, PullResult, pull
+from hvdcloud.checkpoints.pull import PulledRun, PullError, pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.errors import CapacityError, CheckpointError, ExitCode
 from hvdcloud.storage.base import Bucket, CorruptObjectError, ObjectMissingError
@@ -63,7 +63,7 @@ class Workers:
         )
         self.bucket.write(manifest_name(CLUSTER, RUN, 0), good.replace(b"@@", name.encode()))
 
-    def pull(self, *, verified_files: VerifiedFiles | None = None) -> PullResult:
+    def pull(self, *, verified_files: VerifiedFiles | None = None) -> PulledRun:
         return pull(
             self.bucket,
             cluster=CLUSTER,
@@ -88,9 +88,9 @@ def test_all_files_of_all_nodes_arrive_with_their_times(world: Workers) -> None:
     world.publish()
     world.publish(node=1)
     result = world.pull()
-    assert (result.files, result.fetched, result.bytes_fetched, result.bytes_skipped) == (3, 3, 8, 0)
+    assert (result.files, result.fetched, result.bytes_fetched) == (3, 3, 8)
     assert result.complete
-    assert result.path == world.target / RUN
+    assert result.folder == world.target / RUN
     assert world.path("a.pt").read_bytes() == b"a"
     assert world.path("deep/er/b.pt").read_bytes() == b"bb"
     assert world.path("@node-1/a.pt").read_bytes() == b"other"
@@ -102,7 +102,7 @@ def test_a_second_pull_fetches_nothing_and_a_third_only_what_is_new(world: Worke
     world.publish(complete=False)
     assert not world.pull().complete
     again = world.pull()
-    assert (again.files, again.fetched, again.bytes_skipped) == (1, 0, 1)
+    assert (again.files, again.fetched, again.bytes_fetched) == (1, 0, 0)
     world.put("b", b"bb")
     world.publish()
     third = world.pull()
@@ -153,9 +153,9 @@ def test_a_corrupted_object_is_code_9_and_every_other_file_arrives(world: Worker
     assert caught.value.code == ExitCode.CHECKPOINT
     assert caught.value.hint.startswith(f"hvdcloud pull {RUN}")
     assert "bad" in caught.value.message
-    assert [failure.name for failure in caught.value.result.failed] == ["bad"]
-    assert isinstance(caught.value.result.failed[0].error, CorruptObjectError)
-    assert caught.value.result.files == 2
+    assert [*caught.value.failed] == ["bad"]
+    assert isinstance(next(iter(caught.value.failed.values())), CorruptObjectError)
+    assert caught.value.pulled.files == 2
     assert sorted(path.name for path in world.path("").iterdir()) == ["a", "c"]
     verified_files = VerifiedFiles(world.ledger_path)
     assert verified_files.get(cluster=CLUSTER, run=RUN, name="a")
@@ -169,7 +169,7 @@ def test_an_object_overwritten_by_another_process_is_not_taken_for_ours(world: W
     world.bucket.write(PREFIX + "bad", b"enemy")
     with pytest.raises(PullError) as caught:
         world.pull()
-    assert isinstance(caught.value.result.failed[0].error, ObjectMissingError)
+    assert isinstance(next(iter(caught.value.failed.values())), ObjectMissingError)
     assert not world.path("bad").exists()
     assert world.path("a").exists()
 

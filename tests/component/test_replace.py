@@ -23,7 +23,7 @@ from hvdcloud.errors import (
     UsageError,
 )
 from hvdcloud.lifecycle.context import Context
-from hvdcloud.lifecycle.elastic.policy import Pace
+from hvdcloud.lifecycle.elastic import replace as replacement
 from hvdcloud.lifecycle.elastic.replace import Replacer
 from hvdcloud.lifecycle.resize import resize
 from hvdcloud.node import program
@@ -32,8 +32,6 @@ from hvdcloud.remote import connection, ssh
 from hvdcloud.remote.keys import new_key_pair, pinned, read_key_pair, write_key_pair
 from tests.support.harness import until
 from tests.support.vanishing import RUN, Laptop, NewVm, Program, Vm, says
-
-QUICK = Pace(confirm=0.05, check=0.05, first_pause=0.05, longest_pause=0.2)
 
 JOINED = {"version": program.version(), "gpus": 0, "interface": "eth0"}
 
@@ -59,11 +57,14 @@ class Cloud:
     """Nothing can be deleted."""
     unseen: tuple[str, ...] = ()
     """Hosts that do not answer."""
+    hidden: list[int] = field(default_factory=list)
+    """Nodes that are missing in one answer each."""
 
     name = "gce"
     ready_seconds = 30.0
 
     def cluster(self, name: str) -> Cluster:
+        hidden = self.hidden.pop() if self.hidden else None
         return Cluster(
             name="digits",
             id="abcdef",
@@ -71,7 +72,7 @@ class Cloud:
             provider="gce",
             created=self.created,
             expected_nodes=self.size,
-            nodes=tuple(self.there[index] for index in sorted(self.there)),
+            nodes=tuple(self.there[index] for index in sorted(self.there) if index != hidden),
             image="image",
             bucket=self.bucket,
             unseen=self.unseen,
@@ -185,8 +186,10 @@ def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.fixture
-def replacer(scene: Scene) -> Iterator[Replacer]:
-    replacer = Replacer(scene.context, RUN, pace=QUICK)
+def replacer(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replacer]:
+    for name in ("CHECK_SECONDS", "FIRST_PAUSE_SECONDS", "LONGEST_PAUSE_SECONDS"):
+        monkeypatch.setattr(replacement, name, 0.05)
+    replacer = Replacer(scene.context, RUN)
     replacer.start()
     yield replacer
     replacer.close()
@@ -237,6 +240,23 @@ def test_a_node_on_a_host_that_does_not_answer_is_waited_for(scene: Scene, repla
     scene.cloud.there[2], scene.cloud.unseen = replace(node, state=NodeState.STOPPED), ()
     until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
     assert scene.cloud.said == ["grow [2] of 3"]
+
+
+def test_a_node_that_is_missing_in_one_answer_is_not_replaced(scene: Scene, replacer: Replacer) -> None:
+    scene.cloud.hidden = [2]
+    until(lambda: replacer._lost, seconds=30, what="the answer without it")
+    until(lambda: not replacer._lost, seconds=30, what="the next answer")
+    assert scene.cloud.said == []
+
+
+def test_neither_the_head_nor_a_node_beyond_the_runs_maximum_is_replaced(scene: Scene, replacer: Replacer) -> None:
+    scene.state["elastic"] = {"min": 1, "max": 2}
+    scene.cloud.there.pop(2)
+    until(lambda: replacer._lost, seconds=30, what="a look")
+    replacer._ending.wait(0.5)
+    scene.cloud.there.pop(0)
+    replacer._ending.wait(0.5)
+    assert scene.cloud.said == []
 
 
 def test_no_room_is_said_once_and_tried_again(scene: Scene, replacer: Replacer) -> None:

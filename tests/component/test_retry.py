@@ -120,7 +120,7 @@ def test_a_lost_run_continues_on_a_new_cluster_within_what_is_left(scene: NewSce
     found = scene(NOTHING_LEFT, NOTHING_LEFT, max_cost=2.0, max_run_duration="1h")
     complete(laptop, 0, 1)
     result = found.retried()
-    assert [(each.run, each.cause) for each in result.attempts] == [(RUN, "lost"), (NEXT, None)]
+    assert [(each.run, each.lost) for each in result.attempts] == [(RUN, True), (NEXT, False)]
     assert found.machines.destroyed
     assert all(vm.asked.is_set() for vm in found.vms)
     assert [each.resume for each in found.options] == [None, RUN]
@@ -160,7 +160,7 @@ def test_a_node_that_still_ends_its_ranks_is_waited_for(scene: NewScene, laptop:
 def test_a_node_that_does_not_finish_stays(
     scene: NewScene, laptop: Laptop, monkeypatch: pytest.MonkeyPatch, said: str, why: str
 ) -> None:
-    monkeypatch.setattr(retry, "ENDING_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 0.0)
     found = scene(NOTHING_LEFT, says(said))
     complete(laptop, 0)
     laptop.keep_manifest(1, complete=False)
@@ -188,7 +188,7 @@ def test_a_stopped_node_is_started_again_to_upload_what_only_it_has(scene: NewSc
 def test_a_stopped_node_that_cannot_be_started_again_stays(
     scene: NewScene, laptop: Laptop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "ENDING_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 0.0)
     found = scene(NOTHING_LEFT, NOTHING_LEFT)
     complete(laptop, 0)
     found.machines.revives = False

@@ -30,9 +30,9 @@ from hvdcloud.cluster.model import Cluster
 from hvdcloud.console import Console
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.lifecycle.down import DownResult
-from hvdcloud.lifecycle.launch import _interrupted, _interrupted_after
 from hvdcloud.lifecycle.logs import Followed, detached
-from hvdcloud.lifecycle.pull import PulledRun, PullResult
+from hvdcloud.checkpoints.pull import PulledRun
+from hvdcloud.lifecycle.pull import PullResult
 from hvdcloud.lifecycle.run_result import result_of_followed
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.reports import RankRecord, UploadReport
@@ -69,8 +69,8 @@ def run(log, *, files=12, complete=True, **state):
 
 def pulled(files=12, complete=True, ended=True):
     entry = PulledRun(run=RUN, folder=Path("/home/me/digits/checkpoints") / RUN, files=files, bytes_fetched=5_700_000,
-                      complete=complete, ended=ended)
-    return PullResult(cluster="digits", bucket="file:///b", runs=[entry], seconds=1.0)
+                      complete=complete)
+    return PullResult(cluster="digits", bucket="file:///b", runs=[entry], ended=ended, seconds=1.0)
 
 
 succeeded = run(SUCCESS, result="succeeded", exit_code=0)
@@ -110,11 +110,9 @@ SCENES = {
     "exception": lambda: failed.raise_for_failure(),
     "a package is missing": lambda: lacking.raise_for_failure(),
     "killed node": lambda: lost.raise_for_failure(),
-    "Ctrl-C in the build": lambda: interrupted(_interrupted("digits", kept=False)),
+    "Ctrl-C in the build": lambda: interrupted(after_interrupt("launch")),
     "Ctrl-C in the run": lambda: interrupted(detached(cluster, RUN, down_when_done=True)),
     "Ctrl-C in run": lambda: interrupted(detached(cluster, RUN, down_when_done=False)),
-    "Ctrl-C in the pull": lambda: interrupted(_interrupted_after("digits", succeeded)),
-    "Ctrl-C in the pull of a run that was lost": lambda: interrupted(_interrupted_after("digits", lost)),
     "Ctrl-C in pull": lambda: interrupted(after_interrupt("pull")),
 }
 for scene in sys.argv[1:] or SCENES:
@@ -194,9 +192,7 @@ SCREENS = {
         "  → hvdcloud logs 20261121-101112-abcdef shows its output; hvdcloud pull 20261121-101112-abcdef fetches its "
         "checkpoints",
     ],
-    "Ctrl-C in the build": [
-        "launch of digits was interrupted before its run; no node was created; hvdcloud launch starts again"
-    ],
+    "Ctrl-C in the build": ["launch is stopped; the same command continues; hvdcloud list shows what there is"],
     "Ctrl-C in the run": [
         "detached: run 20261121-101112-abcdef continues, and then its nodes end themselves; "
         "hvdcloud logs -f --name digits follows it, hvdcloud pull --name digits fetches its checkpoints"
@@ -204,14 +200,6 @@ SCREENS = {
     "Ctrl-C in run": [
         "detached: run 20261121-101112-abcdef continues, and its nodes stay, at $0.92/h, until hvdcloud down "
         "--name digits; hvdcloud logs -f --name digits follows it"
-    ],
-    "Ctrl-C in the pull": [
-        "interrupted after run 20261121-101112-abcdef had ended; its checkpoints are in the bucket, and its nodes end "
-        "themselves; hvdcloud pull --name digits, then hvdcloud down --name digits"
-    ],
-    "Ctrl-C in the pull of a run that was lost": [
-        "interrupted after run 20261121-101112-abcdef had ended; its nodes stay, since they hold checkpoints that are "
-        "not in the bucket; hvdcloud pull --name digits, then hvdcloud down --name digits"
     ],
     "Ctrl-C in pull": ["pull is stopped; the same command continues; hvdcloud list shows what there is"],
 }

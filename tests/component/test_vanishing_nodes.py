@@ -89,9 +89,7 @@ def test_down_names_the_one_node_whose_manifest_can_not_be_used(laptop: Laptop, 
     with context, pytest.raises(CheckpointError) as raised:
         down(context)
     assert "what node 1 wrote is not verified" in raised.value.message
-    assert raised.value.hint == (
-        "hvdcloud down --name digits --force gives up what only node 1 may hold; every other checkpoint is on this disk"
-    )
+    assert "--force" in raised.value.hint
     assert not machines.destroyed
 
 
@@ -152,7 +150,7 @@ def test_down_refuses_while_a_node_that_is_still_there_does_not_answer(laptop: L
     with context, pytest.raises(CheckpointError) as raised:
         down(context)
     assert "connection to node digits-0 was lost" in raised.value.message
-    assert raised.value.hint == "hvdcloud down --name digits --force gives up what it may hold"
+    assert "with --force it gives up" in raised.value.hint
     assert not machines.destroyed
 
 
@@ -293,7 +291,7 @@ def test_down_of_a_stopped_node_asks_the_bucket_what_it_holds(
             with pytest.raises(CheckpointError) as raised:
                 down(context)
             assert raised.value.message == "digits is not deleted: node digits-1 is stopped and may hold more"
-            assert raised.value.hint == "hvdcloud down --name digits --force gives up what it may hold"
+            assert "with --force it gives up" in raised.value.hint
     assert machines.destroyed == safe
 
 

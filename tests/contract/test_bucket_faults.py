@@ -251,7 +251,7 @@ def test_a_pull_whose_network_goes_away_says_how_to_continue_and_then_does(
         pull(bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "out", verified_files=VerifiedFiles(verified_files))
     assert caught.value.code == ExitCode.CHECKPOINT
     assert caught.value.hint == f"hvdcloud pull {RUN} continues where this one ended"
-    arrived = caught.value.result.files
+    arrived = caught.value.pulled.files
     assert 0 < arrived < 100
     server.faults.clear()
     again = pull(

@@ -58,7 +58,7 @@ def test_a_folder_is_mounted_into_every_node_and_no_rank_can_change_it(cluster: 
 
 def test_a_folder_that_is_named_later_is_mounted_by_the_next_up(cluster: Mounted, tmp_path: Path) -> None:
     cluster.configure(late=tmp_path)
-    refused = cluster.project.hvdcloud("run", expect=2)
+    refused = cluster.project.hvdcloud("run", expect=5)
     assert f"data.late none → {tmp_path.as_uri()}" in refused.err
     assert "hvdcloud down && hvdcloud up applies it" in refused.err
     gone = tmp_path / "gone"

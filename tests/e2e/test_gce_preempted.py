@@ -105,12 +105,12 @@ def test_a_preempted_run_continues_on_other_vms_in_another_zone(
         zone = zone_of(cloud, node)
         cloud.emulator.faults.add({"stockout": {}}, method="compute.instances.bulkInsert", zone=zone)
         cloud.emulator.preempt(zone, node)
-        screen.wait_for("attempt 1 was preempted after", seconds=BOOT_SECONDS)
+        screen.wait_for("attempt 1 was lost after", seconds=BOOT_SECONDS)
         screen.wait_for("is in attempt 2", times=2, seconds=BOOT_SECONDS)
         screen.end()
     assert process.returncode == 0, screen.text
     assert f"{zone}: no capacity" in screen.text
-    said = screen.text[screen.text.index("attempt 1 was preempted after") :].splitlines()[0]
+    said = screen.text[screen.text.index("attempt 1 was lost after") :].splitlines()[0]
     assert re.search(r"attempt 2 of at most 2 continues run \S+; \$4[.]\d\d and 1 h", said)
     assert " · 2 attempts · " in screen.text.splitlines()[-1]
     assert "of it for earlier attempts" in screen.text

@@ -72,7 +72,7 @@ def test_the_template_lives_its_whole_life(project: Project, engine: Any, image:
     # Standard output is the answer: what the ranks say and what came of it. The progress is elsewhere.
     assert all(line.startswith("[0] ") for line in output)
     assert ending == "[hvdcloud] switching off the nodes: the run has ended and its checkpoints are in the bucket"
-    for step in ("image: ready", "t-launch-1: booting", "t-launch-1: ready", "container t-launch-0: deleted"):
+    for step in ("t-launch-1: booting", "t-launch-1: ready", "container t-launch-0: deleted"):
         assert step in ended.err.splitlines()
     assert "[0]" not in ended.err
     names = assert_pulled(project, found[2])

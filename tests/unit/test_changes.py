@@ -15,7 +15,7 @@ from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.cluster.record import ClusterRecord
 from hvdcloud.config.file import load_config
 from hvdcloud.console import Console
-from hvdcloud.lifecycle.changed_settings import Changes, changes_since_up, settings_of
+from hvdcloud.lifecycle.changed_settings import changes_since_up, settings_of
 from hvdcloud.lifecycle.context import Context
 
 GCE: dict[str, Any] = {
@@ -35,15 +35,13 @@ class Folder:
     """A project's folder, whose cluster is up with what stood there then."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.environ = path, dict[str, str]()
         (path / "requirements.txt").write_text("numpy\n-r more.txt\n")
         (path / "more.txt").write_text("scipy\n")
         self.write(GCE)
         self.remember(self.context())
 
     def write(self, config: Mapping[str, Any], **more: Any) -> None:
-        # A folder that is not the project's is named in the environment.
-        self.environ = {"HVDCLOUD_DATA__VAL": more["data"].pop("val")} if "val" in more.get("data", {}) else {}
         (self.path / "hvdcloud.yaml").write_text(yaml.safe_dump({**config, **more}))
 
     def context(self, **flags: Any) -> Context:
@@ -55,8 +53,9 @@ class Folder:
         context.state.make()
         context.state.save(ClusterRecord(id=CLUSTER.id, settings=settings_of(context)))
 
-    def changes(self, cluster: Cluster = CLUSTER, **flags: Any) -> Changes | None:
-        return changes_since_up(self.context(**flags), cluster)
+    def changes(self, cluster: Cluster = CLUSTER, **flags: Any) -> tuple[str, str] | None:
+        found = changes_since_up(self.context(**flags), cluster)
+        return (found.message, found.hint) if found is not None else None
 
 
 @pytest.fixture
@@ -92,13 +91,13 @@ def test_a_key_that_changed_is_named_with_the_command_that_applies_it(
     folder: Folder, more: dict[str, Any], changed: str, command: str
 ) -> None:
     folder.write(GCE, **more)
-    assert folder.changes() == Changes(summary=summary(changed), command=command)
+    assert folder.changes() == (summary(changed), f"{command} applies it")
 
 
 @pytest.mark.parametrize("file", ["requirements.txt", "more.txt"])
 def test_changed_requirements_are_never_ignored_silently(folder: Folder, file: str) -> None:
     (folder.path / file).write_text("pandas\n" if file == "more.txt" else "pandas\n-r more.txt\n")
-    assert folder.changes() == Changes(summary=summary("requirements.txt"), command=AGAIN)
+    assert folder.changes() == (summary("requirements.txt"), f"{AGAIN} applies it")
 
 
 def test_a_cluster_that_was_resized_is_what_its_user_wants(folder: Folder) -> None:
@@ -108,16 +107,10 @@ def test_a_cluster_that_was_resized_is_what_its_user_wants(folder: Folder) -> No
     assert folder.changes(resized) is None
 
 
-LOCAL = {"name": "digits", "provider": "local", "nodes": 2}
-
-
-def mounted() -> dict[str, Any]:
-    return {"data": {"val": "file:///data/val"}}
-
-
-def local(folder: Folder, mounted: Mapping[str, str], **more: Any) -> Changes | None:
-    folder.write(LOCAL)
-    context = folder.context()
-    context.state.save(ClusterRecord(id=CLUSTER.id, settings=settings_of(context), data=mounted))
-    folder.write(LOCAL, **more)
-    return folder.changes()
+def test_a_folder_that_no_node_has_mounted_is_named(folder: Folder) -> None:
+    folder.write({"name": "digits", "provider": "local", "nodes": 2})
+    folder.remember(folder.context())
+    folder.environ = {"HVDCLOUD_DATA__VAL": "file:///data/val"}
+    assert folder.changes() == (summary("data.val none → file:///data/val"), f"{AGAIN} applies it")
+    folder.remember(folder.context())
+    assert folder.changes() is None

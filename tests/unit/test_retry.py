@@ -7,44 +7,33 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.runs.retry import LOST, PREEMPTED, Attempt, Left, cause_of, left, refusal
+from hvdcloud.runs.retry import Attempt, Left, left, refusal, was_lost
 
 NOW = 1_800_000_000.0
 FIRST = Attempt(
     run="20261124-081000-aaaaaa",
     cluster_id="aaaaaa",
     result="lost",
-    cause="preempted",
+    lost=True,
     reason="node digits-1 was lost",
     seconds=720.0,
     dollars=0.31,
 )
-SECOND = replace(FIRST, run="20261124-090000-bbbbbb", cluster_id="bbbbbb", cause="lost", dollars=0.26)
-
-
-def cause(result: str, *, elastic: bool = False, lost: str = "", preempted: str = "") -> str | None:
-    return cause_of(result=result, elastic=elastic, nodes_lost=lost.split(), nodes_preempted=preempted.split())
+SECOND = replace(FIRST, run="20261124-090000-bbbbbb", cluster_id="bbbbbb", dollars=0.26)
 
 
 @pytest.mark.parametrize("result", ["succeeded", "failed", "stopped", "running", ""])
 def test_only_a_run_that_was_lost_is_tried_again(result: str) -> None:
-    assert cause(result, lost="digits-1", preempted="digits-1") is None
-
-
-def test_a_run_is_preempted_where_every_missing_node_had_the_notice() -> None:
-    assert cause("lost", lost="digits-1", preempted="digits-1") == PREEMPTED
-    # It had uploaded everything and ended its part before it was gone.
-    assert cause("lost", preempted="digits-1") == PREEMPTED
-    assert cause("lost", lost="digits-0 digits-1", preempted="digits-1") == LOST
-    assert cause("lost", lost="digits-1") == LOST
-    assert cause("lost") == LOST
+    assert not was_lost(result=result, elastic=False, nodes_lost=["digits-1"])
+    assert was_lost(result="lost", elastic=False, nodes_lost=["digits-1"])
+    # A node that was preempted had uploaded everything and ended its part before it was gone.
+    assert was_lost(result="lost", elastic=False, nodes_lost=[])
 
 
 def test_an_elastic_run_is_tried_again_only_if_nodes_are_missing() -> None:
-    assert cause("lost", elastic=True, lost="digits-1 digits-2") == LOST
-    assert cause("lost", elastic=True, lost="digits-1", preempted="digits-1 digits-2") == PREEMPTED
-    # A full disk of the head, say; a node that was preempted earlier has been replaced.
-    assert cause("lost", elastic=True, preempted="digits-1") is None
+    assert was_lost(result="lost", elastic=True, nodes_lost=["digits-1", "digits-2"])
+    # A full disk of the head, say.
+    assert not was_lost(result="lost", elastic=True, nodes_lost=[])
 
 
 def test_all_attempts_share_the_money_to_the_cent_and_the_time() -> None:

@@ -118,10 +118,6 @@ def test_nodes_are_asked_for_buckets_and_find_folders_mounted() -> None:
     assert data_request({}, nodes=3, endpoint=None) is None
 
 
-def test_a_data_set_is_the_same_after_it_was_a_text() -> None:
-    assert [DataConfig.from_text(each.text) for each in SETS.values()] == list(SETS.values())
-
-
 @pytest.mark.parametrize(
     ("phases", "said"),
     [

@@ -18,11 +18,10 @@ from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.file import load_config
 from hvdcloud.console import Console
-from hvdcloud.doctor import machine
 from hvdcloud.errors import CapacityError, CredentialsError, UsageError
 from hvdcloud.lifecycle import up as lifecycle_up
 from hvdcloud.lifecycle.context import Context
-from hvdcloud.lifecycle.up import check_and_confirm, check_project, make_spec
+from hvdcloud.lifecycle.up import check, check_project, make_spec
 
 
 @dataclass
@@ -53,7 +52,6 @@ def context_of(folder: Path, **config: Any) -> tuple[Context, io.StringIO]:
 @pytest.fixture
 def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Runs checks as `up` does; returns what it says."""
-    monkeypatch.setattr(machine, "build_checks", lambda config, platform: [])
     # A check that is late blocks nothing, and this machine may have other work for seconds.
     monkeypatch.setattr(lifecycle_up, "require", partial(require, seconds=600))
 
@@ -61,8 +59,8 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         context, err = context_of(tmp_path)
         context.__dict__["platform"] = Asked(checks)
         consent = Consent()
-        check_and_confirm(context, consent)
-        check_and_confirm(context, consent)
+        check(context, consent)
+        check(context, consent)
         return err.getvalue()
 
     return ask

@@ -1,18 +1,21 @@
-"""While an elastic run is followed, its lost nodes are replaced, as policy.py decides."""
+"""While an elastic run is followed, its lost nodes are replaced.
+
+A node is lost when the provider calls it stopped, or twice calls it gone: many come back. One that is frozen, or that
+the head cannot reach, may come back with all that it holds, and the head then takes it back.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.errors import CredentialsError, HvdcloudError, NameTakenError, TeardownError, UsageError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import STATE_SECONDS
-from hvdcloud.lifecycle.elastic.policy import Pace, ReplacementPolicy, index_of
 from hvdcloud.lifecycle.resize import add_nodes
 from hvdcloud.providers.base import NodeProgress, Stage
 from hvdcloud.remote.join import spec_of
@@ -21,6 +24,11 @@ from hvdcloud.visible import says
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
+
+CHECK_SECONDS = 3.0
+"""Between two questions to the provider."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 300.0
+"""After a failure, each time for longer: where there is no room now, there may be some in a few minutes."""
 
 
 @contextlib.contextmanager
@@ -45,16 +53,15 @@ class _AbandonedError(Exception):
 class Replacer:
     """Watches for lost nodes of an active elastic run, in a thread of its own, and replaces them."""
 
-    def __init__(self, context: Context, run_id: str, *, pace: Pace | None = None) -> None:
+    def __init__(self, context: Context, run_id: str) -> None:
         self._context = context
         self._run = run_id
-        pace = pace or Pace()
-        self._check_seconds = pace.check
-        self._policy = ReplacementPolicy(pace)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="replace nodes", daemon=True)
-        self._lost: Collection[str] = ()
+        self._lost: Sequence[int] = ()
         """The lost nodes, by the provider's last answer."""
+        self._pause, self._not_before = FIRST_PAUSE_SECONDS, 0.0
+        """After the next failure, and until when no attempt is made."""
         self._said: set[str] = set()
         """The lines about the lost nodes, until all are back."""
         self._making: Sequence[int] = ()
@@ -80,7 +87,7 @@ class Replacer:
             self._thread.join(0.2)
 
     def _work(self) -> None:
-        while not self._ending.wait(self._check_seconds):
+        while not self._ending.wait(CHECK_SECONDS):
             try:
                 if not self._check():
                     return
@@ -105,10 +112,12 @@ class Replacer:
             self._context.console.warn(said)
 
     def _failed(self, error: HvdcloudError) -> None:
-        self._policy.later(self._lost, now=time.monotonic())
+        self._not_before = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
         # What could not be deleted has been said.
         if not self._ending.is_set() and not isinstance(error, TeardownError):
-            nodes = f"node {', '.join(sorted(self._lost))} could not be replaced: " if self._lost else ""
+            names = ", ".join(f"{self._context.name}-{index}" for index in self._lost)
+            nodes = f"node {names} could not be replaced: " if names else ""
             said = f"{nodes}{error.message.splitlines()[0]}; trying again from time to time"
             self._say_once(said, self._context.console.warn)
 
@@ -126,8 +135,12 @@ class Replacer:
         if cluster.unseen:
             # A node may be where nothing answers.
             return True
-        self._note_lost(cluster)
-        if not self._policy.due(now=time.monotonic()):
+        before, self._lost = self._lost, self._lost_nodes(cluster)
+        if [*before] != self._lost:
+            self._pause, self._not_before = FIRST_PAUSE_SECONDS, 0.0
+        there = {node.index for node in cluster.nodes}
+        certain = {index for index in self._lost if index in there or index in before}
+        if not certain or time.monotonic() < self._not_before:
             return True
         state = self._state()
         limits = state.elastic
@@ -142,14 +155,13 @@ class Replacer:
             now = self._context.query()
             if now is None or now.unseen:
                 return True
-            self._note_lost(now)
-            due = self._policy.due(now=time.monotonic(), most=limits.max)
-            if due:
-                self._replace(now, [index_of(name) for name in due], state)
+            due = [index for index in self._lost_nodes(now) if limits.max is None or index < limits.max]
+            if certain.intersection(due):
+                self._replace(now, due, state)
         return True
 
-    def _note_lost(self, cluster: Cluster) -> None:
-        """Tell the policy of the nodes, never the head, that do not exist, do not run, or were left half-made."""
+    def _lost_nodes(self, cluster: Cluster) -> list[int]:
+        """The nodes, never the head, that do not exist, do not run, or were left half-made."""
         record = self._context.state.record_of(cluster.id)
         there = {node.index: node for node in cluster.nodes}
 
@@ -157,11 +169,9 @@ class Replacer:
             return node is None or node.state is NodeState.STOPPED or not (record and record.has_joined(node.name))
 
         lost = [index for index in range(1, cluster.expected_nodes) if record and is_lost(there.get(index))]
-        self._lost = [f"{cluster.name}-{index}" for index in lost]
         if not lost:
             self._said.clear()
-        certain = [there[index].name for index in lost if index in there]
-        self._policy.note_lost(self._lost, now=time.monotonic(), certain=certain)
+        return lost
 
     def _state(self) -> RunState:
         """The run's state, as the head knows it; empty if it knows no such run."""
@@ -189,8 +199,8 @@ class Replacer:
         finally:
             self._booting.clear()
             self._making = ()
+        self._lost = ()
         for name in names:
-            self._policy.replaced(name)
             context.console.say(f"node {name} is back")
 
     def _continue_at(self, progress: NodeProgress | None = None) -> None:

@@ -20,7 +20,7 @@ from hvdcloud.remote.join import pin_known
 from hvdcloud.remote.keys import pinned
 from hvdcloud.remote.mirror import Mirror
 from hvdcloud.remote.ssh import Fleet, Session
-from hvdcloud.remote.unsaved import FLUSH_SECONDS, Hazard, Unsaved, may_hold_files, unsaved
+from hvdcloud.remote.unsaved import FLUSH_SECONDS, Unsaved, may_hold_files, unsaved
 from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.storage.folder import FolderBucket
 
@@ -113,7 +113,7 @@ def unsaved_on_nodes(context: Context, cluster: Cluster) -> list[Unsaved]:
     if record is None:
         owner = cluster.owner or "another user"
         text = f"its checkpoints are on its nodes, which only the machine of {owner} can reach"
-        return [Unsaved(hazard=Hazard.SILENT, text=text)]
+        return [Unsaved(text=text, is_silent=True)]
     with awake(context, cluster) as now:
         fleet = _fleet(context, now.nodes)
         with contextlib.closing(fleet):
@@ -122,7 +122,7 @@ def unsaved_on_nodes(context: Context, cluster: Cluster) -> list[Unsaved]:
         said = {each.text for each in found}
         for error in _bring(context, now, mirror):
             if error.message not in said:
-                found.append(Unsaved(hazard=Hazard.SILENT, text=error.message))
+                found.append(Unsaved(text=error.message, is_silent=True))
     return found
 
 
@@ -131,21 +131,14 @@ def _in_volumes(cluster: Cluster, record: ClusterRecord, mirror: Mirror) -> list
     nodes that two hosts have: what came here under their number is of one of them."""
     count = Counter(node.index for node in cluster.nodes)
     found = [
-        Unsaved(
-            hazard=Hazard.AWAY,
-            text=f"node {node.name} on {node.host} is on another host too, and may hold what never came here",
-        )
+        Unsaved(text=f"node {node.name} on {node.host} is on another host too, and may hold what never came here")
         for node in cluster.nodes
         if count[node.index] > 1 and record.runs
     ]
     if not any(each.kind is ObjectKind.VOLUME for each in cluster.other_objects):
         return found
     return found + [
-        Unsaved(
-            hazard=Hazard.AWAY,
-            node=f"{cluster.name}-{index}",
-            text=f"the container of node {cluster.name}-{index} is gone, and its volume may hold more",
-        )
+        Unsaved(text=f"the container of node {cluster.name}-{index} is gone, and its volume may hold more")
         for index in range(cluster.expected_nodes)
         if index not in count and may_hold_files(index, cluster, bucket=mirror.bucket, started=record.runs)
     ]
