@@ -167,11 +167,9 @@ Welcome to gpu1!
 --- hvdcloud hook
 /usr/bin/nvidia-container-runtime-hook
 --- hvdcloud devices
-0, GPU-1, 535.129.03, 32478, 3, [N/A], Tesla V100
+0, GPU-1, 535.129.03, 32478, 3, [N/A], 7.0, Tesla V100
 --- hvdcloud processes
 GPU-1, 4711, 12000, /usr/bin/python3
---- hvdcloud capabilities
-7.0, Tesla V100
 """
 
 
@@ -179,9 +177,8 @@ def test_a_host_says_address_and_gpus() -> None:
     found = facts.parse(SAID, address=None)
     assert found.address == "192.168.1.7"
     assert found.hook
-    assert found.capabilities == {"7.0": "Tesla V100"}
-    assert [device.uuid for device in found.found_gpus("gpu1").devices] == ["GPU-1"]
-    assert [process.pid for process in found.found_gpus("gpu1").processes] == [4711]
+    (device,) = found.found_gpus("gpu1")
+    assert (device.uuid, device.capability, device.processes) == ("GPU-1", "7.0", ("python3 (pid 4711, 12.6 GB)",))
     assert facts.parse(SAID, address="10.1.1.1").address == "10.1.1.1"
 
 

@@ -31,8 +31,8 @@ class Maker:
     def containers(self, requests: Sequence[Request]) -> list[str]:
         """Make containers and start them, all at once; returns their ids.
 
-        Raises TakenError: another container holds a GPU of theirs, and none of these is started. Else as `create` and
-        `start`.
+        Raises CapacityError: another container holds a GPU of theirs, and none of these is started. Else as `create`
+        and `start`.
         """
         made = side_by_side(self.create, requests)
         if any("device_requests" in request.body for request in requests):

@@ -18,13 +18,14 @@ from hvdcloud.cluster.model import (
     Node,
     ObjectKind,
 )
-from hvdcloud.errors import NodeError
+from hvdcloud.errors import CapacityError, NodeError
 from hvdcloud.json_values import parse_object
 from hvdcloud.node.mesh.host_key import is_host_key
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.containers import delete
+from hvdcloud.providers.engine.gpu_lock import claim
 from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.visible import log_of
 
@@ -70,11 +71,17 @@ class EngineNodes:
 
         Raises:
             NodeError: it does not start, as where another program has its port or its GPU is gone.
+            CapacityError: another cluster has its GPUs now.
         """
         from docker.errors import APIError
 
         try:
             self._api.start(node.id)
+            try:
+                claim(self._api, [node.id])
+            except CapacityError:
+                self._api.kill(node.id)
+                raise
             started = self._api.inspect_container(node.id)["State"]["StartedAt"]
         except APIError as error:
             raise NodeError(

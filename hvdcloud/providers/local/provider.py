@@ -79,9 +79,7 @@ class LocalProvider(EngineProvider):
         if self._gpus is None:
             return {}
         facts = ask_this_machine()
-        return assign_gpus(
-            self._api, facts.found_gpus(PLACE), self._gpus, nodes=spec.nodes, indices=indices, hook=facts.hook
-        )
+        return assign_gpus(self._api, facts, self._gpus, nodes=spec.nodes, indices=indices, place=PLACE)
 
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         """The folder is mounted into the node."""
@@ -89,7 +87,7 @@ class LocalProvider(EngineProvider):
 
     # --- creating -------------------------------------------------------------------------------------------------
 
-    def _create_once(self, plan: Plan, *, journal: Journal, on_progress: OnProgress) -> Sequence[Node]:
+    def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """Network first, then all containers at once."""
         spec = plan.spec
         maker = Maker(self._api, on_progress=on_progress)

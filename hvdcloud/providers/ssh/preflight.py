@@ -66,9 +66,7 @@ def gpus_of(host: Host, facts: Facts) -> GpuShare | None:
     """What the host's node gets; None: nothing. Raises as `assign_gpus`."""
     if host.config.gpus is None:
         return None
-    found = facts.found_gpus(host.name)
-    shares = assign_gpus(host.api, found, host.config.gpus, nodes=1, indices=[0], hook=facts.hook, place=host.name)
-    return shares[0]
+    return assign_gpus(host.api, facts, host.config.gpus, nodes=1, indices=[0], place=host.name)[0]
 
 
 def refuse_unfit(host: str, info: Mapping[str, Any]) -> None:

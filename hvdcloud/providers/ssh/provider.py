@@ -27,7 +27,7 @@ from hvdcloud.providers.engine.containers import Maker
 from hvdcloud.providers.engine.gpu_lock import claim
 from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.engine.provider import EngineProvider
-from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, node_index
+from hvdcloud.providers.engine.requests import BUCKET_IN_NODE
 from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.providers.ssh import images, openssh, preflight
 from hvdcloud.providers.ssh.connection import Host
@@ -105,17 +105,13 @@ class SshProvider(EngineProvider):
         requests = preflight.requests(self._hosts, spec, indices, **self._limits)
         return Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0)
 
-    def _with_what_is_free(self, planned: Plan) -> Plan:
-        found = map(node_index, planned.requests)
-        return self._planned(planned.spec, [index for index in found if index is not None])
-
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         """In place of the folder of this machine each has one of its own."""
         return NodeBucket(bucket=f"file://{BUCKET_IN_NODE}", per_node=True)
 
     # --- creating -------------------------------------------------------------------------------------------------
 
-    def _create_once(self, plan: Plan, *, journal: Journal, on_progress: OnProgress) -> Sequence[Node]:
+    def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """The image on all hosts, then the containers of all, then all are started."""
         spec, requests = plan.spec, {request.host: request for request in _host_requests(plan)}
         chosen = [self._hosts[name] for name in requests]
