@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from docker.types import HostConfig
 
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.file import load_config
@@ -146,9 +145,9 @@ def test_a_containers_request_has_the_gpus_and_the_label_that_locks_them(info: d
     pair = IDLE[:2]
     share = GpuShare(devices=pair, request=device_request(info, pair, hook=True))
     request = with_gpus(node_request(), {0: share})
-    assert request.body["labels"][gpus.LABEL_GPUS] == f"{UUIDS[0]},{UUIDS[1]}"
-    sent = HostConfig("1.41", device_requests=request.body["device_requests"])["DeviceRequests"]
-    assert [(each["Driver"], each["Count"]) for each in sent] == [(driver, 0)]
+    assert request.body["Labels"][gpus.LABEL_GPUS] == f"{UUIDS[0]},{UUIDS[1]}"
+    (sent,) = request.body["HostConfig"]["DeviceRequests"]
+    assert (sent["Driver"], len(sent["DeviceIDs"])) == (driver, 2)
 
 
 def node_request() -> Any:

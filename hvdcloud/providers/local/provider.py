@@ -94,16 +94,18 @@ class LocalProvider(EngineProvider):
         networks = [request for request in plan.requests if node_index(request) is None]
         containers = [request for request in plan.requests if request not in networks]
         try:
-            for request in plan.requests:
-                for folder in request.body.get("mounts", {}):
+            for host in (request.body["HostConfig"] for request in containers):
+                folders = [bind.partition(":")[0] for bind in host["Binds"]]
+                for folder in folders:
                     _make_folder(Path(folder))
-                for folder in (*request.body.get("mounts", {}), *request.body.get("read_only_mounts", {}).values()):
+                for folder in (*folders, *(mount["Source"] for mount in host["Mounts"])):
                     _refuse_link(folder)
             objects = [request.object for request in plan.requests]
             journal.record("create", cluster_id=spec.id, cluster=spec.name, objects=objects)
             # In a thread: Ctrl-C must not leave us without the answer to a request that the engine carries out.
             side_by_side(maker.network, networks)
-            made = maker.containers(containers)
+            side_by_side(maker.create, containers)
+            maker.start()
         except BaseException as error:
             # Only what this call made: a cluster of the same name that another user made meanwhile stays.
             left = maker.undo()
@@ -111,7 +113,7 @@ class LocalProvider(EngineProvider):
                 error.add_details(*left)
             raise
         cluster = self.cluster(spec.name)
-        return [node for node in cluster.nodes if node.id in made] if cluster else []
+        return [node for node in cluster.nodes if node.id in maker.ids] if cluster else []
 
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
         """More containers of the same network and with the same folder. Running them costs nothing."""

@@ -29,22 +29,30 @@ def container_requests(
     spec: ClusterSpec, indices: Sequence[int], *, idle_seconds: float | None = None
 ) -> list[Request]:
     """For some of the nodes of a cluster; arguments as for `make_plan`."""
-    network = network_name(spec.name)
-    seen = bucket_as_seen_by_nodes(spec.bucket)
-    cores = max(1, (os.cpu_count() or 1) // spec.nodes)
-    folders = data_mounts(spec)
-    limit = {} if idle_seconds is None else {"HVDCLOUD_IDLE": f"{idle_seconds:g}"}
+    network, port = network_name(spec.name), f"{SSH_PORT}/tcp"
+    # All nodes share this machine's cores, so each takes its part of them.
+    environment = {"HVDCLOUD_CORES": str(max(1, (os.cpu_count() or 1) // spec.nodes))}
+    if idle_seconds is not None:
+        environment["HVDCLOUD_IDLE"] = f"{idle_seconds:g}"
+    host = {
+        "NetworkMode": network,
+        "PortBindings": {port: [{"HostIp": "127.0.0.1", "HostPort": ""}]},
+        "Binds": [f"{folder}:{there}:rw" for folder, there in bucket_as_seen_by_nodes(spec.bucket).mounts.items()],
+        # A bind in the other form would make a folder that is missing, and cannot have a colon in its name.
+        "Mounts": [
+            {"Type": "bind", "Source": folder, "Target": there, "ReadOnly": True}
+            for there, folder in data_mounts(spec).items()
+        ],
+    }
     return [
         container_request(
             spec,
             index,
-            network=network,
-            # All nodes share this machine's cores, so each takes its part of them.
-            environment={"HVDCLOUD_CORES": str(cores), **limit},
-            mounts=seen.mounts,
+            environment=environment,
+            host=host,
             more={
-                "publish": f"127.0.0.1::{SSH_PORT}",
-                **({"read_only_mounts": folders} if folders else {}),
+                "ExposedPorts": {port: {}},
+                "NetworkingConfig": {"EndpointsConfig": {network: {"Aliases": [spec.node_name(index)]}}},
             },
         )
         for index in indices

@@ -24,7 +24,6 @@ from hvdcloud.json_values import whole_number
 from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, UnseenError, ignore_progress
 from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.containers import Maker
-from hvdcloud.providers.engine.gpu_lock import claim
 from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.engine.provider import EngineProvider
 from hvdcloud.providers.engine.requests import BUCKET_IN_NODE
@@ -117,24 +116,11 @@ class SshProvider(EngineProvider):
         chosen = [self._hosts[name] for name in requests]
         images.bring(spec.image, self._hosts, chosen, on_progress=on_progress)
         makers = {host.name: Maker(host.api, on_progress=on_progress) for host in chosen}
-        made: dict[str, str] = {}
-
-        def create(host: Host) -> None:
-            made[host.name] = makers[host.name].create(requests[host.name])
-
-        def claim_all(host: Host) -> None:
-            if "device_requests" in requests[host.name].body:
-                claim(host.api, [made[host.name]])
-
-        def start(host: Host) -> None:
-            makers[host.name].start(made[host.name])
-
         objects = [request.object for request in requests.values()]
         journal.record("create", cluster_id=spec.id, cluster=spec.name, objects=objects)
         try:
-            # Who wants GPUs on two hosts has created on both before it claims on one (gpu_lock.py).
-            for step in (create, claim_all, start):
-                self._hosts.require(step, chosen)
+            self._hosts.require(lambda host: makers[host.name].create(requests[host.name]), chosen)
+            self._hosts.require(lambda host: makers[host.name].start(), chosen)
         except BaseException as error:
             # Only what this call made: a cluster of the same name that another user made meanwhile stays.
             undone = self._hosts.each(lambda host: makers[host.name].undo(), chosen)
@@ -142,7 +128,7 @@ class SshProvider(EngineProvider):
             if isinstance(error, HvdcloudError):
                 error.add_details(*left)
             raise
-        ids = set(made.values())
+        ids = {each for maker in makers.values() for each in maker.ids}
         cluster = self.cluster(spec.name)
         return [node for node in cluster.nodes if node.id in ids] if cluster else []
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hvdcloud.cluster.model import ClusterSpec, Request
 from hvdcloud.providers.engine.gpus import GpuShare
-from hvdcloud.providers.engine.requests import container_request, with_bucket, with_gpus
+from hvdcloud.providers.engine.requests import container_request, own_bucket, with_gpus
 
 LABEL_ADDRESS = "hvdcloud-address"
 """On a container: its host's address, at which the other nodes reach it."""
@@ -55,13 +55,10 @@ def node_request(
     made = container_request(
         spec,
         index,
-        # Horovod's ranks listen on ports that only they know, and NCCL wants the host's own interfaces.
-        network="host",
         environment={"HVDCLOUD_SSH_PORT": port, "HVDCLOUD_SSH_ADDRESS": address, **limits},
-        mounts={},
-        more={},
+        # Horovod's ranks listen on ports that only they know, and NCCL wants the host's own interfaces.
+        host={"NetworkMode": "host", "Mounts": [own_bucket(spec, index)]},
+        labels={LABEL_PORT: port, LABEL_ADDRESS: address},
     )
-    labels = {**made.body["labels"], LABEL_PORT: port, LABEL_ADDRESS: address}
-    body = with_bucket({**made.body, "labels": labels}, spec, index)
-    request = HostRequest(object=f"{made.object} on {host}", method=made.method, body=body, host=host)
+    request = HostRequest(object=f"{made.object} on {host}", method=made.method, body=made.body, host=host)
     return request if gpus is None else with_gpus(request, {index: gpus})
