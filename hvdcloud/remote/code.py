@@ -138,11 +138,11 @@ def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: 
     answer = session.call("code", payload={"run": header["run"], "files": files}, timeout=PREPARE_SECONDS)
     wanted = [code[index] for index in check_wanted(answer, node=session.node.name, files=len(code))]
     size = sum(file.size for file in wanted)
-    result = session.send(
+    result = session.call(
         "prepare",
         payload={**header, "files": files},
         content=_archive(folder, wanted),
-        size=size,
+        content_size=size,
         timeout=PREPARE_SECONDS,
     )
     return Sent(files=len(wanted), bytes=size, restored=int(result.get("restored", 0)))

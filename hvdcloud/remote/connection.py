@@ -138,12 +138,8 @@ class NodeConnection:
     def _explain(self, error: Exception) -> NodeError:
         name = self.node.name
         place = f"at {where(self.node)}:{self.node.port}"
-        if self._state.load():
-            hint = f"hvdcloud status --name {self._state.name} shows the nodes"
-        # `up` is not over, and deletes nodes that it cannot reach.
-        elif (self.node.address or "").startswith("127."):
-            hint = "look whether Docker publishes ports to this machine (docker run --rm -p …), then hvdcloud up again"
-        else:
+        hint = f"hvdcloud status --name {self._state.name} shows the nodes"
+        if self._state.load() is None:  # `up` is not over, and deletes nodes that it cannot reach.
             hint = "let this machine reach that port (on gce, gce.ssh.source says who may), then hvdcloud up again"
         details = ""
         if self._proxy is not None:
@@ -159,8 +155,6 @@ class NodeConnection:
                 f"node {name}: the host key {place} is not the pinned one; nothing was sent",
                 hint=f"if the node was replaced, hvdcloud down --name {self._state.name} and up again",
             )
-        if isinstance(error, paramiko.AuthenticationException):
-            return NodeError(f"node {name} refused this cluster's key: {words(error)}", hint=hint)
         why = words(error) or type(error).__name__
         return NodeError(f"node {name} does not answer {place}: {why}", hint=hint, details=details)
 

@@ -118,11 +118,11 @@ class Mirror:
         lacking = _lacking(session, checkpoints)
         # The manifests last: they say that the rest has arrived.
         if wanted := [*lacking, *_lacking(session, manifests)]:
-            session.send(
+            session.call(
                 "bucket",
                 payload={"keep": True, "objects": [asdict(each) for each in wanted]},
                 content=self._content(wanted, on_bytes),
-                size=sum(each.size for each in wanted),
+                content_size=sum(each.size for each in wanted),
                 timeout=CALL_SECONDS,
             )
         return len(lacking)

@@ -77,25 +77,18 @@ class Session(NodeConnection):
                 channel.close()
 
     def run(
-        self,
-        command: str,
-        *,
-        stdin: Iterable[bytes] = (),
-        timeout: float = 60.0,
-        what: str = "",
-        within: float | None = None,
+        self, command: str, *, stdin: Iterable[bytes] = (), timeout: float = 60.0, within: float | None = None
     ) -> Output:
         """Run a command to its end.
 
         Args:
             stdin: pieces of what it reads.
-            what: names it in errors; default: its first word.
             within: as for `stream`.
 
         Raises:
             NodeError: no answer in `timeout` seconds, one above MOST_ANSWER, or the connection broke.
         """
-        what, deadline, answer = what or command.split()[0], time.monotonic() + timeout, bytearray()
+        what, deadline, answer = command.removeprefix(f"{NODE_PROGRAM} "), time.monotonic() + timeout, bytearray()
         self.open(within=timeout)
         with self.stream(command, within=within) as stream:
             for piece in stdin:
@@ -116,27 +109,29 @@ class Session(NodeConnection):
             code, errors = stream.end()
         return Output(stdout=answer.decode(errors="replace"), stderr=errors, exited=code)
 
-    def call(self, verb: str, *, payload: Mapping[str, Any] | None = None, timeout: float = 60.0) -> dict[str, Any]:
-        """One verb of the node program: JSON in, JSON out. Raises NodeError: it failed, or did not answer in time."""
-        return self._answer(verb, [request(payload)] if payload is not None else [], timeout=timeout)
-
-    def send(
-        self, verb: str, *, payload: Mapping[str, Any], content: Iterable[bytes], size: int, timeout: float
+    def call(
+        self,
+        verb: str,
+        *,
+        payload: Mapping[str, Any] | None = None,
+        content: Iterable[bytes] = (),
+        content_size: int = 0,
+        timeout: float = 60.0,
     ) -> dict[str, Any]:
-        """As `call`, with bytes behind the JSON.
+        """One verb of the node program: JSON in, JSON out.
 
         Args:
-            size: about as many bytes as come.
-            timeout: seconds without those that sending takes.
-        """
-        stdin = itertools.chain([request(payload)], content)
-        return self._answer(verb, stdin, timeout=timeout + size / SLOWEST, within=SLOW_SECONDS)
+            content: pieces of what it reads behind its JSON, about `content_size` bytes in all.
+            timeout: seconds without those that sending the content takes.
 
-    def _answer(
-        self, verb: str, stdin: Iterable[bytes], *, timeout: float, within: float | None = None
-    ) -> dict[str, Any]:
-        command = f"{NODE_PROGRAM} {verb}"
-        said = self.run(command, stdin=stdin, timeout=timeout, what=verb.split()[0], within=within)
+        Raises NodeError: it failed, or did not answer in time.
+        """
+        said = self.run(
+            f"{NODE_PROGRAM} {verb}",
+            stdin=itertools.chain([request(payload)] if payload is not None else [], content),
+            timeout=timeout + content_size / SLOWEST,
+            within=SLOW_SECONDS if content_size else None,
+        )
         return self.parse(verb, said.stdout, exit_code=said.exited, errors=said.stderr)
 
     @contextlib.contextmanager

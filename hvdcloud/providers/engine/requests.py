@@ -36,6 +36,13 @@ TMPFS = {"/run/hvdcloud": "rw,noexec,nosuid,nodev,size=16m,mode=0700"}
 """Secrets, locks and sockets: in memory, never on a disk, and for root alone."""
 
 
+def limits(*, idle_seconds: float | None, longest_seconds: float | None = None) -> Mapping[str, str]:
+    """What a node is told of when it ends itself: without a run and without an SSH session for so long, and in any
+    case; None: never."""
+    seconds = {"HVDCLOUD_IDLE": idle_seconds, "HVDCLOUD_TIME_LIMIT": longest_seconds}
+    return {name: f"{value:g}" for name, value in seconds.items() if value is not None}
+
+
 def container_request(
     spec: ClusterSpec,
     index: int,

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from hvdcloud.cluster.model import SSH_PORT, ClusterSpec, Plan, Request
 from hvdcloud.node.data.sets import MOUNTED
 from hvdcloud.providers.base import NodeBucket
-from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request
+from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request, limits
 
 
 def make_plan(spec: ClusterSpec, *, idle_seconds: float | None = None) -> Plan:
@@ -31,9 +31,8 @@ def container_requests(
     """For some of the nodes of a cluster; arguments as for `make_plan`."""
     network, port = network_name(spec.name), f"{SSH_PORT}/tcp"
     # All nodes share this machine's cores, so each takes its part of them.
-    environment = {"HVDCLOUD_CORES": str(max(1, (os.cpu_count() or 1) // spec.nodes))}
-    if idle_seconds is not None:
-        environment["HVDCLOUD_IDLE"] = f"{idle_seconds:g}"
+    cores = str(max(1, (os.cpu_count() or 1) // spec.nodes))
+    environment = {"HVDCLOUD_CORES": cores, **limits(idle_seconds=idle_seconds)}
     host = {
         "NetworkMode": network,
         "PortBindings": {port: [{"HostIp": "127.0.0.1", "HostPort": ""}]},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import (
@@ -31,7 +32,7 @@ from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.providers.ssh import images, openssh, preflight
 from hvdcloud.providers.ssh.connection import Host
 from hvdcloud.providers.ssh.hosts import Hosts, errors_in
-from hvdcloud.providers.ssh.requests import LABEL_ADDRESS, LABEL_PORT, HostRequest
+from hvdcloud.providers.ssh.requests import LABEL_ADDRESS, LABEL_PORT, HostRequest, node_request
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
@@ -49,21 +50,10 @@ class SshProvider(EngineProvider):
     name = "ssh"
     ready_seconds = 180.0
 
-    def __init__(
-        self,
-        config: SshMachinesConfig,
-        *,
-        idle_seconds: float | None = None,
-        longest_seconds: float | None = None,
-    ) -> None:
-        """Nothing is asked yet.
-
-        Args:
-            idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
-            longest_seconds: after which they end themselves in any case; None: never.
-        """
+    def __init__(self, config: SshMachinesConfig, *, limits: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Nothing is asked yet; `limits`: when the nodes end themselves, by `limits` of engine/requests.py."""
         self._hosts = Hosts(config.hosts)
-        self._limits = {"idle_seconds": idle_seconds, "longest_seconds": longest_seconds}
+        self._limits = limits
 
     def close(self) -> None:
         """End the connections to all hosts."""
@@ -101,8 +91,22 @@ class SshProvider(EngineProvider):
         return self._planned(spec, indices)
 
     def _planned(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
-        requests = preflight.requests(self._hosts, spec, indices, **self._limits)
-        return Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0)
+        """For these nodes, on the hosts of their numbers, as things are now."""
+        index_of = {self._hosts.all[index].name: index for index in indices}
+
+        def request(host: Host) -> HostRequest:
+            facts = preflight.fit(host)
+            return node_request(
+                spec,
+                index_of[host.name],
+                host=host.name,
+                address=facts.address or "",
+                gpus=preflight.gpus_of(host, facts),
+                environment=self._limits,
+            )
+
+        requests = self._hosts.require(request, [self._hosts[name] for name in index_of], only_reads=True)
+        return Plan(spec=spec, requests=tuple(requests.values()), dollars_per_hour=0.0)
 
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         """In place of the folder of this machine each has one of its own."""
