@@ -144,7 +144,7 @@ def test_the_engine_says_how_containers_get_gpus(info: dict[str, Any], hook: boo
 def test_a_containers_request_has_the_gpus_and_the_label_that_locks_them(info: dict[str, Any], driver: str) -> None:
     pair = IDLE[:2]
     share = GpuShare(devices=pair, request=device_request(info, pair, hook=True))
-    request = with_gpus(node_request(), {0: share})
+    request = with_gpus(node_request(), share)
     assert request.body["Labels"][gpus.LABEL_GPUS] == f"{UUIDS[0]},{UUIDS[1]}"
     (sent,) = request.body["HostConfig"]["DeviceRequests"]
     assert (sent["Driver"], len(sent["DeviceIDs"])) == (driver, 2)

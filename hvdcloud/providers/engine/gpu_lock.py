@@ -8,7 +8,7 @@ each sees the other, both do.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from hvdcloud.cluster.model import LABEL_MANAGED_BY, MANAGED_BY
@@ -26,7 +26,7 @@ def list_holders(api: Any) -> tuple[Holder, ...]:
 
 def assign_gpus(
     api: Any, facts: Facts, wish: Wish, *, nodes: int, indices: Sequence[int], place: str
-) -> Mapping[int, GpuShare]:
+) -> list[GpuShare]:
     """What each of these nodes gets on one engine as things are now; nothing is changed, and nothing is claimed.
 
     Args:
@@ -39,10 +39,10 @@ def assign_gpus(
     """
     chosen = choose(facts.found_gpus(place), list_holders(api), wish, nodes=nodes, indices=indices, place=place)
     info = api.info()
-    return {
-        index: GpuShare(devices=devices, request=device_request(info, devices, hook=facts.hook))
-        for index, devices in chosen.items()
-    }
+    return [
+        GpuShare(devices=chosen[index], request=device_request(info, chosen[index], hook=facts.hook))
+        for index in indices
+    ]
 
 
 def claim(api: Any, made: Collection[str]) -> None:

@@ -92,22 +92,9 @@ def own_bucket(spec: ClusterSpec, index: int) -> dict[str, Any]:
     }
 
 
-def with_gpus(request: R, found: Mapping[int, GpuShare]) -> R:
-    """The request for a container with its GPUs, and with the label that says that it has them; others as they are.
-
-    Args:
-        found: what each node gets, by its number.
-    """
-    index = node_index(request)
-    if index is None or index not in found:
-        return request
-    share, body = found[index], request.body
+def with_gpus(request: R, share: GpuShare) -> R:
+    """The request for a container with its GPUs, and with the label that says that it has them."""
+    body = request.body
     labels = {**body["Labels"], LABEL_GPUS: ",".join(device.uuid for device in share.devices)}
     host = {**body["HostConfig"], "DeviceRequests": [dict(share.request)]}
     return replace(request, body={**body, "Labels": labels, "HostConfig": host})
-
-
-def node_index(request: Request) -> int | None:
-    """The number of the node whose container is asked for; None: it is for something else."""
-    index = request.body.get("Labels", {}).get(LABEL_NODE)
-    return None if index is None else int(index)

@@ -6,29 +6,27 @@ import os
 from collections.abc import Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
-from hvdcloud.cluster.model import SSH_PORT, ClusterSpec, Plan, Request
+from hvdcloud.cluster.model import SSH_PORT, ClusterSpec, Request
 from hvdcloud.node.data.sets import MOUNTED
 from hvdcloud.providers.base import NodeBucket
 from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request, limits
 
 
-def make_plan(spec: ClusterSpec, *, idle_seconds: float | None = None) -> Plan:
-    """One network and `spec.nodes` containers. Running them costs nothing.
-
-    Args:
-        idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
-    """
-    network = network_name(spec.name)
-    body = {"name": network, "driver": "bridge", "check_duplicate": True, "labels": spec.labels}
-    first = Request(object=f"network {network}", method="POST /networks/create", body=body)
-    containers = container_requests(spec, range(spec.nodes), idle_seconds=idle_seconds)
-    return Plan(spec=spec, requests=(first, *containers), dollars_per_hour=0.0)
+def network_request(spec: ClusterSpec) -> Request:
+    """For the cluster's network."""
+    name = network_name(spec.name)
+    body = {"name": name, "driver": "bridge", "check_duplicate": True, "labels": spec.labels}
+    return Request(object=f"network {name}", method="POST /networks/create", body=body)
 
 
 def container_requests(
     spec: ClusterSpec, indices: Sequence[int], *, idle_seconds: float | None = None
 ) -> list[Request]:
-    """For some of the nodes of a cluster; arguments as for `make_plan`."""
+    """For some of the nodes of a cluster.
+
+    Args:
+        idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
+    """
     network, port = network_name(spec.name), f"{SSH_PORT}/tcp"
     # All nodes share this machine's cores, so each takes its part of them.
     cores = str(max(1, (os.cpu_count() or 1) // spec.nodes))

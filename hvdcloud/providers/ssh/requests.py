@@ -58,4 +58,4 @@ def node_request(
         labels={LABEL_PORT: port, LABEL_ADDRESS: address},
     )
     request = HostRequest(object=f"{made.object} on {host}", method=made.method, body=made.body, host=host)
-    return request if gpus is None else with_gpus(request, {index: gpus})
+    return request if gpus is None else with_gpus(request, gpus)
