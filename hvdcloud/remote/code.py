@@ -7,7 +7,6 @@ exclude stays on the laptop.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import tarfile
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import UsageError
-from hvdcloud.node.run.sync import check_wanted, stays_inside
+from hvdcloud.node.run.sync import Entry, check_wanted, sha256_of, stays_inside
 from hvdcloud.private_files import left_out
 from hvdcloud.project_files import code_files
 from hvdcloud.remote.ssh import Session
@@ -29,23 +28,6 @@ _PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodeFile:
-    """One file or symbolic link of the project."""
-
-    path: str  # Relative to the project's folder, with forward slashes.
-    size: int = 0
-    mode: int = 0o644
-    sha256: str = ""
-    link: str | None = None
-
-    def entry(self) -> dict[str, Any]:
-        """The entry in the form that `prepare` expects."""
-        if self.link is not None:
-            return {"path": self.path, "link": self.link}
-        return {"path": self.path, "size": self.size, "mode": self.mode, "sha256": self.sha256}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """What `prepare` did on one node."""
 
@@ -54,7 +36,7 @@ class Sent:
     restored: int
 
 
-def list_code(folder: Path, *, warn: Callable[[str], object] | None = None, contents: bool = True) -> list[CodeFile]:
+def list_code(folder: Path, *, warn: Callable[[str], object] | None = None, contents: bool = True) -> list[Entry]:
     """Every file of the project that is not ignored and holds no credentials, sorted by path.
 
     Args:
@@ -75,14 +57,12 @@ def list_code(folder: Path, *, warn: Callable[[str], object] | None = None, cont
             if path.is_symlink():
                 link = _link(folder, path)
                 astray += [] if link else [path]
-                found.append(CodeFile(path=relative, link=link or ""))
+                found.append(Entry(relative, link=link or ""))
                 continue
             status = path.stat()
             if stat.S_ISREG(status.st_mode):
                 mode = status.st_mode & 0o777
-                found.append(
-                    CodeFile(path=relative, size=status.st_size, mode=mode, sha256=_sha256(path) if contents else "")
-                )
+                found.append(Entry(relative, status.st_size, mode, sha256_of(path) if contents else ""))
     except OSError as error:
         raise UsageError(
             f"{error.filename or path} cannot be read: {error.strerror}",
@@ -116,15 +96,7 @@ def _astray(folder: Path, links: Sequence[Path]) -> UsageError:
     )
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: list[CodeFile]) -> Sent:
+def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: list[Entry]) -> Sent:
     """Make a node ready for a run: its code, its environment, the checkpoints to continue from.
 
     Args:
@@ -134,7 +106,7 @@ def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: 
         NodeError: the node failed or was lost, or asks for files that the project does not have.
         UsageError: a file changed or vanished while it was sent.
     """
-    files = [file.entry() for file in code]
+    files = [file._asdict() for file in code]
     answer = session.call("code", payload={"run": header["run"], "files": files}, timeout=PREPARE_SECONDS)
     wanted = [code[index] for index in check_wanted(answer, node=session.node.name, files=len(code))]
     size = sum(file.size for file in wanted)
@@ -148,7 +120,7 @@ def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: 
     return Sent(files=len(wanted), bytes=size, restored=int(result.get("restored", 0)))
 
 
-def _archive(folder: Path, files: Sequence[CodeFile]) -> Iterator[bytes]:
+def _archive(folder: Path, files: Sequence[Entry]) -> Iterator[bytes]:
     """These files as a tar archive, piece by piece."""
     for file in files:
         info = tarfile.TarInfo(file.path)

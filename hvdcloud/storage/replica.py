@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from hvdcloud.errors import CapacityError
 from hvdcloud.storage.base import CorruptObjectError, check_name, disk_error, free_bytes
@@ -76,7 +75,7 @@ class Replicas:
         partial = self.folder / hashlib.sha256(original.name.encode(errors="surrogatepass")).hexdigest()[:32]
         try:
             with partial.open("wb") as file:
-                _write(file, pieces, most=original.size)
+                file.writelines(pieces)
             self._verify(partial, original)
             self._bucket.adopt(partial, original.name, generation=original.generation)
         except CorruptObjectError:
@@ -103,10 +102,3 @@ class Replicas:
                 f"{original.crc32c}, and other bytes came",
                 hint="hvdcloud pull tries again; if it stays so, take an earlier checkpoint",
             )
-
-
-def _write(file: IO[bytes], pieces: Iterable[bytes], *, most: int) -> None:
-    """Whatever comes beyond what was promised is not written."""
-    for piece in pieces:
-        file.write(piece[:most])
-        most -= len(piece[:most])
