@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,17 +23,15 @@ def connect(timeout: int = 60) -> docker.DockerClient:
 
     Raises:
         NodeError: no engine answers there. Each later request raises one, too, if the engine does not answer it.
-        CredentialsError: one does, but this user may not use its socket, or its TLS files do not fit.
+        CredentialsError: one does, but this user may not use its socket.
         UsageError: the docker command's context does not exist, or its configuration cannot be read.
     """
-    from docker.errors import DockerException, TLSParameterError
+    from docker.errors import DockerException
     from paramiko import SSHException
-    from requests.exceptions import SSLError
 
     from hvdcloud.engine_client import EngineClient, EngineSilentError
 
     address, hint = "its default address", START_HINT
-    unreachable: tuple[type[Exception], ...] = (DockerException, OSError, SSHException)
     try:
         settings = _settings()
         address = str(settings.get("base_url") or address)
@@ -45,27 +42,19 @@ def connect(timeout: int = 60) -> docker.DockerClient:
         elif "base_url" in settings:
             hint = _other_context()
         return EngineClient(address=address, timeout=timeout, **settings)
-    except TLSParameterError as error:
-        raise CredentialsError(
-            f"the Docker engine's TLS settings can't be used: {error}", hint="check DOCKER_CERT_PATH"
-        ) from error
-    except unreachable as error:
-        causes = list(_causes(error))
-        if silent := [cause for cause in causes if isinstance(cause, EngineSilentError)]:
-            raise silent[0] from error
-        # Before the next: OpenSSL's error has the number of EPERM.
-        if any(isinstance(cause, SSLError) for cause in causes):
-            raise CredentialsError(
-                f"the Docker engine at {address} and this machine do not trust each other: {causes[-1]}",
-                hint="check DOCKER_CERT_PATH and DOCKER_TLS_VERIFY, or the context's files: docker context inspect",
-            ) from error
-        refused = any(isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM) for cause in causes)
-        if refused and "ssh://" not in address:
-            raise CredentialsError(
-                f"the Docker engine at {address} may not be used by this user: permission denied",
-                hint="sudo usermod -aG docker $USER, then log in again",
-            ) from error
-        raise NodeError(f"no Docker engine answers at {address}: {_reason(causes)}", hint=hint) from error
+    except (DockerException, OSError, SSHException) as error:
+        causes = [error, *_causes(error)]
+        for cause in causes:
+            if isinstance(cause, EngineSilentError):
+                raise cause from error
+            if isinstance(cause, PermissionError) and "ssh://" not in address:
+                raise CredentialsError(
+                    f"the Docker engine at {address} may not be used by this user: permission denied",
+                    hint="sudo usermod -aG docker $USER, then log in again",
+                ) from error
+        said = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
+        why = said[0] if said else str(error)
+        raise NodeError(f"no Docker engine answers at {address}: {why}", hint=hint) from error
 
 
 def keeps_files(info: Mapping[str, Any]) -> bool:
@@ -136,21 +125,11 @@ def _other_context() -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and all that it wraps: requests and urllib3 hide the operating system's error three levels down."""
-    seen: set[int] = set()
-    waiting: list[BaseException] = [error]
-    while waiting:
-        current = waiting.pop(0)
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        yield current
-        waiting += [inner for inner in current.args if isinstance(inner, BaseException)]
-        waiting += [inner for inner in (current.__cause__, current.__context__) if inner is not None]
-
-
-def _reason(causes: list[BaseException]) -> str:
-    return next((cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror), str(causes[0]))
+    """What led to the error: requests and urllib3 hide the operating system's error three levels down."""
+    cause = error.__cause__ or error.__context__
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def says_disk_full(said: str) -> bool:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hvdcloud.checkpoints.manifest import (
-    FOLDER,
     Entry,
     Manifest,
     check_owner,
@@ -37,11 +36,6 @@ def descriptions(cluster: str, run: str, node: int) -> Sequence[str]:
     comes last."""
     names = [samples_name(cluster, run, node)]
     return names if node else [*names, log_name(cluster, run), events_name(cluster, run), state_name(cluster, run)]
-
-
-def short_name(name: str) -> str:
-    """The part of a description's or manifest's name that follows `.hvdcloud/`."""
-    return name.rpartition(f"/{FOLDER}/")[2]
 
 
 def originals(manifest: Manifest) -> list[Original]:

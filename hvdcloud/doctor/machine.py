@@ -19,8 +19,8 @@ from hvdcloud.units import counted, size
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
+    from hvdcloud.node.run.sync import Entry
     from hvdcloud.providers.base import Platform
-    from hvdcloud.remote.code import CodeFile
 
 _ENGINE_SECONDS = 10
 _LARGE_CODE = 100_000_000
@@ -127,14 +127,14 @@ def _engine() -> Finding:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _list(folder: Path) -> Sequence[CodeFile]:
+def _list(folder: Path) -> Sequence[Entry]:
     """The project's files; their contents are not read."""
     from hvdcloud.remote.code import list_code
 
     return list_code(folder, contents=False)
 
 
-def _code(files: Sequence[CodeFile]) -> Finding:
+def _code(files: Sequence[Entry]) -> Finding:
     """What nodes are sent; raises UsageError: something of it cannot be."""
     total = sum(file.size for file in files)
     said = f"nodes get {counted(len(files), 'file')}, {size(total)}"

@@ -1,8 +1,8 @@
 """`hvdcloud-node VERB …`: one line of JSON in, one line of JSON out.
 
 Exit code 0 if it worked; else 1, and the line on standard output is {"error": …, "hint": …}. `logs` writes the log
-there, so its line, the run's state or the error, is the last one of standard error. `rank` and `entrypoint` are
-programs of their own: their exit codes and output are the user's command's and the container's.
+there, and `send` objects, so their line, the run's state or the error, is the last one of standard error. `rank` and
+`entrypoint` are programs of their own: their exit codes and output are the user's command's and the container's.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from hvdcloud.json_values import parse_object
 _USAGE = (
     "entrypoint | join | code | prepare | launch RUN | supervisor RUN | admit RUN | dismiss RUN | "
     "agent RUN [--probe] | rank RUN | logs RUN [--follow] [--offset N] | state [RUN] | look [--offset N] | "
-    "stacks RUN | stop RUN | flush | bucket | data | data-state | data-fetcher | bucket-proof | notify RUN | "
+    "stacks RUN | stop RUN | flush | bucket | send | data | data-state | data-fetcher | bucket-proof | notify RUN | "
     "poweroff | idle | end-if-idle | end-at-limit SECONDS"
 )
 # What only the laptop asks for: activity from outside.
 _FROM_OUTSIDE = (
     *("join", "code", "prepare", "launch", "admit", "dismiss", "logs", "state", "look", "stacks", "stop", "flush"),
-    "bucket",
+    *("bucket", "send"),
 )
 
 
@@ -106,10 +106,12 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
             if verb == "data":
                 return fetcher.begin()
             return fetcher.show() if verb == "data-state" else fetcher.main()
-        case ["bucket"]:
+        case ["bucket" | "send"]:
             from hvdcloud.node.uploads import serve
 
-            return serve.main(_request(verb))
+            if verb == "send":
+                return serve.send(_request(verb), sys.stdin.buffer, sys.stdout.buffer)
+            return serve.keep(_request(verb), sys.stdin.buffer)
         case ["bucket-proof"]:
             from hvdcloud.node.boot import bucket_proof
 
@@ -155,11 +157,12 @@ def _fail(verb: str, error: HvdcloudError) -> int:
     answer = {"error": error.message, "hint": error.hint}
     if active := getattr(error, "active", None):
         answer["active"] = active
-    # The standard output of a rank is the log of the run, and that of `logs`: people read it, not programs.
+    # The standard output of a rank is the log of the run, and that of `logs`: people read it, not programs. That of
+    # `send` are objects.
     if verb == "rank":
         sys.stderr.write(f"hvdcloud: {error.message}\n")
         return 1
-    stream = sys.stderr if verb == "logs" else sys.stdout
+    stream = sys.stderr if verb in ("logs", "send") else sys.stdout
     stream.write(json.dumps(answer) + "\n")
     stream.flush()
     return 1

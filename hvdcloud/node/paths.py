@@ -60,11 +60,6 @@ def sync_file() -> Path:
     return state_dir() / "sync.json"
 
 
-def code_archive() -> Path:
-    """The files that the project's folder lacks, as a tar archive, until `prepare` has taken them from there."""
-    return state_dir() / "code.tar"
-
-
 def runs_dir() -> Path:
     """One folder per run."""
     return state_dir() / "runs"

@@ -1,49 +1,30 @@
 """The project's folder, sent to a node: only what changed.
 
 The node program's `code` verb gets the list of files with their hashes, deletes what is no longer listed, and answers
-which it lacks. Those come as one tar archive, from which `prepare` takes them. What `.gitignore` and `.dockerignore`
+which it lacks. Those come as one tar archive, which `prepare` reads. What `.gitignore` and `.dockerignore`
 exclude stays on the laptop.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import UsageError
-from hvdcloud.node import paths
-from hvdcloud.node.run.sync import check_wanted, stays_inside
+from hvdcloud.node.run.sync import Entry, check_wanted, sha256_of, stays_inside
 from hvdcloud.private_files import left_out
 from hvdcloud.project_files import code_files
-from hvdcloud.remote.files import files_of
-from hvdcloud.remote.ssh import CHUNK, Session
+from hvdcloud.remote.ssh import Session
 from hvdcloud.units import counted
 
 PREPARE_SECONDS = 600.0
 """How long a node may take to compare its files, and to make itself ready once the others are there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeFile:
-    """One file or symbolic link of the project."""
-
-    path: str  # Relative to the project's folder, with forward slashes.
-    size: int = 0
-    mode: int = 0o644
-    sha256: str = ""
-    link: str | None = None
-
-    def entry(self) -> dict[str, Any]:
-        """The entry in the form that `prepare` expects."""
-        if self.link is not None:
-            return {"path": self.path, "link": self.link}
-        return {"path": self.path, "size": self.size, "mode": self.mode, "sha256": self.sha256}
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +36,7 @@ class Sent:
     restored: int
 
 
-def list_code(folder: Path, *, warn: Callable[[str], object] | None = None, contents: bool = True) -> list[CodeFile]:
+def list_code(folder: Path, *, warn: Callable[[str], object] | None = None, contents: bool = True) -> list[Entry]:
     """Every file of the project that is not ignored and holds no credentials, sorted by path.
 
     Args:
@@ -76,14 +57,12 @@ def list_code(folder: Path, *, warn: Callable[[str], object] | None = None, cont
             if path.is_symlink():
                 link = _link(folder, path)
                 astray += [] if link else [path]
-                found.append(CodeFile(path=relative, link=link or ""))
+                found.append(Entry(relative, link=link or ""))
                 continue
             status = path.stat()
             if stat.S_ISREG(status.st_mode):
                 mode = status.st_mode & 0o777
-                found.append(
-                    CodeFile(path=relative, size=status.st_size, mode=mode, sha256=_sha256(path) if contents else "")
-                )
+                found.append(Entry(relative, status.st_size, mode, sha256_of(path) if contents else ""))
     except OSError as error:
         raise UsageError(
             f"{error.filename or path} cannot be read: {error.strerror}",
@@ -117,15 +96,7 @@ def _astray(folder: Path, links: Sequence[Path]) -> UsageError:
     )
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: list[CodeFile]) -> Sent:
+def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: list[Entry]) -> Sent:
     """Make a node ready for a run: its code, its environment, the checkpoints to continue from.
 
     Args:
@@ -135,28 +106,40 @@ def prepare(session: Session, *, header: Mapping[str, Any], folder: Path, code: 
         NodeError: the node failed or was lost, or asks for files that the project does not have.
         UsageError: a file changed or vanished while it was sent.
     """
-    files = [file.entry() for file in code]
+    files = [file._asdict() for file in code]
     answer = session.call("code", payload={"run": header["run"], "files": files}, timeout=PREPARE_SECONDS)
     wanted = [code[index] for index in check_wanted(answer, node=session.node.name, files=len(code))]
-    if wanted:
-        with (
-            files_of(session) as there,
-            there.writing(paths.code_archive()) as file,
-            tarfile.open(fileobj=file, mode="w|", bufsize=CHUNK, format=tarfile.PAX_FORMAT) as archive,
-        ):
-            for each in wanted:
-                _add(archive, folder, each)
-    result = session.call("prepare", payload={**header, "files": files}, timeout=PREPARE_SECONDS)
-    return Sent(files=len(wanted), bytes=sum(file.size for file in wanted), restored=int(result.get("restored", 0)))
+    size = sum(file.size for file in wanted)
+    result = session.call(
+        "prepare",
+        payload={**header, "files": files},
+        content=_archive(folder, wanted),
+        content_size=size,
+        timeout=PREPARE_SECONDS,
+    )
+    return Sent(files=len(wanted), bytes=size, restored=int(result.get("restored", 0)))
 
 
-def _add(archive: tarfile.TarFile, folder: Path, file: CodeFile) -> None:
-    info = tarfile.TarInfo(file.path)
-    info.size, info.mode = file.size, file.mode
-    try:
-        with (folder / file.path).open("rb") as content:
-            archive.addfile(info, content)
-    except OSError as error:
-        raise UsageError(
-            f"{folder / file.path} changed while it was sent: {error}", hint="hvdcloud run again"
-        ) from error
+def _archive(folder: Path, files: Sequence[Entry]) -> Iterator[bytes]:
+    """These files as a tar archive, piece by piece."""
+    for file in files:
+        info = tarfile.TarInfo(file.path)
+        info.size, info.mode = file.size, file.mode
+        yield info.tobuf(tarfile.PAX_FORMAT)
+        path = folder / file.path
+        try:
+            yield from exactly(path, size=file.size)
+        except (OSError, EOFError) as error:
+            raise UsageError(f"{path} changed while it was sent: {error}", hint="hvdcloud run again") from error
+        yield tarfile.NUL * (-file.size % tarfile.BLOCKSIZE)
+    yield tarfile.NUL * (2 * tarfile.BLOCKSIZE)
+
+
+def exactly(path: Path, *, size: int) -> Iterator[bytes]:
+    """The first bytes of a file. Raises OSError; EOFError: there are fewer."""
+    with path.open("rb") as file:
+        while size:
+            if not (data := file.read(min(_PIECE, size))):
+                raise EOFError("it became shorter")
+            size -= len(data)
+            yield data

@@ -7,16 +7,14 @@ is not the pinned one ends the connection before anything is sent.
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import paramiko
 from fabric import Config, Connection
-from fabric.runners import Remote
 
 from hvdcloud.attempts import login_attempts
 from hvdcloud.cluster.model import NodeState
@@ -40,25 +38,6 @@ LOSSES = (paramiko.SSHException, OSError, EOFError)
 
 # Without a handler, Python shows the tracebacks that paramiko logs for errors which are raised here as well.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
-
-
-class _Command(Remote):  # type: ignore[misc]  # Fabric has no types
-    """A command whose input is sent at once: Invoke's own way takes 10 ms for each character."""
-
-    read_chunk_size = 1 << 16
-
-    def read_our_stdin(self, input_: io.StringIO) -> str:
-        return input_.read()
-
-    def write_proc_stdin(self, data: str) -> None:
-        # A command may end without having read its input; how it ended tells why.
-        with contextlib.suppress(OSError):
-            super().write_proc_stdin(data)
-
-    def send_interrupt(self, interrupt: KeyboardInterrupt) -> NoReturn:
-        # What reads its output would wait for its end.
-        self.kill()
-        raise interrupt
 
 
 class NodeConnection:
@@ -120,7 +99,7 @@ class NodeConnection:
             host,
             user="root",
             port=self.node.port,
-            config=Config(lazy=True, overrides={"load_ssh_configs": False, "runners": {"remote": _Command}}),
+            config=Config(lazy=True, overrides={"load_ssh_configs": False}),
             connect_timeout=seconds,
             connect_kwargs={
                 "pkey": paramiko.Ed25519Key.from_private_key_file(str(self._state.key_file)),
@@ -159,12 +138,8 @@ class NodeConnection:
     def _explain(self, error: Exception) -> NodeError:
         name = self.node.name
         place = f"at {where(self.node)}:{self.node.port}"
-        if self._state.load():
-            hint = f"hvdcloud status --name {self._state.name} shows the nodes"
-        # `up` is not over, and deletes nodes that it cannot reach.
-        elif (self.node.address or "").startswith("127."):
-            hint = "look whether Docker publishes ports to this machine (docker run --rm -p …), then hvdcloud up again"
-        else:
+        hint = f"hvdcloud status --name {self._state.name} shows the nodes"
+        if self._state.load() is None:  # `up` is not over, and deletes nodes that it cannot reach.
             hint = "let this machine reach that port (on gce, gce.ssh.source says who may), then hvdcloud up again"
         details = ""
         if self._proxy is not None:
@@ -180,8 +155,6 @@ class NodeConnection:
                 f"node {name}: the host key {place} is not the pinned one; nothing was sent",
                 hint=f"if the node was replaced, hvdcloud down --name {self._state.name} and up again",
             )
-        if isinstance(error, paramiko.AuthenticationException):
-            return NodeError(f"node {name} refused this cluster's key: {words(error)}", hint=hint)
         why = words(error) or type(error).__name__
         return NodeError(f"node {name} does not answer {place}: {why}", hint=hint, details=details)
 
@@ -196,7 +169,7 @@ class NodeConnection:
         if transport is None:
             return False
         # What goes wrong in it ends the connection, and that is the answer.
-        with _hanging_up_after(within, transport), contextlib.suppress(*LOSSES):
+        with hanging_up_after(within, transport), contextlib.suppress(*LOSSES):
             # sshd knows no such request, and says so.
             transport.global_request("keepalive@openssh.com", wait=True)
         return bool(transport.is_active())
@@ -216,7 +189,7 @@ class NodeConnection:
 
 
 @contextlib.contextmanager
-def _hanging_up_after(seconds: float, transport: paramiko.Transport) -> Iterator[None]:
+def hanging_up_after(seconds: float, transport: paramiko.Transport) -> Iterator[None]:
     """Close the connection if the block takes longer: paramiko itself would wait without limit."""
     overdue = threading.Timer(seconds, transport.close)
     overdue.daemon = True

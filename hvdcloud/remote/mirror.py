@@ -1,59 +1,48 @@
 """Checkpoints of nodes that have a bucket each, into the laptop's folder bucket; and what a run needs, to its nodes.
 
-Objects come first, each verified by what its manifest promises, and the manifest that lists them last. What has arrived
-of an object when the connection breaks is kept, and the next attempt continues there. The node is not trusted: names
-are made here, never taken from it.
+Objects come first, each verified by what its manifest promises, and the manifest that lists them last. The node is not
+trusted: it may send only what its own manifest lists, and what describes its part of a run.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from hvdcloud.checkpoints.manifest import (
     FOLDER,
     LARGEST,
     RUN_ID,
     BadManifestError,
-    Manifest,
     continued_runs,
+    list_runs,
     manifest_name,
     read_manifest,
     run_prefix,
     to_json,
 )
-from hvdcloud.checkpoints.mirror import (
-    LARGEST_DESCRIPTION,
-    descriptions,
-    in_between,
-    originals,
-    read_own_manifest,
-    short_name,
-)
+from hvdcloud.checkpoints.mirror import LARGEST_DESCRIPTION, descriptions, in_between, originals, read_own_manifest
 from hvdcloud.errors import CheckpointError, NodeError
-from hvdcloud.node import paths
+from hvdcloud.json_values import parse_object
 from hvdcloud.node.uploads.restore import choices_of
-from hvdcloud.node.uploads.serve import RECEIVED
-from hvdcloud.remote.files import NodeFiles, OnBytes, files_of
-from hvdcloud.remote.ssh import CHUNK, Session
-from hvdcloud.storage.base import CorruptObjectError, ObjectMissingError, disk_error, locked
+from hvdcloud.remote.code import exactly
+from hvdcloud.remote.ssh import NODE_PROGRAM, SLOW_SECONDS, Session, Stream, request
+from hvdcloud.storage.base import CorruptObjectError, disk_error, locked
 from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.replica import Original, Replicas
 
 LOOKS = 5
 """How often a node is looked at again because it has replaced what was to be fetched."""
 CALL_SECONDS = 600.0
-"""How long a node may take to say what it has, or to verify what it was given."""
+"""How long a node may take to say what it lacks, or to verify what it was given."""
 _POLL_SECONDS = 0.2
 _GENERATIONS = 1 << 63
 
-Described = Mapping[str, tuple[int, int]]
-"""Generation and size of what describes a run, by its name in `.hvdcloud/`."""
+OnBytes = Callable[[int], object]
+"""Called with the number of bytes whenever some have come or gone, from any thread."""
 
 
 class Mirror:
@@ -64,7 +53,7 @@ class Mirror:
         self.bucket = bucket
         self.replicas = Replicas(bucket, key=cluster)
         self.cluster = cluster
-        self._id = cluster_id
+        self.id = cluster_id
 
     @contextlib.contextmanager
     def alone(self, *, wait: Callable[[], object] | None = None) -> Iterator[bool]:
@@ -96,29 +85,27 @@ class Mirror:
             CheckpointError: what it has cannot be used; everything else of it is here.
             CapacityError: this disk is full.
         """
-        before: dict[str, CheckpointError] = {}
-        with contextlib.ExitStack() as stack:
-            # Most looks find nothing that is new.
-            there = functools.cache(lambda: stack.enter_context(files_of(session)))
-            node = _Node(self, there, index=session.node.index, on_bytes=on_bytes)
-            for _ in range(LOOKS):
-                whole = node.bring(self._look(session))
-                # What was replaced by as many bytes in the same second looks damaged until it is looked at again.
-                if whole and node.damaged.keys() <= before.keys():
-                    break
-                before = node.damaged
-        for error in node.damaged.values():
+        node, files = session.node.index, 0
+        for _ in range(LOOKS):
+            with session.stream(f"{NODE_PROGRAM} send", within=SLOW_SECONDS) as stream:
+                stream.write(request({"cluster": self.cluster, "id": self.id, "node": node, "have": self._have(node)}))
+                arrival = _Arrival(self, session, stream, on_bytes)
+                arrival.take_all()
+            files += arrival.files
+            if arrival.whole:
+                break
+        for error in arrival.damaged:
             raise error
-        return node.files
+        return files
 
-    def _look(self, session: Session) -> Mapping[str, Described]:
-        """What a node has of each run. What is not in the form that is expected is left out."""
-        runs = _ask(session, "look", cluster=self.cluster, id=self._id).get("runs")
-        return {
-            run: {name: (pair[0], pair[1]) for name, pair in found.items() if _is_generation_and_size(pair)}
-            for run, found in sorted(runs.items() if isinstance(runs, dict) else ())
-            if RUN_ID.fullmatch(run) and run.endswith(f"-{self._id}") and isinstance(found, dict)
-        }
+    def _have(self, node: int) -> Mapping[str, tuple[int, int]]:
+        """Size and generation of what is here of a node's manifests and descriptions, by name."""
+        found = {}
+        for run in list_runs(self.bucket, self.cluster, suffix=self.id):
+            for name in (manifest_name(self.cluster, run, node), *descriptions(self.cluster, run, node)):
+                if (present := self.bucket.present(name)) is not None:
+                    found[name] = present
+        return found
 
     def send(self, session: Session, run: str, *, on_bytes: OnBytes = lambda count: None) -> int:
         """Give a node what it lacks to continue from a run; returns how many checkpoints it lacked.
@@ -131,25 +118,27 @@ class Mirror:
         lacking = _lacking(session, checkpoints)
         # The manifests last: they say that the rest has arrived.
         if wanted := [*lacking, *_lacking(session, manifests)]:
-            with files_of(session) as there:
-                for original in wanted:
-                    self._put(there, original, on_bytes=on_bytes)
-                    _ask(session, "keep", objects=[asdict(original)])
+            session.call(
+                "bucket",
+                payload={"keep": True, "objects": [asdict(each) for each in wanted]},
+                content=self._content(wanted, on_bytes),
+                content_size=sum(each.size for each in wanted),
+                timeout=CALL_SECONDS,
+            )
         return len(lacking)
 
-    def _put(self, there: NodeFiles, original: Original, *, on_bytes: OnBytes) -> None:
-        file, left = Path(self.bucket.root, original.name), original.size
-        target = Replicas(FolderBucket(paths.bucket_dir()), key=RECEIVED).partial(original)
-        with there.writing(target, on_bytes=on_bytes) as new:
+    def _content(self, wanted: Sequence[Original], on_bytes: OnBytes) -> Iterator[bytes]:
+        for original in wanted:
+            file = Path(self.bucket.root, original.name)
             try:
-                with file.open("rb") as source:
-                    while left and (data := source.read(min(CHUNK, left))):
-                        new.write(data)
-                        left -= len(data)
+                for piece in exactly(file, size=original.size):
+                    yield piece
+                    on_bytes(len(piece))
+            except EOFError:
+                hint = "hvdcloud run again"
+                raise CheckpointError(f"{file} became shorter while it was sent", hint=hint) from None
             except OSError as error:
                 raise disk_error(error, path=file, doing="reading") from error
-        if left:
-            raise CheckpointError(f"{file} became shorter while it was sent", hint="hvdcloud run again")
 
     def _needed(self, run: str) -> tuple[list[Original], list[Original]]:
         """Checkpoints, and the manifests that list them, of a run and of those that it continued from."""
@@ -169,116 +158,122 @@ class Mirror:
         return list(checkpoints.values()), manifests
 
 
-class _Node:
-    """What one node has."""
+class _Arrival:
+    """What a node sends, run by run: its manifest, the checkpoints that this machine lacks of it, and what describes
+    the run."""
 
-    def __init__(self, mirror: Mirror, there: Callable[[], NodeFiles], *, index: int, on_bytes: OnBytes) -> None:
+    def __init__(self, mirror: Mirror, session: Session, stream: Stream, on_bytes: OnBytes) -> None:
         self.files = 0
         """Checkpoints that have come."""
-        self.damaged: dict[str, CheckpointError] = {}
-        """What could not be used of the last look, and why."""
+        self.damaged: list[CheckpointError] = []
+        """Why some of it could not be used."""
+        self.whole = True
+        """All of it is here, or damaged; else some was replaced meanwhile."""
         self._mirror, self._bucket, self._replicas = mirror, mirror.bucket, mirror.replicas
-        self._there, self._index, self._on_bytes = there, index, on_bytes
+        self._session, self._stream, self._on_bytes = session, stream, on_bytes
+        self._manifest: tuple[Original, bytes] | None = None
+        """To be stored when all that it lists is here."""
+        self._lacking: dict[str, Original] = {}
+        """What is still to come of it, by name."""
 
-    def bring(self, runs: Mapping[str, Described]) -> bool:
-        """Returns whether all that was looked at is here, or damaged; else it was replaced meanwhile."""
-        self.damaged = {}
-        whole = True
-        for run, found in runs.items():
-            name = manifest_name(self._mirror.cluster, run, self._index)
-            if manifest := _described(name, found):
-                whole &= self._bring_run(run, manifest)
-            for name in descriptions(self._mirror.cluster, run, self._index):
-                if (each := _described(name, found)) and each.size <= LARGEST_DESCRIPTION:
-                    whole &= self._receive(each)
-        return whole
+    def take_all(self) -> None:
+        """Take all, until the node's program ends.
 
-    def _bring_run(self, run: str, original: Original) -> bool:
-        """The checkpoints that a manifest lists, and then the manifest."""
-        if not self._replicas.lacks(original):
-            return True
+        Raises:
+            NodeError: the connection was lost, the program failed, or it sends something else.
+            CapacityError, CheckpointError: this machine's bucket cannot be written, or a manifest is too large.
+        """
+        cluster, node = self._mirror.cluster, self._session.node.index
+        while (line := self._stream.line()) is not None:
+            run, original = self._announced(line)
+            listed = self._lacking.pop(original.name, None)
+            if listed is not None and (listed.size, listed.generation) == (original.size, original.generation):
+                self.files += self._receive(listed)
+                continue
+            self._end_run()
+            if original.name == manifest_name(cluster, run, node):
+                self._begin_run(run, original)
+            elif original.name in descriptions(cluster, run, node) and original.size <= LARGEST_DESCRIPTION:
+                self._receive(original)
+            else:
+                raise self._unusable()
+        self._end_run()
+        code, errors = self._stream.end()
+        if code:
+            self._session.parse("send", errors, exit_code=code, errors=errors)
+
+    def _announced(self, line: bytes) -> tuple[str, Original]:
+        """The run and the object that follows, by a line of the node's."""
+        head = parse_object(line) or {}
+        name, numbers = head.get("name"), [head.get("size"), head.get("generation")]
+        cluster, run, *_ = [*name.split("/"), ""] if isinstance(name, str) else ("", "")
+        known = cluster == self._mirror.cluster and RUN_ID.fullmatch(run) and run.endswith(f"-{self._mirror.id}")
+        if not known or not all(type(each) is int and 0 <= each < _GENERATIONS for each in numbers):
+            raise self._unusable()
+        return run, Original(name=str(name), size=int(numbers[0] or 0), generation=int(numbers[1] or 0))
+
+    def _begin_run(self, run: str, original: Original) -> None:
+        """Take a manifest, and ask for what is lacking of it."""
+        cluster, node = self._mirror.cluster, self._session.node.index
+        if original.size > LARGEST:
+            raise BadManifestError(
+                f"the manifest of node {node} for run {run} has {original.size} bytes",
+                hint="hvdcloud down --force gives up what this node wrote",
+            )
+        data = b"".join(self._stream.take(original.size))
         try:
-            data, manifest = self._read(run, original)
+            manifest = read_own_manifest(data, cluster=cluster, run=run, node=node)
         except BadManifestError as error:
-            self.damaged[str(original)] = error
-            return True
-        except ObjectMissingError:
-            return False
-        wanted = {each.name: each for each in originals(manifest)}
-        if lacking := [each for each in wanted.values() if self._replicas.lacks(each)]:
+            self.damaged.append(error)
+        else:
+            self._manifest = original, data
+            self._lacking = {each.name: each for each in originals(manifest) if self._replicas.lacks(each)}
+        if self._lacking:
             # Until all of it is here: a kill at any moment leaves a bucket that can be verified.
             before = None
             with contextlib.suppress(BadManifestError):
-                before = read_manifest(self._bucket, cluster=self._mirror.cluster, run=run, node=self._index)
-            now = in_between(manifest, before, lacks=lambda name: self._replicas.lacks(wanted[name]))
-            self._bucket.write(original.name, to_json(now))
-        damaged, whole = len(self.damaged), True
-        for each in lacking:
-            whole &= self._receive(each, is_checkpoint=True)
-        if whole and len(self.damaged) == damaged:
+                before = read_manifest(self._bucket, cluster=cluster, run=run, node=node)
+            self._bucket.write(original.name, to_json(in_between(manifest, before, lacks=self._lacking.__contains__)))
+        self._stream.write(request([[each.name, each.generation] for each in self._lacking.values()]))
+
+    def _end_run(self) -> None:
+        """Store the manifest, if all that it lists is here."""
+        if self._lacking:
+            self.whole = False
+        elif self._manifest is not None:
+            original, data = self._manifest
             self._replicas.receive(original, [data])
-        return whole
+        self._manifest, self._lacking = None, {}
 
-    def _read(self, run: str, original: Original) -> tuple[bytes, Manifest]:
-        """A manifest. Raises BadManifestError: it cannot be used; ObjectMissingError: there is another one now."""
-        if original.size > LARGEST:
-            raise BadManifestError(
-                f"the manifest of node {self._index} for run {run} has {original.size} bytes",
-                hint="hvdcloud down --force gives up what this node wrote",
-            )
-        data = b"".join(self._pieces(original))
-        return data, read_own_manifest(data, cluster=self._mirror.cluster, run=run, node=self._index)
+    def _receive(self, original: Original) -> bool:
+        """Returns whether the object is here; else it is damaged, and its manifest is not stored."""
 
-    def _receive(self, original: Original, *, is_checkpoint: bool = False) -> bool:
-        """Returns whether the object is here, or damaged; else it was replaced meanwhile."""
-        if not self._replicas.lacks(original):
-            return True
+        def counted(piece: bytes) -> bytes:
+            self._on_bytes(len(piece))
+            return piece
+
         try:
-            start = self._replicas.arrived(original)
-            self._replicas.receive(original, map(self._counted, self._pieces(original, start=start)), start=start)
+            self._replicas.receive(original, map(counted, self._stream.take(original.size)))
         except CorruptObjectError as error:
             # The others are not damaged.
-            self.damaged[str(original)] = error
-        except ObjectMissingError:
+            self.damaged.append(error)
+            self._manifest = None
             return False
-        else:
-            self.files += is_checkpoint
         return True
 
-    def _pieces(self, original: Original, *, start: int = 0) -> Iterator[bytes]:
-        path = paths.bucket_dir() / original.name
-        seconds = original.generation // 1_000_000_000
-        return self._there().read(path, size=original.size, seconds=seconds, start=start)
-
-    def _counted(self, piece: bytes) -> bytes:
-        self._on_bytes(len(piece))
-        return piece
-
-
-def _described(name: str, found: Described) -> Original | None:
-    """What describes a run, by its name, if the node has it."""
-    pair = found.get(short_name(name))
-    return Original(name=name, generation=pair[0], size=pair[1]) if pair is not None else None
+    def _unusable(self) -> NodeError:
+        node = self._session.node
+        why = f"node {node.name} does not send what it was asked for"
+        return NodeError(why, hint=f"hvdcloud ssh {node.index} opens a shell there")
 
 
 def _lacking(session: Session, wanted: Sequence[Original]) -> list[Original]:
     """The objects that a node does not have, or has only as they were earlier."""
-    lacks = _ask(session, "lacks", objects=[asdict(each) for each in wanted]).get("lacks")
+    payload = {"objects": [asdict(each) for each in wanted]}
+    lacks = session.call("bucket", payload=payload, timeout=CALL_SECONDS).get("lacks")
     if not isinstance(lacks, list) or not all(type(each) is int and 0 <= each < len(wanted) for each in lacks):
         raise NodeError(
             f"node {session.node.name} does not say which objects it lacks",
             hint=f"hvdcloud ssh {session.node.index} opens a shell there",
         )
     return [wanted[index] for index in sorted(set(lacks))]
-
-
-def _ask(session: Session, what: str, **request: Any) -> dict[str, Any]:
-    return session.call("bucket", payload={"op": what, **request}, timeout=CALL_SECONDS)
-
-
-def _is_generation_and_size(pair: object) -> bool:
-    return (
-        isinstance(pair, list)
-        and len(pair) == 2
-        and all(type(each) is int and 0 <= each < _GENERATIONS for each in pair)
-    )

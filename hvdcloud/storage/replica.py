@@ -1,7 +1,6 @@
 """Objects of one folder bucket in another, each with the generation that it has there, so that the same manifests hold.
 
-Bytes are written to a file beside the objects, which keeps what has arrived when the connection breaks; they are
-verified, flushed to disk, and become the object in one move.
+Bytes are written to a file beside the objects; they are verified, flushed to disk, and become the object in one move.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from hvdcloud.errors import CapacityError
 from hvdcloud.storage.base import CorruptObjectError, check_name, disk_error, free_bytes
@@ -57,56 +55,34 @@ class Replicas:
         found = self._bucket.present(original.name)
         return found is None or found[1] < original.generation
 
-    def arrived(self, original: Original) -> int:
-        """How many of its bytes are here from an earlier attempt."""
-        try:
-            there = self.partial(original).stat().st_size
-        except OSError:
-            return 0
-        return there if there <= original.size else 0
-
-    def receive(self, original: Original, pieces: Iterable[bytes], *, start: int = 0) -> None:
-        """Write the object from `start` on, and keep it.
+    def receive(self, original: Original, pieces: Iterable[bytes]) -> None:
+        """Write the object, verify it, and make it visible.
 
         Raises:
+            CorruptObjectError: other bytes than those that were promised came; none of them is kept.
             CapacityError: the disk is full.
-            whatever `keep` raises.
-            whatever `pieces` raises: what has arrived is kept for the next attempt.
+            CheckpointError: the bucket can't hold it.
+            whatever `pieces` raises.
         """
         check_name(original.name)
         self.make_folder()
-        if original.size - start > free_bytes(self.folder):
+        if original.size > free_bytes(self.folder):
             raise CapacityError(
                 f"no space left for {original.name} ({original.size} bytes) in {self._bucket.url}",
                 hint="free some space and type the command again",
             )
-        partial = self.partial(original)
+        # One of each name at a time.
+        partial = self.folder / hashlib.sha256(original.name.encode(errors="surrogatepass")).hexdigest()[:32]
         try:
-            with partial.open("r+b" if start else "wb") as file:
-                file.seek(start)
-                file.truncate()
-                _write(file, pieces, most=original.size - start)
-        except OSError as error:
-            raise disk_error(error, path=partial, doing="writing") from error
-        self.keep(original)
-
-    def keep(self, original: Original) -> None:
-        """Verify all that has arrived of an object, and make it visible.
-
-        Raises:
-            CorruptObjectError: other bytes than those that were promised came; none of them is kept.
-            CheckpointError: the bucket can't hold it.
-        """
-        check_name(original.name)
-        partial = self.partial(original)
-        try:
+            with partial.open("wb") as file:
+                file.writelines(pieces)
             self._verify(partial, original)
             self._bucket.adopt(partial, original.name, generation=original.generation)
         except CorruptObjectError:
             partial.unlink(missing_ok=True)
             raise
         except OSError as error:
-            raise disk_error(error, path=partial, doing="reading") from error
+            raise disk_error(error, path=partial, doing="writing") from error
 
     def forget(self) -> None:
         """Remove what has not arrived whole, where nothing of it is wanted any more."""
@@ -114,12 +90,6 @@ class Replicas:
             for file in self.folder.iterdir():
                 file.unlink()
             self.folder.rmdir()
-
-    def partial(self, original: Original) -> Path:
-        """Where an object is until it has arrived whole."""
-        # Of the same bytes only: an object that was replaced meanwhile is not continued.
-        text = "\0".join(map(str, (original.name, original.generation, original.size, original.crc32c)))
-        return self.folder / hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
 
     def _verify(self, partial: Path, original: Original) -> None:
         if original.crc32c is None:
@@ -132,10 +102,3 @@ class Replicas:
                 f"{original.crc32c}, and other bytes came",
                 hint="hvdcloud pull tries again; if it stays so, take an earlier checkpoint",
             )
-
-
-def _write(file: IO[bytes], pieces: Iterable[bytes], *, most: int) -> None:
-    """Whatever comes beyond what was promised is not written."""
-    for piece in pieces:
-        file.write(piece[:most])
-        most -= len(piece[:most])

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import paramiko
 import pytest
 
 from hvdcloud.checkpoints.manifest import (
@@ -29,14 +30,13 @@ from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.cluster.state import ClusterState
 from hvdcloud.errors import CapacityError, CheckpointError, NodeError
 from hvdcloud.node.uploads.restore import restore
-from hvdcloud.node.uploads.serve import RECEIVED
 from hvdcloud.remote.mirror import Mirror
 from hvdcloud.remote.ssh import Session
 from hvdcloud.storage.base import CorruptObjectError
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.folder_tree import TEMPORARY
-from hvdcloud.storage.replica import Original, Replicas
+from hvdcloud.storage.replica import Original
 from tests.support.node_buckets import BucketNode, NewNode
 from tests.support.vanishing import RUN, Laptop
 
@@ -260,13 +260,31 @@ def test_links_of_a_job_are_neither_followed_there_nor_here(home: Scene, tmp_pat
     assert (manifest.complete, list(manifest.files)) == (False, [])
 
 
-def test_a_node_that_sends_more_than_it_was_asked_for_is_cut_off(home: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"x" * 60_000 + b"\n",
+        b"[" * 100_000 + b"\n",
+        b'{"name": "digits/../x", "size": 1, "generation": 1}\n',
+        b'{"name": "digits/%s/x", "size": 1, "generation": 1}\n' % RUN.encode(),
+        b'{"name": "digits/%s/.hvdcloud/log", "size": -1, "generation": 1}\n' % RUN.encode(),
+        b'{"name": "other/%s/.hvdcloud/log", "size": 1, "generation": 1}\n' % RUN.encode(),
+        b'{"name": "digits/%s/.hvdcloud/manifest-1.json", "size": 1, "generation": 1}\n' % RUN.encode(),
+    ],
+)
+def test_a_node_that_sends_something_else_is_cut_off(home: Scene, line: bytes) -> None:
     here, (head, _) = home
-    head.write({"large.pt": b"x" * 200_000})
-    monkeypatch.setattr("tests.support.disk._Handle.read", lambda *_: b"x" * (15 << 20))
-    with pytest.raises(NodeError, match="it sends more than it was asked for"):
+
+    def flood(channel: paramiko.Channel) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                channel.sendall(line)
+
+    head.programs["hvdcloud-node send"] = flood
+    with pytest.raises(NodeError, match="node digits-0 does not send what it was asked for"):
         here.bring()
-    assert here.bucket.stat(PREFIX + "large.pt") is None
+    assert list(here.bucket.list("")) == []
+    assert here.outside() == set()
 
 
 def test_a_checkpoint_that_this_disk_has_no_room_for_is_refused_before_it_comes(
@@ -318,10 +336,7 @@ def test_damaged_bytes_that_are_sent_to_a_node_do_not_become_an_object(home: Sce
     _, (head, _) = home
     name = f"{PREFIX}x"
     original = Original(name=name, size=3, generation=1000, crc32c=crc32c_of_bytes(b"abc"))
-    received = Replicas(head.bucket, key=RECEIVED)
-    received.make_folder()
-    received.partial(original).write_bytes(b"abX")
-    request = json.dumps({"op": "keep", "objects": [asdict(original)]}).encode() + b"\n"
+    request = json.dumps({"keep": True, "objects": [asdict(original)]}).encode() + b"\nabX"
     out, _ = head.start("bucket").communicate(request, timeout=60)
     assert "does not verify" in json.loads(out)["error"]
     assert head.bucket.stat(name) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -62,9 +63,8 @@ class Project:
             **more,
         }
         wanted = prepare.code(header)["want"]
-        code_archive(paths.root(), code, [files[index]["path"] for index in wanted])
-        with paths.code_archive().open("rb") as archive:
-            prepare.main(header, archive)
+        archive = code_archive(code, [files[index]["path"] for index in wanted])
+        prepare.main(header, io.BytesIO(archive))
 
     def write(self, *names: str, text: str = "") -> None:
         for name in names:

@@ -14,7 +14,6 @@ from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec, Node
 from hvdcloud.providers.local.provider import LocalProvider
 from tests.support.provider_backends import new_spec
-from tests.support.trouble import held_ports, next_port
 
 pytestmark = pytest.mark.engine
 
@@ -62,14 +61,3 @@ def test_a_node_is_reached_at_a_loopback_port_also_when_it_has_another_one(
     assert [each.address for each in stopped.nodes] == [None]
     (again,) = provider.revive(stopped.nodes, deadline=time.monotonic() + provider.ready_seconds)
     assert greeting(again) == b"SSH-"
-
-
-@pytest.mark.nightly  # Another test's container may take the ports.
-def test_ports_that_other_programs_hold_are_stepped_over(
-    engine: Any, image: str, spec: ClusterSpec, tmp_path: Path
-) -> None:
-    with held_ports(next_port(engine, image), 25) as held:
-        node = up(LocalProvider(engine), spec, tmp_path)
-        assert (node.address, published(engine, spec)) == ("127.0.0.1", [node.port])
-        assert node.port not in held
-        assert greeting(node) == b"SSH-"

@@ -105,7 +105,7 @@ def test_sessions_do_not_see_the_metadata_server(session: Session) -> None:
 def test_everything_goes_through_the_program_which_ends_with_the_session(session: Session) -> None:
     assert session.run("hostname").stdout == f"{NAME}\n"
     assert len(session.run("head -c 20000000 /dev/zero").stdout) == 20_000_000
-    assert session.run("wc -c", stdin="x" * 5_000_000).stdout == "5000000\n"
+    assert session.run("wc -c", stdin=[b"x" * 5_000_000]).stdout == "5000000\n"
     assert len(relays()) == 1
     session.close()
     assert relays() == []

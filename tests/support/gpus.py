@@ -16,7 +16,7 @@ from hvdcloud.providers.base import Provider
 STANDINS = Path(__file__).parents[1] / "standins" / "gpus"
 UUIDS = [f"GPU-{index}a6b3c5e-0c5b-7d2e-6a53-0a3f4f1d9a10" for index in range(4)]
 DEVICES = "".join(
-    f"{index}, {uuid}, 535.129.03, 32768, 0, [N/A], Tesla V100-DGXS-32GB\n" for index, uuid in enumerate(UUIDS)
+    f"{index}, {uuid}, 535.129.03, 32768, 0, [N/A], 7.0, Tesla V100-DGXS-32GB\n" for index, uuid in enumerate(UUIDS)
 )
 
 

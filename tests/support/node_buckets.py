@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import shlex
 import subprocess
@@ -18,7 +17,6 @@ import paramiko
 from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.folder import FolderBucket
-from tests.support.disk import Disk
 from tests.support.nodes import start_verb
 from tests.support.vanishing import RUN, Program, Vm, says
 
@@ -34,15 +32,16 @@ class BucketNode:
     cut_after: int | None = None
     """Bytes of its answers after which its connection is cut, once."""
     verbs: list[str] = field(default_factory=list)
+    programs: dict[str, Program] = field(init=False)
     vm: Vm = field(init=False)
 
     def __post_init__(self) -> None:
-        verbs = ("bucket", "flush", "state", "join", "code", "prepare")
-        programs: dict[str, Program] = {f"hvdcloud-node {verb}": self._program(verb) for verb in verbs}
+        verbs = ("bucket", "send", "flush", "state", "join", "code", "prepare")
+        self.programs = {f"hvdcloud-node {verb}": self._program(verb) for verb in verbs}
         for more in (("--follow", "--offset", "0"), ()):
-            programs[shlex.join(["hvdcloud-node", "logs", RUN, *more])] = self._program("logs", RUN, *more)
-        disk = functools.partial(Disk, root=self.root, send=self._sends)
-        self.vm = Vm({**programs, "hvdcloud-node poweroff": self._power_off}, disk=disk)
+            self.programs[shlex.join(["hvdcloud-node", "logs", RUN, *more])] = self._program("logs", RUN, *more)
+        self.programs["hvdcloud-node poweroff"] = self._power_off
+        self.vm = Vm(self.programs)
 
     @property
     def bucket(self) -> FolderBucket:

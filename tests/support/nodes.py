@@ -221,10 +221,12 @@ class NodeCluster:
         code = f"from {module} import {attribute}; {attribute}()"
         return start_verb(root=self.root(name), env=self.environment(name), program=("-c", code))
 
-    def verb(self, name: str, *verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """A verb's answer."""
+    def verb(
+        self, name: str, *verb: str, payload: Mapping[str, Any] | None = None, content: bytes = b""
+    ) -> dict[str, Any]:
+        """A verb's answer; `content`: what follows the payload."""
         data = json.dumps(payload).encode() + b"\n" if payload is not None else b""
-        out, errors = self.start(name, *verb).communicate(data, timeout=DEADLINE)
+        out, errors = self.start(name, *verb).communicate(data + content, timeout=DEADLINE)
         assert out, errors.decode()
         answer: dict[str, Any] = json.loads(out.splitlines()[-1])
         return answer
@@ -274,8 +276,7 @@ class NodeCluster:
         if "error" in lacks:
             return lacks
         wanted = [header["files"][index]["path"] for index in lacks["want"]]
-        code_archive(self.root(name), contents, wanted)
-        return {**lacks, **self.verb(name, "prepare", payload=header)}
+        return {**lacks, **self.verb(name, "prepare", payload=header, content=code_archive(contents, wanted))}
 
     def change_spec(self, name: str, *, run: str = RUN, **changes: Any) -> None:
         """Change what a node was told of a run."""
@@ -406,15 +407,15 @@ def entry(path: str, data: bytes, *, mode: int = 0o644) -> dict[str, Any]:
     return {"path": path, "size": len(data), "mode": mode, "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def code_archive(root: Path, contents: Mapping[str, bytes], wanted: Sequence[str]) -> None:
-    """Put what a node lacks where the laptop puts it."""
-    file = root / "var/lib/hvdcloud/code.tar"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+def code_archive(contents: Mapping[str, bytes], wanted: Sequence[str]) -> bytes:
+    """What a node lacks, as the laptop sends it."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in wanted:
             member = tarfile.TarInfo(path)
             member.size = len(contents[path])
             archive.addfile(member, io.BytesIO(contents[path]))
+    return made.getvalue()
 
 
 def is_gone(pid: int) -> bool:

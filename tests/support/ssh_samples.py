@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from hvdcloud.cluster.model import ClusterSpec
+from hvdcloud.providers.engine.requests import limits
 from hvdcloud.providers.ssh.requests import HostRequest, node_request
 
 SPEC = ClusterSpec(
@@ -29,6 +30,5 @@ def request(
         host="gpu1",
         address="192.168.1.8",
         gpus=None,
-        idle_seconds=idle_seconds,
-        longest_seconds=longest_seconds,
+        environment=limits(idle_seconds=idle_seconds, longest_seconds=longest_seconds),
     )

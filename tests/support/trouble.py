@@ -5,56 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-
-@contextlib.contextmanager
-def held_ports(first: int, count: int) -> Iterator[set[int]]:
-    """Loopback ports that another program listens on; those that another process uses now, as soon as they are free."""
-    free = set(range(first, min(first + count, 65536)))
-    held: set[int] = set()
-    done = threading.Event()
-    with contextlib.ExitStack() as stack:
-
-        def take() -> None:
-            for port in sorted(free):
-                # As the engine does it: also where a connection has just ended.
-                with contextlib.suppress(OSError):
-                    stack.enter_context(socket.create_server(("127.0.0.1", port), backlog=1))
-                    held.add(port)
-            free.difference_update(held)
-
-        def go_on() -> None:
-            while free and not done.wait(0.02):
-                take()
-
-        take()
-        thread = threading.Thread(target=go_on)
-        thread.start()
-        try:
-            yield held
-        finally:
-            done.set()
-            thread.join()
-
-
-def next_port(engine: Any, image: str) -> int:
-    """The one after that which the engine has just chosen for a container."""
-    probe = engine.containers.run(
-        image, ["30"], entrypoint="sleep", ports={"2222/tcp": ("127.0.0.1", None)}, init=True, detach=True
-    )
-    try:
-        probe.reload()
-        return int(probe.ports["2222/tcp"][0]["HostPort"]) + 1
-    finally:
-        probe.remove(force=True)
 
 
 def small_disk(folder: Path, options: str) -> list[str]:

@@ -77,11 +77,8 @@ class Server(paramiko.Transport):
 class Vm(paramiko.ServerInterface):
     """A node's sshd, with programs by the first words of the command."""
 
-    def __init__(
-        self, programs: dict[str, Program], *, disk: Callable[..., paramiko.SFTPServerInterface] | None = None
-    ):
+    def __init__(self, programs: dict[str, Program]) -> None:
         self._programs = programs
-        self._disk = disk
         self._key = new_key_pair("vm")
         self._gone = threading.Event()
         self._transports: list[paramiko.Transport] = []
@@ -149,8 +146,6 @@ class Vm(paramiko.ServerInterface):
             time.sleep(wait or 0)
             transport = Server(Wire(connection, self._gone))
             transport.add_server_key(paramiko.Ed25519Key.from_private_key(io.StringIO(self._key.private)))
-            if self._disk is not None:
-                transport.set_subsystem_handler("sftp", paramiko.SFTPServer, self._disk, transport)
             transport.start_server(event=threading.Event(), server=self)
             self._transports.append(transport)
 

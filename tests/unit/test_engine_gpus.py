@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from docker.types import HostConfig
 
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
 from hvdcloud.errors import CapacityError, UsageError
 from hvdcloud.providers.engine import gpus
-from hvdcloud.providers.engine.gpus import Gpus, GpuShare, choose, device_request, holders
+from hvdcloud.providers.engine.gpus import Device, GpuShare, choose, device_request, holders
 from hvdcloud.providers.engine.requests import with_gpus
 from hvdcloud.providers.local.requests import container_requests
 
 # As a DGX Station's driver answers, and one of a machine where two programs compute and one GPU is in MIG mode.
 DEVICES = """\
-0, GPU-1f6b3a5e-0c5b-7d2e-6a53-0a3f4f1d9a10, 535.129.03, 32768, 0, [N/A], Tesla V100-DGXS-32GB
-1, GPU-2a7c4b6f-1d6c-8e3f-7b64-1b405f2eab21, 535.129.03, 32768, 11760, [N/A], Tesla V100-DGXS-32GB
-2, GPU-3b8d5c70-2e7d-9f40-8c75-2c516030bc32, 535.129.03, 32768, 0, [N/A], Tesla V100-DGXS-32GB
-3, GPU-4c9e6d81-3f8e-a051-9d86-3d627141cd43, 535.129.03, 32768, 900, [N/A], Tesla V100-DGXS-32GB
+0, GPU-1f6b3a5e-0c5b-7d2e-6a53-0a3f4f1d9a10, 535.129.03, 32768, 0, [N/A], 7.0, Tesla V100-DGXS-32GB
+1, GPU-2a7c4b6f-1d6c-8e3f-7b64-1b405f2eab21, 535.129.03, 32768, 11760, [N/A], 7.0, Tesla V100-DGXS-32GB
+2, GPU-3b8d5c70-2e7d-9f40-8c75-2c516030bc32, 535.129.03, 32768, 0, [N/A], 7.0, Tesla V100-DGXS-32GB
+3, GPU-4c9e6d81-3f8e-a051-9d86-3d627141cd43, 535.129.03, 32768, 900, [N/A], 7.0, Tesla V100-DGXS-32GB
 """
 PROCESSES = """\
 GPU-2a7c4b6f-1d6c-8e3f-7b64-1b405f2eab21, 4711, 11752, /home/ann/venv/bin/python3
 GPU-4c9e6d81-3f8e-a051-9d86-3d627141cd43, 812, [N/A], render, all
 """
 UUIDS = [line.split(", ")[1] for line in DEVICES.splitlines()]
-FOUR = Gpus(devices=gpus.parse_devices(DEVICES), processes=gpus.parse_processes(PROCESSES))
-IDLE = Gpus(devices=FOUR.devices)
+FOUR = gpus.parse(DEVICES, PROCESSES)
+IDLE = gpus.parse(DEVICES, "")
 
 
 def container(*uuids: str, state: str = "running", **labels: str) -> dict[str, Any]:
@@ -41,7 +41,9 @@ def container(*uuids: str, state: str = "running", **labels: str) -> dict[str, A
     return {"Id": "c0", "Names": ["/digits-0"], "State": state, "Labels": ours}
 
 
-def chosen(found: Gpus, count: int | Literal["all"], *, nodes: int, held: Any = (), **more: Any) -> list[list[int]]:
+def chosen(
+    found: Sequence[Device], count: int | Literal["all"], *, nodes: int, held: Any = (), **more: Any
+) -> list[list[int]]:
     """By node the indices of its GPUs."""
     indices = more.pop("indices", range(nodes))
     made = choose(found, held, count, nodes=nodes, indices=indices)
@@ -49,19 +51,20 @@ def chosen(found: Gpus, count: int | Literal["all"], *, nodes: int, held: Any = 
 
 
 def test_what_nvidia_smi_says_of_gpus_is_read() -> None:
-    first, second = FOUR.devices[:2]
+    first, second = FOUR[:2]
     assert (first.index, first.name, first.driver, first.uuid) == (0, "Tesla V100-DGXS-32GB", "535.129.03", UUIDS[0])
     assert (first.total_bytes, second.used_bytes, first.free_bytes) == (32768 << 20, 11760 << 20, 32768 << 20)
-    assert not first.divided
-    divided = "0, GPU-5e, 550.54.15, 81559, 1, Enabled, NVIDIA H100 80GB HBM3\n"
-    assert gpus.parse_devices(divided)[0].divided
+    assert (first.divided, first.capability) == (False, "7.0")
+    assert gpus.parse("0, GPU-5e, 550.54.15, 81559, 1, Enabled, 9.0, NVIDIA H100 80GB HBM3\n", "")[0].divided
 
 
 def test_another_users_words_do_not_act_on_the_terminal() -> None:
-    (process,) = gpus.parse_processes("GPU-1, 7, 1, evil\x1b[2J\n")
-    (device,) = gpus.parse_devices("0, GPU-1, 535\x1b[2J, 1, 2, [N/A], T4\x1b[2J\n")
-    assert "\x1b" not in f"{process}{device.name}{device.driver}"
-    assert gpus.parse_devices("0, GPU-1\x1b[2J, 535, 1, 2, [N/A], T4\n") == ()
+    (device,) = gpus.parse("0, GPU-1, 535\x1b[2J, 1, 2, [N/A], 7.5, T4\x1b[2J\n", "GPU-1, 7, 1, evil\x1b[2J\n")
+    assert device.processes
+    assert "\x1b" not in f"{device.processes}{device.name}{device.driver}".encode("unicode-escape").decode().replace(
+        "\\\\x1b", ""
+    )
+    assert gpus.parse("0, GPU-1\x1b[2J, 535, 1, 2, [N/A], 7.5, T4\n", "") == ()
 
 
 # --- who has them ---------------------------------------------------------------------------------------------------
@@ -96,15 +99,15 @@ def test_too_few_free_gpus_are_refused_with_who_uses_the_others() -> None:
 @pytest.mark.parametrize(
     ("found", "count", "nodes", "said"),
     [
-        (Gpus(devices=()), "all", 1, "this machine has no GPU that nodes could use"),
+        ((), "all", 1, "this machine has no GPU that nodes could use"),
         (IDLE, 5, 1, "this machine has 4 GPUs, and 1 node with 5 in all are wanted"),
         (IDLE, "all", 5, "this machine has 4 GPUs, and 5 nodes with 4 in all are wanted"),
-        (Gpus(devices=gpus.parse_devices("0, GPU-5e, 550.54.15, 81559, 1, Enabled, H100\n")), "all", 1,
+        (gpus.parse("0, GPU-5e, 550.54.15, 81559, 1, Enabled, 9.0, H100\n", ""), "all", 1,
          "no GPU that nodes could use: 1 GPU in MIG mode"),
     ],
 )  # fmt: skip
 def test_what_the_machine_does_not_have_is_refused(
-    found: Gpus, count: int | Literal["all"], nodes: int, said: str
+    found: Sequence[Device], count: int | Literal["all"], nodes: int, said: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
         chosen(found, count, nodes=nodes)
@@ -134,17 +137,17 @@ CDI: dict[str, Any] = {
     ],
 )
 def test_the_engine_says_how_containers_get_gpus(info: dict[str, Any], hook: bool, way: str) -> None:
-    assert device_request(info, IDLE.devices, hook=hook)["Driver"] == way
+    assert device_request(info, IDLE, hook=hook)["Driver"] == way
 
 
 @pytest.mark.parametrize(("info", "driver"), [(OLD, "nvidia"), (CDI, "cdi")])
 def test_a_containers_request_has_the_gpus_and_the_label_that_locks_them(info: dict[str, Any], driver: str) -> None:
-    pair = IDLE.devices[:2]
+    pair = IDLE[:2]
     share = GpuShare(devices=pair, request=device_request(info, pair, hook=True))
-    request = with_gpus(node_request(), {0: share})
-    assert request.body["labels"][gpus.LABEL_GPUS] == f"{UUIDS[0]},{UUIDS[1]}"
-    sent = HostConfig("1.41", device_requests=request.body["device_requests"])["DeviceRequests"]
-    assert [(each["Driver"], each["Count"]) for each in sent] == [(driver, 0)]
+    request = with_gpus(node_request(), share)
+    assert request.body["Labels"][gpus.LABEL_GPUS] == f"{UUIDS[0]},{UUIDS[1]}"
+    (sent,) = request.body["HostConfig"]["DeviceRequests"]
+    assert (sent["Driver"], len(sent["DeviceIDs"])) == (driver, 2)
 
 
 def node_request() -> Any:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hvdcloud.checkpoints.manifest import BadManifestError, Entry, Manifest, from_json, to_json
-from hvdcloud.checkpoints.mirror import descriptions, in_between, originals, read_own_manifest, short_name
+from hvdcloud.checkpoints.mirror import descriptions, in_between, originals, read_own_manifest
 
 RUN = "20261121-101112-abcdef"
 
@@ -49,9 +49,10 @@ def test_it_is_never_complete_before_the_nodes_own_manifest_is_here() -> None:
 
 
 def test_only_the_head_describes_a_run() -> None:
-    assert [short_name(name) for name in descriptions("digits", RUN, 3)] == ["samples-3.jsonl"]
-    head = [short_name(name) for name in descriptions("digits", RUN, 0)]
-    assert head == ["samples-0.jsonl", "log", "events.jsonl", "state.json"]
+    folder = f"digits/{RUN}/.hvdcloud/"
+    assert descriptions("digits", RUN, 3) == [f"{folder}samples-3.jsonl"]
+    names = ["samples-0.jsonl", "log", "events.jsonl", "state.json"]
+    assert descriptions("digits", RUN, 0) == [folder + name for name in names]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ data sets are begun to be fetched."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import tarfile
 from collections.abc import Mapping
@@ -38,10 +37,10 @@ def code(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main(header: Mapping[str, Any], source: IO[bytes]) -> dict[str, Any]:
-    """`prepare`: the closing line. What `code` said is lacking is in an archive, which is deleted.
+    """`prepare`: the closing line.
 
     Args:
-        source: has an archive of all files where the head sends them, to a node that joins a run.
+        source: has an archive of the files that `code` said are lacking, or of more.
 
     Raises:
         UsageError: the header cannot be used, a path leads out of the workspace, or another run is active.
@@ -60,14 +59,11 @@ def main(header: Mapping[str, Any], source: IO[bytes]) -> dict[str, Any]:
         fetcher.start(spec.data)
     try:
         if wanted := sync.plan():
-            with contextlib.nullcontext(source) if header.get("joins") else paths.code_archive().open("rb") as archive:
-                _unpack(sync, {sync.entries[index].path: sync.entries[index] for index in wanted}, archive)
+            _unpack(sync, {sync.entries[index].path: sync.entries[index] for index in wanted}, source)
         sync.commit()
     except BaseException:
         sync.abandon()
         raise
-    finally:
-        paths.code_archive().unlink(missing_ok=True)
     write_private(spec.run, environment=environment, notify=header.get("notify"))
     checkpoints = paths.checkpoints_dir(spec.run)
     checkpoints.mkdir(parents=True, exist_ok=True)

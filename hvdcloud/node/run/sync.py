@@ -24,11 +24,11 @@ _BLOCK = 1 << 20
 class Entry(NamedTuple):
     """One file or symbolic link, as the laptop lists it."""
 
-    path: str
-    size: int
-    mode: int
-    sha256: str
-    link: str | None
+    path: str  # Relative to the project's folder, with forward slashes.
+    size: int = 0
+    mode: int = 0
+    sha256: str = ""
+    link: str | None = None
 
     @classmethod
     def parse(cls, value: dict[str, Any]) -> Entry:
@@ -36,9 +36,9 @@ class Entry(NamedTuple):
         try:
             path = str(value["path"])
             if (link := value.get("link")) is not None:
-                entry = cls(path, 0, 0, "", str(link))
+                entry = cls(path, link=str(link))
             else:
-                entry = cls(path, int(value["size"]), int(value["mode"]) & 0o777, str(value["sha256"]), None)
+                entry = cls(path, int(value["size"]), int(value["mode"]) & 0o777, str(value["sha256"]))
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise UsageError(f"the list of files is malformed: {error!r}", hint="hvdcloud run again") from error
         parts = path.split("/")

@@ -9,7 +9,7 @@ import ipaddress
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.providers.engine import gpus as nvidia
@@ -31,21 +31,19 @@ class Facts:
 
     Attributes:
         address: where the other hosts reach it, IPv4; None: it does not know.
-        gpus: None: it was not asked, or has no NVIDIA driver.
-        capabilities: of its GPUs, each with the name of one; empty: drivers before 495 do not say.
+        gpus: none where it was not asked, or has no NVIDIA driver.
         gpu_problem: why nvidia-smi failed; empty: it did not.
         hook: whether NVIDIA's container toolkit is installed.
     """
 
     address: str | None
-    gpus: nvidia.Gpus | None = None
-    capabilities: Mapping[str, str] = field(default_factory=dict)
+    gpus: tuple[nvidia.Device, ...] = ()
     gpu_problem: str = ""
     hook: bool = False
 
-    def found_gpus(self, place: str) -> nvidia.Gpus:
+    def found_gpus(self, place: str) -> tuple[nvidia.Device, ...]:
         """Its GPUs. Raises UsageError: it has no driver.  NodeError: the driver does not answer."""
-        if self.gpus is not None:
+        if self.gpus:
             return self.gpus
         if self.gpu_problem:
             message = f"nvidia-smi failed on {place}: {self.gpu_problem}"
@@ -69,7 +67,6 @@ def script(*, ask_gpus: bool) -> str:
         smi = 'command -v nvidia-smi >/dev/null && { %s %s 2>&1 || echo "failed $?"; }'
         sections["devices"] = smi % (limit, shlex.join(nvidia.DEVICES_QUERY))
         sections["processes"] = smi % (limit, shlex.join(nvidia.PROCESSES_QUERY))
-        sections["capabilities"] = smi % (limit, shlex.join(nvidia.CAPABILITIES_QUERY))
     for name, command in sections.items():
         lines += [f"echo '{_MARK}{name}'", command]
     return "\n".join([*lines, "exit 0", ""])
@@ -82,15 +79,11 @@ def parse(output: str, *, address: str | None) -> Facts:
         address: the one that the configuration names; None: it names none.
     """
     found = _sections(output)
-    devices = nvidia.parse_devices(found.get("devices", ""))
-    failed = bool(found.get("devices", "").strip()) and not devices
+    gpus = nvidia.parse(found.get("devices", ""), found.get("processes", ""))
     return Facts(
         address=address or _address(found),
-        gpus=nvidia.Gpus(devices=devices, processes=nvidia.parse_processes(found.get("processes", "")))
-        if devices
-        else None,
-        capabilities=nvidia.parse_capabilities(found.get("capabilities", "")),
-        gpu_problem=words(found["devices"]) if failed else "",
+        gpus=gpus,
+        gpu_problem="" if gpus else words(found.get("devices", "")),
         hook=bool(found.get("hook", "").strip()),
     )
 

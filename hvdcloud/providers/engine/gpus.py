@@ -8,13 +8,13 @@ has touched its GPU.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_CREATED, LABEL_ID, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
+from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, LABEL_OWNER, MANAGED_BY
 from hvdcloud.errors import CapacityError, NodeError, UsageError
-from hvdcloud.json_values import whole_number
 from hvdcloud.units import counted, size
 from hvdcloud.visible import visible, words
 
@@ -23,7 +23,7 @@ LABEL_GPUS = "hvdcloud-gpus"
 
 DEVICES_QUERY = (
     "nvidia-smi",
-    "--query-gpu=index,uuid,driver_version,memory.total,memory.used,mig.mode.current,name",
+    "--query-gpu=index,uuid,driver_version,memory.total,memory.used,mig.mode.current,compute_cap,name",
     "--format=csv,noheader,nounits",
 )
 PROCESSES_QUERY = (
@@ -31,8 +31,6 @@ PROCESSES_QUERY = (
     "--query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name",
     "--format=csv,noheader,nounits",
 )
-CAPABILITIES_QUERY = ("nvidia-smi", "--query-gpu=compute_cap,name", "--format=csv,noheader,nounits")
-"""Drivers before 495 do not know the field, and refuse the whole query."""
 TOOLKIT_HOOK = "nvidia-container-runtime-hook"
 """The program of NVIDIA's container toolkit for which an engine looks in its PATH."""
 TOOLKIT_HINT = (
@@ -43,6 +41,7 @@ CPU_HINT = "image.device: cpu trains without GPUs"
 
 _MIB = 1 << 20
 _UUID = re.compile(r"GPU-[-\w]+", re.ASCII)
+_CAPABILITY = re.compile(r"\d{1,3}\.\d{1,3}", re.ASCII)
 _CDI_KIND = "nvidia.com/gpu="
 _HOLDING = ("created", "running", "paused", "restarting")
 """States of a container in which it has its GPUs, or will have them in a moment."""
@@ -60,6 +59,10 @@ class Device:
     used_bytes: int
     divided: bool
     """It is in MIG mode: only its parts can be used, which hvdcloud does not give out."""
+    capability: str
+    """Compute capability: `7.5`."""
+    processes: tuple[str, ...] = ()
+    """What computes on it: `python (pid 4711, 12.3 GB)`."""
 
     @property
     def free_bytes(self) -> int:
@@ -73,31 +76,6 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """One that computes on a GPU."""
-
-    gpu: str
-    """UUID."""
-    pid: int
-    name: str
-    used_bytes: int | None
-    """None: the driver does not say."""
-
-    def __str__(self) -> str:
-        """`python (pid 4711, 12.3 GB)`."""
-        memory = "" if self.used_bytes is None else f", {size(self.used_bytes)}"
-        return f"{self.name} (pid {self.pid}{memory})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpus:
-    """The GPUs of one machine, in the driver's order, and what computes on them."""
-
-    devices: tuple[Device, ...]
-    processes: tuple[Process, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
     """A container of ours that has GPUs, or will have them once it is started."""
 
@@ -108,9 +86,6 @@ class Holder:
     owner: str
     gpus: frozenset[str]
     """UUIDs."""
-    started: bool
-    rank: tuple[int, str]
-    """When its cluster was asked for, and the cluster's id: an order in which no two clusters are equal."""
 
     def __str__(self) -> str:
         """`cluster digits of alice-laptop`."""
@@ -130,58 +105,43 @@ class GpuShare:
     """What the engine is asked for, as `device_request` makes it."""
 
 
-def parse_devices(output: str) -> tuple[Device, ...]:
-    """nvidia-smi's answer to DEVICES_QUERY: a line per GPU, memory in MiB. Other lines are left out."""
-    found = []
-    for line in output.splitlines():
-        fields = [field.strip() for field in line.split(",", 6)]
-        if len(fields) == 7 and fields[0].isdecimal() and _UUID.fullmatch(fields[1]):
-            index, uuid, driver, total, used, mig, name = fields
-            device = Device(
-                index=int(index),
-                uuid=uuid,
-                name=_seen(name),
-                driver=_seen(driver),
-                total_bytes=_mebibytes(total) or 0,
-                used_bytes=_mebibytes(used) or 0,
-                divided=mig == "Enabled",
-            )
-            found.append(device)
+def parse(devices: str, processes: str) -> tuple[Device, ...]:
+    """nvidia-smi's answers to both queries: a line for each GPU, memory in MiB, and a line for each process and GPU.
+    Other lines are left out."""
+    computing = defaultdict(list)
+    for uuid, pid, used, name in _rows(processes, 4):
+        memory = f", {size(int(used) * _MIB)}" if used.isdecimal() else ""
+        if pid.isdecimal():
+            # The path of a program says little that its name does not: /home/ann/venv/bin/python3.
+            computing[uuid].append(f"{_seen(name.rpartition('/')[2] or name)} (pid {pid}{memory})")
+    found = [
+        Device(
+            index=int(index),
+            uuid=uuid,
+            name=_seen(name),
+            driver=_seen(driver),
+            total_bytes=int(total) * _MIB if total.isdecimal() else 0,
+            used_bytes=int(used) * _MIB if used.isdecimal() else 0,
+            divided=mig == "Enabled",
+            capability=capability,
+            processes=tuple(computing[uuid]),
+        )
+        for index, uuid, driver, total, used, mig, capability, name in _rows(devices, 8)
+        if index.isdecimal() and _UUID.fullmatch(uuid) and _CAPABILITY.fullmatch(capability)
+    ]
     return tuple(sorted(found, key=lambda device: device.index))
 
 
-def parse_processes(output: str) -> tuple[Process, ...]:
-    """nvidia-smi's answer to PROCESSES_QUERY: a line per process and GPU. Where none computes it has no line."""
-    found = []
+def _rows(output: str, fields: int) -> Iterator[list[str]]:
+    """The lines that have so many fields; the last may have commas in it."""
     for line in output.splitlines():
-        fields = [field.strip() for field in line.split(",", 3)]
-        if len(fields) == 4 and _UUID.fullmatch(fields[0]) and fields[1].isdecimal():
-            gpu, pid, used, name = fields
-            # The path of a program says little that its name does not: /home/ann/venv/bin/python3.
-            program = _seen(name.rpartition("/")[2] or name)
-            found.append(Process(gpu=gpu, pid=int(pid), name=program, used_bytes=_mebibytes(used)))
-    return tuple(found)
-
-
-def parse_capabilities(output: str) -> dict[str, str]:
-    """nvidia-smi's answer to CAPABILITIES_QUERY: compute capability → the name of a GPU that has it."""
-    found = {}
-    for line in output.splitlines():
-        capability, _, name = line.partition(",")
-        major, _, minor = capability.strip().partition(".")
-        if major.isdecimal() and minor.isdecimal():
-            found[f"{major}.{minor}"] = _seen(name.strip())
-    return found
+        if len(row := [field.strip() for field in line.split(",", fields - 1)]) == fields:
+            yield row
 
 
 def _seen(text: str) -> str:
     """Any user of the machine may have named a program."""
     return visible(words(text), lines=False)
-
-
-def _mebibytes(text: str) -> int | None:
-    """Bytes; None for `[N/A]` and other words."""
-    return int(text) * _MIB if text.isdecimal() else None
 
 
 # --- who has them ---------------------------------------------------------------------------------------------------
@@ -196,8 +156,6 @@ def holders(containers: Iterable[Mapping[str, Any]]) -> tuple[Holder, ...]:
             cluster=labels.get(LABEL_CLUSTER, ""),
             owner=labels.get(LABEL_OWNER, ""),
             gpus=frozenset(labels[LABEL_GPUS].split(",")),
-            started=container["State"] != "created",
-            rank=(whole_number(labels.get(LABEL_CREATED)), labels.get(LABEL_ID, "")),
         )
         for container in containers
         if (labels := container["Labels"] or {}).get(LABEL_MANAGED_BY) == MANAGED_BY
@@ -206,16 +164,15 @@ def holders(containers: Iterable[Mapping[str, Any]]) -> tuple[Holder, ...]:
     )
 
 
-def users(gpus: Gpus, held: Sequence[Holder]) -> Mapping[str, str]:
+def users(devices: Sequence[Device], held: Sequence[Holder]) -> Mapping[str, str]:
     """UUID → who uses the GPU, in words, for those that are used.
 
     Where a cluster of ours holds it, its processes are that cluster's.
     """
     found = {}
-    for device in gpus.devices:
+    for device in devices:
         clusters = dict.fromkeys(str(holder) for holder in held if device.uuid in holder.gpus)
-        processes = [str(process) for process in gpus.processes if process.gpu == device.uuid]
-        if by := [*clusters] or processes:
+        if by := [*clusters] or device.processes:
             found[device.uuid] = ", ".join(by)
     return found
 
@@ -224,7 +181,13 @@ def users(gpus: Gpus, held: Sequence[Holder]) -> Mapping[str, str]:
 
 
 def choose(
-    gpus: Gpus, held: Sequence[Holder], wish: Wish, *, nodes: int, indices: Sequence[int], place: str = "this machine"
+    devices: Sequence[Device],
+    held: Sequence[Holder],
+    wish: Wish,
+    *,
+    nodes: int,
+    indices: Sequence[int],
+    place: str = "this machine",
 ) -> Mapping[int, tuple[Device, ...]]:
     """Which GPUs each of these nodes gets; nothing is changed.
 
@@ -238,17 +201,17 @@ def choose(
     Raises:
         UsageError: there are not as many.  CapacityError: too few of them are free.
     """
-    whole = [device for device in gpus.devices if not device.divided]
+    whole = [device for device in devices if not device.divided]
     total = len(whole) if wish == "all" else wish
     if not whole:
-        divided = f": {counted(len(gpus.devices), 'GPU')} in MIG mode" if gpus.devices else ""
+        divided = f": {counted(len(devices), 'GPU')} in MIG mode" if devices else ""
         raise UsageError(f"{place} has no GPU that nodes could use{divided}", hint=CPU_HINT)
     if not nodes <= total <= len(whole):
         raise UsageError(
             f"{place} has {counted(len(whole), 'GPU')}, and {counted(nodes, 'node')} with {total} in all are wanted",
             hint="one node takes them all, with a rank on each: --nodes 1",
         )
-    used = users(gpus, held)
+    used = users(devices, held)
     free = [device for device in whole if device.uuid not in used]
     taken = [device for device in whole if device.uuid in used]
     each, rest = divmod(total, nodes)

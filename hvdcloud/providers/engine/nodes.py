@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 from hvdcloud.cluster.model import (
@@ -18,13 +16,14 @@ from hvdcloud.cluster.model import (
     Node,
     ObjectKind,
 )
-from hvdcloud.errors import NodeError
+from hvdcloud.errors import CapacityError, NodeError
 from hvdcloud.json_values import parse_object
 from hvdcloud.node.mesh.host_key import is_host_key
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.containers import delete
+from hvdcloud.providers.engine.gpu_lock import claim
 from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.visible import log_of
 
@@ -70,27 +69,35 @@ class EngineNodes:
 
         Raises:
             NodeError: it does not start, as where another program has its port or its GPU is gone.
+            CapacityError: another cluster has its GPUs now.
         """
         from docker.errors import APIError
 
         try:
+            before = len(self._output(node))
             self._api.start(node.id)
-            started = self._api.inspect_container(node.id)["State"]["StartedAt"]
+            try:
+                claim(self._api, [node.id])
+            except CapacityError:
+                self._api.kill(node.id)
+                raise
         except APIError as error:
             raise NodeError(
                 f"node {node.name} does not start again: {error.explanation}",
                 hint=f"{self._by_hand(f'docker start {node.name}')} says the same; fix that first",
             ) from error
-        # What it said when it started earlier is of no use.
-        return self.until_ready(node, deadline, given_up, since=started_at(started))
+        return self.until_ready(node, deadline, given_up, after=before)
 
-    def until_ready(self, node: Node, deadline: float, given_up: threading.Event, *, since: float | None = None) -> str:
+    def _output(self, node: Node) -> bytes:
+        return bytes(self._api.logs(node.id, stdout=True, stderr=True))
+
+    def until_ready(self, node: Node, deadline: float, given_up: threading.Event, *, after: int = 0) -> str:
         """Read a container's output until its node program says that sshd answers; returns the node's host key.
 
         Args:
             deadline: of time.monotonic(): when to give up.
             given_up: set where another node has failed.
-            since: seconds since the epoch; what it said before is of no interest.
+            after: bytes of its output that are of an earlier start.
 
         Raises:
             NodeError: it stopped, or the deadline passed.
@@ -101,7 +108,7 @@ class EngineNodes:
             late = time.monotonic() >= deadline
             try:
                 runs = self._api.inspect_container(node.id)["State"]["Running"]
-                output = bytes(self._api.logs(node.id, stdout=True, stderr=True, since=since))
+                output = self._output(node)[after:]
             except APIError as error:
                 raise NodeError(f"node {node.name} is gone: {error.explanation}", hint="hvdcloud up") from error
             said: list[str] = []
@@ -177,10 +184,3 @@ def _status(line: str) -> dict[str, Any] | None:
     if status is None or (status.get("status") == "ready" and not is_host_key(status.get("host_key"))):
         return None
     return status if isinstance(status.get("status"), str) else None
-
-
-def started_at(text: str) -> float:
-    """An engine's time, `2026-11-24T08:22:51.123456789Z`, in seconds since the epoch, not later than it was."""
-    whole = datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
-    fraction = re.match(r"\.\d{1,6}", text[19:])
-    return whole + (float(fraction[0]) if fraction else 0.0)

@@ -7,37 +7,18 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.model import ClusterSpec, Node, NodeState, Plan
+from hvdcloud.cluster.model import ClusterSpec, Node, NodeState
 from hvdcloud.errors import TeardownError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Provider, Stage, ignore_progress
-from hvdcloud.providers.engine.gpu_lock import TakenError
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.journal import Journal
     from hvdcloud.providers.engine.nodes import EngineNodes
 
-ATTEMPTS = 5
-"""How often GPUs are chosen while others take them away."""
-
 
 class EngineProvider(Provider):
-    """Creates, follows and grows clusters of containers."""
-
-    def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
-        """Make all that the plan asks for, or nothing.
-
-        Where another cluster takes the same GPUs at the same moment, others are chosen, if there are any.
-        """
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return self._create_once(plan, journal=journal, on_progress=on_progress)
-            except TakenError as taken:
-                if taken.details:  # Something that this try made could not be deleted.
-                    raise
-                on_progress(NodeProgress(object=plan.spec.name, step=f"{taken.message}; looking for others"))
-                plan = self._with_what_is_free(plan)
-        return self._create_once(plan, journal=journal, on_progress=on_progress)
+    """Follows and grows clusters of containers."""
 
     def grow(
         self, spec: ClusterSpec, indices: Sequence[int], *, journal: Journal, on_progress: OnProgress = ignore_progress
@@ -90,11 +71,3 @@ class EngineProvider(Provider):
     @abstractmethod
     def _with_address(self, node: Node, host_key: str) -> Node:
         """A node that is ready, with its host key and, where the engine has chosen one, its address."""
-
-    @abstractmethod
-    def _create_once(self, plan: Plan, *, journal: Journal, on_progress: OnProgress) -> Sequence[Node]:
-        """Make all or nothing. Raises TakenError: another cluster was faster."""
-
-    @abstractmethod
-    def _with_what_is_free(self, planned: Plan) -> Plan:
-        """The plan with GPUs that are free now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from hvdcloud.cluster.model import LABEL_NODE, ClusterSpec, Request
@@ -35,67 +36,65 @@ TMPFS = {"/run/hvdcloud": "rw,noexec,nosuid,nodev,size=16m,mode=0700"}
 """Secrets, locks and sockets: in memory, never on a disk, and for root alone."""
 
 
+def limits(*, idle_seconds: float | None, longest_seconds: float | None = None) -> Mapping[str, str]:
+    """What a node is told of when it ends itself: without a run and without an SSH session for so long, and in any
+    case; None: never."""
+    seconds = {"HVDCLOUD_IDLE": idle_seconds, "HVDCLOUD_TIME_LIMIT": longest_seconds}
+    return {name: f"{value:g}" for name, value in seconds.items() if value is not None}
+
+
 def container_request(
     spec: ClusterSpec,
     index: int,
     *,
-    network: str,
     environment: Mapping[str, str],
-    mounts: Mapping[str, str],
-    more: Mapping[str, Any],
+    host: Mapping[str, Any],
+    labels: Mapping[str, str] = MappingProxyType({}),
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> Request:
-    """For one node of a cluster.
+    """For the container of one node, in the words of Docker's API.
 
     Args:
-        network: the engine's, which the container is in.
         environment: of the node program, beside its key and its name.
-        mounts: what is in the node, by folder of the engine's machine or by volume.
-        more: what this provider's containers have beside (containers.py): `publish` (those with an address of their
-            own; None: nothing is published), `read_only_mounts` (folders of the engine's machine, by
-            what is in the node).
+        host: more of its HostConfig: the network that it is in, what is mounted, which ports are published.
+        labels: beside those of every node.
+        more: beside all this.
     """
     name = spec.node_name(index)
+    variables = {"HVDCLOUD_AUTHORIZED_KEY": spec.authorized_key, "HVDCLOUD_NODE": name, **environment}
     body = {
-        "name": name,
-        "image": spec.image,
-        "hostname": name,
-        "labels": {**spec.labels, LABEL_NODE: str(index), LABEL_BUCKET: spec.bucket, LABEL_IMAGE: spec.image},
-        "environment": {"HVDCLOUD_AUTHORIZED_KEY": spec.authorized_key, "HVDCLOUD_NODE": name, **environment},
-        "network": network,
-        "mounts": dict(mounts),
-        "shm_size": SHM_SIZE,
-        "tmpfs": dict(TMPFS),
-        "cap_drop": ["ALL"],
-        "cap_add": list(CAPABILITIES),
-        "security_opt": ["no-new-privileges"],
+        "Hostname": name,
+        "Image": spec.image,
+        "Labels": {**spec.labels, LABEL_NODE: str(index), LABEL_BUCKET: spec.bucket, LABEL_IMAGE: spec.image, **labels},
+        "Env": [f"{key}={value}" for key, value in variables.items()],
+        "HostConfig": {
+            "ShmSize": SHM_SIZE,
+            "Tmpfs": dict(TMPFS),
+            "CapDrop": ["ALL"],
+            "CapAdd": list(CAPABILITIES),
+            "SecurityOpt": ["no-new-privileges"],
+            **host,
+        },
         **more,
     }
-    return Request(object=f"container {name}", method="POST /containers/create", body=body)
+    return Request(object=f"container {name}", method=f"POST /containers/create?name={name}", body=body)
 
 
-def with_bucket(body: Mapping[str, Any], spec: ClusterSpec, index: int) -> Mapping[str, Any]:
-    """The body of a request for a node's container, with a volume for a folder bucket of its own: that outlives the
-    container, and the engine's prune commands leave a named volume alone."""
-    volume = f"{spec.node_name(index)}-{spec.id}"
-    labels = {key: value for key, value in body["labels"].items() if key in (*spec.labels, LABEL_NODE, LABEL_BUCKET)}
-    return {**body, "mounts": {**body["mounts"], volume: BUCKET_IN_NODE}, "volumes": {volume: labels}}
+def own_bucket(spec: ClusterSpec, index: int) -> dict[str, Any]:
+    """The mount of a volume for a folder bucket of the node's own: it outlives the container, and the engine's prune
+    commands leave a named volume alone."""
+    labels = {**spec.labels, LABEL_NODE: str(index), LABEL_BUCKET: spec.bucket}
+    return {
+        "Type": "volume",
+        "Source": f"{spec.node_name(index)}-{spec.id}",
+        "Target": BUCKET_IN_NODE,
+        "VolumeOptions": {"Labels": labels},
+    }
 
 
-def with_gpus(request: R, found: Mapping[int, GpuShare]) -> R:
-    """The request for a container with its GPUs, and with the label that says that it has them; others as they are.
-
-    Args:
-        found: what each node gets, by its number.
-    """
-    index = node_index(request)
-    if index is None or index not in found:
-        return request
-    share = found[index]
-    labels = {**request.body["labels"], LABEL_GPUS: ",".join(device.uuid for device in share.devices)}
-    return replace(request, body={**request.body, "labels": labels, "device_requests": [dict(share.request)]})
-
-
-def node_index(request: Request) -> int | None:
-    """The number of the node whose container is asked for; None: it is for something else."""
-    index = request.body["labels"].get(LABEL_NODE)
-    return None if index is None else int(index)
+def with_gpus(request: R, share: GpuShare) -> R:
+    """The request for a container with its GPUs, and with the label that says that it has them."""
+    body = request.body
+    labels = {**body["Labels"], LABEL_GPUS: ",".join(device.uuid for device in share.devices)}
+    host = {**body["HostConfig"], "DeviceRequests": [dict(share.request)]}
+    return replace(request, body={**body, "Labels": labels, "HostConfig": host})

@@ -61,16 +61,16 @@ def _gpus(spec: ClusterSpec, wish: Wish) -> Finding:
     # What the cluster itself holds, it has.
     held = [holder for holder in _asked(list_holders) if holder.cluster != spec.name]
     info = _asked(lambda api: api.info())
-    way = device_request(info, found.devices, hook=facts.hook)["Driver"]
+    way = device_request(info, found, hook=facts.hook)["Driver"]
     choose(found, held, wish, nodes=spec.nodes, indices=range(spec.nodes))
     used = users(found, held)
     lines = [
         f"{device.title} {device.name}, {size(device.free_bytes)} of {size(device.total_bytes)} free"
         + (f", used by {used[device.uuid]}" if device.uuid in used else "")
-        for device in found.devices
+        for device in found
     ]
     ways = {"cdi": "CDI devices", "nvidia": "NVIDIA's container toolkit"}
-    return fine(f"driver {found.devices[0].driver}, {ways[way]}; {'; '.join(lines)}")
+    return fine(f"driver {found[0].driver}, {ways[way]}; {'; '.join(lines)}")
 
 
 def _bucket(url: str) -> Finding:

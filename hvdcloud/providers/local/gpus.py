@@ -35,9 +35,9 @@ def ask_this_machine() -> facts.Facts:
 def least_capable() -> Gpu | None:
     """The GPU of this machine with the lowest compute capability; None: it has none, or that cannot be found out."""
     try:
-        found = ask_this_machine().capabilities
+        found = ask_this_machine().gpus
     except NodeError:
         # Callers that need the GPUs themselves ask again, and say what is wrong.
         return None
-    least = min(found, key=lambda capability: tuple(map(int, capability.split("."))), default=None)
-    return None if least is None else Gpu(name=found[least], compute_capability=least)
+    least = min(found, key=lambda gpu: [int(part) for part in gpu.capability.split(".")], default=None)
+    return None if least is None else Gpu(name=least.name, compute_capability=least.capability)

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.model import LABEL_CLUSTER, SSH_PORT, Cluster, ClusterSpec, Leftover, Node, NodeState, Plan
+from hvdcloud.cluster.model import (
+    LABEL_CLUSTER,
+    SSH_PORT,
+    Cluster,
+    ClusterSpec,
+    Leftover,
+    Node,
+    NodeState,
+    Plan,
+    Request,
+)
 from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, ignore_progress
@@ -22,14 +32,14 @@ from hvdcloud.providers.engine.containers import Maker
 from hvdcloud.providers.engine.gpu_lock import assign_gpus
 from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.engine.provider import EngineProvider
-from hvdcloud.providers.engine.requests import node_index, with_gpus
+from hvdcloud.providers.engine.requests import with_gpus
 from hvdcloud.providers.local import requests as plan_of
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
     from hvdcloud.cluster.journal import Journal
-    from hvdcloud.providers.engine.gpus import GpuShare, Wish
+    from hvdcloud.providers.engine.gpus import Wish
 
 
 class LocalProvider(EngineProvider):
@@ -65,23 +75,23 @@ class LocalProvider(EngineProvider):
         Raises:
             UsageError, CapacityError, NodeError: they cannot have the GPUs that they should.
         """
-        return self._with_what_is_free(plan_of.make_plan(spec, idle_seconds=self._idle_seconds))
+        requests = plan_of.network_request(spec), *self._containers(spec, range(spec.nodes))
+        return Plan(spec=spec, requests=requests, dollars_per_hour=0.0)
 
-    def _with_what_is_free(self, planned: Plan) -> Plan:
-        """The plan with the GPUs that its nodes get as things are now."""
-        indices = [index for request in planned.requests if (index := node_index(request)) is not None]
-        found = self._device_requests(planned.spec, indices)
-        return replace(planned, requests=tuple(with_gpus(request, found) for request in planned.requests))
+    def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
+        """More containers of the same network and with the same folder. Running them costs nothing."""
+        return Plan(spec=spec, requests=tuple(self._containers(spec, indices)), dollars_per_hour=0.0)
 
-    def _device_requests(self, spec: ClusterSpec, indices: Sequence[int]) -> Mapping[int, GpuShare]:
+    def _containers(self, spec: ClusterSpec, indices: Sequence[int]) -> Sequence[Request]:
+        """With the GPUs that these nodes get as things are now."""
         from hvdcloud.providers.local.gpus import PLACE, ask_this_machine
 
+        requests = plan_of.container_requests(spec, indices, idle_seconds=self._idle_seconds)
         if self._gpus is None:
-            return {}
+            return requests
         facts = ask_this_machine()
-        return assign_gpus(
-            self._api, facts.found_gpus(PLACE), self._gpus, nodes=spec.nodes, indices=indices, hook=facts.hook
-        )
+        found = assign_gpus(self._api, facts, self._gpus, nodes=spec.nodes, indices=indices, place=PLACE)
+        return [with_gpus(request, share) for request, share in zip(requests, found, strict=True)]
 
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         """The folder is mounted into the node."""
@@ -89,23 +99,25 @@ class LocalProvider(EngineProvider):
 
     # --- creating -------------------------------------------------------------------------------------------------
 
-    def _create_once(self, plan: Plan, *, journal: Journal, on_progress: OnProgress) -> Sequence[Node]:
+    def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """Network first, then all containers at once."""
         spec = plan.spec
         maker = Maker(self._api, on_progress=on_progress)
-        networks = [request for request in plan.requests if node_index(request) is None]
-        containers = [request for request in plan.requests if request not in networks]
+        containers = [request for request in plan.requests if "HostConfig" in request.body]
+        networks = [request for request in plan.requests if request not in containers]
         try:
-            for request in plan.requests:
-                for folder in request.body.get("mounts", {}):
+            for host in (request.body["HostConfig"] for request in containers):
+                folders = [bind.partition(":")[0] for bind in host["Binds"]]
+                for folder in folders:
                     _make_folder(Path(folder))
-                for folder in (*request.body.get("mounts", {}), *request.body.get("read_only_mounts", {}).values()):
+                for folder in (*folders, *(mount["Source"] for mount in host["Mounts"])):
                     _refuse_link(folder)
             objects = [request.object for request in plan.requests]
             journal.record("create", cluster_id=spec.id, cluster=spec.name, objects=objects)
             # In a thread: Ctrl-C must not leave us without the answer to a request that the engine carries out.
             side_by_side(maker.network, networks)
-            made = maker.containers(containers)
+            side_by_side(maker.create, containers)
+            maker.start()
         except BaseException as error:
             # Only what this call made: a cluster of the same name that another user made meanwhile stays.
             left = maker.undo()
@@ -113,12 +125,7 @@ class LocalProvider(EngineProvider):
                 error.add_details(*left)
             raise
         cluster = self.cluster(spec.name)
-        return [node for node in cluster.nodes if node.id in made] if cluster else []
-
-    def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
-        """More containers of the same network and with the same folder. Running them costs nothing."""
-        requests = plan_of.container_requests(spec, indices, idle_seconds=self._idle_seconds)
-        return self._with_what_is_free(Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0))
+        return [node for node in cluster.nodes if node.id in maker.ids] if cluster else []
 
     def _engine_of(self, node: Node) -> EngineNodes:
         return self._nodes

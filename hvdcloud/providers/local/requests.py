@@ -6,45 +6,50 @@ import os
 from collections.abc import Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
-from hvdcloud.cluster.model import SSH_PORT, ClusterSpec, Plan, Request
+from hvdcloud.cluster.model import SSH_PORT, ClusterSpec, Request
 from hvdcloud.node.data.sets import MOUNTED
 from hvdcloud.providers.base import NodeBucket
-from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request
+from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request, limits
 
 
-def make_plan(spec: ClusterSpec, *, idle_seconds: float | None = None) -> Plan:
-    """One network and `spec.nodes` containers. Running them costs nothing.
-
-    Args:
-        idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
-    """
-    network = network_name(spec.name)
-    body = {"name": network, "driver": "bridge", "check_duplicate": True, "labels": spec.labels}
-    first = Request(object=f"network {network}", method="POST /networks/create", body=body)
-    containers = container_requests(spec, range(spec.nodes), idle_seconds=idle_seconds)
-    return Plan(spec=spec, requests=(first, *containers), dollars_per_hour=0.0)
+def network_request(spec: ClusterSpec) -> Request:
+    """For the cluster's network."""
+    name = network_name(spec.name)
+    body = {"name": name, "driver": "bridge", "check_duplicate": True, "labels": spec.labels}
+    return Request(object=f"network {name}", method="POST /networks/create", body=body)
 
 
 def container_requests(
     spec: ClusterSpec, indices: Sequence[int], *, idle_seconds: float | None = None
 ) -> list[Request]:
-    """For some of the nodes of a cluster; arguments as for `make_plan`."""
-    network = network_name(spec.name)
-    seen = bucket_as_seen_by_nodes(spec.bucket)
-    cores = max(1, (os.cpu_count() or 1) // spec.nodes)
-    folders = data_mounts(spec)
-    limit = {} if idle_seconds is None else {"HVDCLOUD_IDLE": f"{idle_seconds:g}"}
+    """For some of the nodes of a cluster.
+
+    Args:
+        idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
+    """
+    network, port = network_name(spec.name), f"{SSH_PORT}/tcp"
+    # All nodes share this machine's cores, so each takes its part of them.
+    cores = str(max(1, (os.cpu_count() or 1) // spec.nodes))
+    environment = {"HVDCLOUD_CORES": cores, **limits(idle_seconds=idle_seconds)}
+    host = {
+        "NetworkMode": network,
+        "PortBindings": {port: [{"HostIp": "127.0.0.1", "HostPort": ""}]},
+        "Binds": [f"{folder}:{there}:rw" for folder, there in bucket_as_seen_by_nodes(spec.bucket).mounts.items()],
+        # A bind in the other form would make a folder that is missing, and cannot have a colon in its name.
+        "Mounts": [
+            {"Type": "bind", "Source": folder, "Target": there, "ReadOnly": True}
+            for there, folder in data_mounts(spec).items()
+        ],
+    }
     return [
         container_request(
             spec,
             index,
-            network=network,
-            # All nodes share this machine's cores, so each takes its part of them.
-            environment={"HVDCLOUD_CORES": str(cores), **limit},
-            mounts=seen.mounts,
+            environment=environment,
+            host=host,
             more={
-                "publish": f"127.0.0.1::{SSH_PORT}",
-                **({"read_only_mounts": folders} if folders else {}),
+                "ExposedPorts": {port: {}},
+                "NetworkingConfig": {"EndpointsConfig": {network: {"Aliases": [spec.node_name(index)]}}},
             },
         )
         for index in indices

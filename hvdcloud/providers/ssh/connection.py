@@ -106,7 +106,7 @@ class Host:
     def reverse(self, port: int) -> Iterator[int]:
         """The port of the host's loopback interface that leads to one of this machine's during the block.
 
-        Raises as `engine`, and NoForwardingError: the host's sshd allows none.
+        Raises as `engine`, and NodeError: the host's sshd allows none.
         """
         with self._lock:
             self._open()
@@ -116,7 +116,7 @@ class Host:
             there = int(self._call(openssh.reverse(control, "forward", port), seconds=COMMAND_SECONDS))
         except (NodeError, ValueError) as error:
             message = f"{self.name} forwards no port to this machine: {words(error)}"
-            raise openssh.NoForwardingError(message, hint="AllowTcpForwarding yes in its sshd_config") from error
+            raise NodeError(message, hint="AllowTcpForwarding yes in its sshd_config") from error
         try:
             yield there
         finally:

@@ -53,6 +53,5 @@ def _examined(host: Host, hosts: Sequence[Host], engines: dict[str, Host]) -> Fi
         f"{float(info.get('MemTotal', 0)) / 1e9:.1f} GB memory",
     ]
     parts.append(f"reached by the others at {facts.address}")
-    if facts.gpus is not None:
-        parts += [f"{each.title} {each.name}, {size(each.free_bytes)} free" for each in facts.gpus.devices]
+    parts += [f"{each.title} {each.name}, {size(each.free_bytes)} free" for each in facts.gpus]
     return fine("; ".join([", ".join(parts[:3]), *parts[3:]]))

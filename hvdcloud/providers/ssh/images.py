@@ -12,7 +12,6 @@ from hvdcloud.image.engine_stream import BuildEvent, inspected, says_refused
 from hvdcloud.image.publish import registry
 from hvdcloud.image.publish.pull import pull
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
-from hvdcloud.providers.ssh import openssh
 from hvdcloud.providers.ssh.connection import Host
 from hvdcloud.providers.ssh.hosts import Hosts
 from hvdcloud.providers.ssh.laptop_registry import LaptopRegistry, NoRegistryError, laptop_registry
@@ -58,7 +57,7 @@ def bring(image: str, hosts: Hosts, chosen: Sequence[Host], *, on_progress: OnPr
         try:
             with laptop_registry(here.api) as source:
                 digest = source.push(here.api, image)
-                hosts.require(lambda host: _pull_from(source, digest, here.api, image, host, on_progress), lacking)
+                hosts.require(lambda host: _pull_from(source, digest, image, host, on_progress), lacking)
         except NoRegistryError as error:
             why = error.message
             hosts.require(lambda host: _load(here.api, image, host, on_progress, why=why), lacking)
@@ -95,18 +94,15 @@ def _pull(
     on_progress(NodeProgress(object=host.name, step="has the image", stage=Stage.DONE))
 
 
-def _pull_from(source: LaptopRegistry, digest: str, here: Any, image: str, host: Host, on_progress: OnProgress) -> None:
+def _pull_from(source: LaptopRegistry, digest: str, image: str, host: Host, on_progress: OnProgress) -> None:
     """From this machine's registry, which the host reaches at a port of its own loopback interface."""
     from docker.utils import parse_repository_tag
 
-    try:
-        with host.reverse(source.port) as port:
-            name = f"127.0.0.1:{port}/hvdcloud@{digest}"
-            _pull(host, image, on_progress, name=name, credentials=source.credentials)
-            _engine(host).tag(name, *parse_repository_tag(image))
-            _engine(host).remove_image(name)
-    except openssh.NoForwardingError as error:
-        _load(here, image, host, on_progress, why=error.message)
+    with host.reverse(source.port) as port:
+        name = f"127.0.0.1:{port}/hvdcloud@{digest}"
+        _pull(host, image, on_progress, name=name, credentials=source.credentials)
+        _engine(host).tag(name, *parse_repository_tag(image))
+        _engine(host).remove_image(name)
 
 
 def _load(here: Any, image: str, host: Host, on_progress: OnProgress, *, why: str) -> None:

@@ -47,14 +47,8 @@ _OPTIONS = (
     # Without the banner; errors are said.
     "LogLevel=ERROR",
 )
-_UNKNOWN_KEY = re.compile(r"No \S+ host key is known for (\[?[\w.:-]+\]?(?::\d+)?)")
 _BUSY = re.compile(r"kex_exchange_identification|banner exchange|Connection (reset|closed) by")
 """What ssh says where sshd has too many connections at once, or is slow."""
-_UNRESOLVED = "Could not resolve hostname"
-
-
-class NoForwardingError(NodeError):
-    """The host's sshd forwards no port to this machine."""
 
 
 class BusyError(NodeError):
@@ -131,20 +125,11 @@ def explain(host: SshHostConfig, said: str) -> HvdcloudError:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = words(lines[-1]) if lines else "ssh says nothing"
     details = log_of("ssh", "\n".join(lines)) if len(lines) > 1 else ""
-    if "HOST IDENTIFICATION HAS CHANGED" in said:
-        return CredentialsError(
-            f"{name} has another host key than the one in known_hosts; nothing was sent",
-            hint=f"if it was installed again, {typed} says which line of known_hosts is old",
-            details=details,
-        )
     if "Host key verification failed" in said:
-        found = _UNKNOWN_KEY.search(said)
-        other = found[1] if found is not None else name
-        first = typed if other.strip("[]").partition("]")[0] == name or not host.jump else f"{PROGRAM} {host.jump}"
-        which = name if first == typed else f"{other}, through which {name} is reached,"
         return CredentialsError(
-            f"the host key of {which} is not known on this machine; nothing was sent",
-            hint=f"{first} shows it and asks; compare it with the machine's, accept it, then try again",
+            f"the host key of {name} is not known on this machine, or that of a host on the way; nothing was sent",
+            hint=f"{typed} shows it and asks, or says which line of known_hosts is old; then try again",
+            details=details,
         )
     if "Permission denied" in said or "Too many authentication failures" in said:
         return CredentialsError(
@@ -152,7 +137,5 @@ def explain(host: SshHostConfig, said: str) -> HvdcloudError:
             hint=f"{typed} has to work without a question: ssh-add loads a key, ssh-copy-id installs it there",
             details=details,
         )
-    if _UNRESOLVED in said:
-        return NodeError(f"{name} cannot be found: {last}", hint="check ssh.hosts and ~/.ssh/config", details=details)
     kind = BusyError if _BUSY.search(said) else NodeError
     return kind(f"{name} cannot be reached by SSH: {last}", hint=f"{typed} shows whether it is up", details=details)

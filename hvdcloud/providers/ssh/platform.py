@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.checks import Finding, warning
 from hvdcloud.providers.base import Gpu
 from hvdcloud.providers.engine.platform import EnginePlatform
+from hvdcloud.providers.engine.requests import limits
 from hvdcloud.providers.ssh.provider import SshProvider
 
 if TYPE_CHECKING:
@@ -27,10 +28,9 @@ class SshPlatform(EnginePlatform):
 
     def connect(self, *, on_retry: Callable[[str], None]) -> SshProvider:
         """The provider; no host is asked yet."""
+        found = self._config.limits
         return SshProvider(
-            self._config.ssh,
-            idle_seconds=self._config.limits.idle,
-            longest_seconds=self._config.limits.max_run_duration,
+            self._config.ssh, limits=limits(idle_seconds=found.idle, longest_seconds=found.max_run_duration)
         )
 
     def checks(self, spec: ClusterSpec) -> Sequence[Check]:

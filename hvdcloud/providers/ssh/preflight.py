@@ -1,53 +1,17 @@
-"""What each host is asked before a node is made there: whether that is possible, and with which port and GPUs."""
+"""What each host is asked before a node is made there: whether that is possible, and with which GPUs."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.image.plan.steps import ARCHITECTURES
 from hvdcloud.providers.engine.facts import Facts
 from hvdcloud.providers.engine.gpu_lock import assign_gpus
 from hvdcloud.providers.engine.gpus import GpuShare
 from hvdcloud.providers.ssh.connection import Host
-from hvdcloud.providers.ssh.hosts import Hosts
-from hvdcloud.providers.ssh.requests import HostRequest, node_request
-
-
-def requests(
-    hosts: Hosts,
-    spec: ClusterSpec,
-    indices: Sequence[int],
-    *,
-    idle_seconds: float | None,
-    longest_seconds: float | None,
-) -> Sequence[HostRequest]:
-    """What is asked for to make these nodes on the hosts of their numbers, as things are now.
-
-    Args:
-        idle_seconds, longest_seconds: as for `node_request`.
-
-    Raises HvdcloudError: of the first host that does not answer or lacks something; its details name the others.
-    """
-    chosen = [hosts.all[index] for index in indices]
-    index_of = {host.name: index for host, index in zip(chosen, indices, strict=True)}
-
-    def request(host: Host) -> HostRequest:
-        facts = fit(host)
-        return node_request(
-            spec,
-            index_of[host.name],
-            host=host.name,
-            address=facts.address or "",
-            gpus=gpus_of(host, facts),
-            idle_seconds=idle_seconds,
-            longest_seconds=longest_seconds,
-        )
-
-    return [*hosts.require(request, chosen, only_reads=True).values()]
 
 
 def fit(host: Host) -> Facts:
@@ -66,9 +30,7 @@ def gpus_of(host: Host, facts: Facts) -> GpuShare | None:
     """What the host's node gets; None: nothing. Raises as `assign_gpus`."""
     if host.config.gpus is None:
         return None
-    found = facts.found_gpus(host.name)
-    shares = assign_gpus(host.api, found, host.config.gpus, nodes=1, indices=[0], hook=facts.hook, place=host.name)
-    return shares[0]
+    return assign_gpus(host.api, facts, host.config.gpus, nodes=1, indices=[0], place=host.name)[0]
 
 
 def refuse_unfit(host: str, info: Mapping[str, Any]) -> None:

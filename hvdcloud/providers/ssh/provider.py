@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.cluster.model import (
@@ -24,15 +25,14 @@ from hvdcloud.json_values import whole_number
 from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, UnseenError, ignore_progress
 from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.containers import Maker
-from hvdcloud.providers.engine.gpu_lock import claim
 from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.engine.provider import EngineProvider
-from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, node_index
+from hvdcloud.providers.engine.requests import BUCKET_IN_NODE
 from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.providers.ssh import images, openssh, preflight
 from hvdcloud.providers.ssh.connection import Host
 from hvdcloud.providers.ssh.hosts import Hosts, errors_in
-from hvdcloud.providers.ssh.requests import LABEL_ADDRESS, LABEL_PORT, HostRequest
+from hvdcloud.providers.ssh.requests import LABEL_ADDRESS, LABEL_PORT, HostRequest, node_request
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
@@ -50,21 +50,10 @@ class SshProvider(EngineProvider):
     name = "ssh"
     ready_seconds = 180.0
 
-    def __init__(
-        self,
-        config: SshMachinesConfig,
-        *,
-        idle_seconds: float | None = None,
-        longest_seconds: float | None = None,
-    ) -> None:
-        """Nothing is asked yet.
-
-        Args:
-            idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
-            longest_seconds: after which they end themselves in any case; None: never.
-        """
+    def __init__(self, config: SshMachinesConfig, *, limits: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Nothing is asked yet; `limits`: when the nodes end themselves, by `limits` of engine/requests.py."""
         self._hosts = Hosts(config.hosts)
-        self._limits = {"idle_seconds": idle_seconds, "longest_seconds": longest_seconds}
+        self._limits = limits
 
     def close(self) -> None:
         """End the connections to all hosts."""
@@ -102,12 +91,22 @@ class SshProvider(EngineProvider):
         return self._planned(spec, indices)
 
     def _planned(self, spec: ClusterSpec, indices: Sequence[int]) -> Plan:
-        requests = preflight.requests(self._hosts, spec, indices, **self._limits)
-        return Plan(spec=spec, requests=tuple(requests), dollars_per_hour=0.0)
+        """For these nodes, on the hosts of their numbers, as things are now."""
+        index_of = {self._hosts.all[index].name: index for index in indices}
 
-    def _with_what_is_free(self, planned: Plan) -> Plan:
-        found = map(node_index, planned.requests)
-        return self._planned(planned.spec, [index for index in found if index is not None])
+        def request(host: Host) -> HostRequest:
+            facts = preflight.fit(host)
+            return node_request(
+                spec,
+                index_of[host.name],
+                host=host.name,
+                address=facts.address or "",
+                gpus=preflight.gpus_of(host, facts),
+                environment=self._limits,
+            )
+
+        requests = self._hosts.require(request, [self._hosts[name] for name in index_of], only_reads=True)
+        return Plan(spec=spec, requests=tuple(requests.values()), dollars_per_hour=0.0)
 
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         """In place of the folder of this machine each has one of its own."""
@@ -115,30 +114,17 @@ class SshProvider(EngineProvider):
 
     # --- creating -------------------------------------------------------------------------------------------------
 
-    def _create_once(self, plan: Plan, *, journal: Journal, on_progress: OnProgress) -> Sequence[Node]:
+    def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """The image on all hosts, then the containers of all, then all are started."""
         spec, requests = plan.spec, {request.host: request for request in _host_requests(plan)}
         chosen = [self._hosts[name] for name in requests]
         images.bring(spec.image, self._hosts, chosen, on_progress=on_progress)
         makers = {host.name: Maker(host.api, on_progress=on_progress) for host in chosen}
-        made: dict[str, str] = {}
-
-        def create(host: Host) -> None:
-            made[host.name] = makers[host.name].create(requests[host.name])
-
-        def claim_all(host: Host) -> None:
-            if "device_requests" in requests[host.name].body:
-                claim(host.api, [made[host.name]])
-
-        def start(host: Host) -> None:
-            makers[host.name].start(made[host.name])
-
         objects = [request.object for request in requests.values()]
         journal.record("create", cluster_id=spec.id, cluster=spec.name, objects=objects)
         try:
-            # Who wants GPUs on two hosts has created on both before it claims on one (gpu_lock.py).
-            for step in (create, claim_all, start):
-                self._hosts.require(step, chosen)
+            self._hosts.require(lambda host: makers[host.name].create(requests[host.name]), chosen)
+            self._hosts.require(lambda host: makers[host.name].start(), chosen)
         except BaseException as error:
             # Only what this call made: a cluster of the same name that another user made meanwhile stays.
             undone = self._hosts.each(lambda host: makers[host.name].undo(), chosen)
@@ -146,7 +132,7 @@ class SshProvider(EngineProvider):
             if isinstance(error, HvdcloudError):
                 error.add_details(*left)
             raise
-        ids = set(made.values())
+        ids = {each for maker in makers.values() for each in maker.ids}
         cluster = self.cluster(spec.name)
         return [node for node in cluster.nodes if node.id in ids] if cluster else []
 

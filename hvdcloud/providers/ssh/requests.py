@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hvdcloud.cluster.model import ClusterSpec, Request
 from hvdcloud.providers.engine.gpus import GpuShare
-from hvdcloud.providers.engine.requests import container_request, with_bucket, with_gpus
+from hvdcloud.providers.engine.requests import container_request, own_bucket, with_gpus
 
 LABEL_ADDRESS = "hvdcloud-address"
 """On a container: its host's address, at which the other nodes reach it."""
@@ -38,30 +39,23 @@ def node_request(
     host: str,
     address: str,
     gpus: GpuShare | None,
-    idle_seconds: float | None,
-    longest_seconds: float | None,
+    environment: Mapping[str, str],
 ) -> HostRequest:
     """For the node of a host.
 
     Args:
         address: the host's, at which the other nodes reach it.
         gpus: of the host's, what the node gets; None: nothing.
-        idle_seconds: without a run and without an SSH session, after which the node ends itself; None: never.
-        longest_seconds: after which it ends itself in any case; None: never.
+        environment: as for `container_request`.
     """
     port = str(port_of(spec, index))
-    seconds = {"HVDCLOUD_IDLE": idle_seconds, "HVDCLOUD_TIME_LIMIT": longest_seconds}
-    limits = {name: f"{value:g}" for name, value in seconds.items() if value is not None}
     made = container_request(
         spec,
         index,
+        environment={"HVDCLOUD_SSH_PORT": port, "HVDCLOUD_SSH_ADDRESS": address, **environment},
         # Horovod's ranks listen on ports that only they know, and NCCL wants the host's own interfaces.
-        network="host",
-        environment={"HVDCLOUD_SSH_PORT": port, "HVDCLOUD_SSH_ADDRESS": address, **limits},
-        mounts={},
-        more={},
+        host={"NetworkMode": "host", "Mounts": [own_bucket(spec, index)]},
+        labels={LABEL_PORT: port, LABEL_ADDRESS: address},
     )
-    labels = {**made.body["labels"], LABEL_PORT: port, LABEL_ADDRESS: address}
-    body = with_bucket({**made.body, "labels": labels}, spec, index)
-    request = HostRequest(object=f"{made.object} on {host}", method=made.method, body=body, host=host)
-    return request if gpus is None else with_gpus(request, {index: gpus})
+    request = HostRequest(object=f"{made.object} on {host}", method=made.method, body=made.body, host=host)
+    return request if gpus is None else with_gpus(request, gpus)
