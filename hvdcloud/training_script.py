@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,6 +102,23 @@ def training_scripts(folder: Path) -> list[Path]:
         except UsageError:
             continue  # What is not Python is no training script.
     return sorted(found, key=lambda file: "train" not in file.name)
+
+
+def with_windows_line_ends(words: Sequence[str], folder: Path) -> str | None:
+    """The script of a project that a command starts and that Linux cannot run, because its lines end as on Windows
+    (CRLF): its first line names a program with a carriage return. Python itself reads such files."""
+    for index, word in enumerate(words):
+        if Path(word).name.startswith("python"):
+            return None
+        try:
+            with (folder / word).open("rb") as file:
+                first = file.readline(1000)
+        except (OSError, ValueError):
+            continue
+        shell = word.endswith(".sh") or (first.startswith(b"#!") and b"sh" in first)
+        if first.endswith(b"\r\n") and (shell or (first.startswith(b"#!") and not index)):
+            return word
+    return None
 
 
 def _read(file: Path) -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 
 from hvdcloud.checks import Finding, failed, fine
 from hvdcloud.project_files import excluding_line
+from hvdcloud.training_script import with_windows_line_ends
 
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _LAUNCHERS = frozenset(
@@ -44,6 +45,11 @@ def check_command(words: Sequence[str], text: str, folder: Path, sent: Callable[
     if launcher := _launcher(command):
         message = f"{said} starts {launcher}, but hvdcloud starts the ranks itself"
         return failed(message, hint=f"name what each rank runs: {instead('python train.py')}")
+    if crlf := with_windows_line_ends(words or shlex.split(text), folder):
+        return failed(
+            f"{crlf} has the line ends of Windows (CRLF), with which Linux cannot run it",
+            hint=f"sed -i 's/\\r$//' {shlex.quote(crlf)}; a line `*.sh text eol=lf` in .gitattributes keeps it so",
+        )
     script = _script(command, folder) if len(words) > 1 or not line.lstrip().startswith("#!") else None
     if script is None:
         return fine(f"run.command: {shlex.join(words) or text}")
