@@ -26,7 +26,7 @@ from pydantic.fields import FieldInfo
 from hvdcloud.config.data import refused_bucket, refused_data
 from hvdcloud.config.model import Config
 from hvdcloud.config.trust import ENV_PREFIX, HOSTS, refused
-from hvdcloud.config.types import duration_text, expected, is_duration
+from hvdcloud.config.types import duration_text, is_duration
 from hvdcloud.config.yaml_text import Loader, Null, read
 from hvdcloud.errors import UsageError
 
@@ -324,7 +324,7 @@ def _problems(error: ValidationError, *, file: Path, places: Mapping[Key, Place]
             said = problem["msg"].removeprefix("Value error, ")
             yield _Problem(f"{place}: {dotted}: {said}" if dotted else f"{place}: {said}")
         else:
-            said = f"write {_wanted(problem, key)}{_got(problem['input'], key)}"
+            said = f"{problem['msg'].replace('Input', 'it', 1)}{_got(problem['input'], key)}"
             if isinstance(place, Place) and place.source == "flag":
                 yield _Problem(f"{place}: {said}", "--help shows what it takes")
             else:
@@ -346,20 +346,6 @@ def _untrusted(config: Config, *, file: Path, places: Mapping[Key, Place]) -> It
     written = {key: place.source for key, place in places.items()}
     for key, why, fix in (*refused(config, written, project=file.resolve().parent), *unfit):
         yield _Problem(f"{places.get(key, file)}: {'.'.join(key)}: {why}", fix)
-
-
-def _wanted(problem: Mapping[str, Any], key: Key) -> str:
-    """What to write in the place of a value of another type or range."""
-    values = problem.get("ctx", {})
-    if problem["type"] == "literal_error":
-        return str(values["expected"]).replace("'", "")
-    field = _field_at(key)
-    section = _model_of(field)
-    if field is not None and is_duration(field) and problem["type"] in ("float_type", "finite_number"):
-        return "a duration: 60s, 30m or 12h"
-    if section is None:
-        return expected(problem)
-    return f"{{{', '.join(f'{name}: …' for name in list(section.model_fields)[:2])}}}"
 
 
 def _text(field: FieldInfo, value: object) -> str:
