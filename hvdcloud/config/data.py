@@ -64,11 +64,6 @@ class DataConfig(Section):
         per_node, _, source = text.partition(" ")
         return cls.model_validate({"source": source, "per_node": per_node})
 
-    @property
-    def as_written(self) -> str | dict[str, str]:
-        """The data set as short as hvdcloud.yaml can have it."""
-        return self.source if self.per_node == "all" else {"source": self.source, "per_node": self.per_node}
-
 
 def text_allowed(schema: dict[str, Any]) -> None:
     """The JSON Schema of `data`, where a data set may also be the text of its source."""

@@ -102,27 +102,10 @@ class Loaded:
                 if isinstance(value, BaseModel):
                     yield from walk(value, key)
                     continue
-                if key == ("data",) and value:
-                    yield from self._data()
-                    continue
                 place = self.places.get(key, Place(source="default", text="default"))
                 yield Setting(key=".".join(key), value=_plain(value), text=_text(field, value), place=place)
 
         return tuple(walk(self.config, ()))
-
-    def _data(self) -> Iterator[Setting]:
-        for name, each in self.config.data.items():
-            places = (self.places.get(key) for key in (("data", name), ("data", name, "source"), ("data",)))
-            place = next((found for found in places if found is not None), Place(source="default", text="default"))
-            value = each.as_written
-            yield Setting(key=f"data.{name}", value=value, text=_as_yaml(value), place=place)
-
-
-def load_config(
-    path: Path | None = None, *, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
-) -> Config:
-    """The configuration of one experiment; arguments and errors as `load`."""
-    return load(path, flags=flags, environ=environ).config
 
 
 def load(

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hvdcloud.config.file import load, load_config
+from hvdcloud.config.file import load
 from hvdcloud.config.model import Config
 from hvdcloud.errors import ExitCode, UsageError
 from hvdcloud.image.plan.steps import plan_image
+from tests.support.configs import load_config
 
 
 @pytest.fixture

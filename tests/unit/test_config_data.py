@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.config.data import DataConfig
-from hvdcloud.config.file import load_config
 from hvdcloud.errors import UsageError
+from tests.support.configs import load_config
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ from hvdcloud import providers
 from hvdcloud.checks import Check, Finding, Severity, failed, require
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.config.file import load_config
 from hvdcloud.console import Console
 from hvdcloud.doctor import machine
 from hvdcloud.errors import CapacityError, CredentialsError, UsageError
 from hvdcloud.lifecycle import up as lifecycle_up
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.up import check_and_confirm, check_project, make_spec
+from tests.support.configs import load_config
 
 
 @dataclass
