@@ -1,4 +1,4 @@
-"""The terminal of `top`: a head, a table of nodes, events and the log, as widgets of Textual.
+"""The terminal of `top`: a head, a table of nodes and the log, as widgets of Textual.
 
 Loading Textual takes longer than most commands do; `top` imports this file when it has something to draw on.
 """
@@ -16,14 +16,14 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, RichLog, Static
 
-from hvdcloud.cli.screen import COLUMNS, events, harmless, head, rows
+from hvdcloud.cli.screen import COLUMNS, harmless, head, rows
 from hvdcloud.interrupts import SIGNALS
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.top import View
 
 REDRAW_SECONDS = 0.5
-_MOST_EVENTS, _MOST_LINES = 4, 1000
+_MOST_LINES = 1000
 
 
 class Nodes(DataTable[Text]):
@@ -54,16 +54,13 @@ class TopApp(App[Exception]):
     Screen { overflow: hidden; }
     Static { width: 100%; text-wrap: nowrap; text-overflow: ellipsis; }
     Nodes { max-height: 50%; margin: 1 0; }
-    #events { margin-bottom: 1; }
     RichLog { height: 1fr; min-height: 3; overflow-x: hidden; }
-    .-low #events { display: none; }
     .without-log RichLog { display: none; }
     .without-log Nodes { max-height: 1fr; }
     Nodes, RichLog, Nodes > .datatable--header, Nodes > .datatable--hover {
         background: ansi_default; background-tint: transparent; color: ansi_default;
     }
     """
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-high")]  # noqa: RUF012 - declared by App, as of an instance
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quits"),
         Binding("Q,ctrl+d", "quit", show=False),
@@ -77,7 +74,7 @@ class TopApp(App[Exception]):
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"
         self._observe = observe
-        self._top, self._happened = Static(), Static(id="events")
+        self._top = Static()
         self._table = Nodes(cursor_type="none", classes="-ansi-scrollbar")
         self._output = RichLog(max_lines=_MOST_LINES, min_width=1, auto_scroll=False, classes="-ansi-scrollbar")
         self._view = observe()
@@ -87,7 +84,7 @@ class TopApp(App[Exception]):
     def compose(self) -> ComposeResult:
         for label in COLUMNS:
             self._table.add_column(Text(label), key=label)
-        yield from (self._top, self._table, self._happened, self._output)
+        yield from (self._top, self._table, self._output)
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
@@ -109,7 +106,6 @@ class TopApp(App[Exception]):
 
     def _draw(self) -> None:
         self._top.update(head(self._view))
-        self._happened.update(events(self._view, most=_MOST_EVENTS))
         found, table = rows(self._view), self._table
         if [key.value for key in table.rows] != list(found):
             table.clear()
