@@ -26,21 +26,6 @@ REDRAW_SECONDS = 0.5
 _MOST_LINES = 1000
 
 
-class Nodes(DataTable[Text]):
-    """The table, which scrolls as the log does: Home and End lead to its first and last row, and no row is skipped."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("home", "scroll_top", show=False),
-        Binding("end", "scroll_bottom", show=False),
-        Binding("pageup", "page(-1)", show=False),
-        Binding("pagedown", "page(1)", show=False),
-        Binding("tab", "app.focus_next", "scrolls the log", key_display="tab"),
-    ]
-
-    def action_page(self, pages: int) -> None:
-        self.scroll_relative(y=pages * (self.size.height - self.header_height - 1), animate=False)
-
-
 class TopApp(App[Exception]):
     """Draws views of a cluster until a key quits it; returns the error that ended it, if one did.
 
@@ -53,11 +38,11 @@ class TopApp(App[Exception]):
     CSS = """
     Screen { overflow: hidden; }
     Static { width: 100%; text-wrap: nowrap; text-overflow: ellipsis; }
-    Nodes { max-height: 50%; margin: 1 0; }
+    DataTable { max-height: 50%; margin: 1 0; }
     RichLog { height: 1fr; min-height: 3; overflow-x: hidden; }
     .without-log RichLog { display: none; }
-    .without-log Nodes { max-height: 1fr; }
-    Nodes, RichLog, Nodes > .datatable--header, Nodes > .datatable--hover {
+    .without-log DataTable { max-height: 1fr; }
+    DataTable, RichLog, DataTable > .datatable--header, DataTable > .datatable--hover {
         background: ansi_default; background-tint: transparent; color: ansi_default;
     }
     """
@@ -66,6 +51,7 @@ class TopApp(App[Exception]):
         Binding("Q,ctrl+d", "quit", show=False),
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", show=False),
+        Binding("tab", "app.focus_next", "scrolls the log", key_display="tab"),
         Binding("l,L", "log", "shows or hides the log", key_display="l"),
     ]
 
@@ -75,7 +61,7 @@ class TopApp(App[Exception]):
         self.theme = "ansi-dark"
         self._observe = observe
         self._top = Static()
-        self._table = Nodes(cursor_type="none", classes="-ansi-scrollbar")
+        self._table = DataTable[Text](cursor_type="none", classes="-ansi-scrollbar")
         self._output = RichLog(max_lines=_MOST_LINES, min_width=1, auto_scroll=False, classes="-ansi-scrollbar")
         self._view = observe()
         self._logged = ("", 0)
