@@ -21,12 +21,6 @@ _SIGNS = {"ok": "✓", "warning": "!", "failed": "✗", "unknown": "?"}
 """By the status of a check."""
 
 
-def _templates() -> list[str]:
-    from hvdcloud.lifecycle.init import TEMPLATES
-
-    return list(TEMPLATES)
-
-
 def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder.")] = Path(),
@@ -36,7 +30,6 @@ def init(
             metavar="TEMPLATE",
             help="The template: torch, torch-elastic, keras or bench.",
             show_default="torch",
-            autocompletion=_templates,
         ),
     ] = None,
     script: Annotated[
