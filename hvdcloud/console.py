@@ -29,8 +29,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError
-from hvdcloud.live_steps import LiveSteps, lasting, rich_console, rows_on
-from hvdcloud.steps import NOTICEABLE_SECONDS, Steps
+from hvdcloud.live_steps import LiveSteps, lasting, rich_console
+from hvdcloud.steps import Steps
 from hvdcloud.visible import JobText, visible
 
 JSON_VERSION = 1
@@ -121,10 +121,9 @@ class Console:
             yield self._drawing
             return
         if not self.live:
-            with Steps(self.say) as plain_steps:
-                yield plain_steps
+            yield Steps(self.say)
             return
-        with LiveSteps(rows_on(self._err)) as steps:
+        with LiveSteps(self._err) as steps:
             self._drawing = steps
             try:
                 yield steps
@@ -133,7 +132,7 @@ class Console:
 
     @contextlib.contextmanager
     def waiting(self, key: str, step: str) -> Iterator[None]:
-        """A block that shows what it does if it takes more than a second, and leaves nothing of that.
+        """A block that shows on a terminal what it does if it takes more than a second, and leaves nothing of that.
 
         Threads beside the command show nothing.
         """
@@ -141,7 +140,7 @@ class Console:
             yield
             return
         with self.steps() as steps:
-            steps.update(key, step, after=NOTICEABLE_SECONDS)
+            steps.update(key, step, if_slow=True)
             try:
                 yield
             finally:
