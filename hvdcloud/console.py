@@ -12,16 +12,13 @@ pipe it is what the job wrote, byte for byte.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
 import shutil
 import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import date
-from enum import Enum
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -246,8 +243,11 @@ class Console:
 
     def raw_json(self, value: object) -> None:
         """A JSON value that is itself the answer, such as a schema."""
+        from pydantic import TypeAdapter
+
+        plain = TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
         # The one character of ASCII that JSON leaves as it is, and that no terminal shows.
-        text = json.dumps(plain(value), indent=2).replace("\x7f", "\\u007f")
+        text = json.dumps(plain, indent=2).replace("\x7f", "\\u007f")
         with _closed_output_ends_the_command():
             _write(self._out, text)
 
@@ -299,18 +299,3 @@ def _write(stream: TextIO, text: str, *, style: str = "") -> None:
         return
     stream.write(text + "\n")
     stream.flush()
-
-
-def plain(value: object) -> Any:
-    """Dataclasses, paths, enums, times and errors as JSON knows them."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, date):  # A datetime is one.
-        return value.isoformat()
-    return str(value) if isinstance(value, (Path, BaseException)) else value
