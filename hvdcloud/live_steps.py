@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO, cast
 
 from rich.console import Console, Group, RenderableType
-from rich.progress import DownloadColumn, Progress, ProgressColumn, Task, TaskID, TransferSpeedColumn
+from rich.progress import DownloadColumn, Progress, ProgressColumn, Task, TaskID, TimeElapsedColumn, TransferSpeedColumn
 from rich.spinner import Spinner
 from rich.table import Column
 from rich.text import Text
 from rich.theme import Theme
 
 from hvdcloud.steps import Steps
-from hvdcloud.units import seconds
 from hvdcloud.visible import visible, words
 
-_COLOURS = Theme({"progress.download": "none", "progress.data.speed": "none"})
+_COLOURS = Theme({"progress.download": "none", "progress.data.speed": "none", "progress.elapsed": "dim"})
 _BYTES, _SPEED = DownloadColumn(), TransferSpeedColumn()
 _NOTICEABLE_SECONDS = 1.0
 
@@ -120,7 +119,7 @@ def _rows_on(terminal: TextIO) -> Rows:
         _Cell(lambda task: Text(f"{task.fields['name']} ", style="bold")),
         _Cell(_step, ratio=1, min_width=16, no_wrap=False),
         _Cell(_amount, justify="right"),
-        _Cell(_took, justify="right"),
+        TimeElapsedColumn(),
     ]
     return Rows(*cells, console=rich_console(terminal), speed_estimate_period=5.0, transient=True, expand=True)
 
@@ -143,12 +142,6 @@ def _amount(task: Task) -> RenderableType:
         return Text("  ").join([_BYTES.render(task), _SPEED.render(task)])
     # Complete is what has finished.
     return Text(f"{min(99, int(task.percentage))} %")
-
-
-def _took(task: Task) -> RenderableType:
-    if (took := task.elapsed or 0.0) < _NOTICEABLE_SECONDS:
-        return ""
-    return Text(f" {seconds(took)}" if took >= 60 else f" {int(took)} s", style="dim")
 
 
 def rich_console(file: TextIO, *, width: int | None = None) -> Console:
