@@ -12,16 +12,13 @@ pipe it is what the job wrote, byte for byte.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
 import shutil
 import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import date
-from enum import Enum
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -29,8 +26,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError
-from hvdcloud.live_steps import LiveSteps, lasting, rich_console, rows_on
-from hvdcloud.steps import NOTICEABLE_SECONDS, Steps
+from hvdcloud.live_steps import LiveSteps, lasting, rich_console
+from hvdcloud.steps import Steps
 from hvdcloud.visible import JobText, visible
 
 JSON_VERSION = 1
@@ -121,10 +118,9 @@ class Console:
             yield self._drawing
             return
         if not self.live:
-            with Steps(self.say) as plain_steps:
-                yield plain_steps
+            yield Steps(self.say)
             return
-        with LiveSteps(rows_on(self._err)) as steps:
+        with LiveSteps(self._err) as steps:
             self._drawing = steps
             try:
                 yield steps
@@ -133,7 +129,7 @@ class Console:
 
     @contextlib.contextmanager
     def waiting(self, key: str, step: str) -> Iterator[None]:
-        """A block that shows what it does if it takes more than a second, and leaves nothing of that.
+        """A block that shows on a terminal what it does if it takes more than a second, and leaves nothing of that.
 
         Threads beside the command show nothing.
         """
@@ -141,7 +137,7 @@ class Console:
             yield
             return
         with self.steps() as steps:
-            steps.update(key, step, after=NOTICEABLE_SECONDS)
+            steps.update(key, step, if_slow=True)
             try:
                 yield
             finally:
@@ -247,8 +243,11 @@ class Console:
 
     def raw_json(self, value: object) -> None:
         """A JSON value that is itself the answer, such as a schema."""
+        from pydantic import TypeAdapter
+
+        plain = TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
         # The one character of ASCII that JSON leaves as it is, and that no terminal shows.
-        text = json.dumps(plain(value), indent=2).replace("\x7f", "\\u007f")
+        text = json.dumps(plain, indent=2).replace("\x7f", "\\u007f")
         with _closed_output_ends_the_command():
             _write(self._out, text)
 
@@ -300,18 +299,3 @@ def _write(stream: TextIO, text: str, *, style: str = "") -> None:
         return
     stream.write(text + "\n")
     stream.flush()
-
-
-def plain(value: object) -> Any:
-    """Dataclasses, paths, enums, times and errors as JSON knows them."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, date):  # A datetime is one.
-        return value.isoformat()
-    return str(value) if isinstance(value, (Path, BaseException)) else value

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO, cast
 
 from rich.console import Console, Group, RenderableType
-from rich.progress import DownloadColumn, Progress, ProgressColumn, Task, TaskID, TransferSpeedColumn
+from rich.progress import DownloadColumn, Progress, ProgressColumn, Task, TaskID, TimeElapsedColumn, TransferSpeedColumn
 from rich.spinner import Spinner
 from rich.table import Column
 from rich.text import Text
 from rich.theme import Theme
 
-from hvdcloud.steps import NOTICEABLE_SECONDS, Steps
-from hvdcloud.units import seconds
+from hvdcloud.steps import Steps
 from hvdcloud.visible import visible, words
 
-_COLOURS = Theme({"progress.download": "none", "progress.data.speed": "none"})
+_COLOURS = Theme({"progress.download": "none", "progress.data.speed": "none", "progress.elapsed": "dim"})
 _BYTES, _SPEED = DownloadColumn(), TransferSpeedColumn()
+_NOTICEABLE_SECONDS = 1.0
 
 
 class LiveSteps(Steps):
-    """Rows that stay once they are complete, unless the block ends with an exception.
+    """Rows on a terminal that stay once they are complete, unless the block ends with an exception."""
 
-    Args:
-        rows: what draws them, of `rows_on`.
-    """
-
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, terminal: TextIO) -> None:
         super().__init__(lambda _: None)
-        self.rows = rows
-        self._ids: dict[tuple[str, int], TaskID] = {}
+        self.rows = _rows_on(terminal)
+        self._ids: dict[str, TaskID] = {}
 
     def __enter__(self) -> LiveSteps:
         self.rows.start()
@@ -49,40 +44,38 @@ class LiveSteps(Steps):
         key: str,
         step: str,
         *,
-        part: int = 0,
         done: float | Callable[[], float] | None = None,
         total: float | None = None,
         in_bytes: bool = False,
-        after: float = 0.0,
+        if_slow: bool = False,
     ) -> None:
         fields: dict[str, Any] = {"done": done, "counts": bool(total), "in_bytes": in_bytes}
         with self._lock:
-            if self._steps.get((key, part)) != step:
-                self._steps[key, part], fields["output"] = step, ""
+            if self._steps.get(key) != step:
+                self._steps[key], fields["output"] = step, ""
             step = visible(step, lines=False)
-            if (key, part) in self._ids:
-                self.rows.update(self._ids[key, part], description=step, total=total, **fields)
+            if key in self._ids:
+                self.rows.update(self._ids[key], description=step, total=total, **fields)
             else:
-                fields |= {"name": visible(key, lines=False), "after": after}
-                self._ids[key, part] = self.rows.add_task(step, total=total, **fields)
+                fields |= {"name": visible(key, lines=False), "after": _NOTICEABLE_SECONDS if if_slow else 0.0}
+                self._ids[key] = self.rows.add_task(step, total=total, **fields)
 
-    def output(self, key: str, line: str, *, part: int = 0) -> None:
+    def output(self, key: str, line: str) -> None:
         with self._lock:
-            found = self._ids.get((key, part), self._ids.get((key, 0)))
-            if found is not None:
-                self.rows.update(found, output="".join(filter(str.isprintable, words(line))))
+            if key in self._ids:
+                self.rows.update(self._ids[key], output="".join(filter(str.isprintable, words(line))))
 
-    def drop(self, key: str, *, part: int = 0) -> None:
-        super().drop(key, part=part)
+    def drop(self, key: str) -> None:
+        super().drop(key)
         with self._lock:
-            found = self._ids.pop((key, part), None)
+            found = self._ids.pop(key, None)
         if found is not None:
             self.rows.remove_task(found)
 
     def finish(self, key: str, step: str = "done") -> None:
         self.update(key, step)
         with self._lock:
-            self.rows.stop_task(self._ids[key, 0])
+            self.rows.stop_task(self._ids[key])
 
     def above(self, text: str, *, style: str = "") -> None:
         """A line above what is redrawn."""
@@ -119,20 +112,16 @@ class _Cell(ProgressColumn):
         return self._drawn(task)
 
 
-def rows_on(err: TextIO, *, clock: Callable[[], float] = time.monotonic, by_itself: bool = True) -> Rows:
-    """What draws rows on this terminal; without `by_itself`, whenever `refresh` is called."""
-    console, spinner = rich_console(err), Spinner("dots", style="cyan")
+def _rows_on(terminal: TextIO) -> Rows:
+    spinner = Spinner("dots", style="cyan")
     cells = [
         _Cell(lambda task: Text("✓", style="green") if _has_ended(task) else spinner.render(task.get_time())),
         _Cell(lambda task: Text(f"{task.fields['name']} ", style="bold")),
         _Cell(_step, ratio=1, min_width=16, no_wrap=False),
         _Cell(_amount, justify="right"),
-        _Cell(_took, justify="right"),
+        TimeElapsedColumn(),
     ]
-    return Rows(
-        *cells, console=console, get_time=clock, speed_estimate_period=5.0, refresh_per_second=10,
-        auto_refresh=by_itself, transient=True, expand=True,
-    )  # fmt: skip
+    return Rows(*cells, console=rich_console(terminal), speed_estimate_period=5.0, transient=True, expand=True)
 
 
 def _has_ended(task: Task) -> bool:
@@ -153,12 +142,6 @@ def _amount(task: Task) -> RenderableType:
         return Text("  ").join([_BYTES.render(task), _SPEED.render(task)])
     # Complete is what has finished.
     return Text(f"{min(99, int(task.percentage))} %")
-
-
-def _took(task: Task) -> RenderableType:
-    if (took := task.elapsed or 0.0) < NOTICEABLE_SECONDS:
-        return ""
-    return Text(f" {seconds(took)}" if took >= 60 else f" {int(took)} s", style="dim")
 
 
 def rich_console(file: TextIO, *, width: int | None = None) -> Console:

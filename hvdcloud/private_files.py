@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from hvdcloud.errors import UsageError
-from hvdcloud.units import counted
+from hvdcloud.units import some
 
 _NAMES = frozenset(
     (
@@ -40,7 +40,6 @@ _READ_BYTES = 1 << 16
 _KEY = re.compile(rb"^-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY( BLOCK)?-----", re.MULTILINE)
 _GOOGLE_TYPE = re.compile(rb'"type"\s*:\s*"(service_account|authorized_user)"')
 _GOOGLE_SECRET = re.compile(rb'"(private_key|refresh_token)"\s*:')
-_NAMED = 5
 
 
 def private_part(path: str, file: Path) -> str | None:
@@ -93,6 +92,5 @@ def refuse_private(path: str, file: Path, *, key: str) -> None:
 def left_out(paths: Collection[str]) -> str:
     """A sentence for the user about private files that are not sent."""
     names = sorted(paths)
-    more = f" and {counted(len(names) - _NAMED, 'other')}" if len(names) > _NAMED else ""
-    named = ", ".join(names[:_NAMED]) + more
+    named = some(names, most=5)
     return f"not sent, since it looks like credentials: {named}; a line !{names[0]} in .dockerignore sends it"

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from hvdcloud.errors import UsageError
@@ -57,16 +58,11 @@ def code_files(root: Path, *, withheld: Withheld = _ignore) -> Iterator[Path]:
         UsageError: git or .dockerignore cannot be used, or the folder is the home folder or above it.
         OSError: a folder cannot be read.
     """
-    _check_root(root)
-    for path, is_folder in _Walk(root, _docker_lines(root) or (), by_git=True, withheld=withheld).paths(root):
-        if not is_folder:
-            yield path
+    return _files(root, _read_docker_ignore(root) or _DockerIgnore(), by_git=True, withheld=withheld)
 
 
 def build_files(root: Path, *, withheld: Withheld = _ignore) -> Iterator[Path]:
-    """What the build of `image.dockerfile` gets: files, links, and folders of which nothing else is sent.
-
-    That is what .dockerignore does not exclude.
+    """Files and links that the build of `image.dockerfile` gets: what .dockerignore does not exclude.
 
     Without a .dockerignore, what git ignores is left out, as `gcloud builds submit` does: pulled checkpoints are no
     part of an image.
@@ -74,91 +70,70 @@ def build_files(root: Path, *, withheld: Withheld = _ignore) -> Iterator[Path]:
     Raises:
         UsageError, OSError: as `code_files`.
     """
-    _check_root(root)
-    docker = _docker_lines(root)
-    for path, _ in _Walk(root, docker or (), by_git=docker is None, withheld=withheld).paths(root):
-        yield path
+    docker = _read_docker_ignore(root)
+    return _files(root, docker or _DockerIgnore(), by_git=docker is None, withheld=withheld)
 
 
-def _check_root(root: Path) -> None:
+def _files(root: Path, docker: _DockerIgnore, *, by_git: bool, withheld: Withheld) -> Iterator[Path]:
     if holds_home(root):
         message = f"{root} holds the home folder, and every file in the project's folder would be sent"
         raise UsageError(message, hint="mkdir project, and move hvdcloud.yaml and the training script there")
+    named = [line for line in docker.lines if line.brings_back and line.text.rpartition("/")[2].strip("*?.")]
+
+    @cache
+    def is_code(folder: Path) -> bool:
+        """Whether a folder may have code in it, as far as its name and the names in it tell."""
+        if folder == root:
+            return True
+        is_environment = any((folder / name).exists() for name in _ENVIRONMENT)
+        return is_code(folder.parent) and folder.name not in NEVER_CODE and not is_environment
+
+    ask_git = by_git and (_repository_of(root) is not None or any(root.rglob(".git*")))
+    for path in _listed_by_git(root) if ask_git else _walk(root, is_code, docker):
+        relative = path.relative_to(root).as_posix()
+        if not is_code(path.parent) or path.name in NEVER_CODE or _REPORT.fullmatch(path.name):
+            continue
+        if docker.state(relative)[0]:
+            continue
+        private = private_part(relative, path)
+        if private is None or _is_named(named, relative, private):
+            yield path
+        else:
+            withheld(private)
 
 
-class _Walk:
-    """Each path of a folder that stays, with whether it is a folder; of folders only those in which nothing stays.
+def _walk(root: Path, is_code: Callable[[Path], bool], docker: _DockerIgnore) -> Iterator[Path]:
+    """The files and links of a folder; what is excluded is not looked into."""
 
-    Args:
-        by_git: what git ignores does not stay.
-    """
+    def fail(error: OSError) -> None:
+        raise error
 
-    def __init__(self, root: Path, docker: Sequence[_DockerLine], *, by_git: bool, withheld: Withheld) -> None:
-        self._root, self._docker, self._by_git, self._withheld = root, docker, by_git, withheld
-        self._brings_back = any(line.brings_back for line in docker)
-        self._named = [line for line in docker if line.brings_back and line.text.rpartition("/")[2].strip("*?.")]
+    for above, folders, names in os.walk(root, onerror=fail):
+        there = [Path(above, name) for name in folders]
+        links = [path for path in there if path.is_symlink()]
+        folders[:] = [
+            path.name
+            for path in there
+            if path not in links and is_code(path) and not docker.hides(path.relative_to(root).as_posix())
+        ]
+        yield from (*links, *(Path(above, name) for name in names))
 
-    def paths(
-        self, folder: Path, ignored: frozenset[str] | None = None, above: _DockerState = (False, ())
-    ) -> Iterator[tuple[Path, bool]]:
-        """Those in a folder.
 
-        Args:
-            ignored: by git; None: nothing above says so.
-            above: what .dockerignore says of the folder.
-        """
-        with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-        names = {entry.name for entry in found}
-        if folder != self._root and names & _ENVIRONMENT:
-            return
-        if self._by_git and (
-            _is_repository(folder)
-            or (ignored is None and (GITIGNORE in names or (folder == self._root and _repository_of(folder))))
-        ):
-            ignored = _ignored_by_git(folder)
-        if ignored and str(folder) in ignored:
-            return
-        empty = True
-        for entry in found:
-            path = Path(entry.path)
-            if entry.name in NEVER_CODE or _REPORT.fullmatch(entry.name) or (ignored and str(path) in ignored):
-                continue
-            relative = path.relative_to(self._root).as_posix()
-            excluded = _docker_state(self._docker, relative, above[1])
-            if entry.is_dir(follow_symlinks=False):
-                if not excluded[0] or self._brings_back:
-                    for each in self.paths(path, ignored, excluded):
-                        empty = False
-                        yield each
-            elif not excluded[0]:
-                empty = False
-                private = private_part(relative, path)
-                if private is None or self._is_named(relative, private):
-                    yield path, False
-                else:
-                    self._withheld(private)
-        if empty and folder != self._root and not above[0]:
-            yield folder, True
-
-    def _is_named(self, path: str, private: str) -> bool:
-        """Whether .dockerignore names a private file, or the part of its path that makes it one, or one between them:
-        by more than wildcards, and not by a folder above it."""
-        parts = path.split("/")
-        some = ["/".join(parts[:end]) for end in range(private.count("/") + 1, len(parts) + 1)]
-        return any(line.matches(each) for line in self._named for each in some)
+def _is_named(named: Sequence[_DockerLine], path: str, private: str) -> bool:
+    """Whether .dockerignore names a private file, or the part of its path that makes it one, or one between them: by
+    more than wildcards, and not by a folder above it."""
+    parts = path.split("/")
+    some = ["/".join(parts[:end]) for end in range(private.count("/") + 1, len(parts) + 1)]
+    return any(line.matches(each) for line in named for each in some)
 
 
 def excluding_line(root: Path, path: str) -> str | None:
     """Which line of which file excludes a file of the project: in words; None: none does."""
-    above: _DockerState = (False, ())
-    parts, last = path.split("/"), None
-    lines = _docker_lines(root) or ()
-    for end in range(1, len(parts) + 1):
-        above = _docker_state(lines, "/".join(parts[:end]), above[1])
-        last = max((line.number for line, does in zip(lines, above[1], strict=True) if does), default=None)
-    if above[0]:
-        return next(f"line {line.number} of {DOCKERIGNORE} ({line.text})" for line in lines if line.number == last)
+    docker = _read_docker_ignore(root) or _DockerIgnore()
+    excluded, about = docker.state(path)
+    if excluded:
+        line = [line for line, does in zip(docker.lines, about, strict=True) if does][-1]
+        return f"line {line.number} of {DOCKERIGNORE} ({line.text})"
     said = _ask_git(root, "check-ignore", "--verbose", path=path)[1].partition("\t")[0]
     file, _, rest = said.partition(":")
     number, _, text = rest.partition(":")
@@ -183,12 +158,34 @@ class _DockerLine:
     matches: Callable[[str], object]
 
 
-_DockerState = tuple[bool, tuple[bool, ...]]
-"""Whether a path is excluded, and which lines are about it."""
+class _DockerIgnore:
+    """A .dockerignore; without lines, nothing is excluded."""
+
+    def __init__(self, lines: Sequence[_DockerLine] = ()) -> None:
+        self.lines = lines
+        self._known: dict[str, tuple[bool, Sequence[bool]]] = {"": (False, [False] * len(lines))}
+
+    def state(self, path: str) -> tuple[bool, Sequence[bool]]:
+        """Whether a path is excluded, and which lines are about it.
+
+        https://github.com/moby/patternmatcher/blob/main/patternmatcher.go, MatchesUsingParentResults
+        """
+        if path not in self._known:
+            excluded, about = False, list(self.state(posixpath.dirname(path))[1])
+            for index, line in enumerate(self.lines):
+                about[index] = about[index] or (line.brings_back == excluded and bool(line.matches(path)))
+                if about[index]:
+                    excluded = not line.brings_back
+            self._known[path] = excluded, about
+        return self._known[path]
+
+    def hides(self, folder: str) -> bool:
+        """Whether nothing in a folder is sent."""
+        return self.state(folder)[0] and not any(line.brings_back for line in self.lines if line.number)
 
 
-def _docker_lines(root: Path) -> list[_DockerLine] | None:
-    """The lines of .dockerignore, read as Docker does; None: there is none.
+def _read_docker_ignore(root: Path) -> _DockerIgnore | None:
+    """The .dockerignore of a folder, read as Docker does; None: there is none.
 
     https://github.com/moby/patternmatcher/blob/main/ignorefile/ignorefile.go
     """
@@ -218,7 +215,7 @@ def _docker_lines(root: Path) -> list[_DockerLine] | None:
         raise UsageError(f"{file} cannot be used: {error}", hint=f"fix {file}") from error
     # Docker sends it whatever it says.
     own = _DockerLine(number=0, text=DOCKERIGNORE, brings_back=True, matches=DOCKERIGNORE.__eq__)
-    return [*lines, own] if lines else []
+    return _DockerIgnore([*lines, own] if lines else [])
 
 
 def _docker_pattern(pattern: str) -> Callable[[str], object]:
@@ -236,60 +233,10 @@ def _docker_pattern(pattern: str) -> Callable[[str], object]:
     def translated(found: re.Match[str]) -> str:
         token = found[0]
         if token.startswith("**"):
-            return _FOLDERS if found.end() < len(pattern) else _ANYTHING
-        return {"*": _IN_A_NAME, "?": "[^/]"}.get(token) or (token if token[0] in "\\[" else re.escape(token))
+            return r"(.*/)?" if found.end() < len(pattern) else r"(?s:.*)"
+        return {"*": "[^/]*", "?": "[^/]"}.get(token) or (token if token[0] in "\\[" else re.escape(token))
 
-    whole = re.compile(re.sub(r"\*\*/?|\*|\?|\\.|[.+()|{}$]", translated, pattern))
-    if pattern.count("*") <= _FEW:
-        return whole.fullmatch
-    # Python would try all ways in which many wildcards can share a path, which may take years.
-    parts = [translated(found) for found in re.finditer(r"\*\*/?|\\.|\[\^?\]?[^\]]*\]|.", pattern, re.DOTALL)]
-    return lambda path: _match_at_once(parts, path)
-
-
-_FOLDERS, _ANYTHING, _IN_A_NAME = r"(.*/)?", r"(?s:.*)", "[^/]*"
-_FEW = 4
-
-
-def _match_at_once(parts: Sequence[str], path: str) -> bool:
-    """Whether a path matches a pattern's parts, by all ways at once: in the time that both have characters."""
-    one = {_ANYTHING: r"(?s:.)", _IN_A_NAME: "[^/]", _FOLDERS: "."}
-    takes = [re.compile(one.get(part, part)).fullmatch for part in parts]
-
-    def with_skipped(places: set[tuple[int, bool]]) -> set[tuple[int, bool]]:
-        found = set(places)
-        for index, inside in places:
-            while not inside and index < len(parts) and parts[index] in one:
-                index += 1
-                found.add((index, False))
-        return found
-
-    places = with_skipped({(0, False)})  # Of the next part, and whether it is a _FOLDERS that has begun.
-    for char in path:
-        following = set()
-        for index, _ in places:
-            if index < len(parts) and takes[index](char):
-                folders = parts[index] == _FOLDERS
-                if parts[index] in one:
-                    following.add((index, folders))
-                if parts[index] not in one or (folders and char == "/"):
-                    following.add((index + 1, False))
-        places = with_skipped(following)
-    return (len(parts), False) in places
-
-
-def _docker_state(lines: Sequence[_DockerLine], path: str, above: Sequence[bool]) -> _DockerState:
-    """What .dockerignore says of a path; `above`: which lines are about the folder that it is in.
-
-    https://github.com/moby/patternmatcher/blob/main/patternmatcher.go, MatchesUsingParentResults
-    """
-    excluded, about = False, []
-    for index, line in enumerate(lines):
-        does = bool(above and above[index]) or (line.brings_back == excluded and bool(line.matches(path)))
-        about.append(does)
-        if does:
-            excluded = not line.brings_back
-    return excluded, tuple(about)
+    return re.compile(re.sub(r"\*\*/?|\*|\?|\\.|[.+()|{}$]", translated, pattern)).fullmatch
 
 
 # --- git ------------------------------------------------------------------------------------------------------------
@@ -310,15 +257,19 @@ def _repository_of(folder: Path) -> Path | None:
     return next((each for each in (real, *real.parents) if _is_repository(each)), None)
 
 
-def _ignored_by_git(folder: Path) -> frozenset[str]:
-    """Paths that git ignores in a folder: files, and folders of which it ignores everything; the folder, if all."""
-    options = ("-z", "--others", "--ignored", "--exclude-standard", "--directory")
+def _listed_by_git(folder: Path) -> Iterator[Path]:
+    """What git does not ignore in a folder, and in the repositories in it."""
+    options = ("-z", "--cached", "--others", "--exclude-standard")
     top, said = _ask_git(folder, "ls-files", *options)
     real = Path(os.path.realpath(folder))
-    found = {top / name for name in said.split("\0")[:-1]}
-    # It lists a folder too if it ignores all that is there now.
-    found -= {above for path in found for above in path.parents}
-    return frozenset(str(folder / path.relative_to(real)) if real in path.parents else str(folder) for path in found)
+    for name in sorted(set(said.split("\0")[:-1])):
+        path = folder / (top / name).relative_to(real)
+        if not path.is_dir() or path.is_symlink():
+            yield from [path] if os.path.lexists(path) else []
+        elif _is_repository(path):
+            yield from _listed_by_git(path)
+        else:
+            yield from (each for each in path.rglob("*") if not each.is_dir())  # It has been one.
 
 
 def _ask_git(folder: Path, verb: str, *options: str, path: str = "") -> tuple[Path, str]:
@@ -344,8 +295,8 @@ def _ask_git(folder: Path, verb: str, *options: str, path: str = "") -> tuple[Pa
         raise UsageError(message, hint="install git") from None
     except subprocess.TimeoutExpired as error:
         raise UsageError(f"git in {folder} has not ended: {error}", hint=f"git -C {folder} status") from None
-    # 1: `check-ignore` has found nothing.
-    if done.returncode > 1:
+    # 1: `check-ignore` has found nothing. Of a folder that it cannot read, git only warns.
+    if done.returncode > 1 or b"could not open directory" in done.stderr:
         said = done.stderr.decode(errors="replace").strip()
         message = f"git does not say what it ignores in {folder}: {said.partition(chr(10))[0]}"
         raise UsageError(message, hint=f"git -C {folder} status, which says what to do", details=said)

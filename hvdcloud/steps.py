@@ -5,9 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-NOTICEABLE_SECONDS = 1.0
-"""What takes longer gets a line."""
-
 
 class Steps:
     """The progress of several concurrent operations, each with the step it is at.
@@ -19,59 +16,37 @@ class Steps:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._lock = threading.Lock()
-        self._steps: dict[tuple[str, int], str] = {}
-        self._timers: list[threading.Timer] = []
-
-    def __enter__(self) -> Steps:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for timer in self._timers:
-            timer.cancel()
+        self._steps: dict[str, str] = {}
 
     def update(
         self,
         key: str,
         step: str,
         *,
-        part: int = 0,
         done: float | Callable[[], float] | None = None,
         total: float | None = None,
         in_bytes: bool = False,
-        after: float = 0.0,
+        if_slow: bool = False,
     ) -> None:
         """Show which step `key` is at.
 
         Args:
-            part: tells steps of the same `key` from each other that run at the same time.
             done: how much of `total`, both in bytes if `in_bytes`; a function is asked whenever it is shown.
-            after: seconds from which on it is shown.
+            if_slow: on a terminal it is shown once it has taken a second, elsewhere not at all.
         """
         with self._lock:
-            if self._steps.get((key, part)) == step:
-                return
-            self._steps[key, part] = step
-        if not after:
-            self._say(f"{key}: {step}")
-            return
-        timer = threading.Timer(after, self._say_if_still, args=(key, part, step))
-        timer.daemon = True
-        self._timers.append(timer)
-        timer.start()
-
-    def _say_if_still(self, key: str, part: int, step: str) -> None:
-        with self._lock:
-            still = self._steps.get((key, part)) == step
-        if still:
+            is_new = self._steps.get(key) != step
+            self._steps[key] = step
+        if is_new and not if_slow:
             self._say(f"{key}: {step}")
 
-    def output(self, key: str, line: str, *, part: int = 0) -> None:
+    def output(self, key: str, line: str) -> None:
         """Show, on a terminal, what a step printed last."""
 
-    def drop(self, key: str, *, part: int = 0) -> None:
+    def drop(self, key: str) -> None:
         """Forget it."""
         with self._lock:
-            self._steps.pop((key, part), None)
+            self._steps.pop(key, None)
 
     def finish(self, key: str, step: str = "done") -> None:
         """Show that `key` is complete."""

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import functools
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,6 @@ from hvdcloud.storage.base import (
     CorruptObjectError,
     ObjectMissingError,
     disk_error,
-    free_bytes,
     ignores_case,
     locked,
 )
@@ -273,7 +273,7 @@ class _Bringing:
 
         Raises CapacityError: there is not enough space.
         """
-        free = free_bytes(self._root)
+        free = shutil.disk_usage(self._root).free
         if sum(entry.size for entry in missing) > free:
             sizes = {info.name: info.size for info in self._bucket.list(self._prefix)}
             for entry in missing:

@@ -28,12 +28,7 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
 
 Nodes = Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="The number of nodes.")]
-Provider = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PROVIDER", help="The provider: local, ssh or gce.", autocompletion=lambda: ["local", "ssh", "gce"]
-    ),
-]
+Provider = Annotated[str | None, typer.Option(metavar="PROVIDER", help="The provider: local, ssh or gce.")]
 Bucket = Annotated[str | None, typer.Option(metavar="BUCKET", help="The bucket: gs://BUCKET[/PREFIX] or file:///DIR.")]
 
 

@@ -151,26 +151,18 @@ def show_clusters(console: Console, listing: Listing) -> None:
         console.answer("no cluster was found" if listing.unseen else "there is no cluster; nothing is running")
         return
     rows: list[list[str]] = []
-    costs = any(_costs(cluster) for cluster in clusters)
     for cluster in clusters:
         nodes = f"{len(cluster.nodes)}/{cluster.expected_nodes}"
         states = sorted({node.state.value for node in cluster.nodes})
         state = "whole" if cluster.whole else "stopped" if cluster.has_stopped else ", ".join(["NOT WHOLE", *states])
         created = f"{cluster.created:%Y-%m-%d %H:%M:%S}Z" if cluster.created.timestamp() else "cannot be read"
-        rows.append([cluster.name, nodes, state, *(_dollars(cluster) if costs else []), cluster.owner, created])
+        rows.append([cluster.name, nodes, state, *_dollars(cluster), cluster.owner, created])
     if len(clusters) > 1:
-        total = _dollars(*clusters) if costs else []
-        rows.append(["total", f"{sum(len(cluster.nodes) for cluster in clusters)}", "", *total, "", ""])
-    money = ["$/H", "SO FAR", "AT WORST"] if costs else []
-    console.table(["CLUSTER", "NODES", "STATE", *money, "OWNER", "CREATED"], rows)
+        rows.append(["total", f"{sum(len(cluster.nodes) for cluster in clusters)}", "", *_dollars(*clusters), "", ""])
+    console.table(["CLUSTER", "NODES", "STATE", "$/H", "SO FAR", "AT WORST", "OWNER", "CREATED"], rows)
     for cluster in clusters:
         if cluster.cost_notes:
             console.answer(f"  {cluster.name}: {some(cluster.cost_notes, most=1)}")
-
-
-def _costs(cluster: Cluster) -> bool:
-    """Whether it costs anything; nodes of this machine do not."""
-    return bool(cluster.dollars_per_hour or cluster.dollars_so_far or cluster.worst_case_dollars != 0)
 
 
 def _dollars(*clusters: Cluster) -> list[str]:

@@ -159,7 +159,7 @@ def _answered(argv: list[str], invocation: Invocation) -> ExitCode:
         # The parser may have refused something before it came to this option.
         if "--json" in argv:
             invocation.set("as_json", True)
-        return _failed(invocation, UsageError(_said(error), hint=_usage_hint(error, invocation.command)))
+        return _failed(invocation, UsageError(error.format_message(), hint=_usage_hint(error, invocation.command)))
     except OutputClosedError:
         raise
     except HvdcloudError as error:
@@ -174,18 +174,6 @@ def _answered(argv: list[str], invocation: Invocation) -> ExitCode:
         return _failed(invocation, _bug(error, verbose=invocation.console.verbose))
     invocation.console.document(invocation.command, result=invocation.result, exit_code=invocation.exit_code)
     return invocation.exit_code
-
-
-def _said(error: typer.TyperException) -> str:
-    """What the parser says, without pydantic's English."""
-    from pydantic import ValidationError
-
-    from hvdcloud.config.types import expected
-
-    if isinstance(error.__cause__, ValidationError):
-        problem = error.__cause__.errors()[0]
-        error.message = f"write {expected(problem)} (got {problem['input']})"
-    return error.format_message()
 
 
 def _usage_hint(error: typer.TyperException, command: str) -> str:

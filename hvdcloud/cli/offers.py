@@ -11,7 +11,7 @@ from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.console import Console
-    from hvdcloud.providers.pricing import Offer, OffersResult, Row
+    from hvdcloud.providers.pricing import OffersResult, Row
 
 SHOWN = 20
 
@@ -60,8 +60,7 @@ def show_offers(console: Console, result: OffersResult) -> None:
     # What hvdcloud.yaml asks for is always shown.
     shown = [row for index, row in enumerate(lines) if index < SHOWN or row.offer.configured]
     total = [] if result.hours == 1 else [f"$/{result.hours:g} H"]
-    notes: dict[str, int] = {}
-    cells = [_cells(row, notes, total=bool(total)) for row in shown]
+    cells = [_cells(row, total=bool(total)) for row in shown]
     if cells:
         headers = ["", "MACHINE", "GPUS", "SPOT", "$/H", *total, "ZONES", "NOTES"]
         console.table(headers, cells, numbers=("$/H", *total))
@@ -73,17 +72,17 @@ def show_offers(console: Console, result: OffersResult) -> None:
             console.answer("workers: the head is on demand, the others are Spot VMs")
     elif result.prices_as_of:
         console.answer("nothing like it is in the table of machine types")
-    for note, number in notes.items():
-        console.answer(f"{number}: {note}")
     for notice in result.notices:
         console.answer(notice)
     if len(lines) > len(shown):
         console.answer(f"{len(lines) - len(shown)} more: --json has all")
 
 
-def _cells(row: Row, notes: dict[str, int], *, total: bool) -> list[str]:
+def _cells(row: Row, *, total: bool) -> list[str]:
     offer = row.offer
-    numbers = [str(notes.setdefault(note, len(notes) + 1)) for note in _notes(offer)]
+    notes = ["?"] if offer.quota is None and row.zones else []
+    notes += [f"{offer.gpu_type} ends {offer.ends}"] if offer.ends else []
+    notes += [f"no quota: {offer.quota}"] if offer.quota else []
     zones = " ".join(zone.rpartition("-")[2] for zone in row.zones)
     more = f" +{counted(row.more_regions, 'region')}" if row.more_regions else ""
     estimate = "~" if offer.estimate else ""
@@ -95,10 +94,5 @@ def _cells(row: Row, notes: dict[str, int], *, total: bool) -> list[str]:
         f"{estimate}{offer.dollars_per_hour:.2f}",
         *([f"{estimate}{offer.dollars:.2f}"] if total else []),
         f"{offer.region}-{zones}{more}" if row.zones else "nowhere",
-        " ".join([*(["?"] if offer.quota is None and row.zones else []), *numbers]),
+        "; ".join(notes),
     ]
-
-
-def _notes(offer: Offer) -> list[str]:
-    ends = [f"{offer.gpu_type} ends {offer.ends}"] if offer.ends else []
-    return [*ends, *([f"no quota: {offer.quota}"] if offer.quota else [])]

@@ -11,7 +11,6 @@ import typer
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider
 
 if TYPE_CHECKING:
-    from hvdcloud.config.file import Setting
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.doctor import Examination
     from hvdcloud.lifecycle.init import InitResult
@@ -20,12 +19,6 @@ config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, r
 
 _SIGNS = {"ok": "✓", "warning": "!", "failed": "✗", "unknown": "?"}
 """By the status of a check."""
-
-
-def _templates() -> list[str]:
-    from hvdcloud.lifecycle.init import TEMPLATES
-
-    return list(TEMPLATES)
 
 
 def init(
@@ -37,7 +30,6 @@ def init(
             metavar="TEMPLATE",
             help="The template: torch, torch-elastic, keras or bench.",
             show_default="torch",
-            autocompletion=_templates,
         ),
     ] = None,
     script: Annotated[
@@ -143,15 +135,8 @@ def show(context: typer.Context) -> None:
             for each in settings
         ],
     }
-    rows = [[each.key, each.place.text, each.text] for each in settings if not _idle(each, loaded.config.provider)]
+    rows = [[each.key, each.place.text, each.text] for each in settings]
     invocation.console.table(["KEY", "FROM", "VALUE"], rows)
-    if len(rows) < len(settings):
-        invocation.console.answer("gce.* counts with provider: gce; --json has its defaults too")
-
-
-def _idle(setting: Setting, provider: str) -> bool:
-    """Whether it is a default of Google Cloud's that nothing here asks for."""
-    return provider == "local" and setting.place.source == "default" and setting.key.startswith("gce.")
 
 
 @config_app.command()

@@ -32,12 +32,7 @@ Command = Annotated[
     typer.Argument(help="What every rank runs, instead of the file's; options after its first word belong to it."),
 ]
 Run = Annotated[str | None, typer.Argument(metavar="RUN", help="The run's id; default: the newest.")]
-Controller = Annotated[
-    str | None,
-    typer.Option(
-        metavar="CONTROLLER", help="How ranks find each other: gloo or mpi.", autocompletion=lambda: ["gloo", "mpi"]
-    ),
-]
+Controller = Annotated[str | None, typer.Option(metavar="CONTROLLER", help="How ranks find each other: gloo or mpi.")]
 
 
 def run(

@@ -1,8 +1,7 @@
-"""What `hvdcloud top` shows: its head, the rows of its table and its events. Pure; no text in it acts on a terminal."""
+"""What `hvdcloud top` shows: its head and the rows of its table. Pure; no text in it acts on a terminal."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +115,7 @@ def _troubles(view: View) -> Iterator[Text]:
             yield harmless(f"{node.name} in the run: {member.state}{alias}{why}", style)
 
 
-# --- nodes, and what happened -----------------------------------------------------------------------------------------
+# --- nodes ------------------------------------------------------------------------------------------------------------
 
 
 def rows(view: View) -> dict[str, Sequence[Text]]:
@@ -163,12 +162,3 @@ def _percent(value: float | None) -> Text:
 
 def _of(part: float | None, total: float | None) -> Text:
     return Text("" if part is None or not total else f"{part / 1e9:.1f}/{total / 1e9:.1f} GB")
-
-
-def events(view: View, *, most: int) -> Text:
-    """What happened last."""
-    lines = [
-        Text.assemble((time.strftime("%H:%M:%S", time.localtime(at)), _SOFT), "  ", harmless(what))
-        for at, what in view.events[-most:]
-    ]
-    return Text("\n").join(lines)

@@ -105,13 +105,8 @@ def _show_setup(console: Console, result: SetupResult) -> None:
 
 def _show_destroy(console: Console, result: DestroyResult) -> None:
     """What was deleted, and what is left."""
-    if not result.deleted:
-        console.answer(f"this machine has nothing to delete in project {result.project}")
-    elif result.planned:
-        console.answer(f"{counted(len(result.deleted), 'object')} would be deleted; nothing was changed")
-    else:
-        console.answer(f"{counted(len(result.deleted), 'object')} deleted from project {result.project}")
-        console.answer("the configuration still names them; hvdcloud setup makes them again")
+    what = "would be deleted; nothing was changed" if result.planned else "deleted; hvdcloud setup makes them again"
+    console.answer(f"{counted(len(result.deleted), 'object')} of project {result.project} {what}")
     if result.bucket:
         console.answer(f"left: {result.bucket}, billed for what it holds, and the project's APIs, which cost nothing")
         console.answer(f"  deleted by hand with: gcloud storage rm --recursive {result.bucket}")

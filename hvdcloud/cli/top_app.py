@@ -1,4 +1,4 @@
-"""The terminal of `top`: a head, a table of nodes, events and the log, as widgets of Textual.
+"""The terminal of `top`: a head, a table of nodes and the log, as widgets of Textual.
 
 Loading Textual takes longer than most commands do; `top` imports this file when it has something to draw on.
 """
@@ -16,29 +16,14 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, RichLog, Static
 
-from hvdcloud.cli.screen import COLUMNS, events, harmless, head, rows
+from hvdcloud.cli.screen import COLUMNS, harmless, head, rows
 from hvdcloud.interrupts import SIGNALS
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.top import View
 
 REDRAW_SECONDS = 0.5
-_MOST_EVENTS, _MOST_LINES = 4, 1000
-
-
-class Nodes(DataTable[Text]):
-    """The table, which scrolls as the log does: Home and End lead to its first and last row, and no row is skipped."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("home", "scroll_top", show=False),
-        Binding("end", "scroll_bottom", show=False),
-        Binding("pageup", "page(-1)", show=False),
-        Binding("pagedown", "page(1)", show=False),
-        Binding("tab", "app.focus_next", "scrolls the log", key_display="tab"),
-    ]
-
-    def action_page(self, pages: int) -> None:
-        self.scroll_relative(y=pages * (self.size.height - self.header_height - 1), animate=False)
+_MOST_LINES = 1000
 
 
 class TopApp(App[Exception]):
@@ -53,22 +38,20 @@ class TopApp(App[Exception]):
     CSS = """
     Screen { overflow: hidden; }
     Static { width: 100%; text-wrap: nowrap; text-overflow: ellipsis; }
-    Nodes { max-height: 50%; margin: 1 0; }
-    #events { margin-bottom: 1; }
+    DataTable { max-height: 50%; margin: 1 0; }
     RichLog { height: 1fr; min-height: 3; overflow-x: hidden; }
-    .-low #events { display: none; }
     .without-log RichLog { display: none; }
-    .without-log Nodes { max-height: 1fr; }
-    Nodes, RichLog, Nodes > .datatable--header, Nodes > .datatable--hover {
+    .without-log DataTable { max-height: 1fr; }
+    DataTable, RichLog, DataTable > .datatable--header, DataTable > .datatable--hover {
         background: ansi_default; background-tint: transparent; color: ansi_default;
     }
     """
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-high")]  # noqa: RUF012 - declared by App, as of an instance
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quits"),
         Binding("Q,ctrl+d", "quit", show=False),
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", show=False),
+        Binding("tab", "app.focus_next", "scrolls the log", key_display="tab"),
         Binding("l,L", "log", "shows or hides the log", key_display="l"),
     ]
 
@@ -77,8 +60,8 @@ class TopApp(App[Exception]):
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"
         self._observe = observe
-        self._top, self._happened = Static(), Static(id="events")
-        self._table = Nodes(cursor_type="none", classes="-ansi-scrollbar")
+        self._top = Static()
+        self._table = DataTable[Text](cursor_type="none", classes="-ansi-scrollbar")
         self._output = RichLog(max_lines=_MOST_LINES, min_width=1, auto_scroll=False, classes="-ansi-scrollbar")
         self._view = observe()
         self._logged = ("", 0)
@@ -87,7 +70,7 @@ class TopApp(App[Exception]):
     def compose(self) -> ComposeResult:
         for label in COLUMNS:
             self._table.add_column(Text(label), key=label)
-        yield from (self._top, self._table, self._happened, self._output)
+        yield from (self._top, self._table, self._output)
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
@@ -109,7 +92,6 @@ class TopApp(App[Exception]):
 
     def _draw(self) -> None:
         self._top.update(head(self._view))
-        self._happened.update(events(self._view, most=_MOST_EVENTS))
         found, table = rows(self._view), self._table
         if [key.value for key in table.rows] != list(found):
             table.clear()

@@ -53,11 +53,6 @@ class DataConfig(Section):
         """The folder of this machine that is mounted; None: the source is a bucket."""
         return Path(unquote(urlsplit(self.source).path)) if self.source.startswith("file://") else None
 
-    @property
-    def as_written(self) -> str | dict[str, str]:
-        """The data set as short as hvdcloud.yaml can have it."""
-        return self.source if self.per_node == "all" else {"source": self.source, "per_node": self.per_node}
-
 
 def text_allowed(schema: dict[str, Any]) -> None:
     """The JSON Schema of `data`, where a data set may also be the text of its source."""

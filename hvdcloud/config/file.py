@@ -26,7 +26,7 @@ from pydantic.fields import FieldInfo
 from hvdcloud.config.data import refused_bucket, refused_data
 from hvdcloud.config.model import Config
 from hvdcloud.config.trust import ENV_PREFIX, HOSTS, refused
-from hvdcloud.config.types import duration_text, expected, is_duration
+from hvdcloud.config.types import duration_text, is_duration
 from hvdcloud.config.yaml_text import Loader, Null, read
 from hvdcloud.errors import UsageError
 
@@ -102,27 +102,10 @@ class Loaded:
                 if isinstance(value, BaseModel):
                     yield from walk(value, key)
                     continue
-                if key == ("data",) and value:
-                    yield from self._data()
-                    continue
                 place = self.places.get(key, Place(source="default", text="default"))
                 yield Setting(key=".".join(key), value=_plain(value), text=_text(field, value), place=place)
 
         return tuple(walk(self.config, ()))
-
-    def _data(self) -> Iterator[Setting]:
-        for name, each in self.config.data.items():
-            places = (self.places.get(key) for key in (("data", name), ("data", name, "source"), ("data",)))
-            place = next((found for found in places if found is not None), Place(source="default", text="default"))
-            value = each.as_written
-            yield Setting(key=f"data.{name}", value=value, text=_as_yaml(value), place=place)
-
-
-def load_config(
-    path: Path | None = None, *, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
-) -> Config:
-    """The configuration of one experiment; arguments and errors as `load`."""
-    return load(path, flags=flags, environ=environ).config
 
 
 def load(
@@ -324,7 +307,7 @@ def _problems(error: ValidationError, *, file: Path, places: Mapping[Key, Place]
             said = problem["msg"].removeprefix("Value error, ")
             yield _Problem(f"{place}: {dotted}: {said}" if dotted else f"{place}: {said}")
         else:
-            said = f"write {_wanted(problem, key)}{_got(problem['input'], key)}"
+            said = f"{problem['msg'].replace('Input', 'it', 1)}{_got(problem['input'], key)}"
             if isinstance(place, Place) and place.source == "flag":
                 yield _Problem(f"{place}: {said}", "--help shows what it takes")
             else:
@@ -346,20 +329,6 @@ def _untrusted(config: Config, *, file: Path, places: Mapping[Key, Place]) -> It
     written = {key: place.source for key, place in places.items()}
     for key, why, fix in (*refused(config, written, project=file.resolve().parent), *unfit):
         yield _Problem(f"{places.get(key, file)}: {'.'.join(key)}: {why}", fix)
-
-
-def _wanted(problem: Mapping[str, Any], key: Key) -> str:
-    """What to write in the place of a value of another type or range."""
-    values = problem.get("ctx", {})
-    if problem["type"] == "literal_error":
-        return str(values["expected"]).replace("'", "")
-    field = _field_at(key)
-    section = _model_of(field)
-    if field is not None and is_duration(field) and problem["type"] in ("float_type", "finite_number"):
-        return "a duration: 60s, 30m or 12h"
-    if section is None:
-        return expected(problem)
-    return f"{{{', '.join(f'{name}: …' for name in list(section.model_fields)[:2])}}}"
 
 
 def _text(field: FieldInfo, value: object) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -124,32 +123,3 @@ ProjectPath = Annotated[str, Field(min_length=1), HostPath]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 Command = Annotated[str, AfterValidator(_shell_words)]
 Text = Annotated[str, Field(min_length=1)]
-
-# pydantic's type of error → what to write; fields are those of its context.
-_WRITE = {
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_parsing_size": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "finite_number": "a number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "string_type": "text",
-    "string_too_short": "at least one character",
-    "list_type": "a list: [A, B]",
-    "dict_type": "names with values: {{NAME: VALUE}}",
-    "greater_than": "a number above {gt:g}",
-    "greater_than_equal": "{ge:g} or more",
-    "less_than_equal": "{le:g} or less",
-}
-
-
-def expected(problem: Mapping[str, Any]) -> str:
-    """What to write in place of a value that pydantic refuses: `a whole number`.
-
-    Args:
-        problem: one of `ValidationError.errors()`.
-    """
-    return _WRITE.get(problem["type"], "another value").format(**problem.get("ctx", {}))

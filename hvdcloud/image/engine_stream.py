@@ -24,18 +24,17 @@ class BuildEvent:
     """One thing to show while an image is built, pushed or pulled.
 
     Attributes:
-        kind: `image` one of several images is begun; `step` an instruction of its Dockerfile is begun, and `done` it is
-            done; `output` a line that it prints; `layer` the state of one layer that is pulled or pushed; `warning`
-            what the user has to know although the image is fine.
+        kind: `image` one of several images is begun; `step` an instruction of its Dockerfile is begun; `output` a line
+            that it prints; `layer` the state of one layer that is pulled or pushed; `warning` what the user has to know
+            although the image is fine.
         text: the image, the instruction, the line or the layer's state.
-        step: the instruction's number; for a layer of a push the bytes done. 0: not known.
-        steps: for a layer of a push its bytes. 0: not known.
+        done, size: of a layer that is pushed, in bytes; 0: not known.
     """
 
-    kind: Literal["image", "step", "done", "output", "layer", "warning"]
+    kind: Literal["image", "step", "output", "layer", "warning"]
     text: str
-    step: int = 0
-    steps: int = 0
+    done: int = 0
+    size: int = 0
 
 
 Progress = Callable[[BuildEvent], None]
@@ -78,7 +77,7 @@ def follow_pull(items: Iterable[Mapping[str, Any]], *, reference: str, progress:
         if "error" in item:
             raise ImageError(f"{reference} was not pulled: {_error_text(item)}", hint="hvdcloud build tries again")
         if "id" in item:
-            layer = replace(_layer(item), step=0, steps=0)
+            layer = replace(_layer(item), done=0, size=0)
             if told.get(str(item["id"])) != layer:
                 told[str(item["id"])] = layer
                 progress(layer)
@@ -87,17 +86,12 @@ def follow_pull(items: Iterable[Mapping[str, Any]], *, reference: str, progress:
 def push_error(text: str, *, reference: str) -> ImageError:
     """The error of a push, with what to do about it."""
     registry = reference.partition("/")[0]
-    lower = text.lower()
+    hint = (
+        f"check that {registry} is up and has image.repository, which hvdcloud setup makes; then hvdcloud push again: "
+        "layers that have arrived are not sent twice"
+    )
     if says_refused(text):
         hint = f"docker login {registry} (for Artifact Registry: gcloud auth configure-docker {registry})"
-    elif "name unknown" in lower:
-        hint = "hvdcloud setup makes the repository; else correct image.repository"
-    elif any(word in lower for word in ("connection refused", "no such host", "timeout", "unreachable")):
-        hint = f"check that {registry} is up and image.repository is right, then `hvdcloud push` again"
-    elif "server gave http response to https client" in lower:
-        hint = f"{registry} speaks plain HTTP: add it to insecure-registries in the engine's /etc/docker/daemon.json"
-    else:
-        hint = "hvdcloud push tries again; layers that have arrived are not sent twice"
     return ImageError(f"{reference} was not pushed: {text}", hint=hint)
 
 
@@ -139,7 +133,7 @@ def _error_text(item: Mapping[str, Any]) -> str:
 def _layer(item: Mapping[str, Any]) -> BuildEvent:
     detail = item.get("progressDetail") or {}
     done, size = (int(detail.get(key) or 0) for key in ("current", "total"))
-    return BuildEvent(kind="layer", text=f"{item['id']}: {item.get('status', '')}", step=done, steps=size)
+    return BuildEvent(kind="layer", text=f"{item['id']}: {item.get('status', '')}", done=done, size=size)
 
 
 def inspected(api: Any, reference: str) -> dict[str, Any] | None:

@@ -20,7 +20,6 @@ from hvdcloud.image.publish.push import push as push_image
 from hvdcloud.image.publish.registry import target_of
 from hvdcloud.private_files import left_out
 from hvdcloud.project_files import build_files
-from hvdcloud.steps import NOTICEABLE_SECONDS
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
@@ -73,7 +72,7 @@ def build(
     check_gpus(config)
     warn_of_private_files(context)
     with context.console.steps() as steps:
-        steps.update("image", "looking for it", after=NOTICEABLE_SECONDS)
+        steps.update("image", "looking for it", if_slow=True)
         built = build_image(
             config.image,
             project_dir=config.project_dir,
@@ -114,29 +113,17 @@ def warn_of_private_files(context: Context) -> None:
 
 
 def shown_on(console: Console, steps: Steps) -> Progress:
-    """What shows a build's progress: the image that is built, the instructions that run, and what they printed last."""
-    running: set[int] = set()
-
-    def leave(parts: set[int]) -> None:
-        for part in parts & running:
-            steps.drop("image", part=part)
-        running.difference_update(parts)
+    """What shows a build's progress: the image that is built, the newest of its instructions, and what it prints."""
 
     def progress(event: BuildEvent) -> None:
-        if event.kind == "image":
-            leave(set(running))
+        if event.kind in ("image", "step"):
             steps.update("image", event.text)
-        elif event.kind == "step":
-            running.add(event.step)
-            steps.update("image", event.text, part=event.step, after=NOTICEABLE_SECONDS)
-        elif event.kind == "done":
-            leave({event.step})
         elif event.kind == "warning":
             console.warn(event.text)
         elif event.kind == "layer":
-            steps.output("image", event.text, part=event.step)
+            steps.output("image", event.text)
         elif event.kind == "output":
-            steps.output("image", event.text, part=event.step)
+            steps.output("image", event.text)
             console.detail(event.text)
 
     return progress
@@ -147,7 +134,7 @@ def _plan(context: Context) -> ImagePlan:
     if context.image_plan is None:
         config = context.config
         with context.console.steps() as steps:
-            steps.update("image", "looking for it", after=NOTICEABLE_SECONDS)
+            steps.update("image", "looking for it", if_slow=True)
             context.image_plan = find_plan(
                 config.image,
                 project_dir=config.project_dir,
@@ -198,8 +185,8 @@ def ensure_image(context: Context) -> BuildOutcome:
 def _push(context: Context, reference: str, repository: str) -> str:
     """Push it; returns its digest at the registry."""
     with context.console.steps() as steps:
-        steps.update("push", "asking the registry", after=NOTICEABLE_SECONDS)
-        layers: dict[str, tuple[float, float]] = {}
+        steps.update("push", "asking the registry", if_slow=True)
+        layers: dict[str, tuple[int, int]] = {}
         arrived: set[str] = set()
 
         def progress(event: BuildEvent) -> None:
@@ -207,7 +194,7 @@ def _push(context: Context, reference: str, repository: str) -> str:
                 steps.update("push", event.text)
                 return
             layer, _, status = event.text.partition(": ")
-            layers[layer] = (event.step or 0.0, event.steps or 0.0) if event.steps else layers.get(layer, (0.0, 0.0))
+            layers[layer] = (event.done, event.size) if event.size else layers.get(layer, (0, 0))
             if status in ("Pushed", "Layer already exists"):
                 arrived.add(layer)
             if status in ("Preparing", "Waiting"):

@@ -20,7 +20,6 @@ from hvdcloud.lifecycle.logs import wait_for_record
 from hvdcloud.lifecycle.pull import PullResult, pull_runs
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirror_of, unsaved_on_nodes
 from hvdcloud.providers.base import NodeProgress
-from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
@@ -163,7 +162,7 @@ def _delete(context: Context, cluster: Cluster, *, on_interrupt: Callable[[], ob
 
     with context.console.steps() as steps, uninterrupted(tell):
         _note(context, "down", cluster.id)
-        steps.update(cluster.name, "deleting", after=NOTICEABLE_SECONDS)
+        steps.update(cluster.name, "deleting", if_slow=True)
         show = node_progress(steps)
 
         def on_progress(progress: NodeProgress) -> None:

@@ -164,9 +164,9 @@ def stop(context: Context, run_id: str | None) -> RunState:
     cluster = context.cluster()
     grace = context.config.run.grace
     ending = f"waiting up to {duration_text(grace)} for the ranks to save (run.grace); checkpoints go to the bucket"
-    with context.console.waiting("stop", ending):
-        run_id = find_run(context, cluster, run_id).run
-        return RunState.from_json(context.fleet(cluster).head.call(f"stop {run_id}", timeout=STOP_SECONDS + grace))
+    run_id = find_run(context, cluster, run_id).run
+    context.console.say(ending)
+    return RunState.from_json(context.fleet(cluster).head.call(f"stop {run_id}", timeout=STOP_SECONDS + grace))
 
 
 class HeadGoneError(NodeError):

@@ -17,7 +17,6 @@ from hvdcloud.checkpoints.pull import pull as fetch
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.errors import CapacityError, CheckpointError, HvdcloudError, UsageError, first_of
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home
-from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.storage.base import PARTIAL_SUFFIX
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def _pull_run(
             in_bytes=True,
         )
 
-    steps.update(f"pull {run}", "reading what there is", after=NOTICEABLE_SECONDS)
+    steps.update(f"pull {run}", "reading what there is", if_slow=True)
     failure: PullError | None = None
     try:
         pulled = fetch(

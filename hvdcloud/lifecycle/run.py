@@ -26,7 +26,6 @@ from hvdcloud.runs.data_progress import progress, summary
 from hvdcloud.runs.notice import address_in
 from hvdcloud.runs.reports import plain_name
 from hvdcloud.runs.state import RunState
-from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
             if resume:
                 send_for_resume(context, cluster, resume)
             ready = f"preparing the nodes, with the checkpoints of run {resume}" if resume else "preparing the nodes"
-            steps.update("run", ready, after=NOTICEABLE_SECONDS)
+            steps.update("run", ready, if_slow=True)
             sent = fleet.each(send)
             # Before it begins: a run that this machine does not know of would be neither resumed nor waited for.
             context.state.save(replace(record, runs=(*record.runs, spec.run)))
@@ -180,7 +179,7 @@ def _show_data(context: Context, cluster: Cluster, run_id: str) -> None:
                 total = each.total_bytes if each.phase == "fetching" and each.total_bytes else None
                 done = each.bytes if total else None
                 text = "fetching data" if total else f"data: {progress(each)}"
-                steps.update(each.node, text, done=done, total=total, in_bytes=True, after=NOTICEABLE_SECONDS)
+                steps.update(each.node, text, done=done, total=total, in_bytes=True)
             if not state.waits_for_data:
                 break
             time.sleep(_LOOK_SECONDS)

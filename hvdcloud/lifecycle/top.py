@@ -19,7 +19,7 @@ from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.failure import told
 from hvdcloud.runs.progress import LogReader, Position
 from hvdcloud.runs.reports import number
-from hvdcloud.runs.state import Event, RunState, read_sample
+from hvdcloud.runs.state import RunState, read_sample
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster, Node
@@ -72,8 +72,6 @@ class View:
     dollars_so_far: float
     nodes: Sequence[NodeView]
     run: RunView | None
-    events: Sequence[tuple[float, str]]
-    """Seconds since the epoch, and what happened."""
     log: Sequence[str]
     """Its last lines."""
     log_lines: int
@@ -111,7 +109,7 @@ class Observer:
         since = 0.0 if gone else max(0.0, now - paid_until)
         ordered = sorted(self._watches.values(), key=lambda watch: watch.node.index)
         head = ordered[0] if ordered and ordered[0].node.index == 0 else None
-        run, events, log, log_lines = head.run_view() if head is not None else (None, [], [], 0)
+        run, log, log_lines = head.run_view() if head is not None else (None, [], 0)
         return View(
             cluster=cluster,
             gone=gone,
@@ -119,7 +117,6 @@ class Observer:
             dollars_so_far=cluster.dollars_so_far + cluster.dollars_per_hour * since / 3600,
             nodes=[each.view(there.get(each.node.name, "gone")) for each in ordered],
             run=run,
-            events=events,
             log=log,
             log_lines=log_lines,
             notice=notice,
@@ -231,8 +228,8 @@ class _Watch:
                 sample=sample,
             )
 
-    def run_view(self) -> tuple[RunView | None, list[tuple[float, str]], list[str], int]:
-        """The newest run, its events, and the last lines of its log, of how many."""
+    def run_view(self) -> tuple[RunView | None, list[str], int]:
+        """The newest run, and the last lines of its log, of how many."""
         with self._lock:
             answer, lines, count = self._answer, list(self._lines), self._count
             position, numbers = self._reader.position, dict(self._reader.numbers)
@@ -240,7 +237,7 @@ class _Watch:
             state = RunState.from_json(answer.get("state"))
             failure = self._reader.failure(state)
         if not state.run:
-            return None, [], lines, count
+            return None, lines, count
         now = (number(answer.get("now")) or time.time()) + silent
         began = state.started or now
         view = RunView(
@@ -250,9 +247,4 @@ class _Watch:
             position=position,
             numbers=numbers,
         )
-        events = [(began, "started")]
-        events += [(event.at, event.text) for event in Event.all_from_json(answer.get("events"))]
-        if state.done and state.ended:
-            said = view.reason.startswith(state.result) or not view.reason
-            events.append((state.ended, state.result if said else f"{state.result}: {view.reason}"))
-        return view, events, lines, count
+        return view, lines, count

@@ -24,7 +24,6 @@ from hvdcloud.lifecycle.context import node_progress, owner_label
 from hvdcloud.lifecycle.late_arrival import LateArrival
 from hvdcloud.providers.base import NoRoomError
 from hvdcloud.remote.keys import new_key_pair, write_key_pair
-from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
@@ -282,7 +281,7 @@ def _create(context: Context, plan: Plan, login: KeyPair, *, command: str) -> Se
             context.state.journal.record("created", cluster_id=plan.spec.id)
             deadline = time.monotonic() + context.provider.ready_seconds
             nodes = context.provider.wait_ready(nodes, deadline=deadline, on_progress=on_progress)
-            steps.update("up", "making the nodes known to each other", after=NOTICEABLE_SECONDS)
+            steps.update("up", "making the nodes known to each other", if_slow=True)
             join(context.state, plan.spec, nodes, made=nodes)
             project = str(context.config.project_dir)
             context.state.update(lambda record: replace(record, project=project, settings=settings_of(context)))
@@ -338,7 +337,7 @@ def _roll_back(context: Context, cause: BaseException | None) -> None:
     with uninterrupted():
         context.console.say(f"deleting what was made of {context.name}; please wait")
         with context.console.steps() as steps:
-            steps.update(context.name, "deleting", after=NOTICEABLE_SECONDS)
+            steps.update(context.name, "deleting", if_slow=True)
             leftovers = context.provider.destroy(context.name, on_progress=node_progress(steps))
     context.state.forget()
     if leftovers:

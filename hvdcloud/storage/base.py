@@ -255,12 +255,6 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def free_bytes(path: Path) -> int:
-    """What an ordinary user may still write there."""
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize
-
-
 def disk_error(error: OSError, *, path: Path, doing: str) -> HvdcloudError:
     """What an error of the file system means to the user."""
     if isinstance(error, BlockingIOError):

@@ -286,24 +286,8 @@ class FolderBucket:
                     break
             else:
                 raise self._coarse_times()
-            if if_generation == 0:
-                self._create(temporary, last=last, folder=folder, name=name)
-            else:
-                temporary.rename(last, folder)
+            os.replace(temporary.name, last, src_dir_fd=temporary.folder, dst_dir_fd=folder)
             return status
-
-    def _create(self, temporary: Temporary, *, last: str, folder: int, name: str) -> None:
-        """Give the file its name unless that is taken: exclusive even where a shared disk doesn't pass on our lock."""
-        try:
-            temporary.link(last, folder)
-        except FileExistsError as error:
-            raise PreconditionError(
-                f"{name} in {self.url} exists already", hint="hvdcloud status shows the cluster"
-            ) from error
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
-                raise
-            temporary.rename(last, folder)  # no hard links here: the lock alone has to do
 
 
 def _content(path: Path) -> Iterator[bytes]:

@@ -34,19 +34,11 @@ _LEFT_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Temporary:
-    """A file that is written, and not yet where it belongs. Folders are given by their descriptors."""
+    """A file that is written, and not yet where it belongs; `folder` is the descriptor of the one that it is in."""
 
     name: str
     folder: int
     file: IO[bytes]
-
-    def rename(self, name: str, folder: int) -> None:
-        """Give it another name, in place of what has that."""
-        os.replace(self.name, name, src_dir_fd=self.folder, dst_dir_fd=folder)
-
-    def link(self, name: str, folder: int) -> None:
-        """Give it another name as well. Raises FileExistsError: something has that."""
-        os.link(self.name, name, src_dir_fd=self.folder, dst_dir_fd=folder, follow_symlinks=False)
 
 
 class FolderTree:

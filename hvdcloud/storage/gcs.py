@@ -34,7 +34,7 @@ from hvdcloud.storage.base import (
 from hvdcloud.storage.checksum import crc32c_of_bytes, crc32c_of_file, open_plain
 from hvdcloud.storage.gcs_client import make_client
 from hvdcloud.storage.gcs_errors import explain, http_status
-from hvdcloud.storage.threads import Outcome, attempt, parallel
+from hvdcloud.storage.threads import attempt, parallel
 
 # The library holds one chunk of an upload in memory; its default of 100 MiB, times our threads, is too much for a node.
 UPLOAD_CHUNK = 32 << 20
@@ -127,34 +127,12 @@ class GcsBucket:
     def download_many(
         self, items: Sequence[Download], *, workers: int, on_done: Callable[[Download, Exception | None], None]
     ) -> None:
-        remaining = list(items)
-        last_round = 3
-        for number in range(1, last_round + 1):
-            failed: list[tuple[Download, Exception]] = []
-            for outcome in self._download_round(remaining, workers=workers):
-                item, error = outcome.item, outcome.error
-                # A network that failed under one object may be back for the next; damage may have been in transit.
-                again = isinstance(error, BucketUnreachableError) or (
-                    isinstance(error, CorruptObjectError) and number == 1
-                )
-                if error is not None and again:
-                    failed.append((item, error))
-                else:
-                    on_done(item, error)
-            stuck = len(failed) == len(remaining) and not any(isinstance(e, CorruptObjectError) for _, e in failed)
-            if number == last_round or stuck:
-                for item, error in failed:
-                    on_done(item, error)
-                return
-            remaining = [item for item, _ in failed]
-            if not remaining:
-                return
-
-    def _download_round(self, items: Sequence[Download], *, workers: int) -> Iterator[Outcome[Download, None]]:
-        yield from parallel([item for item in items if item.size <= 2 * SLICE], self._download, workers=workers)
+        small = [item for item in items if item.size <= 2 * SLICE]
+        for outcome in parallel(small, self._download, workers=workers):
+            on_done(outcome.item, outcome.error)
         for item in items:
             if item.size > 2 * SLICE:
-                yield attempt(item, lambda item: self._download(item, workers=workers))
+                on_done(item, attempt(item, lambda item: self._download(item, workers=workers)).error)
 
     def _download(self, item: Download, *, workers: int | None = None) -> None:
         """Bring one object to its target; with `workers`, in slices that so many of them fetch."""

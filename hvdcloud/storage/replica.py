@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from hvdcloud.errors import CapacityError
-from hvdcloud.storage.base import CorruptObjectError, check_name, disk_error, free_bytes
+from hvdcloud.storage.base import CorruptObjectError, check_name, disk_error
 from hvdcloud.storage.checksum import crc32c_of_file
 from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.folder_tree import TEMPORARY
@@ -66,7 +67,7 @@ class Replicas:
         """
         check_name(original.name)
         self.make_folder()
-        if original.size > free_bytes(self.folder):
+        if original.size > shutil.disk_usage(self.folder).free:
             raise CapacityError(
                 f"no space left for {original.name} ({original.size} bytes) in {self._bucket.url}",
                 hint="free some space and type the command again",

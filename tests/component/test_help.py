@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.lifecycle.init import TEMPLATES
 from tests.support.harness import Project
 
 RUN, OLDER = "20261121-101112-abcdef", "20261120-101112-abcdef"
@@ -45,9 +44,6 @@ def completed(project: Project, words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "values"),
     [
-        ("hvdcloud init --template ", list(TEMPLATES)),
-        ("hvdcloud init --template k", ["keras"]),
-        ("hvdcloud up --provider ", ["local", "ssh", "gce"]),
         ("hvdcloud --name ", ["digits", "letters"]),
         ("hvdcloud down --name ", ["digits", "letters"]),
         ("hvdcloud down --force --name l", ["letters"]),

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.checks import Finding, Status
-from hvdcloud.config.file import load_config
 from hvdcloud.doctor.command import check_command
 from hvdcloud.doctor.machine import project_checks
 from hvdcloud.errors import UsageError
 from hvdcloud.remote.code import list_code
+from tests.support.configs import load_config
 from tests.support.harness import Project
 
 

@@ -12,10 +12,10 @@ import pytest
 from packaging.requirements import Requirement
 
 import hvdcloud
-from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
 from hvdcloud.lifecycle.init import TEMPLATES, init
 from hvdcloud.remote.code import list_code
+from tests.support.configs import load_config
 
 TRAINING = [name for name in TEMPLATES if name != "bench"]
 FRAMEWORKS = {name: "torch" if name.startswith("torch") else "tensorflow" for name in TRAINING}

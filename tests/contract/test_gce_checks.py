@@ -12,7 +12,6 @@ import yaml
 from hvdcloud import providers
 from hvdcloud.checks import require
 from hvdcloud.cluster.confirm_cost import Consent
-from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
 from hvdcloud.console import Console
 from hvdcloud.errors import CapacityError, CredentialsError
@@ -20,6 +19,7 @@ from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.up import make_spec, up
 from tests.standins.compute import Emulator
 from tests.standins.storage import running_server
+from tests.support.configs import load_config
 from tests.support.gce_bench import A
 
 NODES = "nodes@test-project.iam.gserviceaccount.com"

@@ -63,7 +63,7 @@ def test_without_credentials_all_else_is_there(bench: Bench) -> None:
     found = bench.offers()
     assert {each["quota"] for each in found["offers"]} == {None}
     assert any("gcloud auth application-default login" in notice for notice in found["notices"])
-    assert " ? " in bench.project.hvdcloud("offers").out
+    assert " ?" in bench.project.hvdcloud("offers").out
 
 
 # --- prices of every region -------------------------------------------------------------------------------------------

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import requests
 
-from hvdcloud.config.file import load_config
 from hvdcloud.image.build.registry_cache import tag_of
 from hvdcloud.image.plan.steps import ImagePlan, plan_image
 from hvdcloud.lifecycle.build_remote import MACHINE
 from tests.standins.registry import running_registry
+from tests.support.configs import load_config
 from tests.support.harness import Project, Screen, project_in
 
 pytestmark = pytest.mark.engine

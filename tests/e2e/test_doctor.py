@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from hvdcloud.cli.main import _run as run_command
-from hvdcloud.config.file import load_config
 from hvdcloud.console import Console
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.doctor import Examination, doctor
 from hvdcloud.storage.open import open_bucket
+from tests.support.configs import load_config
 from tests.support.gce_records import ZONES, RecordsCloud, records_cloud
 from tests.support.harness import Ended, Project, labelled, project_in
 

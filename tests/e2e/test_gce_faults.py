@@ -19,11 +19,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hvdcloud.config.file import load_config
 from hvdcloud.image.build.builder import find_plan
 from hvdcloud.lifecycle.up import MAKING_SECONDS
 from tests.standins.compute import Emulator
 from tests.support.compute_clients import Plain
+from tests.support.configs import load_config
 from tests.support.gce_records import (
     ZONES,
     A,

@@ -18,7 +18,6 @@ import yaml
 
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.config.file import load_config
 from hvdcloud.config.gce import GceConfig, SshConfig
 from hvdcloud.config.model import LimitsConfig
 from hvdcloud.google.credentials import SCOPE
@@ -28,6 +27,7 @@ from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import Emulator
 from tests.standins.storage import StorageServer, running_server
 from tests.standins.terraform import bucket_of_another, fail, heal, missing, resources, stand_in
+from tests.support.configs import load_config
 from tests.support.harness import Project, Screen
 from tests.support.http_server import Asked, Reply, answering
 

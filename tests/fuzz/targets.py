@@ -18,7 +18,7 @@ from typing import Any
 import pyte
 
 from hvdcloud.checkpoints import manifest as manifests
-from hvdcloud.cli.screen import events, harmless, head, rows
+from hvdcloud.cli.screen import harmless, head, rows
 from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.cluster.state import ClusterState
 from hvdcloud.config.file import load
@@ -231,7 +231,7 @@ def terminal(data: bytes) -> None:
 
 _LOOK: Mapping[str, Any] = {
     "now": 1795000010.0, "run": _RUN, "state": {**_STATE, "state": "running", "result": None}, "sample": _SAMPLE,
-    "log": {"offset": 30, "text": "[0] epoch 1/3: loss 0.5\n"}, "events": list(_EVENTS),
+    "log": {"offset": 30, "text": "[0] epoch 1/3: loss 0.5\n"},
 }  # fmt: skip
 _ANSWERS: Sequence[Any] = (
     _LOOK,
@@ -253,16 +253,16 @@ def answer(data: bytes) -> None:
     try:
         watch.take(found)
         watch.take(found)
-        run, happened, lines, count = watch.run_view()
+        run, lines, count = watch.run_view()
     except HvdcloudError as error:
         _error(error)
         return
-    _draw(view(nodes=[watch.view("running")], run=run, events=happened, log=lines, log_lines=count))
+    _draw(view(nodes=[watch.view("running")], run=run, log=lines, log_lines=count))
 
 
 def _draw(seen: View) -> None:
     cells = [cell for row in rows(seen).values() for cell in row]
-    for drawn in (head(seen), events(seen, most=9), *cells, *map(harmless, seen.log)):
+    for drawn in (head(seen), *cells, *map(harmless, seen.log)):
         assert "\x1b" not in drawn.plain
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hvdcloud.config.file import load_config
 from hvdcloud.providers.gce.plan import budget
 from hvdcloud.providers.gce.settings import settings_of
 from hvdcloud.units import counted, dollars
+from tests.support.configs import load_config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

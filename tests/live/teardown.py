@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.config.file import CONFIG_FILE, load_config
+from hvdcloud.config.file import CONFIG_FILE
+from tests.support.configs import load_config
 
 if TYPE_CHECKING:
     from google.cloud.storage import Bucket

@@ -22,7 +22,6 @@ import pytest
 
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.config.file import load_config
 from hvdcloud.image.engine_stream import ignore
 from hvdcloud.image.publish.push import push
 from hvdcloud.providers import connect
@@ -30,6 +29,7 @@ from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import BootDelays, Delays, Records
 from tests.standins.compute.backing import Instance
 from tests.support.cloud import Cloud, running_cloud
+from tests.support.configs import load_config
 from tests.support.harness import Ended, Project, until
 from tests.support.impatient import NO_SSHD
 

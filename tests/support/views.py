@@ -70,7 +70,7 @@ def view(**changes: Any) -> View:
     values: dict[str, Any] = {
         "cluster": cluster(), "gone": False, "age_seconds": 723.0, "dollars_so_far": 0.31,
         "nodes": [node(0), node(1)], "run": RUN,
-        "events": [(1.0, "started"), (2.0, "every node is ready")], "log": log, "log_lines": len(log), "notice": "",
+        "log": log, "log_lines": len(log), "notice": "",
     }  # fmt: skip
     return View(**{**values, **changes})
 

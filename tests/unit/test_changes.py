@@ -13,10 +13,10 @@ import yaml
 
 from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.cluster.record import ClusterRecord
-from hvdcloud.config.file import load_config
 from hvdcloud.console import Console
 from hvdcloud.lifecycle.changed_settings import changes_since_up, settings_of
 from hvdcloud.lifecycle.context import Context
+from tests.support.configs import load_config
 
 GCE: dict[str, Any] = {
     "name": "digits",

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hvdcloud.config.file import load, load_config
+from hvdcloud.config.file import load
 from hvdcloud.config.model import Config
 from hvdcloud.errors import ExitCode, UsageError
 from hvdcloud.image.plan.steps import plan_image
+from tests.support.configs import load_config
 
 
 @pytest.fixture
@@ -58,40 +59,43 @@ def test_a_typo_is_refused_with_its_line_and_the_key_that_was_meant(file: Path) 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("nodes: two", "nodes: write a whole number (got two)"),
-        ("nodes: 0x2", "nodes: write a whole number (got 0x2)"),
-        ("nodes: yes", "nodes: write a whole number (got yes)"),
-        ("limits: {max_cost: .inf}", "limits.max_cost: write a number (got .inf)"),
-        ("limits: {max_cost: inf}", "limits.max_cost: write a number (got inf)"),
+        ("nodes: two", "nodes: it should be a valid integer, unable to parse string as an integer (got two)"),
+        ("nodes: 0x2", "nodes: it should be a valid integer, unable to parse string as an integer (got 0x2)"),
+        ("nodes: yes", "nodes: it should be a valid integer, unable to parse string as an integer (got yes)"),
+        (
+            "limits: {max_cost: .inf}",
+            "limits.max_cost: it should be a valid number, unable to parse string as a number (got .inf)",
+        ),
+        ("limits: {max_cost: inf}", "limits.max_cost: it should be a finite number (got inf)"),
         # A number in base 60, in YAML 1.1.
         ("limits: {idle: 12:30:00}", "limits.idle: '12:30:00' is not a duration"),
-        ("run: {command: null}", "run.command: write text (got null)"),
+        ("run: {command: null}", "run.command: it should be a valid string (got null)"),
         (
             "gce: {zones: [us-east1-b, us-central1]}",
             "gce.zones.1: 'us-central1' is not a zone, such as us-central1-b",
         ),
-        ("nodes: 0", "nodes: write 1 or more (got 0)"),
-        ("nodes: -3", "nodes: write 1 or more (got -3)"),
-        ("run: {slots_per_node: -1}", "run.slots_per_node: write 1 or more (got -1)"),
+        ("nodes: 0", "nodes: it should be greater than or equal to 1 (got 0)"),
+        ("nodes: -3", "nodes: it should be greater than or equal to 1 (got -3)"),
+        ("run: {slots_per_node: -1}", "run.slots_per_node: it should be greater than or equal to 1 (got -1)"),
         ("run: {command: ''}", "run.command: the command is empty"),
         ("run: {command: 'python \"x'}", "run.command: 'python \"x' cannot be split"),
-        ("run: {controller: nccl}", "run.controller: write gloo or mpi (got nccl)"),
+        ("run: {controller: nccl}", "run.controller: it should be 'gloo' or 'mpi' (got nccl)"),
         ("run: {env: {'A B': x}}", "run.env.A B: write the name of an environment variable"),
         ("checkpoints: {keep_every: 5 parsecs}", "checkpoints.keep_every: '5 parsecs' is not a duration"),
-        ("checkpoints: {keep_every: -5}", "checkpoints.keep_every: write a number above 0 (got -5)"),
+        ("checkpoints: {keep_every: -5}", "checkpoints.keep_every: it should be greater than 0 (got -5)"),
         ("checkpoints: {bucket: s3://x}", "checkpoints.bucket: 's3://x' is neither gs://BUCKET"),
         ("checkpoints: {bucket: 'file://relative'}", "needs an absolute folder"),
-        ("limits: {max_cost: -1}", "limits.max_cost: write a number above 0 (got -1)"),
-        ("image: cpu", "image: write {base: …, dockerfile: …} (got cpu)"),
-        ("gce: {gpu: nvidia-l4}", "gce.gpu: write {type: …, count: …} (got nvidia-l4)"),
-        ("run: {mpi_args: [1000]}", "run.mpi_args: write text"),
-        ("run: {elastic: 4}", "run.elastic: write {min: …, max: …} (got 4)"),
+        ("limits: {max_cost: -1}", "limits.max_cost: it should be greater than 0 (got -1)"),
+        ("image: cpu", "image: it should be a valid dictionary or instance of ImageConfig (got cpu)"),
+        ("gce: {gpu: nvidia-l4}", "gce.gpu: it should be a valid dictionary or instance of GpuConfig (got nvidia-l4)"),
+        ("run: {mpi_args: [1000]}", "run.mpi_args: it should be a valid string"),
+        ("run: {elastic: 4}", "run.elastic: it should be a valid dictionary or instance of ElasticConfig (got 4)"),
         (f"limits: {{idle: {10**400}}}", "is not a duration; write 60s, 30m, 12h or 1h30m"),
-        ("run: {env: [A]}", "run.env: write names with values: {NAME: VALUE}"),
-        ("gce: {zones: us-east1-b}", "gce.zones: write a list: [A, B] (got us-east1-b)"),
-        ("checkpoints: {keep_every: null}", "checkpoints.keep_every: write a duration: 60s, 30m or 12h (got null)"),
-        ("gce: {disk_gb: 100000}", "gce.disk_gb: write 65536 or less (got 100000)"),
-        ("provider: aws", "provider: write local, ssh or gce (got aws)"),
+        ("run: {env: [A]}", "run.env: it should be a valid dictionary"),
+        ("gce: {zones: us-east1-b}", "gce.zones: it should be a valid list (got us-east1-b)"),
+        ("checkpoints: {keep_every: null}", "checkpoints.keep_every: it should be a valid number (got null)"),
+        ("gce: {disk_gb: 100000}", "gce.disk_gb: it should be less than or equal to 65536 (got 100000)"),
+        ("provider: aws", "provider: it should be 'local', 'ssh' or 'gce' (got aws)"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_line(file: Path, line: str, said: str) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.config.data import DataConfig
-from hvdcloud.config.file import load_config
 from hvdcloud.errors import UsageError
+from tests.support.configs import load_config
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_without_data_there_is_none(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("data: [gs://bucket/a]", "data: write names with values: {NAME: VALUE}"),
+        ("data: [gs://bucket/a]", "data: it should be a valid dictionary"),
         ("data: {Train: gs://bucket/a}", "data.Train: 'Train' is not the name of a data set"),
         ("data: {../up: gs://bucket/a}", "'../up' is not the name of a data set"),
         ("data: {train: bucket/a}", "data.train.source: 'bucket/a' is neither gs://BUCKET[/PREFIX] nor file:///DIR"),
@@ -65,7 +65,10 @@ def test_without_data_there_is_none(file: Path) -> None:
         ("data: {train: file:///data/../etc}", "has '..' in it"),
         ("data: {train: 3}", "data.train.source: '3' is neither gs://BUCKET[/PREFIX] nor file:///DIR"),
         ("data: {train: {per_node: all}}", "data.train.source is missing"),
-        ("data: {train: {source: gs://bucket/a, per_node: half}}", "data.train.per_node: write all or shard"),
+        (
+            "data: {train: {source: gs://bucket/a, per_node: half}}",
+            "data.train.per_node: it should be 'all' or 'shard'",
+        ),
         ("data: {train: {source: file:///data/a, per_node: shard}}", "per_node: shard needs a gs:// source"),
         ("checkpoints: {bucket: gs://bucket/runs}\ndata: {train: gs://bucket}", "checkpoints.bucket, gs://bucket/runs"),
         ("checkpoints: {bucket: gs://bucket/a}\ndata: {train: gs://bucket/a}", "take another prefix"),

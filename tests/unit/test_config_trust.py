@@ -14,12 +14,12 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
 from hvdcloud.config.trust import BUCKET, HOSTS, variable
 from hvdcloud.config.types import is_host_path
 from hvdcloud.errors import UsageError
 from hvdcloud.image.plan.steps import plan_image
+from tests.support.configs import load_config
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.cluster.confirm_hosts import confirm_hosts
-from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
 from hvdcloud.console import Console
 from hvdcloud.errors import InterruptedByUserError, UsageError
+from tests.support.configs import load_config
 
 
 class Typed(io.StringIO):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.cluster.model import Cluster, Node, NodeState
-from hvdcloud.console import plain
+from hvdcloud.console import Console
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.logs import _check_rank
 from hvdcloud.lifecycle.run_result import result_of
@@ -18,6 +19,13 @@ from hvdcloud.lifecycle.status import StatusResult
 from hvdcloud.runs.state import RunState
 
 NAMES = ("digits-0", "digits-1", "digits-2", "digits-3")
+
+
+def plain(value: object) -> Any:
+    """What --json prints."""
+    out = io.StringIO()
+    Console(as_json=True, out=out, err=out).raw_json(value)
+    return json.loads(out.getvalue())
 
 
 def member(name: str, state: str, **more: Any) -> dict[str, Any]:
@@ -63,7 +71,7 @@ def status_of(states: Sequence[dict[str, Any]]) -> StatusResult:
 
 
 def test_status_as_json_has_members_world_and_restarts() -> None:
-    document = json.loads(json.dumps(plain(status_of([elastic(restarts=1)]))))
+    document = plain(status_of([elastic(restarts=1)]))
     run = document["runs"][0]
     assert (run["world"], run["ranks"], run["restarts"]) == (4, 8, 1)
     assert [each["state"] for each in run["members"]] == ["listed", "listed", "lost", "joining"]

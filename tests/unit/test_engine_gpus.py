@@ -10,13 +10,13 @@ from typing import Any, Literal
 import pytest
 
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
 from hvdcloud.errors import CapacityError, UsageError
 from hvdcloud.providers.engine import gpus
 from hvdcloud.providers.engine.gpus import Device, GpuShare, choose, device_request, holders
 from hvdcloud.providers.engine.requests import with_gpus
 from hvdcloud.providers.local.requests import container_requests
+from tests.support.configs import load_config
 
 # As a DGX Station's driver answers, and one of a machine where two programs compute and one GPU is in MIG mode.
 DEVICES = """\

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.checks import Severity, Status, run_checks
-from hvdcloud.config.file import load_config
 from hvdcloud.config.model import Config
 from hvdcloud.doctor.gpus import check_gpus
 from hvdcloud.doctor.machine import gpu_checks
 from hvdcloud.errors import UsageError
 from hvdcloud.providers import platform
+from tests.support.configs import load_config
 
 OLD_GPU_NEW_IMAGE = {
     "gce.machine_type": "n1-standard-8",

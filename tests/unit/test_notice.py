@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.config.file import load_config
 from hvdcloud.errors import UsageError
 from hvdcloud.runs.notice import address_problem, message
 from hvdcloud.runs.state import RunState
+from tests.support.configs import load_config
 
 ADDRESS = "https://hooks.slack.com/services/T0/B0/hunter2"
 RUN = "20261121-101112-abcdef"

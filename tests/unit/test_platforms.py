@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.cluster.model import Cluster, ClusterObject, ObjectKind
-from hvdcloud.config.file import load_config
 from hvdcloud.providers import platform
+from tests.support.configs import load_config
 
 
 @pytest.mark.parametrize("provider", ["local", "ssh", "gce"])

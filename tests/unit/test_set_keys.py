@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hvdcloud.config.file import load_config
 from hvdcloud.config.set_keys import Change, edit_file, set_keys
 from hvdcloud.errors import UsageError
+from tests.support.configs import load_config
 
 GCE = {
     "provider": "gce",

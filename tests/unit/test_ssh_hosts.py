@@ -12,13 +12,13 @@ import pytest
 from pydantic import ValidationError
 
 from hvdcloud.cluster.model import Node, NodeState
-from hvdcloud.config.file import load_config
 from hvdcloud.config.ssh_hosts import SshHostConfig, SshMachinesConfig
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.engine import facts
 from hvdcloud.providers.ssh import openssh
 from hvdcloud.providers.ssh.provider import SshProvider
 from hvdcloud.providers.ssh.requests import FIRST_PORT, PORTS, port_of
+from tests.support.configs import load_config
 from tests.support.ssh_samples import SPEC
 
 

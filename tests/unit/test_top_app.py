@@ -72,7 +72,6 @@ def test_no_name_reason_or_line_acts_on_the_screen() -> None:
         notice=evil,
         run=replace(run(run=evil, members=members), reason=evil, numbers={evil: 1.0}),
         nodes=[node(0, trouble=evil, sample={}), node(1, state=evil)],
-        events=[(1.0, evil)],
         log=[evil],
         log_lines=1,
     )

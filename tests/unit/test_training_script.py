@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.config.file import load_config
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.init import init_script
 from hvdcloud.training_script import TrainingScript, read_script, with_windows_line_ends
+from tests.support.configs import load_config
 
 
 def read(folder: Path, text: str, others: dict[str, str] | None = None) -> TrainingScript:

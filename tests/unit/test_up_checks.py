@@ -16,12 +16,12 @@ from hvdcloud import providers
 from hvdcloud.checks import Check, Finding, Severity, failed, require
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.config.file import load_config
 from hvdcloud.console import Console
 from hvdcloud.errors import CapacityError, CredentialsError, UsageError
 from hvdcloud.lifecycle import up as lifecycle_up
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.up import check, check_project, make_spec
+from tests.support.configs import load_config
 
 
 @dataclass

@@ -144,15 +144,13 @@ class _Log:
             self._titles[number] = " ".join(_MOUNTS.sub("", text).split())
             self._tails[number] = deque(maxlen=KEPT_LINES)
             if _INSTRUCTION.fullmatch(text):
-                self.progress(BuildEvent(kind="step", text=self._titles[number], step=int(number)))
+                self.progress(BuildEvent(kind="step", text=self._titles[number]))
         elif output := _OUTPUT.fullmatch(text):
             if printed := output[1].strip():
                 self._tails[number].append(output[1])
-                self.progress(BuildEvent(kind="output", text=printed, step=int(number)))
+                self.progress(BuildEvent(kind="output", text=printed))
         elif layer := _LAYER.fullmatch(text):
-            self.progress(BuildEvent(kind="layer", text=f"{layer[1]}: {layer[2]}", step=int(number)))
-        elif text.startswith(("DONE", "CACHED")):
-            self.progress(BuildEvent(kind="done", text="", step=int(number)))
+            self.progress(BuildEvent(kind="layer", text=f"{layer[1]}: {layer[2]}"))
         elif text.startswith("ERROR: ") and not self._failed[0] and "context canceled" not in text:
             self._failed = number, text.removeprefix("ERROR: ")
 

@@ -123,12 +123,10 @@ class Requirements:
 
 
 def file_entry(file: Path, path: str) -> Entry | None:
-    """A file, link or folder of this disk; None for sockets and other special files, which Docker leaves out too."""
+    """A file or link of this disk; None for sockets and other special files, which Docker leaves out too."""
     if file.is_symlink():
         return Entry(path=path, link=os.readlink(file))
     mode = file.stat().st_mode
-    if stat.S_ISDIR(mode):
-        return Entry(path=path)
     if not stat.S_ISREG(mode):
         return None
     with file.open("rb"):

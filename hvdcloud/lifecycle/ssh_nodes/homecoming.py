@@ -21,7 +21,6 @@ from hvdcloud.remote.keys import pinned
 from hvdcloud.remote.mirror import Mirror
 from hvdcloud.remote.ssh import Fleet, Session
 from hvdcloud.remote.unsaved import FLUSH_SECONDS, Unsaved, may_hold_files, unsaved
-from hvdcloud.steps import NOTICEABLE_SECONDS
 from hvdcloud.storage.folder import FolderBucket
 
 if TYPE_CHECKING:
@@ -185,7 +184,7 @@ def send_for_resume(context: Context, cluster: Cluster, run: str, *, to: Sequenc
 
     with context.console.steps() as steps, contextlib.closing(_fleet(context, to or cluster.nodes)) as fleet:
         what = f"sending checkpoints of run {run}"
-        steps.update("run", what, done=lambda: float(sent.total()), in_bytes=True, after=NOTICEABLE_SECONDS)
+        steps.update("run", what, done=lambda: float(sent.total()), in_bytes=True)
         fleet.each(send)
 
 
@@ -208,7 +207,7 @@ def _bring(context: Context, cluster: Cluster, mirror: Mirror) -> list[HvdcloudE
     with context.console.steps() as steps, contextlib.closing(_fleet(context, nodes)) as fleet:
 
         def show(text: str) -> None:
-            steps.update(_ROW, text, done=lambda: float(fetched.total()), in_bytes=True, after=NOTICEABLE_SECONDS)
+            steps.update(_ROW, text, done=lambda: float(fetched.total()), in_bytes=True, if_slow=True)
 
         with mirror.alone(wait=lambda: show("another hvdcloud is fetching checkpoints")):
             show("fetching checkpoints")

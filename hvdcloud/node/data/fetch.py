@@ -32,7 +32,6 @@ from hvdcloud.storage.base import (
     ObjectInfo,
     ObjectMissingError,
     check_name,
-    free_bytes,
     ignores_case,
     sync_folder,
 )
@@ -230,7 +229,7 @@ def _look(plan: _Plan, objects: Sequence[ObjectInfo], *, known: Mapping[str, Seq
 
 def _with_space(plans: list[_Plan], board: Board) -> list[_Plan]:
     """The plans, if the disk has space for all of them; else none, and each says so."""
-    needed, free = sum(plan.needed for plan in plans), free_bytes(paths.data_dir())
+    needed, free = sum(plan.needed for plan in plans), shutil.disk_usage(paths.data_dir()).free
     if needed <= free:
         return plans
     what = f"{needed / 1e9:.2f} GB more, and the disk has {free / 1e9:.2f} GB left"

@@ -16,7 +16,6 @@ _FRESH_SECONDS = 15.0
 _RATE_SECONDS = 0.2
 _GPU_SECONDS = 1.5
 _MOST_LOG = 1 << 16
-_MOST_EVENTS = 50
 
 
 def main(*, offset: int | None) -> dict[str, Any]:
@@ -26,11 +25,7 @@ def main(*, offset: int | None) -> dict[str, Any]:
     run = max((folder.name for folder in paths.runs_dir().glob("*")), default=None)
     answer: dict[str, Any] = {"now": time.time(), "run": run, "sample": _sample(run)}
     if run is not None and state.state_file(run).exists():
-        answer |= {
-            "state": state.read(run).to_json(),
-            "log": _log(run, offset),
-            "events": [event.to_json() for event in state.events(run)[-_MOST_EVENTS:]],
-        }
+        answer |= {"state": state.read(run).to_json(), "log": _log(run, offset)}
     return answer
 
 

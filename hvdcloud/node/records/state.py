@@ -151,11 +151,3 @@ def record_event(
     with contextlib.suppress(OSError), events_file(run).open("ab", buffering=0) as file:
         if os.fstat(file.fileno()).st_size < _MOST_EVENT_BYTES:
             file.write(json.dumps(event.to_json()).encode() + b"\n")
-
-
-def events(run: str) -> list[Event]:
-    """The run's events, oldest first."""
-    try:
-        return Event.parse_lines(events_file(run).read_bytes())
-    except OSError:
-        return []

@@ -7,6 +7,7 @@ the earlier run instead, and a later restore follows that chain.
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from hvdcloud.checkpoints.names import WORKSPACE, checkpoint_file
 from hvdcloud.errors import CapacityError, CheckpointError
 from hvdcloud.node import paths
 from hvdcloud.node.files import read_json, write_json
-from hvdcloud.storage.base import Bucket, disk_error, free_bytes
+from hvdcloud.storage.base import Bucket, disk_error
 from hvdcloud.storage.checksum import crc32c_of_file
 
 WORKERS = 8
@@ -97,7 +98,7 @@ def _restore(
                 continue
             del choices[name]
     needed = sum(choice[-1].entry.size for choice in choices.values())
-    free = free_bytes(directory)
+    free = shutil.disk_usage(directory).free
     if needed > free:
         why = f"the checkpoints to restore need {needed / 1e9:.2f} GB, {directory} has {free / 1e9:.2f} GB left"
         hint = "make the cluster again with a larger gce.disk_gb, or free some space on this machine"
