@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ _IN_THE_IMAGE = frozenset({*FRAMEWORKS, "horovod", "numpy", "cloudpickle", "pack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingScript:
-    """What a script itself imports.
+    """What a script imports, directly and by the files beside it.
 
     Attributes:
         framework: `image.framework`; None: it imports none.
@@ -45,33 +46,40 @@ class _Import:
 
 
 def read_script(script: Path, *, project: Path | None = None) -> TrainingScript:
-    """Parse a script; nothing is executed.
+    """Parse a script and the project's own files that it imports; nothing is executed.
 
     Args:
         project: the folder that the script belongs to; None: its own.
 
-    Raises UsageError: it cannot be read, or is not Python.
+    Raises UsageError: one of them cannot be read, or is not Python.
     """
-    if script.suffix == ".ipynb":
-        hint = f"jupyter nbconvert --to script {script}, then the same command with the file that it writes"
-        raise UsageError(f"{script} is a notebook, not a Python file", hint=hint)
     decided: dict[str, str] = {}  # Framework → the import that says so; what Horovod is imported for comes first.
     horovod: dict[str, str] = {}
     packages: set[str] = set()
     relative = False
     folders = [script.parent, *([project, project / "src"] if project is not None else [])]
-    for each in _imports(_read(script), script):
-        relative |= each.level > 0
-        first, *rest = each.name.split(".")
-        ours = any((root / first).is_dir() or (root / f"{first}.py").is_file() for root in folders)
-        if each.level or ours or first in sys.stdlib_module_names:
-            continue
-        because = f"{script.name}:{each.line} imports {each.name}"
-        if first == "horovod":
-            horovod.setdefault(FRAMEWORKS.get(rest[0], "") if rest else "", because)
-        elif first in FRAMEWORKS:
-            decided.setdefault(FRAMEWORKS[first], because)
-        packages.add(first)
+    if script.suffix == ".ipynb":
+        hint = f"jupyter nbconvert --to script {script}, then the same command with the file that it writes"
+        raise UsageError(f"{script} is a notebook, not a Python file", hint=hint)
+    waiting, seen = [script], {script}
+    while waiting:
+        file = waiting.pop(0)
+        source = _read(file)
+        for each in _imports(source, file):
+            relative |= each.level > 0 and file == script
+            own = [path for root in folders for path in _own_files(each, file, root=root) if path.is_file()]
+            waiting += [path for path in own if path not in seen]
+            seen.update(own)
+            first, *rest = each.name.split(".")
+            ours = any((root / first).is_dir() or (root / f"{first}.py").is_file() for root in folders)
+            if each.level or ours or first in sys.stdlib_module_names:
+                continue
+            because = f"{os.path.relpath(file, script.parent)}:{each.line} imports {each.name}"
+            if first == "horovod":
+                horovod.setdefault(FRAMEWORKS.get(rest[0], "") if rest else "", because)
+            elif first in FRAMEWORKS:
+                decided.setdefault(FRAMEWORKS[first], because)
+            packages.add(first)
     decided = {framework: because for framework, because in horovod.items() if framework} or decided
     framework, other, *_ = [*decided, None, None]
     return TrainingScript(
@@ -134,3 +142,11 @@ def _imports(source: bytes, file: Path) -> Iterator[_Import]:
             module = [node.module] if node.module else []
             names = [".".join([*module, alias.name]) for alias in node.names]
             yield from (_Import(name, node.level, node.lineno) for name in [*module, *names])
+
+
+def _own_files(what: _Import, file: Path, *, root: Path) -> Iterator[Path]:
+    """Where an import would be among the project's files."""
+    base = file.parents[what.level - 1] if 0 < what.level <= len(file.parents) else root
+    path = base.joinpath(*what.name.split("."))
+    yield path.with_suffix(".py")
+    yield path / "__init__.py"
