@@ -1,6 +1,6 @@
-"""Google's other APIs, as far as `hvdcloud doctor` asks them about the same project.
+"""Google's other APIs, as far as `hvdcloud doctor` and `setup` ask them about the same project.
 
-Resource Manager and IAM.
+Resource Manager, IAM and Service Usage.
 
 Requests and answers are checked against each API's own discovery document. Their paths don't collide with each other,
 nor with Compute Engine's, so one host serves all of them.
@@ -26,7 +26,7 @@ from tests.standins.discovery import Discovery, Method, load
 if TYPE_CHECKING:
     from tests.standins.compute.state import Workers
 
-_DOCUMENTS = ("cloudresourcemanager.v1", "iam.v1")
+_DOCUMENTS = ("cloudresourcemanager.v1", "iam.v1", "serviceusage.v1")
 _INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 
 
@@ -45,6 +45,7 @@ class Google:
     Attributes:
         off: services that are switched off in the project: `iam.googleapis.com`. Compute Engine's heeds it too.
         billing: the project has a billing account that is open; without one, Compute Engine's API refuses.
+        roles: custom roles by full name; one that was deleted keeps its name.
         gone: e-mail addresses of service accounts that are not there; every other one is.
     """
 
@@ -63,6 +64,8 @@ class Google:
             self.off: set[str] = set()
             self.billing = True
             self.gone: set[str] = set()
+            self.roles: dict[str, dict[str, Any]] = {}
+            self._coming: dict[str, int] = {}
 
     def answer(self, request: Request) -> Answer | None:
         """None: the path is none of these APIs'.
@@ -122,6 +125,10 @@ class Google:
             raise ApiError(403, "forbidden", f"Project {project} has billing disabled. Please enable it.")
         if service not in self.off:
             return
+        if service in self._coming:
+            self._coming[service] -= 1
+            if not self._coming[service]:
+                self.off.discard(service)
         project = self._world.number
         message = (
             f"{service} has not been used in project {project} before or it is disabled. Enable it by visiting "
@@ -136,6 +143,19 @@ class Google:
         raise ApiError(403, "accessNotConfigured", message, details=[info])
 
     # -- methods -------------------------------------------------------------------------------------------------------
+
+    def _project(self, user: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        return {"projectId": self._world.project, "projectNumber": self._world.number, "lifecycleState": "ACTIVE"}
+
+    def _enable(self, user: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The services answer at the second request after this one."""
+        self._coming |= dict.fromkeys(asked["serviceIds"], 2)
+        return {"name": "operations/acat.p2-1", "done": False}
+
+    def _role(self, user: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        if asked["name"] not in self.roles:
+            raise ApiError(404, "notFound", f"The role named {asked['name']} was not found.")
+        return self.roles[asked["name"]]
 
     def _test_project(self, user: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         if asked["resource"] not in (self._world.project, self._world.number):
@@ -156,6 +176,9 @@ class Google:
 
 
 _HANDLERS: Mapping[str, Callable[[Google, str, Mapping[str, Any]], dict[str, Any]]] = {
+    "cloudresourcemanager.projects.get": Google._project,
+    "iam.projects.roles.get": Google._role,
+    "serviceusage.services.batchEnable": Google._enable,
     "cloudresourcemanager.projects.testIamPermissions": Google._test_project,
     "iam.projects.serviceAccounts.testIamPermissions": Google._test_account,
 }
