@@ -113,5 +113,7 @@ def _show_destroy(console: Console, result: DestroyResult) -> None:
         console.answer(f"{counted(len(result.deleted), 'object')} deleted from project {result.project}")
         console.answer("the configuration still names them; hvdcloud setup makes them again")
     if result.bucket:
-        console.answer(f"left: {result.bucket}, billed for what it holds, the project's APIs and a role, which cost nothing")
+        console.answer(
+            f"left: {result.bucket}, billed for what it holds, the project's APIs and a role, which cost nothing"
+        )
         console.answer(f"  deleted by hand with: gcloud storage rm --recursive {result.bucket}")
