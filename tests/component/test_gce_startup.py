@@ -204,6 +204,17 @@ def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata
     }
 
 
+def test_the_serial_port_has_what_only_the_machine_knows(booted: Booted) -> None:
+    said = booted.done.stdout
+    for step in ("host", "pull", "start"):
+        assert re.search(rf"^hvdcloud: step {step}, \d+ s after the start of this script$", said, re.MULTILINE)
+    assert re.search(r"^hvdcloud: driver done, \d+ s after", said, re.MULTILINE)
+    assert booted.vm.called("nvidia-smi")[0] == "nvidia-smi -pm 1"
+    assert booted.vm.called("docker info")[-1].endswith("live-restore: {{.LiveRestoreEnabled}}")
+    assert booted.vm.called("iptables -w 30 -S INPUT")
+    assert "hvdcloud: 127.0.0.1" in said
+
+
 def test_what_the_node_program_says_of_its_end_is_on_the_serial_port(vm: Vm) -> None:
     said = "hvdcloud: idle for 30 min: no run, no SSH session; switching off"
     vm.put("logs", f'hvdcloud-status {{"status": "ready"}}\nServer listening on 0.0.0.0\n{said}\n')

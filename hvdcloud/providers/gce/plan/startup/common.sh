@@ -66,7 +66,7 @@ report() {
 step() {
     STEP=$1
     : >"$ERRORS"
-    say "step $STEP"
+    say "step $STEP, $SECONDS s after the start of this script"
     report "$2"
 }
 
@@ -262,6 +262,7 @@ alone() {
     LEVEL=$BASH_SUBSHELL STEP=$1 ERRORS=$HOME/errors.$1
     touch "$HOME/$1"
     "$1"
+    say "$1 done, $SECONDS s after the start of this script"
     rm -f "$HOME/$1"
 }
 
