@@ -99,8 +99,6 @@ resource "google_project_iam_member" "node_logs" {
 # -- nodes that delete themselves: off unless self_delete names their cluster ------------------------------------------
 
 resource "google_project_iam_custom_role" "self_delete" {
-  count = length(var.self_delete) > 0 ? 1 : 0
-
   project     = var.project
   role_id     = "hvdcloudSelfDelete"
   title       = "hvdcloud: delete VMs"
@@ -130,7 +128,7 @@ resource "google_project_iam_member" "self_delete" {
   for_each = local.vms_of
 
   project = var.project
-  role    = google_project_iam_custom_role.self_delete[0].name
+  role    = google_project_iam_custom_role.self_delete.name
   member  = local.node_member
 
   condition {

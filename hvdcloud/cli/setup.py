@@ -108,5 +108,7 @@ def _show_destroy(console: Console, result: DestroyResult) -> None:
     what = "would be deleted; nothing was changed" if result.planned else "deleted; hvdcloud setup makes them again"
     console.answer(f"{counted(len(result.deleted), 'object')} of project {result.project} {what}")
     if result.bucket:
-        console.answer(f"left: {result.bucket}, billed for what it holds, and the project's APIs, which cost nothing")
+        console.answer(
+            f"left: {result.bucket}, billed for what it holds, the project's APIs and a role, which cost nothing"
+        )
         console.answer(f"  deleted by hand with: gcloud storage rm --recursive {result.bucket}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hvdcloud.errors import CredentialsError
 from hvdcloud.google.credentials import innermost, login_hint
 from hvdcloud.google.error_rules import Action
-from hvdcloud.google.errors import ApiError
+from hvdcloud.google.errors import ApiError, answer_error
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -123,6 +123,28 @@ class ApiCalls:
             reraise=True,
         )
         return retrying(once)
+
+
+def ask(api: ApiCalls, method: str, path: str, **options: Any) -> dict[str, Any]:
+    """One request of an API whose client library is no dependency of ours: its JSON. Raises as `persist`.
+
+    Args:
+        path: below /v1/.
+        options: `params` and `json`, as of requests.
+    """
+    from google.auth.transport.requests import AuthorizedSession
+
+    session = AuthorizedSession(api.credentials)
+
+    def once() -> dict[str, Any]:
+        url = f"{api.endpoint}/v1/{path}"
+        answer = session.request(method, url, timeout=(CONNECT_SECONDS, READ_SECONDS), **options)
+        if answer.status_code >= 400:
+            raise answer_error(answer.status_code, answer.content, project=api.project, service=api.service)
+        content: dict[str, Any] = answer.json()
+        return content
+
+    return api.persist(once, what=f"{method} {path}")
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from hvdcloud.json_values import parse_object
 PACKAGE = Path(__file__).parent.parent
 VARIABLES_FILE = "terraform.tfvars.json"
 """Terraform reads it by itself."""
+IMPORTS_FILE = "imports.tf"
 LOCK_TIMEOUT = "-lock-timeout=15m"
 """How long to wait for another Terraform in the folder, such as that of a setup that was killed."""
 NO_CHANGE, CHANGES = 0, 2
@@ -92,11 +93,14 @@ class Terraform:
             return b""
 
     @contextlib.contextmanager
-    def using(self, variables: Mapping[str, Any], *, keep: bool) -> Iterator[None]:
+    def using(
+        self, variables: Mapping[str, Any], *, keep: bool, imports: Mapping[str, str] | None = None
+    ) -> Iterator[None]:
         """Copy the module here, write its variables, and install the providers.
 
         Args:
             keep: the variables; else, and if the block fails and nothing was made, those before come back.
+            imports: address → Google's id of what Terraform takes into its state, unless that has it.
 
         Raises HvdcloudError: the providers could not be installed.
         """
@@ -104,7 +108,10 @@ class Terraform:
         kept = False
         self._write_variables(variables)
         try:
-            self._run(["init", "-input=false", *(["-upgrade"] if self._copy_module() else [])])
+            upgrade = self._copy_module()
+            blocks = (f'import {{\n  to = {to}\n  id = "{identity}"\n}}\n' for to, identity in (imports or {}).items())
+            write_private(self.folder / IMPORTS_FILE, "".join(blocks))
+            self._run(["init", "-input=false", *(["-upgrade"] if upgrade else [])])
             yield
             kept = keep
         finally:
@@ -123,6 +130,12 @@ class Terraform:
         """
         self._run(["apply", *(["-auto-approve", "-input=false"] if yes else []), LOCK_TIMEOUT, *self._more, *arguments])
 
+    def meets_disabled_api(self) -> bool:
+        """Whether a plan fails because an API is off, or is not on everywhere yet."""
+        command = [str(self._program), "plan", "-no-color", "-input=false", LOCK_TIMEOUT, *self._more]
+        done = subprocess.run(command, cwd=self.folder, env=_environment(), capture_output=True, text=True)
+        return done.returncode != 0 and ("SERVICE_DISABLED" in done.stderr or "it is disabled" in done.stderr)
+
     def outputs(self) -> dict[str, Any]:
         """The module's outputs."""
         found = json.loads(self._read("output", "-json"))
@@ -138,7 +151,8 @@ class Terraform:
     def _copy_module(self) -> bool:
         """Returns whether another one was here before, whose providers may be too old."""
         new = {path.name: path.read_text(encoding="utf-8") for path in sorted(module_folder().glob("*.tf"))}
-        old = {path.name: path.read_text(encoding="utf-8") for path in self.folder.glob("*.tf")}
+        files = [path for path in self.folder.glob("*.tf") if path.name != IMPORTS_FILE]
+        old = {path.name: path.read_text(encoding="utf-8") for path in files}
         for name in old.keys() - new.keys():
             (self.folder / name).unlink()
         for name, text in new.items():

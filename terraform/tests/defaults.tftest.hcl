@@ -152,7 +152,7 @@ run "accounts_and_outputs" {
   }
 
   assert {
-    condition     = length(google_project_iam_custom_role.self_delete) == 0 && length(google_project_iam_member.self_delete) == 0
+    condition     = length(google_project_iam_member.self_delete) == 0
     error_message = "nodes may delete VMs"
   }
 

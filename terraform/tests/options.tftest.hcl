@@ -102,7 +102,7 @@ run "self_delete" {
   }
 
   assert {
-    condition     = toset(google_project_iam_custom_role.self_delete[0].permissions) == toset(["compute.instances.delete"])
+    condition     = toset(google_project_iam_custom_role.self_delete.permissions) == toset(["compute.instances.delete"])
     error_message = "nodes may do more than delete VMs"
   }
 
@@ -114,7 +114,7 @@ run "self_delete" {
   assert {
     condition = alltrue([
       for binding in google_project_iam_member.self_delete :
-      binding.role == google_project_iam_custom_role.self_delete[0].name && binding.member == "serviceAccount:${google_service_account.node.email}" && length(binding.condition) == 1
+      binding.role == google_project_iam_custom_role.self_delete.name && binding.member == "serviceAccount:${google_service_account.node.email}" && length(binding.condition) == 1
     ])
     error_message = "the right to delete VMs goes to another account, or without a condition"
   }

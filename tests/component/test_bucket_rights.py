@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import threading
 import time
@@ -27,10 +28,15 @@ from hvdcloud.checkpoints.manifest import (
 )
 from hvdcloud.checkpoints.pull import pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
-from hvdcloud.errors import CredentialsError
+from hvdcloud.errors import CredentialsError, HvdcloudError
+from hvdcloud.node import paths
+from hvdcloud.node.records import state
+from hvdcloud.node.records.spec import Spec
+from hvdcloud.node.uploads import archive
 from hvdcloud.node.uploads.restore import gather, restore
 from hvdcloud.node.uploads.uploader import SMALL, Uploader
 from hvdcloud.providers.gce.ops.node_rights import RECORDS
+from hvdcloud.runs.state import RunState
 from hvdcloud.storage.base import Bucket
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.open import open_bucket
@@ -279,3 +285,19 @@ def test_two_agents_of_one_node_lose_nothing(place: Place) -> None:
         thread.join()
     place.finish()
     assert place.pulled() == {"latest.pt": b"22"}
+
+
+def test_a_run_whose_records_are_kept_twice_has_its_last_state(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node may replace a state, and no stacks."""
+    monkeypatch.setenv(paths.ROOT_VARIABLE, str(place.folder / "root"))
+    monkeypatch.setattr(Spec, "open_bucket", lambda _: place.node)
+    known = {"run": RUN, "cluster": CLUSTER, "node": 0, "name": "digits-0", "bucket": place.node.url, "keep_every": 60}
+    Spec.from_mapping({**known, "slots": 1, "cores": 1, "command": ["true"]}).save()
+    state.log_file(RUN).write_bytes(b"[0] trains\n")
+    state.write_stacks(RUN, ())
+    state.write(RunState(run=RUN, state="done", result="failed", reason="first"))
+    archive.keep(RUN)
+    state.write(RunState(run=RUN, state="done", result="failed", reason="second"))
+    with pytest.raises(HvdcloudError):
+        archive.keep(RUN)
+    assert json.loads(place.laptop.read(state_name(CLUSTER, RUN)))["reason"] == "second"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ STAND_INS = {
     "curl": """
         url=${!#} data=
         while (($#)); do [[ $1 == --data-binary ]] && data=$2; shift; done
-        [[ ! -e $FAKE/no-metadata || $url != *metadata.google.internal* ]] || { echo 'curl: (7) refused' >&2; exit 7; }
+        [[ ! -e $FAKE/no-metadata || $url != *//169.254.169.254/* ]] || { echo 'curl: (7) refused' >&2; exit 7; }
         case $url in
         */instances/digits-0)
             [[ ! -e $FAKE/cut ]] || { rm "$FAKE/cut"; echo 'curl: (56) connection reset' >&2; exit 56; }
@@ -177,7 +178,8 @@ def test_it_reports_every_step_and_powers_off_when_the_container_ends_well(boote
 def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata(booted: Booted) -> None:
     vm = booted.vm
     [run] = vm.called("docker run")
-    assert "--network host --ipc host --stop-timeout 30 --security-opt no-new-privileges --cap-drop ALL " in run
+    assert "--network host --ipc host --stop-timeout 30 " in run
+    assert " --security-opt no-new-privileges --cap-drop ALL " in run
     # As a container of this machine's engine.
     assert f" --cap-drop ALL {' '.join(f'--cap-add {each}' for each in CAPABILITIES)} --tmpfs " in run
     assert " ".join(f"--tmpfs {path}:{options}" for path, options in TMPFS.items()) in run
@@ -193,13 +195,24 @@ def test_the_container_gets_host_network_devices_and_its_words_from_the_metadata
     assert set(environment) == {
         f"HVDCLOUD_AUTHORIZED_KEY={KEY}",
         "HVDCLOUD_NODE=digits-0",
-        "HVDCLOUD_METADATA=http://metadata.google.internal",
+        "HVDCLOUD_METADATA=http://169.254.169.254",
         "HVDCLOUD_IDLE=1800",
         "HVDCLOUD_DATA_SETS=",
         "HVDCLOUD_BUCKET=gs://bucket/runs",
         "HVDCLOUD_STORAGE_ENDPOINT=",
         "HVDCLOUD_SETTLED_AT=0",
     }
+
+
+def test_the_serial_port_has_what_only_the_machine_knows(booted: Booted) -> None:
+    said = booted.done.stdout
+    for step in ("host", "pull", "start"):
+        assert re.search(rf"^hvdcloud: step {step}, \d+ s after the start of this script$", said, re.MULTILINE)
+    assert re.search(r"^hvdcloud: driver done, \d+ s after", said, re.MULTILINE)
+    assert booted.vm.called("nvidia-smi")[0] == "nvidia-smi -pm 1"
+    assert booted.vm.called("docker info")[-1].endswith("live-restore: {{.LiveRestoreEnabled}}")
+    assert booted.vm.called("iptables -w 30 -S INPUT")
+    assert "hvdcloud: 127.0.0.1" in said
 
 
 def test_what_the_node_program_says_of_its_end_is_on_the_serial_port(vm: Vm) -> None:
@@ -412,12 +425,13 @@ def test_a_container_that_neither_gets_ready_nor_ends_is_a_failed_start(vm: Vm) 
 # -- the end of the VM -------------------------------------------------------------------------------------------------
 
 
-def shut_down(vm: Vm, *, preempted: bool = False, docker: str, limit: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run the shutdown script where `docker` does that."""
+def shut_down(vm: Vm, *, preempted: bool = False, limit: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run the shutdown script where Docker does not answer."""
     vm.program("curl", f"[[ ${{!#}} == */instance/preempted ]] && echo {'TRUE' if preempted else 'FALSE'}")
-    vm.program("docker", docker)
+    vm.program("docker", "exit 1")
+    script = startup.render_shutdown().replace("/proc/", f"{vm.folder}/proc/")
     return subprocess.run(
-        ["bash", "-c", startup.render_shutdown().replace("/proc/", f"{vm.folder}/proc/")],
+        ["bash", "-c", script.replace("HOME=/var/lib/hvdcloud", f"HOME={vm.folder}")],
         env=vm.environment,
         text=True,
         capture_output=True,
@@ -427,17 +441,16 @@ def shut_down(vm: Vm, *, preempted: bool = False, docker: str, limit: float = 60
 
 
 @pytest.mark.parametrize(("preempted", "why"), [(True, "preempted"), (False, "shut down")])
-@pytest.mark.parametrize("docker", ["", "exit 1"])
-def test_at_the_end_the_container_is_ended_also_where_docker_is_gone(
-    vm: Vm, preempted: bool, why: str, docker: str
-) -> None:
-    program = vm.folder / "proc/17/cmdline"
+def test_at_the_end_the_containers_first_process_is_told_without_docker(vm: Vm, preempted: bool, why: str) -> None:
+    first = subprocess.Popen(["bash", "-c", "sleep 60 & wait"])
+    program = vm.folder / f"proc/{first.pid}/cmdline"
     program.parent.mkdir(parents=True)
     program.write_bytes(b"python3\0-m\0hvdcloud.node\0entrypoint\0")
+    (vm.folder / "container-pid").write_text(f"{first.pid}\n")
     vm.program("sleep", f"rm -f {program}")
-    done = shut_down(vm, preempted=preempted, docker=docker)
+    done = shut_down(vm, preempted=preempted)
     assert done.returncode == 0
-    assert vm.called("docker") == ["docker stop -t 28 hvdcloud"]
+    assert first.wait(timeout=20) == -signal.SIGTERM
     said = f"hvdcloud: the VM is being {why}: its container is ended, which uploads its checkpoints first"
     assert done.stdout.splitlines()[0] == said
     assert re.search(r"^hvdcloud: the container ended \d+ s after the VM's end began$", done.stdout, re.MULTILINE)
@@ -445,7 +458,7 @@ def test_at_the_end_the_container_is_ended_also_where_docker_is_gone(
 
 
 def test_at_the_end_a_vm_whose_container_is_gone_loses_no_time(vm: Vm) -> None:
-    done = shut_down(vm, docker="exit 1", limit=10)
+    done = shut_down(vm, limit=10)
     assert done.returncode == 0
     assert done.stdout == "hvdcloud: the VM is being shut down: its container has ended already\n"
     assert not vm.called("docker")

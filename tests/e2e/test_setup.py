@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import stat
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import Emulator
 from tests.standins.storage import StorageServer, running_server
-from tests.standins.terraform import bucket_of_another, fail, heal, missing, resources, stand_in
+from tests.standins.terraform import bucket_of_another, disable, fail, heal, missing, resources, stand_in
 from tests.support.configs import load_config
 from tests.support.harness import Project, Screen
 from tests.support.http_server import Asked, Reply, answering
@@ -47,7 +48,7 @@ KEYS = {
 }
 
 KEPT = (
-    f"left: gs://{LAB}-hvdcloud, billed for what it holds, and the project's APIs, which cost nothing\n"
+    f"left: gs://{LAB}-hvdcloud, billed for what it holds, the project's APIs and a role, which cost nothing\n"
     f"  deleted by hand with: gcloud storage rm --recursive gs://{LAB}-hvdcloud\n"
 )
 
@@ -215,7 +216,7 @@ def test_the_users_own_variables_do_what_they_say(lab: Lab) -> None:
     others = 'data = ["gs://theirs/cifar"]\nsoft_delete_days = 0\nself_delete = []\nproject = "another"\n'
     lab.project.write("hvdcloud.tfvars", others + 'operators = ["user:bob@example.com"]\n')
     lab.setup("--yes")
-    assert "google_project_iam_custom_role" not in lab.resources
+    assert "projects/test-project/roles/hvdcloudSelfDelete" not in str(lab.resources["google_project_iam_member"])
     assert folders() == ["hvdcloud-data cifar"]
     assert days() == 0
     assert "google_compute_router_nat" not in lab.resources
@@ -241,8 +242,9 @@ def test_the_bucket_is_never_replaced_and_outlives_destroy_and_another_setup(lab
     assert lab.resources == before
     gone = lab.setup("--destroy", "--yes")
     assert gone.out.endswith(KEPT)
-    assert set(lab.resources) == {"google_storage_bucket", "google_project_service"}
-    assert lab.resources["google_storage_bucket"] == before["google_storage_bucket"]
+    # Nobody can make a deleted role's name again for 37 days.
+    stays = {"google_storage_bucket", "google_project_service", "google_project_iam_custom_role"}
+    assert lab.resources == {kind: before[kind] for kind in stays}
     assert lab.emulator.state.left() == []
     assert lab.keys == KEYS
 
@@ -278,6 +280,29 @@ def test_a_permission_that_is_missing_in_the_middle_and_then_going_on(lab: Lab) 
     assert "google_compute_network.hvdcloud: Creating" not in done.out
     assert "google_compute_subnetwork.hvdcloud: Creation complete" in done.out
     assert lab.keys == KEYS
+
+
+def test_in_a_new_project_setup_enables_what_terraform_reads_with_and_waits_for_it(lab: Lab) -> None:
+    lab.emulator.google.off = {"cloudresourcemanager.googleapis.com", "iam.googleapis.com"}
+    disable(lab.cloud, 2)  # Terraform's first plan, and the question whether it fails because of an API.
+    assert "enabling the first APIs" not in lab.setup("--plan-only", expect=2).err
+    disable(lab.cloud, 2)
+    done = lab.setup("--yes")
+    assert "enabling the first APIs of project test-project" in done.err
+    assert "an API that was just enabled does not answer yet; again in 10 s" in done.err
+    assert "cloudresourcemanager.googleapis.com" not in lab.emulator.google.off
+    assert lab.keys == KEYS
+
+
+def test_a_role_that_another_machine_made_is_taken_up(lab: Lab) -> None:
+    lab.setup("--yes")
+    role = "google_project_iam_custom_role.self_delete"
+    state = lab.project.state / "_setup" / LAB
+    forget = ["terraform", f"-chdir={state}", "state", "rm", role]
+    subprocess.run(forget, env={**os.environ, **lab.project.environ}, check=True, capture_output=True)
+    done = lab.setup("--yes")
+    assert f"{role}: Import complete" in done.out
+    assert "No changes." in lab.setup("--yes").out
 
 
 class Gate:

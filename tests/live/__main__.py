@@ -148,7 +148,7 @@ def gpu(live: Live) -> None:
     """The driver, and what an image for GPUs does with it."""
     live.hvdcloud("up")
     live.recorder.lists("gpu")
-    live.hvdcloud("ssh 0 nvidia-smi")
+    live.hvdcloud("ssh 0 nvidia-smi -q")
     live.hvdcloud("run")
 
 
@@ -265,7 +265,9 @@ def main() -> int:
         wrong.append(
             f"not everything is deleted; {shlex.join(delete)} does it, and is being tried: {folder}/hard-end.log"
         )
-    say(f"fixtures: {folder / 'fixtures'}")
+    fixtures = folder / "fixtures"
+    fixtures.mkdir(exist_ok=True)
+    say(f"fixtures: {fixtures}; in one file: {shutil.make_archive(str(fixtures), 'gztar', fixtures)}")
     for each in wrong:
         sys.stderr.write(f"error: {each}\n")
     return 1 if wrong else 0

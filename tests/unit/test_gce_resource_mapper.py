@@ -74,7 +74,7 @@ def test_a_whole_cluster() -> None:
     assert [node.name for node in cluster.nodes] == ["digits-0", "digits-1"]
     assert cluster.nodes[0].id == "us-central1-a/digits-0"
     assert cluster.nodes[0].address == "198.18.0.0"
-    assert cluster.nodes[0].internal_address == "digits-0.us-central1-a.c.p.internal"
+    assert cluster.nodes[0].internal_address == "10.128.0.2"
     assert cluster.other_objects == ()
     assert 1.3 < cluster.dollars_per_hour < 1.7
 

@@ -1,7 +1,7 @@
 """The names of a cluster's nodes in /etc/hosts, where their addresses have other names.
 
-On Compute Engine a node is found by its zonal DNS name (`digits-1.us-central1-a.c.PROJECT.internal`), while horovodrun,
-ssh and Gloo are given the short one. With both in this file, no name service can fail in the middle of a run.
+On Compute Engine a node is found by its internal address, and a host of provider ssh perhaps by a DNS name, while
+horovodrun, ssh and Gloo are given the node's name. With it in this file, no name service can fail in a run's middle.
 
 On the head of an elastic run, nodes have aliases as well: Horovod knows a node that returns by another name. An alias
 has a line in /etc/hosts, for Horovod, and an entry in ssh's configuration, which leads to the node's own name and thus

@@ -52,7 +52,9 @@ def _keep(run: str) -> None:
     log = state.log_file(run)
     _, crc32c = crc32c_of_file(log)
     bucket.upload(log, log_name(spec.cluster, run), crc32c=crc32c)
-    for path, name in ((state.events_file(run), events_name), (state.stacks_file(run), stacks_name)):
-        if path.exists():
-            bucket.write(name(spec.cluster, run), path.read_bytes())
+    if (events := state.events_file(run)).exists():
+        bucket.write(events_name(spec.cluster, run), events.read_bytes())
     bucket.write(state_name(spec.cluster, run), json.dumps(state.read(run).to_json()).encode())
+    # Last: of these only the stacks may not be replaced (terraform/identity.tf), so a second time ends here.
+    if (stacks := state.stacks_file(run)).exists():
+        bucket.write(stacks_name(spec.cluster, run), stacks.read_bytes())

@@ -50,14 +50,16 @@ class ResourceMapper:
             state=node_state(instance),
             address=self._address(instance),
             port=SSH_PORT,
-            internal_address=internal_name(name, zone=zone, project=self.project),
+            # Not its DNS name: an outbound DNS policy of the network hides `.internal`.
+            # https://cloud.google.com/dns/docs/policies#altns-targets
+            internal_address=_interface(instance).get("networkIP"),
             proxy_command=iap_proxy_command(self.project, zone, name, SSH_PORT) if self.iap else None,
         )
 
     def _address(self, instance: Resource) -> str | None:
         if self.iap:
             return None
-        interface: Mapping[str, Any] = next(iter(instance.get("networkInterfaces", ())), {})
+        interface = _interface(instance)
         configs = interface.get("accessConfigs")
         address: str | None = configs[0].get("natIP") if configs else interface.get("networkIP")
         return address
@@ -129,14 +131,9 @@ def metadata_of(instance: Resource) -> dict[str, str]:
     return {item["key"]: item.get("value", "") for item in instance.get("metadata", {}).get("items", ())}
 
 
-def internal_name(name: str, *, zone: str, project: str) -> str:
-    """The zonal DNS name, which resolves for every VM of the same network, independent of the nodes' search path.
-
-    https://cloud.google.com/compute/docs/internal-dns; the two parts of a domain-scoped project change places there:
-    `google.com:cloudtop-prod` has hosts such as `alain.us-east1-b.c.cloudtop-prod.google.com.internal`.
-    """
-    domain, _, plain = project.rpartition(":")
-    return ".".join(filter(None, [name, zone, "c", plain, domain, "internal"]))
+def _interface(instance: Resource) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = next(iter(instance.get("networkInterfaces", ())), {})
+    return found
 
 
 def _index(name: str) -> int:

@@ -38,5 +38,7 @@ def _run(emulator: Emulator, http: str, path: list[str], value: dict[str, Any]) 
             case ("DELETE", ["firewalls", name]):
                 world.firewalls.pop(name, None)
                 emulator.lifecycle.firewalls_changed()
+            case ("POST", ["roles", role]):
+                emulator.google.roles[f"projects/{world.project}/roles/{role}"] = value
             case _:
                 raise ApiError(404, "notFound", f"no such command: {http} {'/'.join(path)}")

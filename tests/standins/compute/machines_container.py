@@ -177,7 +177,6 @@ class Machine:
             cap_add=list(_CAPABILITIES),
             cpuset_cpus=str(self._core),
             device_cgroup_rules=["a *:* rwm"],
-            extra_hosts={"metadata.google.internal": "169.254.169.254"},
             network_mode=self._site.network,
             read_only=True,
             security_opt=["seccomp=unconfined", "apparmor=unconfined"],
@@ -186,9 +185,8 @@ class Machine:
         )
         # docker run's systempaths=unconfined, which docker-py has no name for.
         settings |= {"MaskedPaths": [], "ReadonlyPaths": [], "CgroupnsMode": "host"}
-        endpoint = api.create_endpoint_config(
-            ipv4_address=self.address, aliases=[self._vm, f"{self._vm}.{self._zone}.c.{host.project}.internal"]
-        )
+        # Names in `.internal` are unknown, as where a network has an outbound DNS policy.
+        endpoint = api.create_endpoint_config(ipv4_address=self.address)
         images = lent_images(self._site.client, self._site.images)
         gpus = sum(int(gpu.get("acceleratorCount", 0)) for gpu in self.instance.get("guestAccelerators", []))
         created = api.create_container(

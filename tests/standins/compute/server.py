@@ -48,7 +48,7 @@ class Emulator:
         faults: the fault plan.
         log: the requests.
         keys: who may ask.
-        google: which APIs are on.
+        google: Google's other APIs: which are on.
         catalog: Cloud Billing's prices.
         access: who may do what; the account of `credentials_file` everything, others nothing.
     """
@@ -84,7 +84,7 @@ class Emulator:
         from tests.standins.billing.server import Catalog
 
         self.catalog = Catalog(keys=self.keys)
-        self.google = Google(number=self.state.number)
+        self.google = Google(self.state, self.keys)
         self._http = _Server((host, port), _Handler)
         self._http.owner = self
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -135,7 +135,7 @@ class Emulator:
         # On the clock's thread: nothing else that was due happens meanwhile.
         self.faults.clear()
         self.access.clear()
-        self.google.off.clear()
+        self.google.clear()
         self.state.clock.after(0, clear)
         done.wait()
 
@@ -230,6 +230,8 @@ class _Handler(BaseHTTPRequestHandler):
         request = Request(
             http=self.command, target=self.path, headers=self.headers, body=body, connection=self.connection
         )
+        if (other := owner.google.answer(request)) is not None:
+            return other
         try:
             owner.google.check_on("compute.googleapis.com")
         except ApiError as error:

@@ -74,7 +74,7 @@ def resources(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """Everything that is in the project now: kind → id → attributes. `folder` as for `stand_in`."""
     path = folder.resolve() / "terraform/cloud.json"
     found: dict[str, dict[str, dict[str, Any]]] = json.loads(path.read_text()) if path.exists() else {}
-    return {kind: each for kind, each in found.items() if each}
+    return {kind: each for kind, each in found.items() if each and kind.startswith("google_")}
 
 
 def change(folder: Path, kind: str, identity: str, **attributes: Any) -> None:
@@ -96,6 +96,11 @@ def fail(folder: Path, kind: str) -> None:
     """Let Google refuse to create resources of one kind, such as google_compute_network: a permission is missing."""
     path = folder.resolve() / "terraform/faults.json"
     path.write_text(json.dumps([kind]))
+
+
+def disable(folder: Path, times: int) -> None:
+    """Let so many plans fail: an API that was enabled a moment ago does not answer yet."""
+    (folder.resolve() / "terraform/disabled.json").write_text(json.dumps(times))
 
 
 def heal(folder: Path) -> None:

@@ -39,6 +39,8 @@ class Elsewhere:
             self._command("POST", f"networks/{network}", {new["region"]: new["ip_cidr_range"]})
         if self._compute and kind == "google_compute_firewall":
             self._command("POST", "firewalls", _firewall(new))
+        if self._compute and kind == "google_project_iam_custom_role":
+            self._command("POST", f"roles/{new['role_id']}", {"name": new["name"], "title": new["title"]})
         return None
 
     def delete(self, kind: str, state: Mapping[str, Any]) -> str | None:
@@ -53,6 +55,8 @@ class Elsewhere:
             self._ask("DELETE", bucket)
         if self._compute and kind == "google_compute_firewall":
             self._command("DELETE", f"firewalls/{state['name']}", {})
+        if self._compute and kind == "google_project_iam_custom_role":
+            self._command("POST", f"roles/{state['role_id']}", {"name": state["name"], "deleted": True})
         if self._compute and kind == "google_compute_network":
             self._command("DELETE", f"networks/{state['name']}", {})
         return None

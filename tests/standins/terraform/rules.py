@@ -52,6 +52,9 @@ _IDS = {
     "google_storage_bucket_iam_member": "b/{bucket}/{role}/{member}",
 }
 # Making one that exists already is success.
+DELETED_ROLES = "deleted roles"
+"""In the place of a kind: custom roles whose names cannot be used for 37 days. (For the first 7 of them the provider
+takes them back.)"""
 BUCKETS_OF_OTHERS = "buckets of others"
 """In the place of a kind: buckets that Terraform has not made."""
 REPEATABLE = {kind for kind in WORDS if kind.endswith("_iam_member")} | {"google_project_service"}
@@ -150,6 +153,9 @@ def refuses_to_create(resources: Resources, kind: str, new: Mapping[str, Any]) -
             return f"Error 404: The resource '{new['router']}' was not found, notFound"
     if kind.endswith("_iam_member"):
         return _unknown_in_binding(resources, kind, new)
+    if new["id"] in resources.get(DELETED_ROLES, {}):
+        what = f"You can't create a role_id ({new['role_id']}) which has been marked for deletion."
+        return f"Error 400: {what}, failedPrecondition"
     return None
 
 
@@ -159,6 +165,12 @@ def _api_off(resources: Resources, kind: str) -> str | None:
     enabled = {each["service"] for each in resources.get("google_project_service", {}).values()}
     if kind == "google_project_service" or host in enabled | _ON_FROM_THE_START:
         return None
+    return api_disabled(name, title)
+
+
+def api_disabled(name: str, title: str) -> str:
+    """Google's words for an API that is off, or was enabled a moment ago."""
+    host = f"{name}.googleapis.com"
     return (
         f"Error 403: {title} has not been used in project 123456789012 before or it is disabled. Enable it by visiting "
         f"https://console.developers.google.com/apis/api/{host}/overview?project=123456789012 then retry. If you "

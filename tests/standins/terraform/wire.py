@@ -108,6 +108,16 @@ class Servicer(rpc.ProviderServicer):
     def UpgradeResourceState(self, request: Any, context: grpc.ServicerContext) -> Any:
         return pb.UpgradeResourceState.Response(upgraded_state=to_dynamic_value(json.loads(request.raw_state.json)))
 
+    def ImportResourceState(self, request: Any, context: grpc.ServicerContext) -> Any:
+        schema = self._schema["resources"][request.type_name]
+        empty = {**dict.fromkeys(schema["attributes"]), **{name: [] for name in schema["blocks"]}}
+        if "timeouts" in schema:
+            empty["timeouts"] = None
+        imported = pb.ImportResourceState.ImportedResource(
+            type_name=request.type_name, state=to_dynamic_value({**empty, "id": request.id})
+        )
+        return pb.ImportResourceState.Response(imported_resources=[imported])
+
     def ReadResource(self, request: Any, context: grpc.ServicerContext) -> Any:
         state = read_dynamic_value(request.current_state)
         found = self._cloud.read(request.type_name, state)
@@ -117,6 +127,9 @@ class Servicer(rpc.ProviderServicer):
         prior = read_dynamic_value(request.prior_state)
         if (config := read_dynamic_value(request.config)) is None:
             return pb.PlanResourceChange.Response(legacy_type_system=True)
+        asks = request.type_name == "google_service_account" and isinstance(self._cloud, Cloud)
+        if asks and (reason := self._cloud.disabled()):
+            return pb.PlanResourceChange.Response(diagnostics=[_error(f"Error when reading Project: {reason}")])
         plan = Plan.of(self._schema["resources"][request.type_name], prior=prior, config=config, unknown=Unknown)
         return pb.PlanResourceChange.Response(
             planned_state=to_dynamic_value(plan.state),

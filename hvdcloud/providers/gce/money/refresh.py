@@ -14,8 +14,8 @@ from typing import Any
 
 from hvdcloud.errors import NodeError
 from hvdcloud.google.credentials import google_credentials
-from hvdcloud.google.errors import answer_error, explained
-from hvdcloud.google.http import CONNECT_SECONDS, READ_SECONDS, ApiCalls
+from hvdcloud.google.errors import explained
+from hvdcloud.google.http import ApiCalls, ask
 from hvdcloud.providers.gce.money import catalog, prices
 from hvdcloud.providers.gce.money.prices import Rates, Table
 
@@ -49,7 +49,6 @@ def refresh(*, project: str | None, on_progress: Callable[[str], None]) -> None:
         NodeError: the API cannot be reached, or its answer cannot be right.
         UsageError, CapacityError: the table cannot be written.
     """
-    from google.auth.transport.requests import AuthorizedSession
     from google.oauth2.credentials import Credentials
 
     credentials, chosen = google_credentials(project)
@@ -59,20 +58,11 @@ def refresh(*, project: str | None, on_progress: Callable[[str], None]) -> None:
         credentials = credentials.with_quota_project(chosen)
     api = ApiCalls(project=chosen, credentials=credentials, service="cloudbilling")
     api.on_retry = on_progress
-    session = AuthorizedSession(credentials)
     parameters: dict[str, Any] = {"currencyCode": "USD", "pageSize": 5000}
-
-    def read() -> Any:
-        url = f"{api.endpoint}/v1/services/{COMPUTE_ENGINE}/skus"
-        answer = session.get(url, params=parameters, timeout=(CONNECT_SECONDS, READ_SECONDS))
-        if answer.status_code >= 400:
-            raise answer_error(answer.status_code, answer.content, project=chosen, service=api.service)
-        return answer.json()
-
     skus: list[Mapping[str, Any]] = []
     with explained("read the price catalog"):
         while parameters.get("pageToken") != "":
-            page = api.persist(read, what="skus.list")
+            page = ask(api, "GET", f"services/{COMPUTE_ENGINE}/skus", params=parameters)
             skus += page.get("skus", ())
             on_progress(f"{len(skus)} prices read")
             parameters["pageToken"] = page.get("nextPageToken", "")

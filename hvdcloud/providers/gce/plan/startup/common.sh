@@ -6,7 +6,7 @@ trap '' PIPE
 
 # / and /root are read-only on Container-Optimized OS, and docker login writes to HOME.
 export HOME=/var/lib/hvdcloud LC_ALL=C
-METADATA=http://metadata.google.internal
+METADATA=http://169.254.169.254 # by its address: a network may hide the name
 CONTAINER=hvdcloud
 STEP=boot
 ERRORS=$HOME/errors # the output of the last command: what a failure quotes
@@ -66,7 +66,7 @@ report() {
 step() {
     STEP=$1
     : >"$ERRORS"
-    say "step $STEP"
+    say "step $STEP, $SECONDS s after the start of this script"
     report "$2"
 }
 
@@ -262,6 +262,7 @@ alone() {
     LEVEL=$BASH_SUBSHELL STEP=$1 ERRORS=$HOME/errors.$1
     touch "$HOME/$1"
     "$1"
+    say "$1 done, $SECONDS s after the start of this script"
     rm -f "$HOME/$1"
 }
 
@@ -360,10 +361,13 @@ run_container() {
     export HVDCLOUD_BUCKET HVDCLOUD_STORAGE_ENDPOINT HVDCLOUD_SETTLED_AT
     : >"$HOME/container"
     limited 300 docker run -d --name "$CONTAINER" --network host --ipc host --stop-timeout 30 \
+        --add-host metadata.google.internal:169.254.169.254 \
         "${privileges[@]}" --tmpfs /run/hvdcloud:rw,noexec,nosuid,nodev,size=16m,mode=0700 \
         --ulimit memlock=-1 --ulimit stack=67108864 "${flags[@]}" \
         -e HVDCLOUD_AUTHORIZED_KEY -e HVDCLOUD_NODE -e HVDCLOUD_METADATA -e HVDCLOUD_IDLE -e HVDCLOUD_DATA_SETS \
         -e HVDCLOUD_BUCKET -e HVDCLOUD_STORAGE_ENDPOINT -e HVDCLOUD_SETTLED_AT "$IMAGE"
+    # For the shutdown script, which cannot ask a Docker that ends at the same time.
+    docker inspect --format '{{.State.Pid}}' "$CONTAINER" >"$HOME/container-pid"
 }
 
 # An attribute of the VM; nothing where it has none of this name.

@@ -4,15 +4,14 @@
 #
 # The container has probably been told already. Its agent watches the metadata server itself; and systemd, which runs this
 # script to stop google-shutdown-scripts.service, orders that service after the network only: Docker is stopped at the same
-# time, or (where docker.service comes after multi-user.target) before. Docker then sends SIGTERM, and waits as long as the
-# start said (--stop-timeout). So nothing here is the only way, and none of it may take long when Docker is gone.
+# time, or before. It then sends SIGTERM and waits as long as the start said (--stop-timeout), or, with live-restore, leaves
+# the container alone. So the signal goes to the container's first process itself.
 # https://github.com/GoogleCloudPlatform/guest-agent/blob/24e667f04b92/google-shutdown-scripts.service
-# https://github.com/moby/moby/blob/009639e0f46d/contrib/init/systemd/docker.service
+# https://docs.docker.com/engine/daemon/live-restore
 set -uo pipefail
 
 export HOME=/var/lib/hvdcloud LC_ALL=C
-METADATA=http://metadata.google.internal/computeMetadata/v1
-CONTAINER=hvdcloud
+METADATA=http://169.254.169.254/computeMetadata/v1
 STOP_SECONDS=28
 
 say() {
@@ -45,6 +44,9 @@ if ! node_runs; then
     exit 0
 fi
 say "the VM is being $(why): its container is ended, which uploads its checkpoints first"
-# Docker may be gone, or ending it already.
-timeout --kill-after=1 "$((STOP_SECONDS + 1))" docker stop -t "$STOP_SECONDS" "$CONTAINER" >/dev/null 2>&1
+first=$(cat "$HOME/container-pid" 2>/dev/null)
+# The number may be another process's by now.
+if grep -qszx hvdcloud.node "/proc/$first/cmdline"; then
+    kill -TERM "$first"
+fi
 watch_the_end

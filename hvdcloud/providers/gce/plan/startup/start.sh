@@ -26,6 +26,16 @@ refused_for_now() {
     ((EPOCHSECONDS < SETTLED_AT)) && grep -qiE 'denied|unauthorized|forbidden' "$ERRORS"
 }
 
+# For a person who reads the serial port: what a container does not see of its machine.
+facts() {
+    docker info --format 'docker {{.ServerVersion}}, {{.Driver}}, live-restore: {{.LiveRestoreEnabled}}'
+    head -v -n 1 /sys/class/net/*/mtu
+    cat /etc/hosts
+    iptables -w 30 -S INPUT
+    [[ $GPU == no ]] || PATH="/var/lib/nvidia/bin:$PATH" nvidia-smi --format=csv \
+        --query-gpu=name,driver_version,persistence_mode
+}
+
 step host '{"status": "host"}'
 open_firewall
 wait_for_docker
@@ -43,5 +53,6 @@ if container_exists; then
 else
     run_container
 fi
+{ facts 2>&1 || true; } | say_lines
 follow_log "$since" &
 follow_container "$since" $!
