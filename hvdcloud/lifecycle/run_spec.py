@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.doctor.command import ASSIGNMENT
 from hvdcloud.errors import UsageError
-from hvdcloud.node.data.sets import MOUNTED
+from hvdcloud.node.paths import MOUNTED
 from hvdcloud.runs import horovod_args
 from hvdcloud.runs.spec import DataRequest, DataSet, Elastic, Host, RunSpec
 from hvdcloud.runs.state import About

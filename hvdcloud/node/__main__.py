@@ -17,7 +17,7 @@ from hvdcloud.json_values import parse_object
 _USAGE = (
     "entrypoint | join | code | prepare | launch RUN | supervisor RUN | admit RUN | dismiss RUN | "
     "agent RUN [--probe] | rank RUN | logs RUN [--follow] [--offset N] | state [RUN] | look [--offset N] | "
-    "stacks RUN | stop RUN | flush | bucket | data | data-state | data-fetcher | bucket-proof | notify RUN | "
+    "stacks RUN | stop RUN | flush | bucket | data-fetcher REQUEST | bucket-proof | notify RUN | "
     "poweroff | idle | end-if-idle | end-at-limit SECONDS"
 )
 # What only the laptop asks for: activity from outside.
@@ -100,12 +100,10 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
             from hvdcloud.node.run import control
 
             return control.flush()
-        case ["data" | "data-state" | "data-fetcher"]:
+        case ["data-fetcher", request]:
             from hvdcloud.node.data import fetcher
 
-            if verb == "data":
-                return fetcher.begin()
-            return fetcher.show() if verb == "data-state" else fetcher.main()
+            return fetcher.main(request)
         case ["bucket"]:
             from hvdcloud.node.uploads import serve
 

@@ -9,14 +9,7 @@ from hvdcloud.runs.reports import NodeData
 from hvdcloud.runs.state import About, RunState
 from hvdcloud.units import counted, seconds, size
 
-_PHASES = {
-    "waiting": "not started yet",
-    "listing": "the bucket is listed",
-    "fetching": "fetching",
-    "verifying": "verifying",
-    "ready": "ready",
-    "failed": "failed",
-}
+_PHASES = {"waiting": "not started yet", "fetching": "fetching", "ready": "ready", "failed": "failed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -182,14 +182,12 @@ class NodeData:
 
     node: Name = ""
     phase: str = ""
-    """waiting | listing | fetching | verifying | ready | failed"""
+    """waiting | fetching | ready | failed"""
     bytes: int = 0
     """That it has, verified or on the way; `total_bytes`: 0 until the buckets are listed."""
     total_bytes: int = 0
     files: int = 0
     total_files: int = 0
-    seconds: float | None = None
-    """For how long it fetched; 0: it had everything."""
     error: str = ""
     """Of a data set that failed, with its name."""
     hint: str = ""

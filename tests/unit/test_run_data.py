@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +11,6 @@ from hvdcloud.config.data import DataConfig
 from hvdcloud.errors import CapacityError, CredentialsError, ExitCode, HvdcloudError, NodeError, UsageError
 from hvdcloud.lifecycle.run_result import result_of
 from hvdcloud.lifecycle.run_spec import data_request
-from hvdcloud.node.data.sets import DataState
-from hvdcloud.node.run.data import summary as summary_of_node
 from hvdcloud.runs.data_progress import RunData, progress, summary
 from hvdcloud.runs.reports import NodeData
 from hvdcloud.runs.state import RunState
@@ -61,7 +58,6 @@ def test_a_run_waits_as_long_as_a_node_is_not_ready(phase: str, *, waits: bool) 
 
 
 def test_progress_is_said_in_words() -> None:
-    assert progress(node("listing")) == "the bucket is listed"
     assert progress(node("fetching", bytes=400_000_000, total_bytes=1_000_000_000)) == "fetching, 40 % of 1.0 GB"
     assert progress(node("fetching")) == "fetching"
     assert progress(node("failed", error="data set train: gone")) == "failed: data set train: gone"
@@ -120,27 +116,3 @@ def test_nodes_are_asked_for_buckets_and_find_folders_mounted() -> None:
 
 def test_a_data_set_is_the_same_after_it_was_a_text() -> None:
     assert [DataConfig.from_text(each.text) for each in SETS.values()] == list(SETS.values())
-
-
-@pytest.mark.parametrize(
-    ("phases", "said"),
-    [
-        (["ready", "ready"], "ready"),
-        (["ready", "waiting"], "waiting"),
-        (["fetching", "waiting"], "fetching"),
-        (["verifying", "fetching"], "verifying"),
-        (["fetching", "failed"], "failed"),
-        ([], "ready"),
-    ],
-)
-def test_a_nodes_sets_are_one_to_the_run(phases: list[str], said: str) -> None:
-    states = [
-        DataState(name=f"set-{number}", phase=phase, bytes=10, total_bytes=20, files=1, total_files=2, seconds=1.5)
-        for number, phase in enumerate(phases)
-    ]
-    told: dict[str, Any] = {"error": "no right", "hint": "grant it", "exit_code": 3}
-    states = [replace(each, **told) if each.phase == "failed" else each for each in states]
-    found = summary_of_node("d-0", states)
-    assert (found.node, found.phase, found.bytes, found.total_files) == ("d-0", said, 10 * len(phases), 2 * len(phases))
-    if said == "failed":
-        assert (found.error, found.hint, found.exit_code) == ("data set set-1: no right", "grant it", 3)

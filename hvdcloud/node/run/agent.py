@@ -110,9 +110,9 @@ class Agent:
     def _get_ready(self) -> None:
         """Wait for the data, and try what a worker needs."""
         problem = ""
-        if self._spec.fetches_data:
+        if self._spec.data is not None and self._spec.fetches_data:
             problem = wait_for_data(
-                self._spec, say=lambda data: self._say(data.to_json(), "data"), ending=self._told_to_end
+                self._spec.data, say=lambda data: self._say(data.to_json(), "data"), ending=self._told_to_end
             )
         if self._probe and not problem and not self._told_to_end.is_set():
             problem = worker_problem(self._spec)
