@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,7 @@ from hvdcloud.doctor.command import ASSIGNMENT
 from hvdcloud.errors import UsageError
 from hvdcloud.node.paths import MOUNTED
 from hvdcloud.runs import horovod_args
-from hvdcloud.runs.spec import DataRequest, DataSet, Elastic, Host, RunSpec
-from hvdcloud.runs.state import About
+from hvdcloud.runs.spec import About, DataRequest, DataSet, Elastic, Host, RunSpec
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
@@ -174,11 +173,11 @@ def data_request(data: Mapping[str, DataConfig], *, nodes: int, endpoint: str | 
     return DataRequest(sets=tuple(sets), index=0, count=max(1, nodes), endpoint=endpoint)
 
 
-def _about(context: Context, cluster: Cluster, command: Sequence[str], record: ClusterRecord) -> Mapping[str, object]:
+def _about(context: Context, cluster: Cluster, command: Sequence[str], record: ClusterRecord) -> About:
     """What the run's state says of its cluster, to be read after the nodes are gone."""
     since = (cluster.costs_since or cluster.created).timestamp()
     ready = context.state.journal.times(cluster.id).get("up-done")
-    about = About(
+    return About(
         provider=cluster.provider,
         machine=context.platform.machines(),
         image=cluster.image,
@@ -187,4 +186,3 @@ def _about(context: Context, cluster: Cluster, command: Sequence[str], record: C
         boot_seconds=None if record.runs or ready is None else max(0.0, ready - since),
         gpus=sum(node.gpus for node in record.nodes),
     )
-    return {key: value for key, value in asdict(about).items() if value or key != "gpus"}

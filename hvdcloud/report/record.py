@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud.checkpoints.manifest import FOLDER, events_name, load_each, log_name, run_prefix, state_name
 from hvdcloud.runs.archive import MOST_LOG
 from hvdcloud.runs.reports import instant, json_lines
-from hvdcloud.runs.state import About, Event, RunState, read_sample
+from hvdcloud.runs.spec import About
+from hvdcloud.runs.state import Event, RunState, read_sample
 from hvdcloud.storage.base import MOST_READ, PIECE, ObjectMissingError, TooLargeError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class RunRecord:
     @property
     def about(self) -> About:
         """What the laptop knew of the cluster when it started the run."""
-        return About.from_json(self.state.about)
+        return self.state.about
 
     @property
     def started(self) -> float | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hvdcloud.errors import UsageError
 from hvdcloud.json_values import mapping
+from hvdcloud.runs.reports import Report
 
 _DATA_NAME = re.compile(r"[a-z][-_a-z0-9]{0,62}")
 
@@ -25,11 +25,26 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elastic:
+class Elastic(Report):
     """How far a run may shrink and grow, in nodes; a head that only drives is one of them."""
 
     min: int
     max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About(Report):
+    """What the laptop knew of the cluster when it started the run. Holds no secret."""
+
+    provider: str = ""
+    machine: str | None = None
+    image: str = ""
+    command: str = ""
+    dollars_per_hour: float | None = None
+    boot_seconds: float | None = None
+    """From when its nodes began to cost until they were ready, of its first run; None: of a later one, or not known."""
+    gpus: int = 0
+    """Of all nodes together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +121,7 @@ class RunSpec:
     down_when_done: bool = False
     detached: bool = False
     """Nobody follows it when it starts."""
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """What the laptop knows of the cluster; runs/state.py reads it."""
+    about: About = field(default_factory=About)
 
     node: int = 0
     """This node's index; 0 is the head."""

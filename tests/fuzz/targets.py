@@ -48,7 +48,7 @@ from hvdcloud.runs.notice import message
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.reports import RankRecord, UploadReport, instant, json_lines
 from hvdcloud.runs.stacks import RankStacks, grouped
-from hvdcloud.runs.state import About, Event, RunState
+from hvdcloud.runs.state import Event, RunState
 from hvdcloud.visible import JobText, visible
 from tests.fuzz.hostile import document, lines
 from tests.support.views import view
@@ -146,7 +146,7 @@ def state(data: bytes) -> None:
     again = RunState.from_json(json.loads(json.dumps(found.to_json())))
     assert again.run == found.run
     _sayable(found.reason, *(record.text for record in found.ranks))
-    _sayable(About.from_json(found.about), UploadReport.merged({"n0": found.checkpoints}))
+    _sayable(found.about, UploadReport.merged({"n0": found.checkpoints}))
     _notice(found, _LOG)
     for part in phases(found, until=1795000000.0):
         assert part.seconds > 0

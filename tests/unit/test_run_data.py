@@ -13,6 +13,7 @@ from hvdcloud.lifecycle.run_result import result_of
 from hvdcloud.lifecycle.run_spec import data_request
 from hvdcloud.runs.data_progress import RunData, progress, summary
 from hvdcloud.runs.reports import NodeData
+from hvdcloud.runs.spec import About
 from hvdcloud.runs.state import RunState
 
 RUN = "20261121-101112-abcdef"
@@ -67,7 +68,7 @@ def test_progress_is_said_in_words() -> None:
 def test_what_waiting_cost_is_said_in_seconds_and_of_gpus() -> None:
     ready = [node("ready", bytes=2 * 10**9), node("ready", bytes=10**9)]
     assert summary(state(*ready, data_seconds=42.0)) == "2.0 GB on each of 2 nodes after 42.0 s"
-    with_gpus = state(*ready, data_seconds=42.0, about={"gpus": 8})
+    with_gpus = state(*ready, data_seconds=42.0, about=About(gpus=8))
     assert summary(with_gpus).endswith("after 42.0 s, in which its GPUs waited 5 min 36 s together")
     assert RunData.of(with_gpus) == RunData(nodes=tuple(ready), seconds=42.0, gpu_seconds=336.0)
     assert summary(state(ready[0], data_seconds=1.0)) == "2.0 GB on its node after 1.0 s"

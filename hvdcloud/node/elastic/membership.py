@@ -83,7 +83,12 @@ class Member:
     def shown(self) -> state.Member:
         """The member as the run's state has it."""
         return state.Member(
-            name=self.name, alias=self.alias, state=self.place.value, since=self.since, why=self.why, slots=self.slots
+            name=self.name,
+            alias=self.alias or self.name,
+            state=self.place.value,
+            since=self.since or None,
+            why=self.why,
+            slots=self.slots,
         )
 
 

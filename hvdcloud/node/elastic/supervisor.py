@@ -29,7 +29,7 @@ from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, Worker, judge_elastic
 from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, Supervisor
-from hvdcloud.runs.state import ElasticLimits, RunState
+from hvdcloud.runs.state import RunState
 
 MOST_RESTARTS = 8
 """How often in a row Horovod is started again where it has run for less than IN_VAIN_SECONDS."""
@@ -84,7 +84,7 @@ class ElasticSupervisor(Supervisor):
         self._launched_at = 0.0
         self._disturbed_at = float("-inf")
         self._head_leaves = False
-        self._state.elastic = ElasticLimits(min=spec.elastic.min, max=spec.elastic.max)
+        self._state.elastic = spec.elastic
         self._state.world = 0
         self._state.members = self._membership.shown()
 
