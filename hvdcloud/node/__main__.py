@@ -17,7 +17,7 @@ from hvdcloud.json_values import parse_object
 _USAGE = (
     "entrypoint | join | code | prepare | launch RUN | supervisor RUN | admit RUN | dismiss RUN | "
     "agent RUN [--probe] | rank RUN | logs RUN [--follow] [--offset N] | state [RUN] | look [--offset N] | "
-    "stacks RUN | stop RUN | flush | bucket | data-fetcher REQUEST | bucket-proof | notify RUN | "
+    "stacks RUN | stop RUN | flush | bucket | data-fetcher REQUEST | bucket-proof | "
     "poweroff | idle | end-if-idle | end-at-limit SECONDS"
 )
 # What only the laptop asks for: activity from outside.
@@ -112,10 +112,6 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
             from hvdcloud.node.boot import bucket_proof
 
             return bucket_proof.main()
-        case ["notify", run]:
-            from hvdcloud.node import notify
-
-            return notify.main(run)
         case ["poweroff"]:
             from hvdcloud.node.mesh import poweroff
 

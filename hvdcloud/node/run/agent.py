@@ -313,7 +313,7 @@ class Agent:
         if self._spec.node or not self._orphaned:
             return
         if state.record_orphaned_end(self._spec.run, ranks=self._records, report=report):
-            notify.start(self._spec.run)
+            notify.tell(self._spec.run)
 
 
 def main(run: str, *, probe: bool = False) -> int:
