@@ -18,7 +18,7 @@ _USAGE = (
     "entrypoint | join | code | prepare | launch RUN | supervisor RUN | admit RUN | dismiss RUN | "
     "agent RUN [--probe] | rank RUN | logs RUN [--follow] [--offset N] | state [RUN] | look [--offset N] | "
     "stacks RUN | stop RUN | flush | bucket | data-fetcher REQUEST | bucket-proof | "
-    "poweroff | idle | end-if-idle | end-at-limit SECONDS"
+    "poweroff | idle | end-if-idle | end-at-limit"
 )
 # What only the laptop asks for: activity from outside.
 _FROM_OUTSIDE = (
@@ -116,10 +116,10 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
             from hvdcloud.node.mesh import poweroff
 
             return poweroff.switch_off()
-        case ["end-at-limit", seconds]:
+        case ["end-at-limit"]:
             from hvdcloud.node.boot import time_limit
 
-            return time_limit.end_at_limit(float(seconds))
+            return time_limit.end_at_limit()
         case ["idle" | "end-if-idle"]:
             from hvdcloud.node.boot import idle
 

@@ -42,7 +42,6 @@ class Watch(NodeLimit):
     """
 
     variable = "HVDCLOUD_IDLE"
-    action = "check for activity"
 
     def __init__(self, limit: float) -> None:
         super().__init__(limit)
@@ -64,7 +63,7 @@ class Watch(NodeLimit):
         idle = activity.idle_seconds()
         if idle is None:
             activity.mark()
-        elif idle >= self.limit and not self.acting and now >= self._act_at:
+        elif idle >= self.limit and self._actor is None and now >= self._act_at:
             self._act_at = now + self._pause
             self._act("end-if-idle")
 
@@ -155,11 +154,6 @@ def _answer_of_head(head: str, limit: float) -> dict[str, Answer | None]:
             time.sleep(min(CHECK_SECONDS, limit / 4))
             found = _answer_of(head)
     return {head: found}
-
-
-def head_answers(head: str) -> bool:
-    """Whether the head is reached, whatever it says; asked again, as before a node ends without it."""
-    return _answer_of_head(head, CHECK_SECONDS)[head] is not None
 
 
 def _answer_of(node: str) -> Answer | None:
