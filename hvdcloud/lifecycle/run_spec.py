@@ -109,7 +109,7 @@ def spec_of_run(
         detached=options.detach,
         about=_about(context, cluster, command, record),
         slots=hosts[0].slots,
-        data=data_request(config.data, nodes=sum(1 for host in hosts if host.slots), endpoint=endpoint),
+        data=data_request(config.data, nodes=len(hosts), endpoint=endpoint),
     )
 
 
@@ -156,10 +156,10 @@ def gloo_timeout(config: Config) -> int:
 
 
 def data_request(data: Mapping[str, DataConfig], *, nodes: int, endpoint: str | None) -> DataRequest | None:
-    """What the first node with ranks is asked to have; None: there are no data sets.
+    """What the first node is asked to have; None: there are no data sets.
 
     Args:
-        nodes: how many have ranks, and so get a share of what is shared out.
+        nodes: how many get a share of what is shared out.
         endpoint: another Cloud Storage endpoint, as the nodes reach it.
     """
     if not data:
@@ -170,7 +170,7 @@ def data_request(data: Mapping[str, DataConfig], *, nodes: int, endpoint: str | 
         else DataSet(name=name, source=each.source, per_node=each.per_node)
         for name, each in data.items()
     )
-    return DataRequest(sets=tuple(sets), index=0, count=max(1, nodes), endpoint=endpoint)
+    return DataRequest(sets=tuple(sets), index=0, count=nodes, endpoint=endpoint)
 
 
 def _about(context: Context, cluster: Cluster, command: Sequence[str], record: ClusterRecord) -> About:

@@ -67,7 +67,7 @@ def supervise(run: str) -> int:
         started=time.time(),
         about=spec.about,
         down_when_done=spec.down_when_done,
-        data=[NodeData(node=host.name, phase="waiting") for host in spec.hosts if host.slots and spec.data],
+        data=[NodeData(node=host.name, phase="waiting") for host in spec.hosts if spec.data],
     )
     if spec.detached:
         state.record_event(run, "started detached")

@@ -21,12 +21,12 @@ class Host:
     index: int = 0
     """0: the head."""
     slots: int
-    """Ranks that it takes; 0: it only drives the others."""
+    """Ranks that it takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elastic(Report):
-    """How far a run may shrink and grow, in nodes; a head that only drives is one of them."""
+    """How far a run may shrink and grow, in nodes."""
 
     min: int
     max: int
@@ -126,14 +126,9 @@ class RunSpec:
     node: int = 0
     """This node's index; 0 is the head."""
     slots: int = 1
-    """Ranks that this node takes; 0: it only drives the others."""
+    """Ranks that this node takes."""
     data: DataRequest | None = None
     """The run's data sets, and which share of them is this node's; None: the run has none."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-    @property
-    def fetches_data(self) -> bool:
-        """Whether this node fetches data sets before a rank starts: one that only drives the others needs none."""
-        return self.data is not None and self.slots > 0

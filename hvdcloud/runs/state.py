@@ -54,13 +54,11 @@ class Member(Report):
     """preparing | joining | ready | listed | failed | lost | leaving | gone"""
     since: Instant | None
     why: str
-    slots: int | None
-    """Ranks that it takes; 0: it only drives; None: not known."""
 
     @property
     def takes_part(self) -> bool:
-        """Whether it does its part: it trains (Horovod has it on its list), or drives the others."""
-        return self.state == "listed" or (self.slots == 0 and self.state == "ready")
+        """Whether it trains: Horovod has it on its list."""
+        return self.state == "listed"
 
     @property
     def has_left(self) -> bool:

@@ -118,7 +118,7 @@ _STATE: Mapping[str, Any] = {
         "boot_seconds": 95.0,
     },
     "down_when_done": False, "elastic": {"min": 1, "max": 3},
-    "members": [{"name": "n0", "alias": "n0", "state": "listed", "since": 1795000000.0, "why": "", "slots": 1}],
+    "members": [{"name": "n0", "alias": "n0", "state": "listed", "since": 1795000000.0, "why": ""}],
     "launched": 1795000010.0, "training_since": 1795000020.0, "training_until": 1795000590.0,
     "metrics": {"accuracy": 0.9, "loss": 0.1}, "data_seconds": 5.0, "data": [{"node": "n0", "phase": "ready"}],
     "left_behind": [], "supervisor_dead": False,

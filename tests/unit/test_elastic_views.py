@@ -21,7 +21,7 @@ NAMES = ("digits-0", "digits-1", "digits-2", "digits-3")
 
 
 def member(name: str, state: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "alias": name, "state": state, "since": 1_795_000_000.0, "why": "", "slots": 2, **more}
+    return {"name": name, "alias": name, "state": state, "since": 1_795_000_000.0, "why": "", **more}
 
 
 def elastic(**changes: Any) -> dict[str, Any]:

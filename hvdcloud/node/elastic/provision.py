@@ -42,10 +42,10 @@ class RunBundle(NamedTuple):
 
     def spec_of(self, member: Member) -> RunSpec:
         """What a node that joins knows of the run. It gets its predecessor's share of a data set, or one that another
-        node has too: there are as many as nodes with ranks began."""
-        began, data = [host.name for host in self.spec.hosts if host.slots], self.spec.data
+        node has too: there are as many as nodes began."""
+        began, data = self.spec.names, self.spec.data
         if data is not None:
-            share = began.index(member.name) if member.name in began else member.index % max(1, len(began))
+            share = began.index(member.name) if member.name in began else member.index % len(began)
             data = replace(data, index=share)
         # What the run resumed from is in the memory of the nodes that train.
         return replace(self.spec, resume=None, node=member.index, slots=member.slots, data=data)

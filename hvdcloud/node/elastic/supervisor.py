@@ -49,11 +49,10 @@ class ElasticSupervisor(Supervisor):
 
     def __init__(self, spec: Spec, current: RunState) -> None:
         assert spec.elastic is not None
-        driving = sum(1 for host in spec.hosts if not host.slots)
         self._membership = Membership(
             [Member(name=host.name, index=host.index, slots=host.slots) for host in spec.hosts],
-            least=max(1, spec.elastic.min - driving),
-            most=max(1, spec.elastic.max - driving),
+            least=spec.elastic.min,
+            most=spec.elastic.max,
             quiet=spec.gloo_timeout + MARGIN_BEATS * spec.beat,
             wall=time.time,
         )

@@ -53,7 +53,7 @@ def main(header: Mapping[str, Any], source: IO[bytes]) -> dict[str, Any]:
         raise UsageError(f"prepare: the header cannot be used: {error!r}", hint="hvdcloud run again") from error
     spec = Spec.from_mapping({**header, "cores": machine.cores(), "name": machine.name()})
     sync = _sync(header)
-    if spec.data is not None and spec.fetches_data:
+    if spec.data is not None:
         from hvdcloud.node.data import fetcher
 
         # Beside the code; the agent waits for it.
