@@ -85,7 +85,7 @@ class Fetch:
             paths.data_dir().mkdir(parents=True, exist_ok=True)
             plans = []
             for wanted in self._request.sets:
-                if (plan := self._plan(wanted)) is not None:
+                if not wanted.mounted and (plan := self._plan(wanted)) is not None:
                     plans.append(plan)
             wanted = None
             _check_space(plans)
@@ -112,12 +112,6 @@ class Fetch:
     def _plan(self, wanted: DataSet) -> _Plan | None:
         """The plan; None: the set is there as it should be."""
         work, target = work_dir(wanted.name), set_dir(wanted.name)
-        if wanted.mounted:
-            if not target.is_dir():
-                raise NodeError(
-                    f"it is not mounted at {target}", hint="hvdcloud down and hvdcloud up make the nodes with it"
-                )
-            return None
         self._update()
         bucket = open_bucket_here(wanted.source, endpoint=self._request.endpoint)
         objects = listed(bucket, wanted, index=self._request.index, count=self._request.count)

@@ -33,11 +33,11 @@ def wait_for_data(request: DataRequest, *, say: Callable[[NodeData], None], endi
 
 
 def _wait(request: DataRequest, *, say: Callable[[NodeData], None], ending: threading.Event) -> str:
-    said, say_at, starts = NodeData(), 0.0, 0
+    said, say_at, starts = NodeData(), 0.0, 1
+    fetcher.start(request)
     while not ending.is_set():
-        # `prepare` has begun; the fetcher may have been killed since.
         if fetcher.has_died():
-            if starts >= _MOST_STARTS:
+            if starts > _MOST_STARTS:
                 hint = "hvdcloud run starts it again: what is verified is not fetched again"
                 raise NodeError("the fetcher of data sets ended before its work was done", hint=hint)
             starts += 1
