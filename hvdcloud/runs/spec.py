@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from hvdcloud.errors import UsageError
 from hvdcloud.json_values import mapping
@@ -58,7 +57,7 @@ class DataSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataRequest:
+class DataRequest(Report):
     """All data sets of a node, which is number `index` of the `count` that share those with per_node: shard."""
 
     sets: tuple[DataSet, ...]
@@ -66,9 +65,6 @@ class DataRequest:
     count: int = 1
     endpoint: str | None = None
     """Another Cloud Storage endpoint, such as `http://127.0.0.1:9023`."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_json(cls, value: object) -> DataRequest:
@@ -87,7 +83,7 @@ class DataRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSpec:
+class RunSpec(Report):
     """One run, as one node sees it. Holds no secret."""
 
     run: str
@@ -129,6 +125,3 @@ class RunSpec:
     """Ranks that this node takes."""
     data: DataRequest | None = None
     """The run's data sets, and which share of them is this node's; None: the run has none."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)

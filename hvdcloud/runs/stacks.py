@@ -139,7 +139,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
         parts += [f"{row[0]}-{row[-1]}"] if len(row) > 3 else map(str, row)
     if len(parts) > MOST_GROUPS:
         parts[MOST_GROUPS:] = ["others"]
-    *first, last = parts
+    *first, last = parts or ["?"]
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(first)}{' and ' if first else ''}{last}"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hvdcloud.json_values import mapping, mappings, parse_object
+from hvdcloud.json_values import mapping, mappings
 from hvdcloud.runs.reports import (
     Instant,
     Name,
@@ -21,7 +21,6 @@ from hvdcloud.runs.reports import (
     Report,
     UploadReport,
     instant,
-    json_lines,
     number,
     read_fields,
     words_of,
@@ -84,11 +83,6 @@ class Event(Report):
         """The events in a JSON list, in its order, without those that do not say when they happened."""
         found = [(instant(each.get("t")), each) for each in mappings(values)]
         return [read_fields(cls, each, at=at, name=words_of(each.get("event"))) for at, each in found if at is not None]
-
-    @classmethod
-    def parse_lines(cls, data: bytes) -> list[Event]:
-        """The events in a file with one on each line, in its order."""
-        return cls.all_from_json(json_lines(data))
 
     def to_json(self) -> dict[str, Any]:
         found = asdict(self)
@@ -172,11 +166,6 @@ class RunState(Report):
         return self.state == "done"
 
     @classmethod
-    def parse(cls, data: bytes) -> RunState:
-        """The state in a file or an object of a bucket; without `run` where the bytes are none."""
-        return cls.from_json(parse_object(data))
-
-    @classmethod
     def all_from_json(cls, values: object) -> list[RunState]:
         """The states in a JSON list, as a node answers it, in its order."""
         return [state for state in map(cls.from_json, mappings(values)) if state.run]
@@ -187,10 +176,3 @@ def ranks_text(*, ranks: int, now: int | None) -> str:
     if now is None or now == ranks:
         return f"{ranks} rank{'s' if ranks != 1 else ''}"
     return f"{now} of {ranks} ranks" if now < ranks else f"{now} ranks"
-
-
-def restarts_text(count: int) -> str:
-    """`; horovodrun was started again twice`, after other words; empty where it was not."""
-    if not count:
-        return ""
-    return f"; horovodrun was started again {({1: 'once', 2: 'twice'}).get(count, f'{count} times')}"

@@ -23,7 +23,7 @@ from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.cluster.state import ClusterState
 from hvdcloud.config.file import load
 from hvdcloud.errors import HvdcloudError
-from hvdcloud.json_values import mapping
+from hvdcloud.json_values import mapping, parse_object
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.logs import read_log
 from hvdcloud.lifecycle.top import View, _Watch
@@ -141,7 +141,7 @@ _LOG = (
 
 def state(data: bytes) -> None:
     """A run's state."""
-    found = RunState.parse(document(data, [_STATE]))
+    found = RunState.from_json(parse_object(document(data, [_STATE])))
     json.dumps(found.to_json()).encode()
     again = RunState.from_json(json.loads(json.dumps(found.to_json())))
     assert again.run == found.run
@@ -173,10 +173,10 @@ def report(data: bytes) -> None:
             cluster="digits",
             run=_RUN,
             bucket="gs://bucket",
-            state=RunState.parse(document(rest, [_STATE]) if kind == 0 else json.dumps(_STATE).encode()),
+            state=RunState.from_json(parse_object(document(rest, [_STATE]) if kind == 0 else json.dumps(_STATE))),
             log=[rest] if kind == 3 else [_LOG[:40], _LOG[40:]],
             samples={0: sorted(rows, key=lambda row: float(row["t"]))},
-            events=Event.parse_lines(events),
+            events=Event.all_from_json(json_lines(events)),
             checkpoints=(),
             complete=True,
         )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from hvdcloud.checkpoints.manifest import samples_name
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.node.files import write_json
-from hvdcloud.node.monitor.sample import Sample, Sensors, newest_file, samples_file
+from hvdcloud.node.monitor.sample import GpuReader, Sample, Sensors, newest_file, samples_file
 from hvdcloud.node.monitor.waits import WaitsReader
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
@@ -61,7 +61,7 @@ class Sampler:
         self._thread.join(LAST_UPLOAD_SECONDS)
 
     def _work(self) -> None:
-        sensors = Sensors()
+        sensors = Sensors(GpuReader())
         sensors.read()
         began = time.monotonic()
         at, keep_at, upload_at = began + FIRST_SECONDS, began, began + FIRST_UPLOAD_SECONDS

@@ -19,7 +19,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.node.files import is_disk_full, read_json, write_json
 from hvdcloud.node.paths import run_dir, runs_dir
 from hvdcloud.node.records.active import supervised
-from hvdcloud.runs.reports import RankRecord, UploadReport
+from hvdcloud.runs.reports import RankRecord, UploadReport, json_lines
 from hvdcloud.runs.stacks import RankStacks
 from hvdcloud.runs.state import Event, RunState
 
@@ -156,6 +156,6 @@ def record_event(
 def events(run: str) -> list[Event]:
     """The run's events, oldest first."""
     try:
-        return Event.parse_lines(events_file(run).read_bytes())
+        return Event.all_from_json(json_lines(events_file(run).read_bytes()))
     except OSError:
         return []
