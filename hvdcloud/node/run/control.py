@@ -84,8 +84,10 @@ def flush() -> dict[str, Any]:
     for run in incomplete_runs():
         try:
             report = _flush(run, deadline=deadline)
+        except TimeoutError:
+            report = UploadReport(errors=[f"run {run}: its agent did not answer in time"])
         except (HvdcloudError, OSError) as error:
-            report = UploadReport(errors=[f"run {run}: {str(error) or 'its agent did not answer in time'}"])
+            report = UploadReport(errors=[f"run {run}: {error}"])
         found[run] = {"pending": list(report.pending), "errors": list(report.errors)}
     wait_for_logs()
     return {"runs": found}
