@@ -95,14 +95,16 @@ def _data(console: Console, run: RunResult) -> None:
 
 def _elastic(console: Console, run: RunResult) -> None:
     """The members of an elastic run that is running; nothing for other runs."""
-    from hvdcloud.runs.state import ranks_text, restarts_text
+    from hvdcloud.runs.state import ranks_text
 
     if run.state != "running" or not run.members:
         return
     said = f"no rank of run {run.run} trains: it waits for nodes" if run.world == 0 else f"run {run.run} continues"
     if run.world:
         said += f" with {ranks_text(ranks=run.ranks, now=run.world)}"
-    console.answer(said + restarts_text(run.restarts))
+    if run.restarts:
+        said += f"; horovodrun was started again {counted(run.restarts, 'time')}"
+    console.answer(said)
     rows = []
     for member in run.members:
         alias = member.alias if member.alias != member.name else "-"

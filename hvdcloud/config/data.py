@@ -20,7 +20,7 @@ DataName = Annotated[
 
 
 class DataConfig(Section):
-    """A data set, by its name: a folder of that name in `$HVDCLOUD_DATA` of every rank, read-only.
+    """A data set, by its name: a folder of that name in `$HVDCLOUD_DATA` of every rank.
 
     `NAME: gs://BUCKET/PREFIX` alone is short for `NAME: {source: gs://BUCKET/PREFIX}`.
     """

@@ -35,7 +35,7 @@ ENV_NOT_CONFIG = {
     "HVDCLOUD_STATE_DIR": "the folder with one folder per cluster: keys, pinned host keys, the journal",
     "HVDCLOUD_CHECKPOINT_DIR": "set in every rank: where the run's checkpoints belong",
     "HVDCLOUD_RUN": "set in every rank: the run's id",
-    "HVDCLOUD_DATA": "set in every rank: the folder with one folder for each data set of `data`, read-only",
+    "HVDCLOUD_DATA": "set in every rank: the folder with one folder for each data set of `data`",
     "HVDCLOUD_WAITS": "set in every rank: the file into which it writes how long it has waited for others",
     "HVDCLOUD_ADDRESS_URL": "a page that answers with this machine's public IPv4 address and nothing else, for "
     "gce.ssh.source: auto",

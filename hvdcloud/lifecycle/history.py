@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.parallel import side_by_side
 from hvdcloud.runs import archive
-from hvdcloud.runs.state import About
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -59,7 +58,7 @@ def _past_run(bucket: Bucket, run: str, cluster: str) -> PastRun:
     state = archive.state(bucket, cluster, run)
     if state is None or state.run != run or state.cluster not in ("", cluster):
         return PastRun(cluster=cluster, run=run)
-    about = About.from_json(state.about)
+    about = state.about
     rate = about.dollars_per_hour
     seconds = max(0.0, state.ended - state.started) if state.started and state.ended else None
     return PastRun(

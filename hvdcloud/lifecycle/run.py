@@ -105,13 +105,13 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     spec = spec_of_run(context, cluster, record, options, resume=resume)
     with context.console.waiting("run", "reading the project's files"):
         code = list_code(config.project_dir, warn=context.console.warn)
-    shares = {host.name: share for share, host in enumerate(host for host in spec.hosts if host.slots)}
+    shares = {host.name: share for share, host in enumerate(spec.hosts)}
     hosts = {host.name: host for host in spec.hosts}
 
     def send(session: Session) -> Sent:
         host, data = hosts[session.node.name], spec.data
         if data is not None:
-            data = replace(data, index=shares.get(host.name, 0))
+            data = replace(data, index=shares[host.name])
         own = replace(spec, node=host.index, slots=host.slots, data=data)
         address = {"notify": told_at} if told_at and not host.index else {}
         header = {**own.to_json(), "env": environment, **address}

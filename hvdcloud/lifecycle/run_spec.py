@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.doctor.command import ASSIGNMENT
 from hvdcloud.errors import UsageError
-from hvdcloud.node.data.sets import MOUNTED
+from hvdcloud.node.paths import MOUNTED
 from hvdcloud.runs import horovod_args
-from hvdcloud.runs.spec import DataRequest, DataSet, Elastic, Host, RunSpec
-from hvdcloud.runs.state import About
+from hvdcloud.runs.spec import About, DataRequest, DataSet, Elastic, Host, RunSpec
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def spec_of_run(
         detached=options.detach,
         about=_about(context, cluster, command, record),
         slots=hosts[0].slots,
-        data=data_request(config.data, nodes=sum(1 for host in hosts if host.slots), endpoint=endpoint),
+        data=data_request(config.data, nodes=len(hosts), endpoint=endpoint),
     )
 
 
@@ -157,10 +156,10 @@ def gloo_timeout(config: Config) -> int:
 
 
 def data_request(data: Mapping[str, DataConfig], *, nodes: int, endpoint: str | None) -> DataRequest | None:
-    """What the first node with ranks is asked to have; None: there are no data sets.
+    """What the first node is asked to have; None: there are no data sets.
 
     Args:
-        nodes: how many have ranks, and so get a share of what is shared out.
+        nodes: how many get a share of what is shared out.
         endpoint: another Cloud Storage endpoint, as the nodes reach it.
     """
     if not data:
@@ -171,14 +170,14 @@ def data_request(data: Mapping[str, DataConfig], *, nodes: int, endpoint: str | 
         else DataSet(name=name, source=each.source, per_node=each.per_node)
         for name, each in data.items()
     )
-    return DataRequest(sets=tuple(sets), index=0, count=max(1, nodes), endpoint=endpoint)
+    return DataRequest(sets=tuple(sets), index=0, count=nodes, endpoint=endpoint)
 
 
-def _about(context: Context, cluster: Cluster, command: Sequence[str], record: ClusterRecord) -> Mapping[str, object]:
+def _about(context: Context, cluster: Cluster, command: Sequence[str], record: ClusterRecord) -> About:
     """What the run's state says of its cluster, to be read after the nodes are gone."""
     since = (cluster.costs_since or cluster.created).timestamp()
     ready = context.state.journal.times(cluster.id).get("up-done")
-    about = About(
+    return About(
         provider=cluster.provider,
         machine=context.platform.machines(),
         image=cluster.image,
@@ -187,4 +186,3 @@ def _about(context: Context, cluster: Cluster, command: Sequence[str], record: C
         boot_seconds=None if record.runs or ready is None else max(0.0, ready - since),
         gpus=sum(node.gpus for node in record.nodes),
     )
-    return {key: value for key, value in asdict(about).items() if value or key != "gpus"}

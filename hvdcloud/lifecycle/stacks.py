@@ -47,6 +47,6 @@ def stacks(context: Context, run_id: str | None) -> StacksResult:
     for failure in (answer for answer in answers if isinstance(answer, HvdcloudError)):
         context.console.warn(failure.message)
     found = [rank for answer in answers if isinstance(answer, dict) for rank in mappings(answer.get("ranks"))]
-    if not (ranks := RankStacks.all_from_json(found)):
+    if not (ranks := sorted(RankStacks.all_from_json(found), key=lambda each: each.rank)):
         raise NodeError(f"no node has stacks of run {run}: its ranks start, or have ended", hint=f"hvdcloud logs {run}")
     return StacksResult(run=run, groups=grouped(ranks), ranks=ranks)

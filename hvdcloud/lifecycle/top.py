@@ -232,7 +232,7 @@ class _Watch:
         """The newest run, and the last lines of its log, of how many."""
         with self._lock:
             answer, lines, count = self._answer, list(self._lines), self._count
-            position, numbers = self._reader.position, dict(self._reader.numbers)
+            position, numbers = self._reader.position, dict(self._reader.metrics)
             silent = time.monotonic() - self._heard
             state = RunState.from_json(answer.get("state"))
             failure = self._reader.failure(state)

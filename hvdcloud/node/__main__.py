@@ -17,8 +17,8 @@ from hvdcloud.json_values import parse_object
 _USAGE = (
     "entrypoint | join | code | prepare | launch RUN | supervisor RUN | admit RUN | dismiss RUN | "
     "agent RUN [--probe] | rank RUN | logs RUN [--follow] [--offset N] | state [RUN] | look [--offset N] | "
-    "stacks RUN | stop RUN | flush | bucket | send | data | data-state | data-fetcher | bucket-proof | notify RUN | "
-    "poweroff | idle | end-if-idle | end-at-limit SECONDS"
+    "stacks RUN | stop RUN | flush | bucket | send | data-fetcher REQUEST | bucket-proof | "
+    "poweroff | idle | end-if-idle | end-at-limit"
 )
 # What only the laptop asks for: activity from outside.
 _FROM_OUTSIDE = (
@@ -100,12 +100,10 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
             from hvdcloud.node.run import control
 
             return control.flush()
-        case ["data" | "data-state" | "data-fetcher"]:
+        case ["data-fetcher", request]:
             from hvdcloud.node.data import fetcher
 
-            if verb == "data":
-                return fetcher.begin()
-            return fetcher.show() if verb == "data-state" else fetcher.main()
+            return fetcher.main(request)
         case ["bucket" | "send"]:
             from hvdcloud.node.uploads import serve
 
@@ -116,18 +114,14 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
             from hvdcloud.node.boot import bucket_proof
 
             return bucket_proof.main()
-        case ["notify", run]:
-            from hvdcloud.node import notify
-
-            return notify.main(run)
         case ["poweroff"]:
             from hvdcloud.node.mesh import poweroff
 
             return poweroff.switch_off()
-        case ["end-at-limit", seconds]:
+        case ["end-at-limit"]:
             from hvdcloud.node.boot import time_limit
 
-            return time_limit.end_at_limit(float(seconds))
+            return time_limit.end_at_limit()
         case ["idle" | "end-if-idle"]:
             from hvdcloud.node.boot import idle
 

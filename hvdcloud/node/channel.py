@@ -10,16 +10,14 @@ import collections
 import contextlib
 import json
 import os
-import select
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from hvdcloud.json_values import parse_object
-from hvdcloud.node import paths
 
 BEAT_SECONDS = 1.0
 """How often each side of a lease says that it is alive."""
@@ -164,43 +162,24 @@ def turn(selector: selectors.BaseSelector, seconds: float) -> None:
             key.data()
 
 
-def ask_agent(run: str, message: dict[str, Any], *, answer: str, deadline: float) -> dict[str, Any] | None:
-    """What a run's live agent answers over its socket; None if there is no agent, or if it ends before it answers.
+def ask(path: Path, message: dict[str, Any], *, deadline: float) -> dict[str, Any] | None:
+    """What the process behind a socket answers; None: there is none, or it ends before it answers.
 
     Args:
-        answer: the type of the answer.
         deadline: of time.monotonic().
 
     Raises:
         TimeoutError: it did not answer in time.
     """
     try:
-        said = ask(paths.agent_socket(run), message, deadline=deadline)
-        return next((each for each in said if each.get("type") == answer), None)
-    except (FileNotFoundError, ConnectionRefusedError):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+            connection.connect(str(path))
+            connection.sendall(json.dumps(message).encode() + b"\n")
+            with connection.makefile("rb") as answer:
+                return parse_object(answer.readline())
+    except (FileNotFoundError, ConnectionError):
         return None
-
-
-def ask(path: Path, message: dict[str, Any], *, deadline: float) -> Iterator[dict[str, Any]]:
-    """What the process behind a socket answers to a message, until it closes the connection.
-
-    Args:
-        deadline: of time.monotonic().
-
-    Raises:
-        FileNotFoundError, ConnectionRefusedError: no process listens.
-        TimeoutError: it did not close the connection in time.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(max(0.001, deadline - time.monotonic()))
-        connection.connect(str(path))
-        channel = Channel(connection.fileno())
-        channel.send(message)
-        while not channel.closed:
-            if (left := deadline - time.monotonic()) <= 0:
-                raise TimeoutError
-            select.select([connection], [], [], left)
-            yield from channel.receive()
 
 
 class Mailbox:

@@ -9,7 +9,7 @@ import traceback
 from typing import Any
 
 from hvdcloud.errors import NodeError, UsageError
-from hvdcloud.node import notify, paths, processes
+from hvdcloud.node import paths, processes
 from hvdcloud.node.elastic.supervisor import ElasticSupervisor
 from hvdcloud.node.files import Lock
 from hvdcloud.node.records import active, state
@@ -67,7 +67,7 @@ def supervise(run: str) -> int:
         started=time.time(),
         about=spec.about,
         down_when_done=spec.down_when_done,
-        data=[NodeData(node=host.name, phase="waiting") for host in spec.hosts if host.slots and spec.data],
+        data=[NodeData(node=host.name, phase="waiting") for host in spec.hosts if spec.data],
     )
     if spec.detached:
         state.record_event(run, "started detached")
@@ -85,9 +85,7 @@ def supervise(run: str) -> int:
         current.state, current.result, current.ended = "done", "lost", time.time()
         current.reason = f"the run's supervisor failed: {type(error).__name__}: {error}"
         state.write(current)
-        notify.start(run)
         traceback.print_exc()
-        return 1
     lock.release()
     # In a process of its own: `stop` waits until this one is gone.
     if os.fork() == 0:

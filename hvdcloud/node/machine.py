@@ -12,7 +12,7 @@ from typing import Any
 from hvdcloud.node.files import read_json
 from hvdcloud.node.paths import SSH_PORT, node_file
 
-_LOOPBACK = "lo"
+LOOPBACK = "lo"
 
 
 def facts() -> dict[str, Any]:
@@ -105,19 +105,4 @@ def interface_towards(address: str) -> str | None:
 
 def outward_interface() -> str:
     """The interface that leads out of this node; `lo` where none does."""
-    return interface_towards("192.0.2.1") or _LOOPBACK
-
-
-def mesh_interface(peers: list[str]) -> str:
-    """The interface towards the other nodes; `lo` for a node that is alone: Horovod wants an interface with 127.0.0.1
-    where all ranks are on one host (driver_service.py, get_local_interfaces)."""
-    if not peers:
-        return _LOOPBACK
-    for peer in peers:
-        try:
-            address = socket.gethostbyname(peer)
-        except OSError:
-            continue
-        if found := interface_towards(address):
-            return found
-    return _LOOPBACK
+    return interface_towards("192.0.2.1") or LOOPBACK

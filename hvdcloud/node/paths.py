@@ -17,6 +17,8 @@ RUN_VARIABLE = "HVDCLOUD_RUN"
 SSH_PORT = 2222
 """Where a node's sshd answers, unless its provider chose another port (machine.py)."""
 
+MOUNTED = "/var/lib/hvdcloud/data"
+"""Where a node has the data sets that are folders of its host, by name."""
 STAGING = ".hvdcloud-staging"
 """The folder in the workspace for files that are on their way."""
 
@@ -145,14 +147,9 @@ def data_fetcher_lock() -> Path:
     return volatile_dir() / "data.fetcher"
 
 
-def data_request_file() -> Path:
-    """What the fetcher of data sets was asked for."""
-    return volatile_dir() / "data.json"
-
-
-def data_states_file() -> Path:
+def data_state_file() -> Path:
     """How far the fetcher of data sets is."""
-    return volatile_dir() / "data-states.json"
+    return volatile_dir() / "data.json"
 
 
 def workspace() -> Path:

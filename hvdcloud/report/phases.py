@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hvdcloud.runs.state import About
 from hvdcloud.units import dollars, seconds
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def phases(state: RunState, *, until: float | None = None, teardown: float = 0.0
         until: its last sign of life where its end is not known, in seconds since the epoch.
         teardown: seconds; the run's state does not know them.
     """
-    about, started = About.from_json(state.about), state.started
+    about, started = state.about, state.started
     ended = state.ended if state.ended is not None else until
     if started is None or ended is None:
         return ()

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.checkpoints.manifest import FOLDER, events_name, load_each, log_name, run_prefix, state_name
+from hvdcloud.json_values import parse_object
 from hvdcloud.runs.archive import MOST_LOG
 from hvdcloud.runs.reports import instant, json_lines
-from hvdcloud.runs.state import About, Event, RunState, read_sample
+from hvdcloud.runs.spec import About
+from hvdcloud.runs.state import Event, RunState, read_sample
 from hvdcloud.storage.base import MOST_READ, PIECE, ObjectMissingError, TooLargeError
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ class RunRecord:
     @property
     def about(self) -> About:
         """What the laptop knew of the cluster when it started the run."""
-        return About.from_json(self.state.about)
+        return self.state.about
 
     @property
     def started(self) -> float | None:
@@ -101,10 +103,10 @@ def read_record(bucket: Bucket, *, cluster: str, run: str) -> RunRecord:
         cluster=cluster,
         run=run,
         bucket=bucket.url,
-        state=RunState.parse(read(state_name(cluster, run))),
+        state=RunState.from_json(parse_object(read(state_name(cluster, run)))),
         log=_pieces(bucket, log_name(cluster, run)),
         samples=dict(sorted(samples.items())),
-        events=Event.parse_lines(read(events_name(cluster, run))),
+        events=Event.all_from_json(json_lines(read(events_name(cluster, run)))),
         checkpoints=sorted((entry for each in manifests for entry in each.files), key=lambda entry: entry.modified),
         complete=bool(manifests) and not bad and all(each.complete for each in manifests),
         unread=[*unread, *(each.error.message for each in bad)],

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from hvdcloud.checkpoints.manifest import list_runs, log_name, state_name
+from hvdcloud.json_values import parse_object
 from hvdcloud.runs.state import RunState
 from hvdcloud.storage.base import PIECE, Bucket, ObjectMissingError, TooLargeError
 
@@ -72,7 +73,7 @@ def states(bucket: Bucket, *, cluster: str, cluster_id: str) -> list[RunState]:
 def state(bucket: Bucket, cluster: str, run: str) -> RunState | None:
     """The last state of a run, or why it cannot be read; None: the bucket has none that says which run it is."""
     try:
-        found = RunState.parse(bucket.read(state_name(cluster, run)))
+        found = RunState.from_json(parse_object(bucket.read(state_name(cluster, run))))
     except ObjectMissingError:
         return None
     except TooLargeError as error:

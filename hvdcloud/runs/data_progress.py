@@ -6,17 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hvdcloud.runs.reports import NodeData
-from hvdcloud.runs.state import About, RunState
+from hvdcloud.runs.state import RunState
 from hvdcloud.units import counted, seconds, size
 
-_PHASES = {
-    "waiting": "not started yet",
-    "listing": "the bucket is listed",
-    "fetching": "fetching",
-    "verifying": "verifying",
-    "ready": "ready",
-    "failed": "failed",
-}
+_PHASES = {"waiting": "not started yet", "fetching": "fetching", "ready": "ready", "failed": "failed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,4 +65,4 @@ def summary(state: RunState) -> str:
 
 def gpu_seconds(state: RunState) -> float:
     """For how long all GPUs together waited for data."""
-    return (state.data_seconds or 0.0) * About.from_json(state.about).gpus
+    return (state.data_seconds or 0.0) * state.about.gpus

@@ -55,8 +55,8 @@ def elastic_argv(
 
     Args:
         hosts: those that the run starts with.
-        least: nodes below which Horovod waits for others; a head that only drives is one of them.
-        most: nodes at most, with the head.
+        least: nodes below which Horovod waits for others.
+        most: nodes at most.
         interface: the one network interface that connects the hosts.
         gloo_timeout: seconds after which the others continue without a node that does not answer.
         ssh_port: of every host's sshd; None: each has its own, which ssh's configuration knows.
@@ -64,17 +64,15 @@ def elastic_argv(
     Raises:
         UsageError: there are fewer nodes than `least`.
     """
-    taking = [host for host in hosts if host.slots]
     if len(hosts) < least:
         raise UsageError(
             f"the cluster has {counted(len(hosts), 'node')}, and run.elastic.min is {least}",
             hint="hvdcloud resize makes the cluster larger; or set a smaller run.elastic.min",
         )
-    driving = len(hosts) - len(taking)
-    fewest = sum(sorted(host.slots for host in taking)[: max(1, least - driving)])
-    slots = max(host.slots for host in taking)
+    fewest = sum(sorted(host.slots for host in hosts)[:least])
+    slots = max(host.slots for host in hosts)
     argv = ["horovodrun", "--gloo", "-np", str(fewest), "--min-np", str(fewest)]
-    argv += ["--max-np", str(slots * max(1, most - driving))]
+    argv += ["--max-np", str(slots * most)]
     argv += _reach(ssh_port, interface)
     argv += ["--gloo-timeout-seconds", str(gloo_timeout)]
     return [*argv, "--elastic-timeout", str(ELASTIC_TIMEOUT_SECONDS)]
@@ -89,7 +87,7 @@ def taken(hosts: Sequence[Host], ranks: int) -> list[Host]:
     """The slots that this many ranks take, in the hosts' order."""
     found = []
     for host in hosts:
-        if ranks > 0 and host.slots:
+        if ranks > 0:
             found.append(replace(host, slots=min(host.slots, ranks)))
         ranks -= host.slots
     return found

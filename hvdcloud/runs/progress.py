@@ -40,10 +40,8 @@ class LogReader:
 
     def __init__(self, *, elastic: bool) -> None:
         self.last_line = ""
-        self.numbers: dict[str, float] = {}
-        """`loss`, `images/s`: of the last line that had any."""
         self.metrics: dict[str, float] = {}
-        """The newest of each number."""
+        """The newest of each number: `loss`, `images/s`."""
         self._elastic = elastic
         self._positions: dict[str, Position] = {}
         self._recent: deque[tuple[int, bytes]] = deque(maxlen=_KEPT_LINES)
@@ -73,9 +71,7 @@ class LogReader:
                     known = self._positions.get(unit)
                     total = total or (known.total if known else None)
                     self._positions[unit] = Position(unit=unit, number=number, total=total)
-                numbers = numbers_in(part)
-                self.numbers = numbers or self.numbers
-                self.metrics |= numbers
+                self.metrics |= numbers_in(part)
 
     @property
     def position(self) -> Position | None:

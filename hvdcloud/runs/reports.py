@@ -10,9 +10,12 @@ import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from hvdcloud.json_values import mapping, mappings, parse_object
+from hvdcloud.json_values import mapping, mappings, parse_object, text
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _LONGEST_METRIC = 40
@@ -20,11 +23,19 @@ _MOST_METRICS = 20
 _MOST_WHOLE = 1_000_000_000
 _MOST = 1e15
 _END_OF_TIME = 250_000_000_000.0
+_LONGEST = 160
+_MOST_TEXTS = 100
 
 Instant = float
 """Seconds since the epoch."""
 Name = str
 """As `plain_name` reads it."""
+Short = str
+"""One line, cut at its end."""
+Bytes = int
+"""Which may be more than a run has ranks."""
+Tail = str
+"""One line, cut at its beginning."""
 
 
 def whole(value: object) -> int | None:
@@ -74,19 +85,39 @@ def _numbers(value: object) -> dict[str, float]:
     return dict(sorted(found.items())[:_MOST_METRICS])
 
 
-_READERS: Mapping[str, Callable[[Any], Any]] = {
+def _short(value: object) -> str:
+    said = " ".join(text(value)[: 4 * _LONGEST].split())
+    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
+
+
+def _tail(value: object) -> str:
+    said = text(value)
+    return " ".join((f"…{said[-_LONGEST:]}" if len(said) > _LONGEST else said).split())
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
     "str": words_of,
+    "str | None": lambda value: words_of(value) or None,
     "Name": plain_name,
+    "Short": _short,
+    "Tail": _tail,
     "bool": bool,
+    "bool | None": lambda value: None if value is None else bool(value),
     "int": lambda value: whole(value) or 0,
     "int | None": whole,
+    "float": lambda value: max(0.0, number(value) or 0.0),
     "float | None": number,
     "Instant | None": instant,
+    "Bytes": lambda value: int(max(0.0, number(value) or 0.0)),
     "Sequence[str]": texts_of,
+    "Sequence[str] | None": lambda value: None if value is None else texts_of(value),
+    "Sequence[Short]": lambda value: [_short(each) for each in texts_of(value)[:_MOST_TEXTS]],
+    "Sequence[int]": lambda value: [whole(each) or 0 for each in value] if isinstance(value, list) else [],
     "Mapping[str, float]": _numbers,
 }
 """How a field is read, by its type as it is written."""
 _T = TypeVar("_T")
+_R = TypeVar("_R", bound="Report")
 
 
 def read_fields(kind: type[_T], value: Mapping[str, Any], **given: object) -> _T:
@@ -95,13 +126,42 @@ def read_fields(kind: type[_T], value: Mapping[str, Any], **given: object) -> _T
     return kind(**{name: _READERS[type_](value.get(name)) for name, type_ in wanted.items()}, **given)
 
 
+class Report:
+    """A dataclass that one program writes as JSON and another reads, field by field, by their types."""
+
+    __slots__ = ()
+    most = 1 << 20
+    """How many of a list are read."""
+
+    def __init_subclass__(cls) -> None:
+        name = cls.__name__
+        _READERS[name] = cls.from_json
+        _READERS[f"{name} | None"] = lambda value: cls.from_json(value) if isinstance(value, dict) else None
+        _READERS[f"Sequence[{name}]"] = cls.all_from_json
+
+    @classmethod
+    def from_json(cls: type[_R], value: object) -> _R:
+        """What a JSON object says; what it lacks, or says in another way, is empty."""
+        return read_fields(cls, mapping(value))
+
+    @classmethod
+    def all_from_json(cls: type[_R], values: object) -> list[_R]:
+        """The objects in a JSON list, in its order."""
+        return [cls.from_json(each) for each in mappings(values)[: cls.most]]
+
+    def to_json(self) -> dict[str, Any]:
+        """As `from_json` reads it."""
+        found: dict[str, Any] = asdict(cast("DataclassInstance", self))
+        return found
+
+
 def json_lines(data: bytes) -> list[dict[str, Any]]:
     """The JSON objects in a file with one on each line, without lines that are cut off or hold something else."""
     return [found for line in data.splitlines() if (found := parse_object(line)) is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UploadReport:
+class UploadReport(Report):
     """How far the checkpoints of a node, or of a whole run, are in the bucket."""
 
     complete: bool = False
@@ -120,10 +180,6 @@ class UploadReport:
     """Files and folders of the project's folder that are too large to be kept."""
 
     @classmethod
-    def from_json(cls, value: object) -> UploadReport:
-        return read_fields(cls, value) if isinstance(value, dict) else cls()
-
-    @classmethod
     def merged(cls, reports: Mapping[str, UploadReport]) -> UploadReport:
         """The reports of several nodes, by their names, as one."""
         return cls(
@@ -136,12 +192,9 @@ class UploadReport:
             left_out=sorted({name for report in reports.values() for name in report.left_out}),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankRecord:
+class RankRecord(Report):
     """How a rank ended, if it has ended."""
 
     rank: int
@@ -166,30 +219,19 @@ class RankRecord:
         """Its end in words."""
         return f"rank {self.rank} on {self.node} {self.end}"
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> RankRecord:
-        """A record as a rank, an agent or a supervisor wrote it."""
-        terminated = value.get("terminated")
-        return read_fields(cls, value, terminated=None if terminated is None else bool(terminated))
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeData:
+class NodeData(Report):
     """How far the data sets of a node are, taken together."""
 
     node: Name = ""
     phase: str = ""
-    """waiting | listing | fetching | verifying | ready | failed"""
-    bytes: int = 0
+    """waiting | fetching | ready | failed"""
+    bytes: Bytes = 0
     """That it has, verified or on the way; `total_bytes`: 0 until the buckets are listed."""
-    total_bytes: int = 0
+    total_bytes: Bytes = 0
     files: int = 0
     total_files: int = 0
-    seconds: float | None = None
-    """For how long it fetched; 0: it had everything."""
     error: str = ""
     """Of a data set that failed, with its name."""
     hint: str = ""
@@ -201,16 +243,9 @@ class NodeData:
         """Whether ranks may start."""
         return self.phase == "ready"
 
-    @classmethod
-    def from_json(cls, value: object) -> NodeData:
-        return read_fields(cls, mapping(value), bytes=_size(value, "bytes"), total_bytes=_size(value, "total_bytes"))
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankWaits:
+class RankWaits(Report):
     """How long a rank has waited in Horovod's collectives: for other ranks, and for the data to arrive."""
 
     rank: int
@@ -227,24 +262,6 @@ class RankWaits:
         if self.waited is None or not self.seconds or self.seconds < 0:
             return None
         return min(1.0, max(0.0, self.waited / self.seconds))
-
-    @classmethod
-    def from_json(cls, value: object) -> RankWaits:
-        return read_fields(cls, mapping(value))
-
-    @classmethod
-    def all_from_json(cls, values: object) -> list[RankWaits]:
-        """Those in a JSON list."""
-        return [cls.from_json(each) for each in mappings(values) if whole(each.get("rank")) is not None]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def _size(value: object, key: str) -> int:
-    """Bytes, of which a data set has more than a run has ranks."""
-    found = number(mapping(value).get(key))
-    return int(found) if found is not None and found > 0 else 0
 
 
 def signal_name(number: int) -> str:

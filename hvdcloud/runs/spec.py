@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from hvdcloud.errors import UsageError
 from hvdcloud.json_values import mapping
+from hvdcloud.runs.reports import Report
 
 _DATA_NAME = re.compile(r"[a-z][-_a-z0-9]{0,62}")
 
@@ -21,15 +20,30 @@ class Host:
     index: int = 0
     """0: the head."""
     slots: int
-    """Ranks that it takes; 0: it only drives the others."""
+    """Ranks that it takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elastic:
-    """How far a run may shrink and grow, in nodes; a head that only drives is one of them."""
+class Elastic(Report):
+    """How far a run may shrink and grow, in nodes."""
 
     min: int
     max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About(Report):
+    """What the laptop knew of the cluster when it started the run. Holds no secret."""
+
+    provider: str = ""
+    machine: str | None = None
+    image: str = ""
+    command: str = ""
+    dollars_per_hour: float | None = None
+    boot_seconds: float | None = None
+    """From when its nodes began to cost until they were ready, of its first run; None: of a later one, or not known."""
+    gpus: int = 0
+    """Of all nodes together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +57,7 @@ class DataSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataRequest:
+class DataRequest(Report):
     """All data sets of a node, which is number `index` of the `count` that share those with per_node: shard."""
 
     sets: tuple[DataSet, ...]
@@ -51,9 +65,6 @@ class DataRequest:
     count: int = 1
     endpoint: str | None = None
     """Another Cloud Storage endpoint, such as `http://127.0.0.1:9023`."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_json(cls, value: object) -> DataRequest:
@@ -72,7 +83,7 @@ class DataRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSpec:
+class RunSpec(Report):
     """One run, as one node sees it. Holds no secret."""
 
     run: str
@@ -106,20 +117,11 @@ class RunSpec:
     down_when_done: bool = False
     detached: bool = False
     """Nobody follows it when it starts."""
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """What the laptop knows of the cluster; runs/state.py reads it."""
+    about: About = field(default_factory=About)
 
     node: int = 0
     """This node's index; 0 is the head."""
     slots: int = 1
-    """Ranks that this node takes; 0: it only drives the others."""
+    """Ranks that this node takes."""
     data: DataRequest | None = None
     """The run's data sets, and which share of them is this node's; None: the run has none."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @property
-    def fetches_data(self) -> bool:
-        """Whether this node fetches data sets before a rank starts: one that only drives the others needs none."""
-        return self.data is not None and self.slots > 0

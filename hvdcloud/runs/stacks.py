@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from hvdcloud.json_values import mappings, text
-from hvdcloud.runs.reports import number, texts_of, whole
+from hvdcloud.runs.reports import Report, Short, Tail
 from hvdcloud.units import some
 
 WORKSPACE = "/workspace/"
@@ -23,23 +21,18 @@ MOST_PROCESSES = 32
 """Of one rank; DataLoader's workers are processes."""
 MOST_GROUPS = 8
 SHOWN_FRAMES = 6
-_LONGEST = 160
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python[\d.]+/|^<(?!string>)")
 _FOLDERS = re.compile(rf"^.*/(?:site|dist)-packages/|^.*/lib/python[\d.]+/|^.*?{WORKSPACE}")
 """What a reader can do without in a path."""
 
 
-def _short(value: object) -> str:
-    said = " ".join(text(value)[: 4 * _LONGEST].split())
-    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class Frame(Report):
     """One call of a thread."""
 
-    name: str
-    file: str = ""
+    most = MOST_FRAMES
+    name: Short
+    file: Tail = ""
     """Of native code, the library."""
     line: int = 0
     """0: not known, as in native code."""
@@ -56,19 +49,13 @@ class Frame:
         file = _FOLDERS.sub("", self.file)
         return f"{file}:{self.line}" if self.line else file.rpartition("/")[2]
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Frame:
-        file = text(value.get("file"))
-        file = " ".join((f"…{file[-_LONGEST:]}" if len(file) > _LONGEST else file).split())
-        line = whole(value.get("line")) or 0
-        return cls(name=_short(value.get("name")), file=file, line=line, native=bool(value.get("native")))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thread:
+class Thread(Report):
     """One thread that runs Python, and its calls, the deepest first."""
 
-    name: str = ""
+    most = MOST_THREADS
+    name: Short = ""
     main: bool = False
     frames: Sequence[Frame] = ()
 
@@ -77,20 +64,16 @@ class Thread:
         """Its calls without native code."""
         return tuple(frame for frame in self.frames if not frame.native)
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Thread:
-        frames = [Frame.from_json(each) for each in mappings(value.get("frames"))[:MOST_FRAMES]]
-        return cls(name=_short(value.get("name")), main=bool(value.get("main")), frames=frames)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessStacks:
+class ProcessStacks(Report):
     """A process of a rank and its threads."""
 
+    most = MOST_PROCESSES
     pid: int = 0
-    command: str = ""
+    command: Short = ""
     threads: Sequence[Thread] = ()
-    problem: str = ""
+    problem: Short = ""
     """Why there are no stacks of Python."""
 
     @property
@@ -98,22 +81,13 @@ class ProcessStacks:
         """Its main thread, if that runs Python."""
         return next((thread for thread in self.threads if thread.main and thread.python), None)
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> ProcessStacks:
-        return cls(
-            pid=whole(value.get("pid")) or 0,
-            command=_short(value.get("command")),
-            threads=[Thread.from_json(each) for each in mappings(value.get("threads"))[:MOST_THREADS]],
-            problem=_short(value.get("problem")),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankStacks:
+class RankStacks(Report):
     """All processes of a rank, the first of them what `run.command` started."""
 
     rank: int
-    node: str = ""
+    node: Short = ""
     processes: Sequence[ProcessStacks] = ()
 
     @property
@@ -122,35 +96,20 @@ class RankStacks:
         found = (process for process in self.processes if process.main is not None)
         return next(found, self.processes[0] if self.processes else ProcessStacks())
 
-    @classmethod
-    def all_from_json(cls, values: object) -> list[RankStacks]:
-        """The ranks in a JSON list, by their numbers."""
-        found = [
-            cls(
-                rank=whole(value.get("rank")) or 0,
-                node=_short(value.get("node")),
-                processes=[ProcessStacks.from_json(each) for each in mappings(value.get("processes"))[:MOST_PROCESSES]],
-            )
-            for value in mappings(values)
-        ]
-        return sorted(found, key=lambda each: each.rank)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Report):
     """Ranks that are at the same place."""
 
+    most = MOST_GROUPS
     ranks: Sequence[int] = ()
-    where: str = ""
+    where: Short = ""
     """The function of a library that the user's own code has called: `DataLoader.__next__`; else the user's own."""
-    place: str = ""
+    place: Short = ""
     """`train.py:41`: the deepest line of the user's own code."""
-    waits_for: Sequence[str] = ()
+    waits_for: Sequence[Short] = ()
     """Tensors that these ranks have submitted to Horovod, and others have not."""
-    lines: Sequence[str] = ()
+    lines: Sequence[Short] = ()
     """Its main thread's calls, from the user's own code on to the deepest."""
 
     @property
@@ -166,18 +125,6 @@ class Group:
         said = f"{self.who} {verb} in {self.where}{place}" if self.where else f"of {self.who} no stack is known"
         return said + (f", waiting for {some(self.waits_for, most=2)}" if self.waits_for else "")
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Group:
-        """As the head wrote it."""
-        ranks = value.get("ranks")
-        return cls(
-            ranks=[whole(rank) or 0 for rank in ranks] if isinstance(ranks, list) else [],
-            where=_short(value.get("where")),
-            place=_short(value.get("place")),
-            waits_for=[_short(each) for each in texts_of(value.get("waits_for"))[:MOST_GROUPS]],
-            lines=[_short(each) for each in texts_of(value.get("lines"))[:SHOWN_FRAMES]],
-        )
-
 
 def ranks_text(ranks: Sequence[int]) -> str:
     """`rank 3`; `ranks 0, 1 and 2`; of many in a row `ranks 0-31`."""
@@ -192,7 +139,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
         parts += [f"{row[0]}-{row[-1]}"] if len(row) > 3 else map(str, row)
     if len(parts) > MOST_GROUPS:
         parts[MOST_GROUPS:] = ["others"]
-    *first, last = parts
+    *first, last = parts or ["?"]
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(first)}{' and ' if first else ''}{last}"
 
 
@@ -238,7 +185,7 @@ def _group(ranks: Sequence[int], trains: ProcessStacks, waits_for: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stuck:
+class Stuck(Report):
     """Why a run was ended although no rank had failed: nothing in it moved."""
 
     seconds: float = 0.0
@@ -260,12 +207,3 @@ class Stuck:
         for group in self.groups[:3]:
             found += [f"{group.who}:", *(f"  {line}" for line in group.lines)]
         return found
-
-    @classmethod
-    def from_json(cls, value: object) -> Stuck | None:
-        """As the head wrote it; None: it did not."""
-        if not isinstance(value, dict):
-            return None
-        groups = [Group.from_json(each) for each in mappings(value.get("groups"))[:MOST_GROUPS]]
-        seconds = max(0.0, number(value.get("seconds")) or 0.0)
-        return cls(seconds=seconds, groups=[group for group in groups if group.ranks])

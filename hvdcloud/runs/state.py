@@ -11,22 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hvdcloud.json_values import mapping, mappings, parse_object
+from hvdcloud.json_values import mapping, mappings
 from hvdcloud.runs.reports import (
     Instant,
     Name,
     NodeData,
     RankRecord,
     RankWaits,
+    Report,
     UploadReport,
     instant,
-    json_lines,
     number,
     read_fields,
-    texts_of,
-    whole,
     words_of,
 )
+from hvdcloud.runs.spec import About, Elastic
 from hvdcloud.runs.stacks import Stuck
 
 
@@ -44,7 +43,7 @@ def read_sample(value: object) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(Report):
     """A node of an elastic run."""
 
     name: str
@@ -54,31 +53,20 @@ class Member:
     """preparing | joining | ready | listed | failed | lost | leaving | gone"""
     since: Instant | None
     why: str
-    slots: int | None
-    """Ranks that it takes; 0: it only drives; None: not known."""
 
     @property
     def takes_part(self) -> bool:
-        """Whether it does its part: it trains (Horovod has it on its list), or drives the others."""
-        return self.state == "listed" or (self.slots == 0 and self.state == "ready")
+        """Whether it trains: Horovod has it on its list."""
+        return self.state == "listed"
 
     @property
     def has_left(self) -> bool:
         """Whether it failed, was lost or has left."""
         return self.state in ("failed", "lost", "gone")
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Member:
-        name = words_of(value.get("name"))
-        alias, state = words_of(value.get("alias")) or name, words_of(value.get("state")) or "?"
-        return read_fields(cls, value, name=name, alias=alias, state=state, since=instant(value.get("since")) or None)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Report):
     """Something that happened to a run."""
 
     at: Instant
@@ -91,22 +79,10 @@ class Event:
     """Of a `world` event: on how many nodes."""
 
     @classmethod
-    def from_json(cls, value: object) -> Event | None:
-        """An event as the head wrote it; None if it does not say when it happened."""
-        if not isinstance(value, dict) or (at := instant(value.get("t"))) is None:
-            return None
-        return read_fields(cls, value, at=at, name=words_of(value.get("event")))
-
-    @classmethod
     def all_from_json(cls, values: object) -> list[Event]:
-        """The events in a JSON list, in its order."""
-        found = map(cls.from_json, values if isinstance(values, list) else ())
-        return [event for event in found if event is not None]
-
-    @classmethod
-    def parse_lines(cls, data: bytes) -> list[Event]:
-        """The events in a file with one on each line, in its order."""
-        return cls.all_from_json(json_lines(data))
+        """The events in a JSON list, in its order, without those that do not say when they happened."""
+        found = [(instant(each.get("t")), each) for each in mappings(values)]
+        return [read_fields(cls, each, at=at, name=words_of(each.get("event"))) for at, each in found if at is not None]
 
     def to_json(self) -> dict[str, Any]:
         found = asdict(self)
@@ -121,35 +97,8 @@ class Event:
         return f"{self.name}{f': {node}' if node else ''}{f': {self.detail}' if self.detail else ''}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class About:
-    """What the laptop knew of the cluster when it started the run. Holds no secret."""
-
-    provider: str = ""
-    machine: str | None = None
-    image: str = ""
-    command: str = ""
-    dollars_per_hour: float | None = None
-    boot_seconds: float | None = None
-    """From when its nodes began to cost until they were ready, of its first run; None: of a later one, or not known."""
-    gpus: int = 0
-    """Of all nodes together."""
-
-    @classmethod
-    def from_json(cls, value: object) -> About:
-        return read_fields(cls, value, machine=words_of(value.get("machine"))) if isinstance(value, dict) else cls()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElasticLimits:
-    """Between how many nodes an elastic run may have; a head that only drives is one of them."""
-
-    min: int | None
-    max: int | None
-
-
 @dataclass(slots=True, kw_only=True)
-class RunState:
+class RunState(Report):
     """The state of a run. Its supervisor on the head changes it and writes it; all others only read it."""
 
     run: Name = ""
@@ -171,10 +120,9 @@ class RunState:
     nodes_preempted: Sequence[str] = ()
     """Those that had the notice of a preemption; in an elastic run they may be back."""
     checkpoints: UploadReport = field(default_factory=UploadReport)
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """As the laptop sent it; `About` reads it."""
+    about: About = field(default_factory=About)
     down_when_done: bool = False
-    elastic: ElasticLimits | None = None
+    elastic: Elastic | None = None
     """None: nodes cannot leave or join while it runs."""
     world: int | None = None
     """How many ranks of an elastic run train now; None: the run is static, or has not begun."""
@@ -218,40 +166,9 @@ class RunState:
         return self.state == "done"
 
     @classmethod
-    def parse(cls, data: bytes) -> RunState:
-        """The state in a file or an object of a bucket; without `run` where the bytes are none."""
-        return cls.from_json(parse_object(data))
-
-    @classmethod
-    def from_json(cls, value: object) -> RunState:
-        if not isinstance(value, dict):
-            return cls()
-        limits = value.get("elastic")
-        elastic = read_fields(ElasticLimits, limits) if isinstance(limits, dict) else None
-        members = [Member.from_json(each) for each in mappings(value.get("members")) if words_of(each.get("name"))]
-        left_behind, about = value.get("left_behind"), mapping(value.get("about"))
-        return read_fields(
-            cls,
-            value,
-            ranks=[RankRecord.from_json(each) for each in mappings(value.get("ranks"))],
-            checkpoints=UploadReport.from_json(value.get("checkpoints")),
-            about={key: known for key, known in about.items() if not isinstance(known, (dict, list))},
-            elastic=elastic,
-            world=whole(value.get("world")) if elastic is not None else None,
-            members=sorted(members, key=lambda member: (len(member.name), member.name)),
-            left_behind=texts_of(left_behind) if left_behind is not None else None,
-            stuck=Stuck.from_json(value.get("stuck")),
-            data=[NodeData.from_json(each) for each in mappings(value.get("data"))],
-            waits=RankWaits.all_from_json(value.get("waits")),
-        )
-
-    @classmethod
     def all_from_json(cls, values: object) -> list[RunState]:
         """The states in a JSON list, as a node answers it, in its order."""
         return [state for state in map(cls.from_json, mappings(values)) if state.run]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def ranks_text(*, ranks: int, now: int | None) -> str:
@@ -259,10 +176,3 @@ def ranks_text(*, ranks: int, now: int | None) -> str:
     if now is None or now == ranks:
         return f"{ranks} rank{'s' if ranks != 1 else ''}"
     return f"{now} of {ranks} ranks" if now < ranks else f"{now} ranks"
-
-
-def restarts_text(count: int) -> str:
-    """`; horovodrun was started again twice`, after other words; empty where it was not."""
-    if not count:
-        return ""
-    return f"; horovodrun was started again {({1: 'once', 2: 'twice'}).get(count, f'{count} times')}"

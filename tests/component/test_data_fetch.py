@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,6 @@ from urllib.parse import unquote
 import pytest
 
 from hvdcloud.errors import ExitCode
-from hvdcloud.node.data.sets import FAILED, FETCHING, READY
 from hvdcloud.runs.spec import DataSet
 from tests.standins.storage.server import StorageServer, running_server
 from tests.support.data_node import PREFIX, DataNode, delete, downloads, plant, put
@@ -56,18 +56,16 @@ def large(size: int) -> bytes:
     return b"".join(bytes([i]) + block for i in range(size // len(block) + 1))[:size]
 
 
-def test_a_set_is_there_whole_and_read_only(server: StorageServer, node: DataNode) -> None:
+def test_a_set_is_there_whole(server: StorageServer, node: DataNode) -> None:
     # Two names that other disks than Linux's take for one.
     objects = {**small(), "empty": b"", "ünïcode & %2F?": b"x", "Cat.png": b"one", "cat.png": b"another"}
     put(server, objects)
     plant(server, ["folder/"], like="empty")
     state = node.fetch(train=PREFIX)
-    assert state.phase == READY, state
+    assert state.phase == "ready", state
     assert node.content() == objects
     assert (state.files, state.bytes) == (len(objects), sum(map(len, objects.values())))
     assert (state.total_files, state.total_bytes) == (state.files, state.bytes)
-    modes = {path.stat().st_mode & 0o222 for path in (node.data / "train").rglob("*")}
-    assert modes == {0}
     assert downloads(server)
     assert all("generation=" in path for path, _, _ in downloads(server)), "each request names the generation"
 
@@ -77,11 +75,11 @@ def test_a_second_fetch_asks_for_the_list_and_gets_what_changed_and_loses_what_i
 ) -> None:
     objects = small()
     put(server, objects)
-    assert node.fetch(train=PREFIX).phase == READY
+    assert node.fetch(train=PREFIX).phase == "ready"
     before = (node.data / "train").stat().st_ino
     server.requests.clear()
     state = node.fetch(train=PREFIX)
-    assert (state.phase, state.files) == (READY, 40)
+    assert (state.phase, state.files) == ("ready", 40)
     assert downloads(server) == []
     assert (node.data / "train").stat().st_ino == before
     changed = {"0/image-0000.png": b"other pixels", "new/one": b"new"}
@@ -89,7 +87,7 @@ def test_a_second_fetch_asks_for_the_list_and_gets_what_changed_and_loses_what_i
     delete(server, "1/image-0001.png")
     del objects["1/image-0001.png"]
     server.requests.clear()
-    assert node.fetch(train=PREFIX).phase == READY
+    assert node.fetch(train=PREFIX).phase == "ready"
     assert node.content() == {**objects, **changed}
     assert len(downloads(server)) == 2
 
@@ -104,10 +102,9 @@ def killed_in_the_middle(server: StorageServer, node: DataNode, objects: dict[st
     put(server, objects)
     server.fault(method="GET", path="/download/", times=10_000, skip=30, action={"delay": 120.0})
     node.start(train=PREFIX)
-    node.reaches(files=20)
+    node.reaches("fetching", files=20)
     node.kill()
-    [state] = node.states()
-    assert state.phase == FAILED
+    assert node.state().phase == "fetching"
     assert not (node.data / "train").exists()
     server.faults.clear()
     server.requests.clear()
@@ -121,7 +118,7 @@ def test_a_killed_fetch_is_resumed_without_fetching_verified_objects_again(
     objects = {**small(60), "model.bin": large(80 << 20)}
     had = killed_in_the_middle(server, node, objects)
     assert len(had) >= 20
-    assert node.fetch(train=PREFIX).phase == READY
+    assert node.fetch(train=PREFIX).phase == "ready"
     assert node.content() == objects
     assert {name.removeprefix("set/") for name in fetched(server)} == objects.keys() - had
     assert not list(node.data.rglob(".*part"))
@@ -133,7 +130,7 @@ def test_what_the_disk_lost_of_a_killed_fetch_is_fetched_again(server: StorageSe
     # As after a power failure: the length is right.
     lost = node.data / ".hvdcloud/train/tree" / min(had)
     lost.write_bytes(bytes(len(objects[min(had)])))
-    assert node.fetch(train=PREFIX).phase == READY
+    assert node.fetch(train=PREFIX).phase == "ready"
     assert node.content() == objects
     assert {name.removeprefix("set/") for name in fetched(server)} == objects.keys() - had | {min(had)}
 
@@ -143,9 +140,9 @@ def test_corrupted_bytes_never_become_a_set(server: StorageServer, node: DataNod
     put(server, {"a/good": b"good", "bad": large(size)})
     server.store.corrupt("bucket", "set/bad", offset=500)
     state = node.fetch(train=PREFIX)
-    assert (state.phase, state.exit_code) == (FAILED, ExitCode.CHECKPOINT)
-    assert "bad" in (state.error or "")
-    assert "CRC32C" in (state.error or "")
+    assert (state.phase, state.exit_code) == ("failed", ExitCode.CHECKPOINT)
+    assert "bad" in state.error
+    assert re.search("CRC32C|checksum", state.error)
     assert not (node.data / "train").exists()
 
 
@@ -154,33 +151,33 @@ def test_an_object_that_changes_meanwhile_is_named(server: StorageServer, node: 
     put(server, small(30))
     opened = held(server)
     node.start(train=PREFIX)
-    node.reaches(FETCHING)
+    node.reaches("fetching")
     if change == "replaced":
         put(server, {"4/image-0029.png": b"replaced"})
     else:
         delete(server, "4/image-0029.png")
     opened.set()
-    [state] = node.ended()
-    assert state.phase == FAILED
-    assert "4/image-0029.png" in (state.error or "")
-    assert "while" in (state.error or "")
+    state = node.ended()
+    assert state.phase == "failed"
+    assert "4/image-0029.png" in state.error
+    assert "while" in state.error
     assert not (node.data / "train").exists()
-    assert node.fetch(train=PREFIX).phase == READY
+    assert node.fetch(train=PREFIX).phase == "ready"
 
 
-def test_no_right_a_missing_bucket_and_an_empty_prefix_stop_no_other_set(server: StorageServer, node: DataNode) -> None:
+def test_no_right_a_missing_bucket_and_an_empty_prefix_are_told(server: StorageServer, node: DataNode) -> None:
     put(server, small(3))
-    node.start(empty="gs://bucket/nothing", missing="gs://no-such-bucket/x", train=PREFIX)
-    empty, missing, train = node.ended()
-    assert (empty.phase, empty.exit_code) == (FAILED, ExitCode.USAGE)
-    assert "gs://bucket/nothing has no objects" in (empty.error or "")
-    assert (missing.phase, missing.exit_code) == (FAILED, ExitCode.USAGE)
-    assert missing.error == "the bucket gs://no-such-bucket does not exist"
-    assert train.phase == READY, "one set that fails stops no other"
+    empty = node.fetch(train=PREFIX, empty="gs://bucket/nothing")
+    assert (empty.phase, empty.exit_code) == ("failed", ExitCode.USAGE)
+    assert empty.error == "data set empty: gs://bucket/nothing has no objects"
+    missing = node.fetch(train=PREFIX, missing="gs://no-such-bucket/x")
+    assert (missing.phase, missing.exit_code) == ("failed", ExitCode.USAGE)
+    assert missing.error == "data set missing: the bucket gs://no-such-bucket does not exist"
+    assert downloads(server) == []
     server.boundary = lambda token, action, bucket, name: 403 if action == "get" else 200
     state = node.fetch(val=PREFIX)
-    assert (state.phase, state.exit_code) == (FAILED, ExitCode.CREDENTIALS)
-    assert "hvdcloud.tfvars" in (state.hint or "")
+    assert (state.phase, state.exit_code) == ("failed", ExitCode.CREDENTIALS)
+    assert "hvdcloud.tfvars" in state.hint
 
 
 def test_hostile_names_write_nothing(server: StorageServer, node: DataNode) -> None:
@@ -188,27 +185,12 @@ def test_hostile_names_write_nothing(server: StorageServer, node: DataNode) -> N
     put(server, {"plain": b"x"})
     for number, names in enumerate(hostile):
         plant(server, ["plain", *names], like="plain", folder=f"set-{number}")
-    # A set each, in one fetch.
-    node.start(**{f"train-{number}": f"gs://bucket/set-{number}" for number in range(len(hostile))})
-    for names, state in zip(hostile, node.ended(), strict=True):
-        assert state.phase == FAILED, state
-        assert names[-1] in (state.error or "")
-        assert not (node.data / state.name).exists()
+    for number, names in enumerate(hostile):
+        state = node.fetch(train=f"gs://bucket/set-{number}")
+        assert state.phase == "failed", state
+        assert names[-1] in state.error
+        assert not (node.data / "train").exists()
     assert downloads(server) == []
-
-
-def test_names_that_differ_in_case_are_refused_where_the_disk_ignores_it(server: StorageServer, node: DataNode) -> None:
-    put(server, {"a/Cat.png": b"one", "a/cat.png": b"another", "dog.png": b"x"})
-    # As if the file `.case.hvdcloud-part`, by which the fetcher finds out, were seen under this name as well.
-    probe = node.data / ".hvdcloud/train/.CASE.HVDCLOUD-PART"
-    probe.parent.mkdir(parents=True)
-    probe.touch()
-    state = node.fetch(train=PREFIX)
-    assert (state.phase, state.exit_code) == (FAILED, ExitCode.USAGE)
-    assert "a/Cat.png differs from it in case only, which this disk ignores" in (state.error or "")
-    assert downloads(server) == []
-    delete(server, "a/Cat.png")
-    assert node.fetch(train=PREFIX).phase == READY
 
 
 def test_a_node_gets_its_share_by_name(server: StorageServer, node: DataNode, tmp_path: Path) -> None:
@@ -218,14 +200,14 @@ def test_a_node_gets_its_share_by_name(server: StorageServer, node: DataNode, tm
     every: dict[str, bytes] = {}
     for index in range(3):
         one = DataNode(tmp_path / f"node-{index}", server.url, index=index, count=3)
-        assert one.fetch(train=share).phase == READY
+        assert one.fetch(train=share).phase == "ready"
         assert list(one.content()) == sorted(objects)[index::3]
         every |= one.content()
     assert every == objects
     server.requests.clear()
     # The world changes: what it has of its new share is not fetched again.
     one.index, one.count = 0, 2
-    assert one.fetch(train=share).phase == READY
+    assert one.fetch(train=share).phase == "ready"
     assert list(one.content()) == sorted(objects)[0::2]
     assert len(downloads(server)) == len(set(sorted(objects)[0::2]) - set(sorted(objects)[2::3]))
 
@@ -239,19 +221,19 @@ def test_a_disk_that_is_too_small_or_fills(server: StorageServer, node: DataNode
         pytest.skip("this machine mounts nothing")
     try:
         state = node.fetch(train=PREFIX)
-        assert (state.phase, state.exit_code) == (FAILED, ExitCode.CAPACITY)
-        assert "gce.disk_gb" in (state.hint or "")
+        assert (state.phase, state.exit_code) == ("failed", ExitCode.CAPACITY)
+        assert "gce.disk_gb" in state.hint
         assert downloads(server) == []
         subprocess.run(["mount", "-o", "remount,size=8m", node.data], check=True)
         opened = held(server)
         node.start(train=PREFIX)
-        node.reaches(FETCHING)
+        node.reaches("fetching")
         (node.data / "filler").write_bytes(bytes(5 << 20))
         opened.set()
-        [state] = node.ended()
-        assert (state.phase, state.exit_code) == (FAILED, ExitCode.CAPACITY), state
-        assert "full" in (state.error or "")
+        state = node.ended()
+        assert (state.phase, state.exit_code) == ("failed", ExitCode.CAPACITY), state
+        assert "space" in state.error
         (node.data / "filler").unlink()
-        assert node.fetch(train=PREFIX).phase == READY
+        assert node.fetch(train=PREFIX).phase == "ready"
     finally:
         subprocess.run(["umount", "--lazy", node.data], check=True)

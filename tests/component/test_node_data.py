@@ -122,7 +122,7 @@ def wait_until_fetching(cluster: NodeCluster, bucket: Bucket) -> None:
     """Until each node's fetcher waits for the bucket, and its agent has said so."""
     bucket.wait_for_callers(len(cluster.names))
     until(
-        lambda: phases(cluster) and phases(cluster) <= {"listing", "fetching"},
+        lambda: phases(cluster) == {"fetching"},
         seconds=30,
         what="agents that wait for data",
     )

@@ -9,10 +9,11 @@ import pytest
 
 from hvdcloud.node.boot import time_limit
 from hvdcloud.node.boot.time_limit import LATE_SECONDS, TimeLimit
-from hvdcloud.node.files import write_json
+from hvdcloud.node.files import Lock, write_json
 from hvdcloud.node.mesh import poweroff
 from hvdcloud.node.mesh.nodes import Peer, remember
-from hvdcloud.node.paths import node_file
+from hvdcloud.node.paths import agent_lock, node_file
+from tests.support.nodes import RUN
 
 
 @pytest.fixture
@@ -21,14 +22,9 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
     monkeypatch.setenv(TimeLimit.variable, "7200")
     found: list[str] = []
-    monkeypatch.setattr(poweroff, "switch_off", lambda: found.append("itself"))
     monkeypatch.setattr(poweroff, "end_others", found.extend)
+    monkeypatch.setattr(poweroff, "switch_off", lambda: found.append("itself"))
     return found
-
-
-def be(name: str) -> None:
-    write_json(node_file(), {"name": name})
-    remember([Peer(each, "127.0.0.1", 22, "") for each in ("n0", "n1", "n2")])
 
 
 def test_the_environment_says_when(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,32 +49,49 @@ def test_it_acts_once_at_a_time_and_not_before(monkeypatch: pytest.MonkeyPatch) 
     assert started == []
     now[0] += 61
     limit.check()
-    assert [argv[-2:] for argv in started] == [["end-at-limit", "1"]]
+    assert [argv[-1] for argv in started] == ["end-at-limit"]
     now[0] += 3600
     limit.check()
     assert len(started) == 1, "it still works"
     limit.ended({4711})
     now[0] += 60
     limit.check()
-    assert [argv[-1] for argv in started] == ["1", "3661"]
+    assert len(started) == 2
 
 
-def test_the_head_ends_the_others_then_itself(ended: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    be("n0")
-    assert time_limit.end_at_limit(1.0) == 0
-    assert ended == ["n1", "n2", "itself"]
+def be(name: str) -> None:
+    write_json(node_file(), {"name": name})
+    remember([Peer(each, "127.0.0.1", 22, "") for each in ("n0", "n1", "n2")])
+
+
+@pytest.mark.parametrize(("name", "ends"), [("n0", ["n1", "n2", "itself"]), ("n1", ["itself"])])
+def test_the_head_ends_the_others_and_each_node_itself(
+    ended: list[str], capsys: pytest.CaptureFixture[str], name: str, ends: list[str]
+) -> None:
+    be(name)
+    assert time_limit.end_at_limit() == 0
+    assert ended == ends
     assert "hvdcloud: limits.max_run_duration of 2.0 h is over; switching off" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("answers", "late", "ends"),
-    [(True, 1.0, False), (True, LATE_SECONDS + 1, True), (False, 1.0, True)],
-    ids=["its head ends it", "its head is late", "its head is dead"],
-)
-def test_another_node_ends_without_its_head_only_where_it_has_to(
-    ended: list[str], monkeypatch: pytest.MonkeyPatch, answers: bool, late: float, ends: bool
+def test_a_node_waits_until_its_head_has_ended_the_run_but_not_for_ever(
+    ended: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time_limit, "head_answers", lambda head: answers)
-    be("n1")
-    assert time_limit.end_at_limit(late) == 0
-    assert ended == (["itself"] if ends else [])
+    clock = [1000.0]
+
+    def pause(seconds: float) -> None:
+        assert ended == []
+        clock[0] += seconds
+        if clock[0] - 1000.0 == 5.0:
+            agent.release()
+
+    monkeypatch.setattr(time_limit.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time_limit.time, "sleep", pause)
+    agent = Lock(agent_lock(RUN))
+    assert agent.acquire({"pid": os.getpid()})
+    time_limit.end_at_limit()
+    assert (ended, clock[0]) == (["itself"], 1005.0)
+    ended.clear()
+    assert agent.acquire({"pid": os.getpid()})
+    time_limit.end_at_limit()
+    assert (ended, clock[0]) == (["itself"], 1005.0 + LATE_SECONDS)

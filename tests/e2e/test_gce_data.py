@@ -69,15 +69,10 @@ def fetched(cloud: Cloud) -> list[str]:
     return sorted(path.partition("?")[0] for path in paths if "data%2F" in path and "alt=media" in path)
 
 
-def data_state(project: Project, node: int) -> list[Mapping[str, Any]]:
-    """How far a node is with each of its data sets."""
-    answer = json.loads(project.hvdcloud("ssh", str(node), "--", "hvdcloud-node", "data-state").out)
-    return list(answer["states"])
-
-
 def is_ready(project: Project, node: int) -> bool:
     """Whether a node has its data sets."""
-    return [each["phase"] for each in data_state(project, node)] == ["ready", "ready"]
+    shown = project.hvdcloud("ssh", str(node), "--", "cat", "/run/hvdcloud/data.json", expect=None).out
+    return bool(shown) and json.loads(shown)["phase"] == "ready"
 
 
 def sums(files: Mapping[str, bytes]) -> dict[str, str]:

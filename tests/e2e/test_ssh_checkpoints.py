@@ -109,7 +109,7 @@ def test_nodes_that_end_at_their_limit_with_the_laptop_off_lose_nothing_and_leav
     assert hosts["gpu0"].docker("exec", "t-home-0", "printenv", "HVDCLOUD_TIME_LIMIT") == f"{LIMIT}\n"
     until(lambda: written(hosts) > here + 1, what="checkpoints that the laptop never saw")
     # As the head's entrypoint does when that is over.
-    hosts["gpu0"].docker("exec", "--detach", "t-home-0", "hvdcloud-node", "end-at-limit", "1")
+    hosts["gpu0"].docker("exec", "--detach", "t-home-0", "hvdcloud-node", "end-at-limit")
     until(lambda: states(hosts) == {"exited"}, what="the nodes to end by themselves")
     said = project.hvdcloud("run", "--", "true", expect=5).err
     assert "have ended themselves; their log says: limits.max_run_duration of 2.0 h is over" in said

@@ -23,7 +23,7 @@ from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.cluster.state import ClusterState
 from hvdcloud.config.file import load
 from hvdcloud.errors import HvdcloudError
-from hvdcloud.json_values import mapping
+from hvdcloud.json_values import mapping, parse_object
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.logs import read_log
 from hvdcloud.lifecycle.top import View, _Watch
@@ -48,7 +48,7 @@ from hvdcloud.runs.notice import message
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.reports import RankRecord, UploadReport, instant, json_lines
 from hvdcloud.runs.stacks import RankStacks, grouped
-from hvdcloud.runs.state import About, Event, RunState
+from hvdcloud.runs.state import Event, RunState
 from hvdcloud.visible import JobText, visible
 from tests.fuzz.hostile import document, lines
 from tests.support.views import view
@@ -118,7 +118,7 @@ _STATE: Mapping[str, Any] = {
         "boot_seconds": 95.0,
     },
     "down_when_done": False, "elastic": {"min": 1, "max": 3},
-    "members": [{"name": "n0", "alias": "n0", "state": "listed", "since": 1795000000.0, "why": "", "slots": 1}],
+    "members": [{"name": "n0", "alias": "n0", "state": "listed", "since": 1795000000.0, "why": ""}],
     "launched": 1795000010.0, "training_since": 1795000020.0, "training_until": 1795000590.0,
     "metrics": {"accuracy": 0.9, "loss": 0.1}, "data_seconds": 5.0, "data": [{"node": "n0", "phase": "ready"}],
     "left_behind": [], "supervisor_dead": False,
@@ -141,12 +141,12 @@ _LOG = (
 
 def state(data: bytes) -> None:
     """A run's state."""
-    found = RunState.parse(document(data, [_STATE]))
+    found = RunState.from_json(parse_object(document(data, [_STATE])))
     json.dumps(found.to_json()).encode()
     again = RunState.from_json(json.loads(json.dumps(found.to_json())))
     assert again.run == found.run
     _sayable(found.reason, *(record.text for record in found.ranks))
-    _sayable(About.from_json(found.about), UploadReport.merged({"n0": found.checkpoints}))
+    _sayable(found.about, UploadReport.merged({"n0": found.checkpoints}))
     _notice(found, _LOG)
     for part in phases(found, until=1795000000.0):
         assert part.seconds > 0
@@ -173,10 +173,10 @@ def report(data: bytes) -> None:
             cluster="digits",
             run=_RUN,
             bucket="gs://bucket",
-            state=RunState.parse(document(rest, [_STATE]) if kind == 0 else json.dumps(_STATE).encode()),
+            state=RunState.from_json(parse_object(document(rest, [_STATE]) if kind == 0 else json.dumps(_STATE))),
             log=[rest] if kind == 3 else [_LOG[:40], _LOG[40:]],
             samples={0: sorted(rows, key=lambda row: float(row["t"]))},
-            events=Event.parse_lines(events),
+            events=Event.all_from_json(json_lines(events)),
             checkpoints=(),
             complete=True,
         )

@@ -8,13 +8,11 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from hvdcloud.node.data.fetcher import DATA_VARIABLE
-from hvdcloud.node.data.sets import FAILED, READY, DataState, states_from_json
 from hvdcloud.node.files import lock_holder, read_json
+from hvdcloud.runs.reports import NodeData
 from hvdcloud.runs.spec import DataRequest, DataSet
 from hvdcloud.storage.open import open_bucket
 from tests.standins.storage.server import StorageServer
@@ -27,7 +25,7 @@ PREFIX = "gs://bucket/set"
 
 @dataclass
 class DataNode:
-    """The verbs of `hvdcloud-node`, each in a process."""
+    """The fetcher of one node, in a process."""
 
     root: Path
     endpoint: str | None
@@ -39,49 +37,41 @@ class DataNode:
         """HVDCLOUD_DATA."""
         return self.root / "var/lib/hvdcloud/data"
 
-    def verb(self, *arguments: str, asks: object = None) -> dict[str, Any]:
-        """Its answer, also where it failed."""
-        environment = {**node_environment(self.root), DATA_VARIABLE: json.dumps(asks)}
-        with start_verb(*arguments, root=self.root, env=environment) as process:
-            try:
-                out, errors = process.communicate(timeout=240)
-            finally:
-                process.kill()
-        assert out, errors.decode()
-        answer: dict[str, Any] = json.loads(out)
-        return answer
-
-    def start(self, **sources: str | DataSet) -> list[DataState]:
-        """The verb `data`, for data sets by name, each with its source."""
+    def start(self, **sources: str | DataSet) -> None:
+        """Start it, for data sets by name, each with its source."""
         sets = [each if isinstance(each, DataSet) else DataSet(name=n, source=each) for n, each in sources.items()]
         request = DataRequest(sets=tuple(sets), index=self.index, count=self.count, endpoint=self.endpoint)
-        return list(states_from_json(self.verb("data", asks=request.to_json())))
+        arguments = ("data-fetcher", json.dumps(request.to_json()))
+        process = start_verb(*arguments, root=self.root, env=node_environment(self.root))
+        assert process.stdout is not None
+        # It closes its output when it works.
+        assert process.stdout.read() == b"ready"
 
-    def states(self) -> list[DataState]:
-        """The verb `data-state`."""
-        return list(states_from_json(self.verb("data-state")))
+    def state(self) -> NodeData:
+        """How far the sets are."""
+        return NodeData.from_json(read_json(self.root / "run/hvdcloud/data.json"))
 
-    def reaches(self, *phases: str, files: int = 0, size: int = 0) -> None:
-        """Wait until the fetcher has written that one of its sets is as far. Starts no process, as `states` does."""
+    def reaches(self, phase: str, *, files: int = 0) -> None:
+        """Wait until the fetcher has written that it is as far."""
 
         def reached() -> bool:
-            found = states_from_json(read_json(self.root / "run/hvdcloud/data-states.json"))
-            return any((not phases or s.phase in phases) and s.files >= files and s.bytes >= size for s in found)
+            found = self.state()
+            return found.phase == phase and found.files >= files and bool(found.total_files)
 
-        until(reached, seconds=60, what=f"{phases} with {files} files and {size} bytes")
+        until(reached, seconds=60, what=f"{phase} with {files} files")
 
-    def ended(self) -> list[DataState]:
-        """The states, once each set is ready or failed, and the fetcher has ended."""
+    def fetch(self, **sources: str | DataSet) -> NodeData:
+        """Start, and return the state once the fetcher has ended."""
+        self.start(**sources)
+        return self.ended()
+
+    def ended(self) -> NodeData:
+        """The state, once the sets are ready or failed, and the fetcher has ended."""
         until(lambda: not self.at_work(), seconds=60, what="the fetcher")
-        found = self.states()
-        assert all(each.phase in (READY, FAILED) for each in found)
+        found = self.state()
+        assert found.phase in ("ready", "failed")
         until(lambda: not self.processes(), seconds=30, what="the end of the fetcher's processes")
         return found
-
-    def fetch(self, **sources: str | DataSet) -> DataState:
-        """Start, wait, and return the state of the first."""
-        self.start(**sources)
-        return self.ended()[0]
 
     def processes(self) -> list[psutil.Process]:
         """The fetcher of this node, and its workers."""

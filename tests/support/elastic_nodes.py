@@ -211,7 +211,6 @@ class ElasticNodes(NodeCluster):
         least: int = 1,
         most: int = 8,
         env: Mapping[str, str] | None = None,
-        drives_only: bool = False,
         data: DataRequest | None = None,
     ) -> None:
         """Prepare and launch the trainer on all nodes, and wait until all train with each other.
@@ -220,17 +219,13 @@ class ElasticNodes(NodeCluster):
             least: nodes, all of them counted.
             most: likewise.
             env: of the workers.
-            drives_only: the head takes no ranks.
             data: what nodes fetch before that; then nothing is waited for.
         """
         script = TRAINER.format(base=str(self.base), port=self._port)
         elastic = {"min": least, "max": most}
         answers = self.prepare([sys.executable, "-c", script], env=env, elastic=elastic, data=data)
         assert all(answer.get("ok") for answer in answers), answers
-        hosts = [
-            Host(name=name, index=index, slots=int(index > 0 or not drives_only))
-            for index, name in enumerate(self.names)
-        ]
+        hosts = [Host(name=name, index=index, slots=1) for index, name in enumerate(self.names)]
         self.change_spec(
             self.head,
             hosts=[asdict(host) for host in hosts],

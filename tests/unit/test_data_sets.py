@@ -15,7 +15,7 @@ import pytest
 from hvdcloud.errors import CheckpointError, HvdcloudError, UsageError
 from hvdcloud.node.data import fetch
 from hvdcloud.node.data.fetch import check_names
-from hvdcloud.node.data.sets import FAILED, READY, DataState
+from hvdcloud.runs.reports import NodeData
 from hvdcloud.runs.spec import DataRequest, DataSet
 from hvdcloud.storage.base import ObjectInfo
 from hvdcloud.storage.checksum import crc32c_of_bytes
@@ -63,7 +63,7 @@ def test_what_is_no_request_is_refused(value: object) -> None:
 )
 def test_names_that_cannot_be_files_are_refused(names: list[str]) -> None:
     with pytest.raises(HvdcloudError):
-        check_names(names, ignores_case=False)
+        check_names(names)
 
 
 def _listed(count: int, *, index: int = 0, of: int = 1, crc32c: str = "AAAAAA==") -> list[str]:
@@ -101,11 +101,11 @@ def test_a_data_set_is_on_the_disk_before_it_is_visible(tmp_path: Path, monkeypa
     # A folder's listing may leave the checksum out.
     promised = dataclasses.replace(open_bucket(source).write("one", b"one"), crc32c=crc32c_of_bytes(b"one"))
     monkeypatch.setattr(fetch, "listed", lambda *_, **__: [promised])
-    shown: list[DataState] = []
+    shown: list[NodeData] = []
 
-    def fetch_it() -> DataState:
+    def fetch_it() -> NodeData:
         request = DataRequest(sets=(DataSet(name="train", source=source),))
-        fetch.fetch_all(request, publish=lambda states: shown.extend(states))
+        fetch.Fetch(request, shown.append).run()
         return shown[-1]
 
     def refuses(descriptor: int) -> None:
@@ -115,6 +115,6 @@ def test_a_data_set_is_on_the_disk_before_it_is_visible(tmp_path: Path, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", refuses)
         state = fetch_it()
-    assert (state.phase, "Input/output error" in str(state.error)) == (FAILED, True)
+    assert (state.phase, "Input/output error" in state.error) == ("failed", True)
     assert not fetch.set_dir("train").exists()
-    assert fetch_it().phase == READY
+    assert fetch_it().phase == "ready"

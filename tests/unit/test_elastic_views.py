@@ -29,7 +29,7 @@ def plain(value: object) -> Any:
 
 
 def member(name: str, state: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "alias": name, "state": state, "since": 1_795_000_000.0, "why": "", "slots": 2, **more}
+    return {"name": name, "alias": name, "state": state, "since": 1_795_000_000.0, "why": "", **more}
 
 
 def elastic(**changes: Any) -> dict[str, Any]:

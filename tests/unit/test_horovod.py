@@ -47,12 +47,6 @@ def test_ranks_that_fit_on_the_head_talk_over_its_loopback(ranks: int, interface
     assert argv[argv.index("--network-interfaces") + 1] == interface
 
 
-def test_a_head_that_only_drives_is_not_among_the_hosts_of_a_fixed_run() -> None:
-    hosts = (Host(name="digits-head", slots=0), *HOSTS)
-    argv = horovodrun_argv(hosts=hosts, ranks=3, interface="eth0")
-    assert argv[argv.index("-H") + 1] == "digits-0:2,digits-1:1"
-
-
 @pytest.mark.parametrize("ranks", [0, -1, 5])
 def test_more_ranks_than_slots_are_refused(ranks: int) -> None:
     with pytest.raises(UsageError, match="do not fit"):
@@ -103,15 +97,9 @@ def test_hosts_of_different_sizes_never_keep_an_elastic_run_waiting_for_more_tha
     assert argv[argv.index("--max-np") + 1] == "12"
 
 
-def test_a_head_that_only_drives_gives_no_ranks_and_fewer_nodes_than_the_minimum_are_refused() -> None:
-    hosts = (Host(name="d-0", slots=0), Host(name="d-1", slots=2), Host(name="d-2", slots=2))
-    argv = elastic_argv(hosts=hosts, least=2, most=5, interface="eth0", gloo_timeout=120)
-    assert (argv[argv.index("-np") + 1], argv[argv.index("--max-np") + 1]) == ("2", "8")
-    # The head alone would be enough for `min: 1`, but one node has to train.
-    argv = elastic_argv(hosts=hosts, least=1, most=1, interface="eth0", gloo_timeout=120)
-    assert (argv[argv.index("-np") + 1], argv[argv.index("--max-np") + 1]) == ("2", "2")
-    with pytest.raises(UsageError, match=r"the cluster has 3 nodes, and run.elastic.min is 4"):
-        elastic_argv(hosts=hosts, least=4, most=4, interface="eth0", gloo_timeout=120)
+def test_fewer_nodes_than_the_minimum_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"the cluster has 2 nodes, and run.elastic.min is 4"):
+        elastic_argv(hosts=HOSTS, least=4, most=4, interface="eth0", gloo_timeout=120)
 
 
 def config(elastic: dict[str, Any] | None, *, nodes: int = 3, **more: Any) -> Config:

@@ -12,12 +12,9 @@ from hvdcloud.node.mesh import hosts
 QUIET = 20.0
 
 
-def membership(nodes: int = 3, *, least: int = 1, most: int = 8, drives_only: bool = False) -> Membership:
+def membership(nodes: int = 3, *, least: int = 1, most: int = 8) -> Membership:
     """All ready; the head is d-0."""
-    members = [
-        Member(name=f"d-{index}", index=index, slots=0 if drives_only and not index else 2, place=Place.READY)
-        for index in range(nodes)
-    ]
+    members = [Member(name=f"d-{index}", index=index, slots=2, place=Place.READY) for index in range(nodes)]
     return Membership(members, least=least, most=most, quiet=QUIET, wall=lambda: 1000.0)
 
 
@@ -37,12 +34,6 @@ def test_the_first_list_has_every_node_under_its_own_name() -> None:
     assert made.change(now=0.0) == {"d-0": 2, "d-1": 2, "d-2": 2}
     assert made.change(now=100.0) is None, "nothing has changed"
     assert set(places(made).values()) == {"listed"}
-
-
-def test_a_head_that_only_drives_is_never_listed_and_does_not_count() -> None:
-    made = membership(2, drives_only=True)
-    assert made.change(now=0.0) == {"d-1": 2}
-    assert not made.may_leave(["d-1"])
 
 
 def test_workers_that_may_not_have_met_yet_are_not_notified_of_another_change() -> None:

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from itertools import pairwise
-from pathlib import Path
-
-import pytest
-
-from hvdcloud.node.monitor.sample import (
-    parse_gpus,
-)
-from hvdcloud.node.monitor.sampler import Series
+from hvdcloud.node.monitor.sample import parse_gpus
 
 MIB = 1 << 20
 
@@ -30,18 +21,3 @@ def test_gpus_say_what_they_measure_and_nothing_of_what_they_do_not() -> None:
         {"index": 2},
     ]  # fmt: skip
     assert parse_gpus("No devices were found\n") == []
-
-
-@pytest.mark.parametrize("count", [5, 10, 11, 1000])
-def test_the_file_of_samples_stays_small_and_covers_the_whole_run(tmp_path: Path, count: int) -> None:
-    path = tmp_path / "samples.jsonl"
-    series = Series(path, most=10)
-    for number in range(count):
-        series.add({"t": number})
-    kept = [json.loads(line)["t"] for line in path.read_text().splitlines()]
-    assert len(kept) <= 10
-    gaps = {later - earlier for earlier, later in pairwise(kept)}
-    assert len(gaps) <= 2
-    assert max(gaps) <= max(1, 4 * count // 10)
-    assert kept[0] == 0
-    assert kept[-1] >= count - max(gaps)

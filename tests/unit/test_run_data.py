@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +11,9 @@ from hvdcloud.config.data import DataConfig
 from hvdcloud.errors import CapacityError, CredentialsError, ExitCode, HvdcloudError, NodeError, UsageError
 from hvdcloud.lifecycle.run_result import result_of
 from hvdcloud.lifecycle.run_spec import data_request
-from hvdcloud.node.data.sets import DataState
-from hvdcloud.node.run.data import summary as summary_of_node
 from hvdcloud.runs.data_progress import RunData, progress, summary
 from hvdcloud.runs.reports import NodeData
+from hvdcloud.runs.spec import About
 from hvdcloud.runs.state import RunState
 
 RUN = "20261121-101112-abcdef"
@@ -37,7 +35,7 @@ def node(phase: str, **more: Any) -> NodeData:
 def test_the_state_of_a_run_with_data_is_read_as_it_was_written() -> None:
     failed = node("failed", error="data set train: no", hint="look", exit_code=4)
     written = state(failed, NodeData(node="d-1", phase="ready", bytes=5 * 10**12), data_seconds=2.5)
-    read = RunState.parse(json.dumps(written.to_json()).encode())
+    read = RunState.from_json(json.loads(json.dumps(written.to_json())))
     assert (list(read.data), read.data_seconds) == (list(written.data), 2.5)
 
 
@@ -61,7 +59,6 @@ def test_a_run_waits_as_long_as_a_node_is_not_ready(phase: str, *, waits: bool) 
 
 
 def test_progress_is_said_in_words() -> None:
-    assert progress(node("listing")) == "the bucket is listed"
     assert progress(node("fetching", bytes=400_000_000, total_bytes=1_000_000_000)) == "fetching, 40 % of 1.0 GB"
     assert progress(node("fetching")) == "fetching"
     assert progress(node("failed", error="data set train: gone")) == "failed: data set train: gone"
@@ -71,7 +68,7 @@ def test_progress_is_said_in_words() -> None:
 def test_what_waiting_cost_is_said_in_seconds_and_of_gpus() -> None:
     ready = [node("ready", bytes=2 * 10**9), node("ready", bytes=10**9)]
     assert summary(state(*ready, data_seconds=42.0)) == "2.0 GB on each of 2 nodes after 42.0 s"
-    with_gpus = state(*ready, data_seconds=42.0, about={"gpus": 8})
+    with_gpus = state(*ready, data_seconds=42.0, about=About(gpus=8))
     assert summary(with_gpus).endswith("after 42.0 s, in which its GPUs waited 5 min 36 s together")
     assert RunData.of(with_gpus) == RunData(nodes=tuple(ready), seconds=42.0, gpu_seconds=336.0)
     assert summary(state(ready[0], data_seconds=1.0)) == "2.0 GB on its node after 1.0 s"
@@ -116,27 +113,3 @@ def test_nodes_are_asked_for_buckets_and_find_folders_mounted() -> None:
         ("shards", "gs://lake/records", "shard", False),
     ]
     assert data_request({}, nodes=3, endpoint=None) is None
-
-
-@pytest.mark.parametrize(
-    ("phases", "said"),
-    [
-        (["ready", "ready"], "ready"),
-        (["ready", "waiting"], "waiting"),
-        (["fetching", "waiting"], "fetching"),
-        (["verifying", "fetching"], "verifying"),
-        (["fetching", "failed"], "failed"),
-        ([], "ready"),
-    ],
-)
-def test_a_nodes_sets_are_one_to_the_run(phases: list[str], said: str) -> None:
-    states = [
-        DataState(name=f"set-{number}", phase=phase, bytes=10, total_bytes=20, files=1, total_files=2, seconds=1.5)
-        for number, phase in enumerate(phases)
-    ]
-    told: dict[str, Any] = {"error": "no right", "hint": "grant it", "exit_code": 3}
-    states = [replace(each, **told) if each.phase == "failed" else each for each in states]
-    found = summary_of_node("d-0", states)
-    assert (found.node, found.phase, found.bytes, found.total_files) == ("d-0", said, 10 * len(phases), 2 * len(phases))
-    if said == "failed":
-        assert (found.error, found.hint, found.exit_code) == ("data set set-1: no right", "grant it", 3)

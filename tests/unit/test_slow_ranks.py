@@ -71,5 +71,5 @@ def test_waits_survive_the_way_to_the_laptop_and_hostile_ones_do_no_harm() -> No
         "waits": [{"rank": -1}, {"rank": 0, "waited": "x", "seconds": 0}, 7, {"rank": 1, "node": "; rm"}],
     }
     found = RunState.from_json(hostile)
-    assert [(each.rank, each.node, each.share) for each in found.waits] == [(0, "", None), (1, "", None)]
+    assert [(each.rank, each.node, each.share) for each in found.waits] == [(0, "", None), (0, "", None), (1, "", None)]
     assert slow_ranks_of(found) is None

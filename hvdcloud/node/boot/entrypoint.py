@@ -279,8 +279,10 @@ def _path_of_image() -> str:
 
 def _fetch_data() -> None:
     """Start the fetcher of data sets, in a process of its own: where it fails, a run starts it again, and says so."""
-    if os.environ.get(DATA_VARIABLE):
-        os.posix_spawn(sys.executable, own_program("data"), os.environ, setsigmask=())
+    if request := os.environ.get(DATA_VARIABLE):
+        silent = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+        command = own_program("data-fetcher", request)
+        os.posix_spawn(sys.executable, command, os.environ, file_actions=silent, setsigmask=())
 
 
 def _wait_until_ready(sshd: int) -> bool:

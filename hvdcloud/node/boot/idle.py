@@ -12,7 +12,6 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from hvdcloud.node import machine
@@ -22,6 +21,7 @@ from hvdcloud.node.mesh import ssh
 from hvdcloud.node.mesh.nodes import node_names
 from hvdcloud.node.run import control
 from hvdcloud.node.uploads.loop import incomplete_runs
+from hvdcloud.storage.threads import parallel
 
 CHECK_SECONDS = 15.0
 ASK_SECONDS = 60.0
@@ -42,7 +42,6 @@ class Watch(NodeLimit):
     """
 
     variable = "HVDCLOUD_IDLE"
-    action = "check for activity"
 
     def __init__(self, limit: float) -> None:
         super().__init__(limit)
@@ -64,7 +63,7 @@ class Watch(NodeLimit):
         idle = activity.idle_seconds()
         if idle is None:
             activity.mark()
-        elif idle >= self.limit and not self.acting and now >= self._act_at:
+        elif idle >= self.limit and self._actor is None and now >= self._act_at:
             self._act_at = now + self._pause
             self._act("end-if-idle")
 
@@ -76,6 +75,9 @@ class Answer(NamedTuple):
     """Seconds without activity; None: it has none, and no idle limit."""
     complete: bool
     """Every checkpoint is in the bucket."""
+
+
+_BUSY = Answer(idle=0.0, complete=False)
 
 
 def may_end(own: Answer, *, limit: float, head: bool, peers: Mapping[str, Answer | None]) -> bool:
@@ -142,10 +144,8 @@ def _flush(for_how_long: str, runs: Sequence[str]) -> None:
 
 
 def _answers_of(nodes: Sequence[str]) -> dict[str, Answer | None]:
-    if not nodes:
-        return {}
-    with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(nodes))) as pool:
-        return dict(zip(nodes, pool.map(_answer_of, nodes), strict=True))
+    outcomes = parallel(nodes, _answer_of, workers=_AT_ONCE)
+    return {each.item: each.result if each.error is None else _BUSY for each in outcomes}
 
 
 def _answer_of_head(head: str, limit: float) -> dict[str, Answer | None]:
@@ -155,11 +155,6 @@ def _answer_of_head(head: str, limit: float) -> dict[str, Answer | None]:
             time.sleep(min(CHECK_SECONDS, limit / 4))
             found = _answer_of(head)
     return {head: found}
-
-
-def head_answers(head: str) -> bool:
-    """Whether the head is reached, whatever it says; asked again, as before a node ends without it."""
-    return _answer_of_head(head, CHECK_SECONDS)[head] is not None
 
 
 def _answer_of(node: str) -> Answer | None:
@@ -174,4 +169,4 @@ def _answer_of(node: str) -> Answer | None:
     try:
         return Answer(**json.loads(done.stdout))
     except (TypeError, ValueError):
-        return Answer(idle=0.0, complete=False)
+        return _BUSY

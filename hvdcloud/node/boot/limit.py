@@ -21,8 +21,6 @@ class NodeLimit(ABC):
 
     variable: ClassVar[str]
     """The environment variable with the limit."""
-    action: ClassVar[str]
-    """What `check` does, for the message where that fails."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -38,11 +36,6 @@ class NodeLimit(ABC):
         text = os.environ.get(cls.variable)
         return cls(max(1.0, float(text))) if text else None
 
-    @property
-    def acting(self) -> bool:
-        """The process that acts is running."""
-        return self._actor is not None
-
     def ended(self, children: set[int]) -> None:
         """Note that these processes have ended."""
         if self._actor in children:
@@ -53,7 +46,7 @@ class NodeLimit(ABC):
         try:
             self._check()
         except Exception as error:  # noqa: BLE001 - a container's first process must not end for this
-            sys.stderr.write(f"hvdcloud: could not {self.action}: {type(error).__name__}: {error}\n")
+            sys.stderr.write(f"hvdcloud: {self.variable} was not checked: {type(error).__name__}: {error}\n")
             sys.stderr.flush()
 
     @abstractmethod
@@ -62,5 +55,5 @@ class NodeLimit(ABC):
 
     def _act(self, *words: str) -> None:
         """Start the node program with these words, unless an earlier one is still running."""
-        if not self.acting:
+        if self._actor is None:
             self._actor = os.posix_spawn(sys.executable, own_program(*words), os.environ, setsigmask=())

@@ -1,9 +1,9 @@
 """`limits.max_run_duration` where no provider ends the nodes: they end themselves, whether or not the laptop is on.
 
 The entrypoint counts from its start (`TimeLimit`), also while the machine sleeps. When the limit is over it starts
-`end-at-limit`, a process that acts. The head ends the run, whose checkpoints are uploaded, then the other nodes, then
-itself. Another node ends by itself only if its head does not answer, or is late. What could not be uploaded stays in
-the container, which nobody removes before it is elsewhere.
+`end-at-limit`, a process that acts. The head ends the run, whose checkpoints are uploaded; another node waits until
+that is done, or its head is late. What could not be uploaded stays in the container, which nobody removes before it is
+elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.node import machine
-from hvdcloud.node.boot.idle import head_answers
 from hvdcloud.node.boot.limit import NodeLimit
 from hvdcloud.node.mesh.nodes import node_names
 from hvdcloud.node.records import active, state
@@ -24,60 +23,47 @@ from hvdcloud.node.uploads.loop import incomplete_runs
 AGAIN_SECONDS = 30.0
 LATE_SECONDS = 1800.0
 """How long the head of a cluster may take to end its run: the last uploads are waited for."""
+_POLL_SECONDS = 1.0
 
 
 class TimeLimit(NodeLimit):
     """Counts in the container's first process."""
 
     variable = "HVDCLOUD_TIME_LIMIT"
-    action = "end at the time limit"
 
     def __init__(self, limit: float) -> None:
         super().__init__(limit)
-        self._ends = self._act_at = _now() + limit
+        self._act_at = _now() + limit
 
     def _check(self) -> None:
         if (now := _now()) >= self._act_at:
             self._act_at = now + AGAIN_SECONDS
-            self._act("end-at-limit", f"{now - self._ends:.0f}")
+            self._act("end-at-limit")
 
 
-def end_at_limit(late: float) -> int:
-    """`end-at-limit`: end the cluster, or this node alone. Returns the process's exit code, always 0.
-
-    Args:
-        late: seconds since the limit was over.
-    """
+def end_at_limit() -> int:
+    """`end-at-limit`: end this node; on the head the run first, and then the other nodes. Returns the process's exit
+    code, always 0."""
     from hvdcloud.node.mesh import poweroff
 
-    names, me = node_names(), machine.name()
-    if names and me != names[0]:
-        if late < LATE_SECONDS and head_answers(names[0]):
-            return 0
-        poweroff.write_line(f"{_reason()}; switching off, without the head")
-        poweroff.switch_off()
-        return 0
     poweroff.write_line(f"{_reason()}; switching off")
-    _end_run()
-    poweroff.end_others([name for name in names if name != me])
-    poweroff.switch_off()
-    return 0
-
-
-def _end_run() -> None:
-    """End the active run, upload what there is, and keep its log. What fails is written down, and does not matter: the
-    container keeps what it has."""
-    from hvdcloud.node.mesh import poweroff
-
+    # What fails here does not matter: the container keeps what it has.
     try:
         if (run := active.active_run()) is not None:
             state.record_event(run, _reason())
             control.stop(run)
             archive.wait_kept(run, seconds=control.LOG_SECONDS)
+        late = time.monotonic() + LATE_SECONDS
+        while active.live_agents() and time.monotonic() < late:
+            time.sleep(_POLL_SECONDS)
         if incomplete_runs():
             control.flush()
     except (HvdcloudError, OSError) as error:
         poweroff.write_line(f"the run was not ended in order: {error}")
+    if (names := node_names())[:1] == [machine.name()]:
+        poweroff.end_others(names[1:])
+    poweroff.switch_off()
+    return 0
 
 
 def _reason() -> str:

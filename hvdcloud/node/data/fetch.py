@@ -1,19 +1,17 @@
 """What the fetcher does: list each data set, bring what is missing of it, and make it visible whole.
 
-Beside the sets, in `.hvdcloud/NAME`: `tree`, which becomes the set, and `index`, what the set consists of that the
-ranks find. A file of the tree has its name once its bytes are verified and on the disk. A tree that was left is read
-again: the objects may have changed since.
+Beside the sets, in `.hvdcloud/NAME`: `tree`, which becomes the set when it has every file, and `index`, what the set
+consists of that the ranks find. A file of the tree has its name once its bytes are verified and on the disk. What a
+fetch has left in a tree, and a set that is to change, is read again first.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,8 @@ from hvdcloud.checkpoints.names import clashes, refusals, sentences
 from hvdcloud.errors import CapacityError, CheckpointError, CredentialsError, HvdcloudError, NodeError, UsageError
 from hvdcloud.node import paths
 from hvdcloud.node.bucket import open_bucket_here
-from hvdcloud.node.data.sets import FAILED, FETCHING, LISTING, READY, VERIFYING, DataState
 from hvdcloud.node.files import is_disk_full, read_json, write_json
+from hvdcloud.runs.reports import NodeData
 from hvdcloud.runs.spec import DataRequest, DataSet
 from hvdcloud.storage.base import (
     Bucket,
@@ -32,13 +30,11 @@ from hvdcloud.storage.base import (
     ObjectInfo,
     ObjectMissingError,
     check_name,
-    ignores_case,
     sync_folder,
 )
 from hvdcloud.storage.checksum import CRC32C, crc32c_of_file
 
 WORKERS = 16
-FILE_MODE, FOLDER_MODE = 0o444, 0o555
 SPACE_HINT = (
     "on Compute Engine, set a larger gce.disk_gb in hvdcloud.yaml, then hvdcloud down and up; "
     "with provider local, free space where Docker keeps its containers"
@@ -47,33 +43,14 @@ _NAME_HINT = "rename or delete the object in the bucket"
 _BLOCK = 4096
 
 
-class Board:
-    """The states of all sets. `publish` takes them whenever one has changed."""
-
-    def __init__(self, names: Iterable[str], publish: Callable[[tuple[DataState, ...]], None]) -> None:
-        self._states = {name: DataState(name=name) for name in names}
-        self._began: dict[str, float] = {}
-        self._publish = publish
-
-    def update(self, name: str, **changes: Any) -> None:
-        """Change fields of a set's state; its clock starts with the first change."""
-        seconds = time.monotonic() - self._began.setdefault(name, time.monotonic())
-        self._states[name] = replace(self._states[name], **changes, seconds=round(seconds, 3))
-        # A full disk must not end the fetch: it has its own error for that.
-        with contextlib.suppress(OSError):
-            self._publish(tuple(self._states.values()))
-
-
 @dataclass(slots=True, kw_only=True)
 class _Plan:
     """What there is to do for one set; `index` as it is written once the set is visible."""
 
-    name: str
+    wanted: DataSet
     bucket: Bucket
     index: Mapping[str, Any]
-    missing: list[ObjectInfo] = field(default_factory=list)
-    files: int = 0
-    bytes: int = 0
+    missing: Sequence[ObjectInfo]
 
     @property
     def needed(self) -> int:
@@ -91,70 +68,96 @@ def work_dir(name: str) -> Path:
     return paths.data_dir() / ".hvdcloud" / name
 
 
-def fetch_all(request: DataRequest, *, publish: Callable[[tuple[DataState, ...]], None]) -> None:
-    """Bring each data set; what fails of one stops no other."""
-    os.umask(0o022)
-    paths.data_dir().mkdir(parents=True, exist_ok=True)
-    board = Board((each.name for each in request.sets), publish)
-    plans = []
-    for each in request.sets:
-        with _shown(board, each.name):
-            if each.mounted:
-                if not set_dir(each.name).is_dir():
-                    why = f"data set {each.name} is not mounted at {set_dir(each.name)}"
-                    raise NodeError(why, hint="hvdcloud down and hvdcloud up make the nodes with it")
-                board.update(each.name, phase=READY)
-            elif (plan := _planned(each, request, board)) is not None:
-                plans.append(plan)
-    for plan in _with_space(plans, board):
-        with _shown(board, plan.name):
-            _bring(plan, board)
+class Fetch:
+    """One node's data sets on their way. `publish` takes how far they are, whenever that has changed."""
 
+    def __init__(self, request: DataRequest, publish: Callable[[NodeData], None]) -> None:
+        self._request = request
+        self._publish = publish
+        self._state = NodeData(phase="fetching")
 
-@contextlib.contextmanager
-def _shown(board: Board, name: str) -> Iterator[None]:
-    """Whatever fails is the end of this set alone."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - shown to the user
-        if isinstance(error, HvdcloudError):
-            why = error
-        elif isinstance(error, OSError) and is_disk_full(error):
-            why = CapacityError(f"data set {name}: the disk of {paths.data_dir()} is full", hint=SPACE_HINT)
+    def run(self) -> None:
+        """Bring every data set. What fails ends that, and is published; what has arrived stays."""
+        os.umask(0o022)
+        wanted: DataSet | None = None
+        try:
+            paths.data_dir().mkdir(parents=True, exist_ok=True)
+            plans = []
+            for wanted in self._request.sets:
+                if wanted.mounted and not set_dir(wanted.name).is_dir():
+                    hint = "hvdcloud down and hvdcloud up make the nodes with it"
+                    raise NodeError(f"it is not mounted at {set_dir(wanted.name)}", hint=hint)
+                if not wanted.mounted and (plan := self._plan(wanted)) is not None:
+                    plans.append(plan)
+            wanted = None
+            _check_space(plans)
+            for plan in plans:
+                wanted = plan.wanted
+                self._bring(plan)
+        except Exception as error:  # noqa: BLE001 - shown to the user
+            why = _in_words(error, wanted)
+            text = f"data set {wanted.name}: {why.message}" if wanted is not None else why.message
+            self._update(phase="failed", error=text, hint=why.hint, exit_code=int(why.code))
         else:
-            why = NodeError(f"data set {name}: {error or type(error).__name__}", hint="hvdcloud run again")
-        board.update(name, phase=FAILED, error=why.message, hint=why.hint, exit_code=int(why.code))
+            self._update(phase="ready")
 
+    def _update(self, **changes: Any) -> None:
+        self._state = replace(self._state, **changes)
+        # A full disk must not end the fetch: it has its own error for that.
+        with contextlib.suppress(OSError):
+            self._publish(self._state)
 
-# -- what there is, and what is here -----------------------------------------------------------------------------------
+    def _has(self, *, files: int, size: int) -> None:
+        """Count what is there as it should be."""
+        self._update(files=self._state.files + files, bytes=self._state.bytes + size)
 
+    def _plan(self, wanted: DataSet) -> _Plan | None:
+        """The plan; None: the set is there as it should be."""
+        work, target = work_dir(wanted.name), set_dir(wanted.name)
+        self._update()
+        bucket = open_bucket_here(wanted.source, endpoint=self._request.endpoint)
+        objects = listed(bucket, wanted, index=self._request.index, count=self._request.count)
+        size = sum(each.size for each in objects)
+        self._update(total_files=self._state.total_files + len(objects), total_bytes=self._state.total_bytes + size)
+        promised = {each.name: [each.size, each.crc32c, each.generation] for each in objects}
+        index = {"source": wanted.source, "endpoint": self._request.endpoint, "objects": promised}
+        if read_json(work / "index") == index and target.is_dir():
+            self._has(files=len(objects), size=size)
+            return None
+        check_names([each.name for each in objects])
+        work.mkdir(parents=True, exist_ok=True)
+        work.parent.chmod(0o700)
+        # Without an index, a set is not taken for another one: whatever ends this here, it is read again.
+        (work / "index").unlink(missing_ok=True)
+        if target.exists():
+            shutil.rmtree(work / "tree", ignore_errors=True)
+            target.rename(work / "tree")
+        missing = _missing(work / "tree", objects)
+        self._has(files=len(objects) - len(missing), size=size - sum(each.size for each in missing))
+        return _Plan(wanted=wanted, bucket=bucket, index=index, missing=missing)
 
-def _planned(wanted: DataSet, request: DataRequest, board: Board) -> _Plan | None:
-    """The plan; None: the set is there as it should be."""
-    name, work = wanted.name, work_dir(wanted.name)
-    board.update(name, phase=LISTING)
-    bucket = open_bucket_here(wanted.source, endpoint=request.endpoint)
-    try:
-        objects = listed(bucket, wanted, index=request.index, count=request.count)
-    except CredentialsError as error:
-        raise _explained(error, "", bucket) from error
-    size = sum(each.size for each in objects)
-    board.update(name, total_files=len(objects), total_bytes=size)
-    work.mkdir(parents=True, exist_ok=True)
-    work.parent.chmod(0o700)
-    promised = {each.name: [each.size, each.crc32c, each.generation] for each in objects}
-    index = {"source": wanted.source, "endpoint": request.endpoint, "objects": promised}
-    plan = _Plan(name=name, bucket=bucket, index=index)
-    before = read_json(work / "index") or {}
-    if before == index and set_dir(name).is_dir():
-        remove_tree(work / "tree")
-        board.update(name, files=len(objects), bytes=size, phase=READY)
-        return None
-    check_names([each.name for each in objects], ignores_case=ignores_case(work))
-    same = all(before.get(key) == index[key] for key in ("source", "endpoint"))
-    _look(plan, objects, known=before["objects"] if same else {})
-    board.update(name, files=plan.files, bytes=plan.bytes)
-    return plan
+    def _bring(self, plan: _Plan) -> None:
+        name = plan.wanted.name
+        tree = work_dir(name) / "tree"
+
+        def done(item: Download, error: Exception | None) -> None:
+            if error is not None:
+                # No further object is begun.
+                raise error
+            self._has(files=1, size=item.size)
+
+        items = [
+            Download(
+                name=each.name, target=tree / each.name, size=each.size, crc32c=each.crc32c, generation=each.generation
+            )
+            for each in plan.missing
+        ]
+        plan.bucket.download_many(items, workers=WORKERS, on_done=done)
+        for folder, _, _ in os.walk(tree):
+            sync_folder(Path(folder))
+        tree.rename(set_dir(name))
+        sync_folder(paths.data_dir())
+        write_json(work_dir(name) / "index", plan.index)
 
 
 def listed(bucket: Bucket, wanted: DataSet, *, index: int, count: int) -> Sequence[ObjectInfo]:
@@ -167,23 +170,20 @@ def listed(bucket: Bucket, wanted: DataSet, *, index: int, count: int) -> Sequen
     # What ends in a slash stands for a folder in consoles.
     every = [each for each in bucket.list("") if each.name and not each.name.endswith("/")]
     if not every:
-        why = f"data set {wanted.name}: {wanted.source} has no objects"
-        raise UsageError(why, hint=f"gcloud storage ls {wanted.source} shows whether the prefix is spelled so")
+        hint = f"gcloud storage ls {wanted.source} shows whether the prefix is spelled so"
+        raise UsageError(f"{wanted.source} has no objects", hint=hint)
     if damaged := next((each.name for each in every if not CRC32C.fullmatch(each.crc32c)), None):
         raise CheckpointError(f"the list of {bucket.url} has no CRC32C of {damaged}", hint="hvdcloud run again")
     if wanted.per_node != "shard":
         return every
     if not (share := every[index::count]):
-        why = f"data set {wanted.name} has {len(every)} files for {count} nodes, of which each gets its share"
+        why = f"it has {len(every)} files for {count} nodes, of which each gets its share"
         raise UsageError(why, hint=f"set per_node: all below data.{wanted.name} in hvdcloud.yaml, or use fewer nodes")
     return share
 
 
-def check_names(names: Sequence[str], *, ignores_case: bool) -> None:
+def check_names(names: Sequence[str]) -> None:
     """Raise unless each of these can be a file beside all others.
-
-    Args:
-        ignores_case: of the disk.
 
     Raises:
         CheckpointError: a name leaves its folder, or holds what no name may.
@@ -194,125 +194,56 @@ def check_names(names: Sequence[str], *, ignores_case: bool) -> None:
             why = f"{name!r} has a part of more than {LONGEST_COMPONENT} bytes, which no disk takes"
             raise UsageError(why, hint=_NAME_HINT)
     if len({*names}) < len(names):
-        raise UsageError("the list of the data set has a name twice", hint="hvdcloud run again")
+        raise UsageError("its list has a name twice", hint="hvdcloud run again")
     if refused := refusals(names):
         raise UsageError(sentences(refused, "no file of a data set")[0], hint=_NAME_HINT)
-    for name, why in clashes(names, ignores_case=ignores_case).items():
+    for name, why in clashes(names, ignores_case=False).items():
         raise UsageError(f"{name} cannot be a file of a data set: {why}", hint=_NAME_HINT)
 
 
-def _look(plan: _Plan, objects: Sequence[ObjectInfo], *, known: Mapping[str, Sequence[Any]]) -> None:
-    """Find out what is missing in the tree; what the visible set has is linked into it."""
-    tree = work_dir(plan.name) / "tree"
+def _missing(tree: Path, objects: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+    """The objects that a tree does not have as they should be; what it has besides them is deleted."""
     tree.mkdir(exist_ok=True)
     names = {each.name for each in objects}
     for folder, folders, files in os.walk(tree, topdown=False):
-        for path in (Path(folder, name) for name in files):
-            if str(path.relative_to(tree)) not in names:
+        for path in (Path(folder, name) for name in (*files, *folders)):
+            if path.is_dir() and not path.is_symlink():
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+            elif str(path.relative_to(tree)) not in names:
                 path.unlink()
-        for path in (Path(folder, name) for name in folders):
-            with contextlib.suppress(OSError):
-                path.rmdir()
+    missing = []
     for each in objects:
-        path, there = tree / each.name, set_dir(plan.name) / each.name
-        if path.is_file() and crc32c_of_file(path) != (each.size, each.crc32c):
-            path.unlink()
-        if not path.exists() and known.get(each.name) == plan.index["objects"][each.name] and there.is_file():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.hardlink_to(there)
-        if path.exists():
-            plan.files += 1
-            plan.bytes += each.size
-        else:
-            plan.missing.append(each)
+        path = tree / each.name
+        if not path.is_file() or crc32c_of_file(path) != (each.size, each.crc32c):
+            path.unlink(missing_ok=True)
+            missing.append(each)
+    return missing
 
 
-def _with_space(plans: list[_Plan], board: Board) -> list[_Plan]:
-    """The plans, if the disk has space for all of them; else none, and each says so."""
+def _check_space(plans: Sequence[_Plan]) -> None:
+    """Raise CapacityError: the disk has no room for all of the sets."""
     needed, free = sum(plan.needed for plan in plans), shutil.disk_usage(paths.data_dir()).free
-    if needed <= free:
-        return plans
-    what = f"{needed / 1e9:.2f} GB more, and the disk has {free / 1e9:.2f} GB left"
-    for plan in plans:
-        with _shown(board, plan.name):
-            whose = f"data set {plan.name} needs" if len(plans) == 1 else f"the data sets need, {plan.name} among them,"
-            raise CapacityError(f"{whose} {what}", hint=SPACE_HINT)
-    return []
+    if needed > free:
+        names = " and ".join(plan.wanted.name for plan in plans)
+        why = f"data set {names}: {needed / 1e9:.2f} GB more are needed, and the disk has {free / 1e9:.2f} GB left"
+        raise CapacityError(why, hint=SPACE_HINT)
 
 
-# -- the rest of it ----------------------------------------------------------------------------------------------------
-
-
-def _bring(plan: _Plan, board: Board) -> None:
-    tree = work_dir(plan.name) / "tree"
-    board.update(plan.name, phase=FETCHING)
-
-    def done(item: Download, error: Exception | None) -> None:
-        if error is not None:
-            # No further object is begun.
-            raise _explained(error, item.name, plan.bucket) from error
-        plan.files += 1
-        plan.bytes += item.size
-        board.update(plan.name, files=plan.files, bytes=plan.bytes)
-
-    items = [
-        Download(
-            name=each.name, target=tree / each.name, size=each.size, crc32c=each.crc32c, generation=each.generation
-        )
-        for each in plan.missing
-    ]
-    plan.bucket.download_many(items, workers=WORKERS, on_done=done)
-    board.update(plan.name, phase=VERIFYING)
-    _make_visible(plan.name, plan.index)
-    board.update(plan.name, phase=READY)
-
-
-def _explained(error: Exception, name: str, bucket: Bucket) -> Exception:
-    """What an error of the bucket means for a data set."""
+def _in_words(error: Exception, wanted: DataSet | None) -> HvdcloudError:
+    """What an error means for a data set."""
+    if isinstance(error, CapacityError) or (isinstance(error, OSError) and is_disk_full(error)):
+        return CapacityError(str(error), hint=SPACE_HINT)
+    if isinstance(error, CredentialsError) and wanted is not None:
+        hint = f'write data = ["{wanted.source}"] into hvdcloud.tfvars, then hvdcloud setup'
+        return CredentialsError(error.message, hint=hint)
     if isinstance(error, ObjectMissingError):
-        why = f"{name} in {bucket.url} was deleted or replaced while the data set was fetched"
+        why = f"an object was deleted or replaced while the data set was fetched: {error.message}"
         return ObjectMissingError(why, hint="hvdcloud run lists it again, once nothing writes there")
     if isinstance(error, CorruptObjectError):
-        return CorruptObjectError(
-            f"{name} in {bucket.url} does not verify: its bytes don't have the CRC32C that the bucket promises",
-            hint="the object is damaged in the bucket, or on its way; upload it again",
-        )
-    if isinstance(error, CredentialsError):
-        hint = f'write data = ["{bucket.url}"] into hvdcloud.tfvars, then hvdcloud setup'
-        return CredentialsError(error.message, hint=hint)
-    if isinstance(error, CapacityError):
-        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    return error
-
-
-def _make_visible(name: str, index: Mapping[str, Any]) -> None:
-    """Make the tree, whose files are on the disk, the set; removes the one before."""
-    work, target = work_dir(name), set_dir(name)
-    tree, aside = work / "tree", work / "before"
-    for folder, _, files in os.walk(tree):
-        for file in files:
-            Path(folder, file).chmod(FILE_MODE)
-        sync_folder(Path(folder))
-        if Path(folder) != tree:
-            Path(folder).chmod(FOLDER_MODE)
-    # Without an index, a set is not taken for another one: whatever ends this here, it is fetched again.
-    (work / "index").unlink(missing_ok=True)
-    remove_tree(aside)
-    if target.exists():
-        # A folder's own entry for its parent changes with the move, which needs the right to write to it.
-        target.chmod(0o755)
-        target.rename(aside)
-    tree.rename(target)
-    target.chmod(FOLDER_MODE)
-    sync_folder(target.parent)
-    write_json(work / "index", index)
-    remove_tree(aside)
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a folder with all that is in it, although it is read-only; nothing where there is none."""
-    with contextlib.suppress(FileNotFoundError):
-        if os.geteuid() != 0:
-            for folder, _, _ in os.walk(path):
-                Path(folder).chmod(0o755)
-        shutil.rmtree(path)
+        return CorruptObjectError(error.message, hint="upload the object again")
+    return (
+        error
+        if isinstance(error, HvdcloudError)
+        else NodeError(str(error) or type(error).__name__, hint="hvdcloud run again")
+    )

@@ -42,11 +42,10 @@ def ask(run: str, request: dict[str, Any]) -> dict[str, Any]:
     """
     if active.supervised(run) is None:
         raise UsageError(f"run {run} has ended", hint="hvdcloud status shows it")
+    if not socket_file(run).exists():
+        raise UsageError(f"run {run} is not elastic", hint="with run.elastic in hvdcloud.yaml, the next run is")
     try:
-        message = next(channel.ask(socket_file(run), request, deadline=time.monotonic() + SECONDS), None)
-    except (FileNotFoundError, ConnectionRefusedError):
-        hint = "with run.elastic in hvdcloud.yaml, the next run is"
-        raise UsageError(f"run {run} is not elastic", hint=hint) from None
+        message = channel.ask(socket_file(run), request, deadline=time.monotonic() + SECONDS)
     except TimeoutError:
         message = None
     if message is None:

@@ -55,7 +55,7 @@ class Member:
     name: str
     index: int
     slots: int
-    """Ranks that it takes; 0: it only drives."""
+    """Ranks that it takes."""
     place: Place = Place.JOINING
     alias: str = ""
     """The name that Horovod knows or last knew it by."""
@@ -83,7 +83,11 @@ class Member:
     def shown(self) -> state.Member:
         """The member as the run's state has it."""
         return state.Member(
-            name=self.name, alias=self.alias, state=self.place.value, since=self.since, why=self.why, slots=self.slots
+            name=self.name,
+            alias=self.alias or self.name,
+            state=self.place.value,
+            since=self.since or None,
+            why=self.why,
         )
 
 
@@ -92,8 +96,8 @@ class Membership:
 
     Args:
         members: those that the run starts with.
-        least: nodes with ranks, below which Horovod waits.
-        most: nodes with ranks that Horovod uses at once.
+        least: nodes below which Horovod waits.
+        most: nodes that Horovod uses at once.
         quiet: seconds after a loss or a change until the workers have found each other again, or have ended.
         wall: the time of day, seconds since the epoch. Every `now` is in monotonic seconds.
     """
@@ -167,7 +171,7 @@ class Membership:
 
     def usable(self) -> list[Member]:
         """Those that Horovod uses or could use now."""
-        return sorted([*(member for member in self.in_use() if member.slots), *self._candidates()], key=_index)
+        return sorted([*self.in_use(), *self._candidates()], key=_index)
 
     def may_leave(self, names: Iterable[str]) -> bool:
         """Whether enough would remain without these."""
@@ -218,7 +222,7 @@ class Membership:
         return [member.shown() for member in sorted(self.members.values(), key=_index)]
 
     def _candidates(self) -> list[Member]:
-        return [member for member in sorted(self.members.values(), key=_index) if member.slots and member.is_candidate]
+        return [member for member in sorted(self.members.values(), key=_index) if member.is_candidate]
 
 
 def _index(member: Member) -> int:

@@ -12,7 +12,7 @@ import subprocess
 import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from hvdcloud.errors import NodeError
 from hvdcloud.json_values import parse_object
@@ -33,22 +33,15 @@ class UnreachableError(NodeError):
     """The node does not answer."""
 
 
-class RunBundle(NamedTuple):
-    """All that a node gets besides the code; collected when the run begins, since secrets are deleted when it ends on
-    the head."""
-
-    spec: Spec
-    environment: dict[str, str]
-
-    def spec_of(self, member: Member) -> RunSpec:
-        """What a node that joins knows of the run. It gets its predecessor's share of a data set, or one that another
-        node has too: there are as many as nodes with ranks began."""
-        began, data = [host.name for host in self.spec.hosts if host.slots], self.spec.data
-        if data is not None:
-            share = began.index(member.name) if member.name in began else member.index % max(1, len(began))
-            data = replace(data, index=share)
-        # What the run resumed from is in the memory of the nodes that train.
-        return replace(self.spec, resume=None, node=member.index, slots=member.slots, data=data)
+def spec_of(member: Member, spec: Spec) -> RunSpec:
+    """What a node that joins knows of the run. It gets its predecessor's share of a data set, or one that another node
+    has too: there are as many as nodes began."""
+    began, data = spec.names, spec.data
+    if data is not None:
+        share = began.index(member.name) if member.name in began else member.index % len(began)
+        data = replace(data, index=share)
+    # What the run resumed from is in the memory of the nodes that train.
+    return replace(spec, resume=None, node=member.index, slots=member.slots, data=data)
 
 
 def _files() -> list[dict[str, Any]]:
@@ -63,8 +56,11 @@ def _files() -> list[dict[str, Any]]:
     return files
 
 
-def provision(bundle: RunBundle, member: Member) -> None:
+def provision(member: Member, spec: Spec, environment: dict[str, str]) -> None:
     """Prepare a node; blocks until it is ready for its agent, which waits for its data.
+
+    Args:
+        environment: of the ranks, as it was when the run began: secrets are deleted when it ends on the head.
 
     Raises:
         UnreachableError: it cannot be reached.
@@ -72,11 +68,11 @@ def provision(bundle: RunBundle, member: Member) -> None:
         OSError: what the head has for its own ranks cannot be written again.
     """
     node = member.name
-    if node == bundle.spec.names[0]:
-        write_private(bundle.spec.run, environment=bundle.environment)
+    if node == spec.names[0]:
+        write_private(spec.run, environment=environment)
         return
     files = _files()
-    header = {**bundle.spec_of(member).to_json(), "env": bundle.environment, "joins": True, "files": files}
+    header = {**spec_of(member, spec).to_json(), "env": environment, "joins": True, "files": files}
     with subprocess.Popen(
         ssh.node_command(node, "prepare", seconds=PREPARE_SECONDS),
         stdin=subprocess.PIPE,

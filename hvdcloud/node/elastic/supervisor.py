@@ -19,7 +19,7 @@ from hvdcloud.node.channel import Caller, Listener, Mailbox
 from hvdcloud.node.elastic.admission import Admission, socket_file
 from hvdcloud.node.elastic.host_list import HostList
 from hvdcloud.node.elastic.membership import MARGIN_BEATS, Member, Membership, Place
-from hvdcloud.node.elastic.provision import RunBundle, UnreachableError, provision
+from hvdcloud.node.elastic.provision import UnreachableError, provision
 from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
 from hvdcloud.node.elastic.workers import Workers
 from hvdcloud.node.machine import outward_interface
@@ -29,7 +29,7 @@ from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, Worker, judge_elastic
 from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, Supervisor
-from hvdcloud.runs.state import ElasticLimits, RunState
+from hvdcloud.runs.state import RunState
 
 MOST_RESTARTS = 8
 """How often in a row Horovod is started again where it has run for less than IN_VAIN_SECONDS."""
@@ -49,11 +49,10 @@ class ElasticSupervisor(Supervisor):
 
     def __init__(self, spec: Spec, current: RunState) -> None:
         assert spec.elastic is not None
-        driving = sum(1 for host in spec.hosts if not host.slots)
         self._membership = Membership(
             [Member(name=host.name, index=host.index, slots=host.slots) for host in spec.hosts],
-            least=max(1, spec.elastic.min - driving),
-            most=max(1, spec.elastic.max - driving),
+            least=spec.elastic.min,
+            most=spec.elastic.max,
             quiet=spec.gloo_timeout + MARGIN_BEATS * spec.beat,
             wall=time.time,
         )
@@ -67,7 +66,7 @@ class ElasticSupervisor(Supervisor):
         self._silence = SILENCE_SECONDS
         self._workers = Workers()
         self._mailbox = Mailbox()
-        self._bundle = RunBundle(self._spec, read_environment(spec.run))
+        self._environment = read_environment(spec.run)
         self._prepare_at: dict[str, float] = {}
         """When nodes that were lost, or are new, are tried next; infinite while they are."""
         self._admission = Admission(
@@ -84,7 +83,7 @@ class ElasticSupervisor(Supervisor):
         self._launched_at = 0.0
         self._disturbed_at = float("-inf")
         self._head_leaves = False
-        self._state.elastic = ElasticLimits(min=spec.elastic.min, max=spec.elastic.max)
+        self._state.elastic = spec.elastic
         self._state.world = 0
         self._state.members = self._membership.shown()
 
@@ -153,7 +152,7 @@ class ElasticSupervisor(Supervisor):
     def _provision(self, member: Member) -> None:
         failure: Exception | None = None
         try:
-            provision(self._bundle, member)
+            provision(member, self._spec, self._environment)
         except Exception as error:  # noqa: BLE001 - reported by the main loop, and tried again
             failure = error
         self._mailbox.post(lambda: self._prepared(member, failure))
@@ -250,17 +249,7 @@ class ElasticSupervisor(Supervisor):
         self._membership.move(lease.node, Place.GONE)
         self._workers.forget(lease.node)
 
-    def _fell_silent(self, lease: Lease, why: str) -> None:
-        """The workers that are connected to it would wait for Gloo's timeout, or without limit."""
-        used = self._is_used(lease.node)
-        super()._fell_silent(lease, why)
-        if used:
-            self._start_over(f"node {lease.node} fell silent")
-
-    def _is_used(self, node: str) -> bool:
-        return self._membership.is_listed(node) or node in self._workers.nodes()
-
-    def _lose(self, lease: Lease, why: str) -> None:
+    def _lose(self, lease: Lease, why: str, *, silent: bool = False) -> None:
         if self._ending:
             trouble = self._trouble
             super()._lose(lease, why)
@@ -271,7 +260,8 @@ class ElasticSupervisor(Supervisor):
         why = why or lease.last_words() or "its connection broke"
         now = time.monotonic()
         known, known_why = member.place, member.why
-        connecting = self._is_used(node) and not self._membership.settled(now=now)
+        used = self._membership.is_listed(node) or node in self._workers.nodes()
+        settled = self._membership.settled(now=now)
         self._release(lease)
         self._membership.lost(node, why, now=now)
         self._workers.forget(node)
@@ -279,7 +269,10 @@ class ElasticSupervisor(Supervisor):
         if known not in (Place.JOINING, Place.PREPARING):
             self._disturbed_at = now
             self._recorder.event("lost a node", node, why, note=f"node {node} was lost: {why}")
-            if connecting:
+            if used and silent:
+                # The workers that are connected to it would wait for Gloo's timeout, or without limit.
+                self._start_over(f"node {node} fell silent")
+            elif used and not settled:
                 self._start_over(f"node {node} was lost while the workers were connecting to each other")
         elif why != known_why and lease.refusal:
             self._log.note(f"node {node} cannot take part: {why}")
@@ -371,7 +364,5 @@ class ElasticSupervisor(Supervisor):
         )
 
     def _missing(self) -> list[Loss]:
-        return [*self._lost, *(Loss(member.name, member.why, 0.0) for member in self._lost_now())]
-
-    def _lost_now(self) -> list[Member]:
-        return [member for member in self._membership.members.values() if member.place is Place.LOST]
+        lost = (member for member in self._membership.members.values() if member.place is Place.LOST)
+        return [*self._lost, *(Loss(member.name, member.why, 0.0) for member in lost)]

@@ -13,7 +13,7 @@ from hvdcloud.node.files import replace
 from hvdcloud.node.mesh import hosts as hosts_file
 from hvdcloud.node.mesh import ssh
 from hvdcloud.node.mesh.host_key import check_host_key, is_host
-from hvdcloud.node.mesh.nodes import Peer, remember
+from hvdcloud.node.mesh.nodes import Peer, mesh_interface, remember
 from hvdcloud.storage.threads import parallel
 
 CONNECT_SECONDS = 10.0
@@ -62,8 +62,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     resolved = [host._replace(address=found.get(host.name) or _address(host.name)) for host in hosts]
     remember(resolved)
     own = machine.name()
-    interface = machine.mesh_interface([host.address for host in resolved if host.name != own])
-    answer = {"version": program.version(), "gpus": machine.gpus(), "interface": interface}
+    answer = {"version": program.version(), "gpus": machine.gpus(), "interface": mesh_interface()}
     if not request.get("check"):
         return answer
     return {**answer, "unreached": _unreached([host for host in resolved if host.name != own])}

@@ -35,6 +35,8 @@ def node_names() -> list[str]:
 
 
 def mesh_interface() -> str:
-    """The interface of this node that leads to the other ones; `lo` for a node that is alone. No name is looked up."""
-    peers = known()
-    return machine.mesh_interface([peer.address for peer in peers] if len(peers) > 1 else [])
+    """The interface of this node that leads to the other ones; `lo` for a node that is alone: Horovod wants an
+    interface with 127.0.0.1 where all ranks are on one host (driver_service.py, get_local_interfaces)."""
+    own = machine.name()
+    found = (machine.interface_towards(peer.address) for peer in known() if peer.name != own)
+    return next(filter(None, found), machine.LOOPBACK)

@@ -10,13 +10,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hvdcloud.node import paths
 from hvdcloud.node.mesh import ssh
+from hvdcloud.storage.threads import parallel
 
 _POWEROFF_SECONDS = 10.0
 _OUTPUT_OF_THE_CONTAINER = Path("/proc/1/fd/1")
@@ -24,17 +24,14 @@ _OUTPUT_OF_THE_CONTAINER = Path("/proc/1/fd/1")
 
 def end_others(nodes: Sequence[str]) -> None:
     """Ask other nodes of this cluster to end; one that does not answer ends at a limit of its own."""
-    # Connections of their own: the run's shared ones have just been closed.
-    commands = [ssh.node_command(node, "poweroff") for node in nodes]
-    null = subprocess.DEVNULL
-    calls = [subprocess.Popen(each, stdin=null, stdout=null, start_new_session=True) for each in commands]
-    deadline = time.monotonic() + _POWEROFF_SECONDS
-    for call in calls:
-        try:
-            call.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            sys.stderr.write(f"hvdcloud: {call.args!r} did not end in time\n")
-            call.kill()
+
+    def end(node: str) -> None:
+        null, command = subprocess.DEVNULL, ssh.node_command(node, "poweroff")
+        subprocess.run(command, stdin=null, stdout=null, timeout=_POWEROFF_SECONDS, start_new_session=True)
+
+    for outcome in parallel(nodes, end, workers=len(nodes)):
+        if outcome.error is not None:
+            sys.stderr.write(f"hvdcloud: {outcome.item}: {outcome.error}\n")
 
 
 def switch_off() -> dict[str, Any]:

@@ -57,18 +57,14 @@ def parse_gpus(output: str) -> list[dict[str, Any]]:
 
 class GpuReader:
     """Reads the GPUs' values from nvidia-smi, which hangs when a GPU has fallen off its bus, and then does not even end
-    when it is killed.
-
-    Args:
-        program: its path; None: where this image has it.
-        seconds: how long it may take.
+    when it is killed. `seconds`: how long it may take.
     """
 
-    def __init__(self, program: str | None = None, *, seconds: float = GPU_SECONDS) -> None:
+    def __init__(self, *, seconds: float = GPU_SECONDS) -> None:
         image = machine.image_environment()
         path = ":".join(filter(None, [image.get("PATH"), _PATH]))
         # None: this image has none.
-        self._program = program or shutil.which("nvidia-smi", path=path)
+        self._program = shutil.which("nvidia-smi", path=path)
         # Without the mark of the run, by which its processes are found and ended.
         self._environment = {"PATH": _PATH, "LANG": "C", "LD_LIBRARY_PATH": image.get("LD_LIBRARY_PATH", "")}
         self._seconds = seconds
@@ -116,23 +112,16 @@ class GpuReader:
 
 
 class Sensors:
-    """Reads samples; rates are since the reading before.
+    """Reads samples; rates are since the reading before, and the network is that of the other nodes."""
 
-    Args:
-        gpus: reads the GPUs.
-        interface: whose bytes are counted; None: the one that leads to the other nodes.
-    """
-
-    def __init__(self, gpus: GpuReader | None = None, *, interface: str | None = None) -> None:
-        self._gpus = gpus if gpus is not None else GpuReader()
-        self._interface = interface
+    def __init__(self, gpus: GpuReader) -> None:
+        self._gpus = gpus
+        self._interface = mesh_interface()
         self._before: tuple[float, Any] | None = None
 
     def read(self) -> Sample:
         """A sample of now; its rates are missing the first time."""
         sample: Sample = {"t": round(time.time(), 2)}
-        if self._interface is None:
-            self._interface = mesh_interface()
         cpu, now = psutil.cpu_percent(), time.monotonic()
         network = psutil.net_io_counters(pernic=True).get(self._interface)
         if self._before is not None:

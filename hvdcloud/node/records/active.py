@@ -42,15 +42,16 @@ def live_agents() -> dict[str, dict[str, Any]]:
     return {run: holder for run, holder in locks.items() if holder is not None}
 
 
-def take_over(path: Path, *, what: str) -> Lock:
+def take_over(path: Path, *, what: str, **more: str) -> Lock:
     """Hold a lock from now on; the process that held it before is killed. Raises NodeError: it does not end.
 
     Args:
         what: that process, in words.
+        more: what the lock says besides who holds it.
     """
     lock = Lock(path)
     deadline = time.monotonic() + processes.KILL_SECONDS
-    while not lock.acquire(processes.describe_self()):
+    while not lock.acquire({**more, **processes.describe_self()}):
         if earlier := processes.described(lock_holder(path) or {}):
             processes.send([earlier], signal.SIGKILL)
             processes.wait_gone([earlier], seconds=deadline - time.monotonic())

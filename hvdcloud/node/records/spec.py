@@ -11,7 +11,7 @@ from hvdcloud.node.bucket import open_bucket_here
 from hvdcloud.node.channel import BEAT_SECONDS
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.paths import check_run_id, run_dir
-from hvdcloud.runs.spec import DataRequest, Elastic, Host, RunSpec
+from hvdcloud.runs.spec import About, DataRequest, Elastic, Host, RunSpec
 
 if TYPE_CHECKING:
     from hvdcloud.storage.base import Bucket
@@ -55,6 +55,8 @@ class Spec(RunSpec):
             given["hosts"] = tuple(Host(**each) for each in given.get("hosts", ()))
             if "elastic" in given:
                 given["elastic"] = Elastic(**given["elastic"])
+            if "about" in given:
+                given["about"] = About(**given["about"])
             if "data" in given:
                 given["data"] = DataRequest.from_json(given["data"])
             spec = cls(**given)

@@ -84,7 +84,7 @@ class Agent:
         self._upload_loop.start()
         self._sampler.start()
         drain.watch(lambda: self._mailbox.post(lambda: self.leave(drain.PREEMPTED)))
-        if self._probe or self._spec.fetches_data:
+        if self._probe or self._spec.data is not None:
             threading.Thread(target=self._get_ready, name="ready", daemon=True).start()
         else:
             self._say_ready()
@@ -110,9 +110,9 @@ class Agent:
     def _get_ready(self) -> None:
         """Wait for the data, and try what a worker needs."""
         problem = ""
-        if self._spec.fetches_data:
+        if self._spec.data is not None:
             problem = wait_for_data(
-                self._spec, say=lambda data: self._say(data.to_json(), "data"), ending=self._told_to_end
+                self._spec.data, say=lambda data: self._say(data.to_json(), "data"), ending=self._told_to_end
             )
         if self._probe and not problem and not self._told_to_end.is_set():
             problem = worker_problem(self._spec)
@@ -313,7 +313,7 @@ class Agent:
         if self._spec.node or not self._orphaned:
             return
         if state.record_orphaned_end(self._spec.run, ranks=self._records, report=report):
-            notify.start(self._spec.run)
+            notify.tell(self._spec.run)
 
 
 def main(run: str, *, probe: bool = False) -> int:

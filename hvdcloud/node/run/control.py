@@ -8,7 +8,7 @@ from typing import Any
 
 from hvdcloud.errors import HvdcloudError, NodeError
 from hvdcloud.node import notify, paths, processes
-from hvdcloud.node.channel import ask_agent
+from hvdcloud.node.channel import ask
 from hvdcloud.node.files import lock_holder, read_json
 from hvdcloud.node.records import active, state
 from hvdcloud.node.records.secrets_file import forget
@@ -68,7 +68,7 @@ def stacks(run: str) -> dict[str, Any]:
         NodeError: the agent did not answer in time.
     """
     try:
-        answer = ask_agent(run, {"type": "stacks"}, answer="stacks", deadline=time.monotonic() + STACKS_SECONDS)
+        answer = ask(paths.agent_socket(run), {"type": "stacks"}, deadline=time.monotonic() + STACKS_SECONDS)
     except TimeoutError:
         why = f"the agent of run {run} did not take the stacks within {STACKS_SECONDS:.0f} s"
         raise NodeError(why, hint="hvdcloud stacks tries again; hvdcloud stop ends the run") from None
@@ -84,8 +84,10 @@ def flush() -> dict[str, Any]:
     for run in incomplete_runs():
         try:
             report = _flush(run, deadline=deadline)
+        except TimeoutError:
+            report = UploadReport(errors=[f"run {run}: its agent did not answer in time"])
         except (HvdcloudError, OSError) as error:
-            report = UploadReport(errors=[f"run {run}: {str(error) or 'its agent did not answer in time'}"])
+            report = UploadReport(errors=[f"run {run}: {error}"])
         found[run] = {"pending": list(report.pending), "errors": list(report.errors)}
     wait_for_logs()
     return {"runs": found}
@@ -94,7 +96,7 @@ def flush() -> dict[str, Any]:
 def _flush(run: str, *, deadline: float) -> UploadReport:
     """Upload what can be now, by the live agent if there is one. Raises HvdcloudError, OSError: it failed, or the time
     is up."""
-    answer = ask_agent(run, {"type": "flush"}, answer="flushed", deadline=deadline)
+    answer = ask(paths.agent_socket(run), {"type": "flush"}, deadline=deadline)
     if answer is not None:
         return UploadReport.from_json(answer["checkpoints"])
     # It may just be ending, and then says so in its report.

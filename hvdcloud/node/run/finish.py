@@ -7,6 +7,7 @@ They go only once every checkpoint is in the bucket; until then they hold what e
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 
@@ -48,8 +49,9 @@ def left_out_note(node: str, names: Sequence[str]) -> str:
 def after(ended: RunState) -> None:
     """Do what is left to do after a run that is done."""
     until = time.monotonic() + GRACE_SECONDS
+    telling = threading.Thread(target=notify.tell, args=(ended.run,), name="notify")
+    telling.start()
     told_by = time.monotonic() + notify.WAIT_SECONDS
-    notify.start(ended.run)
     try:
         archive.keep(ended.run)
     except Exception as error:  # noqa: BLE001 - it is not a checkpoint, and nodes that cost money must go
@@ -57,7 +59,7 @@ def after(ended: RunState) -> None:
     if not _nodes_go(ended):
         return
     time.sleep(max(0.0, until - time.monotonic()))
-    notify.wait_told(ended.run, seconds=told_by - time.monotonic())
+    telling.join(max(0.0, told_by - time.monotonic()))
     if active.active_run() is not None:
         return
     poweroff.write_line(f"switching off: run {ended.run} has ended and its checkpoints are in the bucket")

@@ -1,5 +1,4 @@
-"""`code` and `prepare`: make this node ready for a run: code, environment, secrets, the checkpoints to resume from. Its
-data sets are begun to be fetched."""
+"""`code` and `prepare`: make this node ready for a run: code, environment, secrets, the checkpoints to resume from."""
 
 from __future__ import annotations
 
@@ -52,11 +51,6 @@ def main(header: Mapping[str, Any], source: IO[bytes]) -> dict[str, Any]:
         raise UsageError(f"prepare: the header cannot be used: {error!r}", hint="hvdcloud run again") from error
     spec = Spec.from_mapping({**header, "cores": machine.cores(), "name": machine.name()})
     sync = _sync(header)
-    if spec.data is not None and spec.fetches_data:
-        from hvdcloud.node.data import fetcher
-
-        # Beside the code; the agent waits for it.
-        fetcher.start(spec.data)
     try:
         if wanted := sync.plan():
             _unpack(sync, {sync.entries[index].path: sync.entries[index] for index in wanted}, source)

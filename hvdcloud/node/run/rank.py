@@ -117,7 +117,7 @@ def environment_of_rank(
     paths_of_ours = {"HVDCLOUD_CHECKPOINT_DIR": str(paths.checkpoints_dir(spec.run)), paths.RUN_VARIABLE: spec.run}
     if spec.data is not None:
         paths_of_ours["HVDCLOUD_DATA"] = str(paths.data_dir())
-    defaults = {"OMP_NUM_THREADS": str(max(1, spec.cores // max(1, spec.slots))), "PYTHONUNBUFFERED": "1"}
+    defaults = {"OMP_NUM_THREADS": str(max(1, spec.cores // spec.slots)), "PYTHONUNBUFFERED": "1"}
     if spec.stuck is not None:
         # Before the run is taken to be stuck, Horovod says for which tensors ranks wait. It ends no run itself, unless
         # HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is set.

@@ -175,7 +175,7 @@ class Supervisor:
             starting = not lease.ready and lease.node not in self._broke
             limit = max(self._silence, self._spec.start) if starting else self._silence
             if not lease.finished and now - lease.heard > limit:
-                self._fell_silent(lease, f"no heartbeat for {limit:.0f} s")
+                self._lose(lease, f"no heartbeat for {limit:.0f} s", silent=True)
 
     def _ask(self, node: str, message: dict[str, Any]) -> None:
         if (lease := self._leases.get(node)) is not None:
@@ -270,12 +270,12 @@ class Supervisor:
             self._trouble = f"node {lease.node} ended its part of the run: {why}"
             self._trouble_is_loss = True
 
-    def _fell_silent(self, lease: Lease, why: str) -> None:
-        """A node has not been heard of for too long."""
-        self._lose(lease, why)
+    def _lose(self, lease: Lease, why: str, *, silent: bool = False) -> None:
+        """A lease broke. If the node can be reached again, it was only the agent, and a new one ends the run there.
 
-    def _lose(self, lease: Lease, why: str) -> None:
-        """A lease broke. If the node can be reached again, it was only the agent, and a new one ends the run there."""
+        Args:
+            silent: it has not been heard of for too long.
+        """
         node = lease.node
         broke = Loss(node, why or lease.last_words() or "its connection broke", time.monotonic())
         worth_another = lease.ready or self._ending

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 import time
 from pathlib import Path
 
 from hvdcloud.checkpoints.manifest import events_name, log_name, stacks_name, state_name
-from hvdcloud.errors import NodeError
 from hvdcloud.node import paths
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.storage.checksum import crc32c_of_file
-from hvdcloud.storage.threads import Outcome, attempt
 
-KEEP_SECONDS = 120.0
 _POLL_SECONDS = 0.05
 
 
 def keep(run: str) -> None:
     """Put what there is of the log, and the state, into the run's bucket. Raises HvdcloudError, OSError: it failed."""
-    kept: list[Outcome[str, None]] = []
-    # A bucket that does not answer must not keep nodes that cost money.
-    thread = threading.Thread(target=lambda: kept.append(attempt(run, _keep)), name="log", daemon=True)
-    thread.start()
-    thread.join(KEEP_SECONDS)
-    with contextlib.suppress(OSError):
-        _done_file(run).touch()
-    if thread.is_alive():
-        raise NodeError(f"the bucket did not take it within {KEEP_SECONDS:.0f} s", hint="hvdcloud logs reads the rest")
-    if kept and kept[0].error is not None:
-        raise kept[0].error
+    try:
+        spec = Spec.load(run)
+        bucket = spec.open_bucket()
+        log = state.log_file(run)
+        _, crc32c = crc32c_of_file(log)
+        bucket.upload(log, log_name(spec.cluster, run), crc32c=crc32c)
+        if (events := state.events_file(run)).exists():
+            bucket.write(events_name(spec.cluster, run), events.read_bytes())
+        bucket.write(state_name(spec.cluster, run), json.dumps(state.read(run).to_json()).encode())
+        # Last: of these only the stacks may not be replaced (terraform/identity.tf), so a second time ends here.
+        if (stacks := state.stacks_file(run)).exists():
+            bucket.write(stacks_name(spec.cluster, run), stacks.read_bytes())
+    finally:
+        with contextlib.suppress(OSError):
+            _done_file(run).touch()
 
 
 def wait_kept(run: str, *, seconds: float) -> None:
@@ -44,17 +44,3 @@ def wait_kept(run: str, *, seconds: float) -> None:
 
 def _done_file(run: str) -> Path:
     return paths.run_dir(run) / "log-kept"
-
-
-def _keep(run: str) -> None:
-    spec = Spec.load(run)
-    bucket = spec.open_bucket()
-    log = state.log_file(run)
-    _, crc32c = crc32c_of_file(log)
-    bucket.upload(log, log_name(spec.cluster, run), crc32c=crc32c)
-    if (events := state.events_file(run)).exists():
-        bucket.write(events_name(spec.cluster, run), events.read_bytes())
-    bucket.write(state_name(spec.cluster, run), json.dumps(state.read(run).to_json()).encode())
-    # Last: of these only the stacks may not be replaced (terraform/identity.tf), so a second time ends here.
-    if (stacks := state.stacks_file(run)).exists():
-        bucket.write(stacks_name(spec.cluster, run), stacks.read_bytes())

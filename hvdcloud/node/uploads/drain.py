@@ -20,7 +20,7 @@ from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
 from hvdcloud.node import machine, paths, processes
-from hvdcloud.node.channel import ask_agent
+from hvdcloud.node.channel import ask
 from hvdcloud.node.files import lock_holder
 from hvdcloud.node.records.active import live_agents
 from hvdcloud.node.uploads.loop import incomplete_runs
@@ -120,7 +120,7 @@ def drain(why: str, *, seconds: float = LEAVE_SECONDS) -> dict[str, dict[str, An
     for run in agents:
         # The time may be up.
         with contextlib.suppress(OSError):
-            found[run] = ask_agent(run, {"type": "leave", "why": why}, answer="left", deadline=deadline)
+            found[run] = ask(paths.agent_socket(run), {"type": "leave", "why": why}, deadline=deadline)
     holders = [*agents.values(), lock_holder(paths.supervisor_lock()) or {}]
     ending_too = [each for each in map(processes.described, holders) if each is not None]
     processes.wait_gone(ending_too, seconds=deadline - time.monotonic())

@@ -52,6 +52,8 @@ class UploadLoop:
         self._left_out: set[str] = set()
         self.bucket: Bucket | None = None
         """The run's bucket; None as long as it could not be opened."""
+        self.waiting: int | None = None
+        """How many files the last look could not upload yet; None: there was none."""
         self._uploader: Uploader | None = None
         self._uploaded: set[str] = set()
         self._working = threading.Lock()
@@ -76,14 +78,6 @@ class UploadLoop:
         `on_checked` after every look at the directory, in the thread."""
         self._on_checked = on_checked
         self._woken.set()
-
-    def waiting(self) -> int | None:
-        """How many files are not in the bucket as they are; None: it is not known yet. Does not block."""
-        uploader = self._uploader
-        try:
-            return None if uploader is None else uploader.waiting()
-        except OSError:
-            return None
 
     def flush_now(self) -> UploadReport:
         """Upload everything that is not being written at this moment, while the run is active. Blocks."""
@@ -162,6 +156,15 @@ class UploadLoop:
         return self._reported(partial(Uploader.scan, final=final))
 
     def _reported(self, work: Callable[[Uploader], UploadReport]) -> UploadReport:
+        """What the uploader reports of its work, which is told and remembered."""
+        report = self._attempted(work)
+        self.waiting = len(report.pending)
+        if new := {*report.left_out} - self._left_out:
+            self._left_out |= new
+            self._say_left_out(sorted(new))
+        return report
+
+    def _attempted(self, work: Callable[[Uploader], UploadReport]) -> UploadReport:
         """What the uploader reports of its work. Whatever goes wrong, the run continues, and its end reports it."""
         try:
             uploader = self._open()
@@ -171,14 +174,10 @@ class UploadLoop:
             pending = sorted(file.name for file in there.result or ())
             return UploadReport(pending=pending, errors=[f"{self._spec.bucket}: {error}"])
         try:
-            report = work(uploader)
+            return work(uploader)
         except Exception as error:  # noqa: BLE001 - as above
             # Nobody knows which files are pending.
             return UploadReport(files=len(self._uploaded), errors=[f"{type(error).__name__}: {error}"])
-        if new := {*report.left_out} - self._left_out:
-            self._left_out |= new
-            self._say_left_out(sorted(new))
-        return report
 
 
 def write_report(run: str, report: UploadReport) -> None:

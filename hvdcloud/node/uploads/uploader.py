@@ -116,11 +116,6 @@ class Uploader:
             self._scan(found, final=final)
             return self._report(found)
 
-    def waiting(self) -> int:
-        """How many files are not in the bucket as they are; beside any scan. Raises OSError: the directory cannot be
-        read."""
-        return len(self._changed(_Found()))
-
     def _files(self, found: _Found) -> list[File]:
         files = walk(self._directory, found.skipped)
         return files + self._outputs.files(found.skipped, found.left_out) if self._outputs else files

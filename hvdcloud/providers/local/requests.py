@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
 from hvdcloud.cluster.model import SSH_PORT, ClusterSpec, Request
-from hvdcloud.node.data.sets import MOUNTED
+from hvdcloud.node.paths import MOUNTED
 from hvdcloud.providers.base import NodeBucket
 from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request, limits
 
