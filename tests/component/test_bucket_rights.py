@@ -91,7 +91,7 @@ class Place:
         self.pulls += 1
         verified = VerifiedFiles(self.folder / f"verified-{self.pulls}.json")
         target = self.folder / f"pulled-{self.pulls}"
-        path = pull(self.laptop, cluster=CLUSTER, run=run, target=target, verified_files=verified).path
+        path = pull(self.laptop, cluster=CLUSTER, run=run, target=target, verified_files=verified).folder
         assert unverified(self.laptop, cluster=CLUSTER, run=run, verified_files=verified) == []
         return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 

@@ -266,3 +266,14 @@ def test_through_iap_the_vms_need_no_external_address_and_only_iap_may_come_in(c
     assert left(cloud, project) == []
     calls = (gcloud.parent / "calls").read_text().splitlines()
     assert {call.split()[2] for call in calls} == {"t-gce-iap-0", "t-gce-iap-1"}
+
+
+def test_a_port_that_cannot_be_reached_ends_up_before_the_image_is_there(cloud: Cloud, tmp_path: Path) -> None:
+    settings = {"ssh": {"source": "198.51.100.7/32"}, "zones": ["us-central1-a"]}
+    project = cloud.project(tmp_path, "t-gce-blocked", gce=settings)
+    project.hvdcloud("push")
+    ended = project.hvdcloud("up", expect=5)
+    assert "cannot be reached from here: timed out; Google's firewall lets in 198.51.100.7/32" in ended.err
+    assert "write gce.ssh.source: iap" in ended.err
+    assert "t-gce-blocked-0  ready" not in ended.out + ended.err
+    assert left(cloud, project) == []

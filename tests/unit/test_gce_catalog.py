@@ -61,3 +61,10 @@ def test_zones_are_in_the_order_to_try() -> None:
     assert zones[:6] == ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f", "us-east1-b", "us-east1-c")
     assert len(zones) == len(set(zones)) == 12
     assert set(catalog.zones_with("nvidia-tesla-v100")) < set(catalog.zones_with(None))
+
+
+def test_every_machine_type_boots_an_image_that_its_notes_do_not_warn_of_with_a_driver_for_its_gpus() -> None:
+    for name, machine in catalog.machines().items():
+        # https://docs.cloud.google.com/container-optimized-os/docs/release-notes/m125, read on 2026-04-08
+        assert machine.vm_image == ("cos-121-lts" if name.startswith("a3-") else "cos-125-lts"), name
+        assert machine.driver == "R580", name

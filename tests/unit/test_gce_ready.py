@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
+from hvdcloud.cluster.model import Node
 from hvdcloud.errors import NodeError
 from hvdcloud.providers.base import ignore_progress
 from hvdcloud.providers.gce.api.client import Aggregated, ComputeClient
@@ -29,48 +29,92 @@ class Client(ComputeClient):
         ]
         self.listed = Aggregated(items=self.made)
         self.questions = questions
+        self.word = ""
         self.asked: list[int] = []
         self.named: list[str] = []
 
     def guest_attributes(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
         self.asked.append(len(names))
-        return {name: READY if len(self.asked) > self.questions else {} for name in names}
+        now = {"status": json.dumps({"status": self.word})} if self.word else {}
+        return {name: READY if self.word == "ready" or len(self.asked) > self.questions else now for name in names}
 
     def instances(self, cluster: str | None) -> Aggregated:
         return self.listed
+
+    def serial_output(self, zone: str, name: str, *, start: int = 0) -> str:
+        return "login: \n"
 
     def instances_by_name(self, zone: str, names: Iterable[str]) -> list[dict[str, Any]]:
         self.named += names
         return []
 
 
+class Clock:
+    """It counts what is slept."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 @pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    seconds: list[float] = []
-
-    class Clock:
-        monotonic = staticmethod(time.monotonic)
-        sleep = staticmethod(seconds.append)
-
-    monkeypatch.setattr(ready, "time", Clock)
-    return seconds
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(ready, "time", clock)
+    return clock
 
 
-def wait(client: Client) -> list[Any]:
+def wait(client: Client, clock: Clock, **more: Any) -> list[Any]:
     mapper = ResourceMapper(project="p", iap=False)
     nodes = [mapper.node(vm) for vm in client.made]
-    deadline = time.monotonic() + 60
-    return Boots(client, mapper, nodes, cluster="digits", deadline=deadline, on_progress=ignore_progress).wait()
+    deadline = clock.now + 1800
+    return Boots(client, mapper, nodes, cluster="digits", deadline=deadline, on_progress=ignore_progress, **more).wait()
 
 
-def test_a_vm_that_no_list_has_any_more_is_gone_though_it_was_ready(pauses: list[float]) -> None:
+def test_a_vm_that_no_list_has_any_more_is_gone_though_it_was_ready(clock: Clock) -> None:
     client = Client(2, questions=0)
     client.listed = Aggregated(items=client.made[:1])
     with pytest.raises(NodeError, match="node digits-1 is gone"):
-        wait(client)
+        wait(client, clock)
 
 
-def test_a_vm_in_a_place_that_does_not_answer_is_not_taken_for_gone(pauses: list[float]) -> None:
+def test_a_vm_in_a_place_that_does_not_answer_is_not_taken_for_gone(clock: Clock) -> None:
     client = Client(2, questions=0)
     client.listed = Aggregated(items=client.made[:1], unseen=(f"zone {ZONE}",))
-    assert [node.name for node in wait(client)] == ["digits-0", "digits-1"]
+    assert [node.name for node in wait(client, clock)] == ["digits-0", "digits-1"]
+
+
+def test_a_vm_that_runs_and_says_nothing_ends_up_with_the_end_of_its_boot_log(clock: Clock) -> None:
+    began = clock.now
+    with pytest.raises(NodeError, match="digits-0 has run for 300 s and its startup script says nothing") as raised:
+        wait(Client(2, questions=10_000), clock)
+    assert "the end of digits-0's boot log:\nlogin:" in raised.value.details
+    assert clock.now - began < 330
+
+
+@pytest.mark.parametrize(("word", "asked"), [("host", 0), ("login", 1), ("pulling", 1), ("driver", 1), ("ready", 1)])
+def test_the_way_to_the_port_is_tried_once_as_soon_as_one_node_has_opened_it(
+    clock: Clock, word: str, asked: int
+) -> None:
+    client, tried = Client(2, questions=100), list[str]()
+    for vm in client.made:
+        vm["networkInterfaces"] = [{"networkIP": "10.0.0.2", "accessConfigs": [{"natIP": "198.51.100.9"}]}]
+    client.word = word
+
+    def check(node: Node) -> None:
+        tried.append(str(node.address))
+        raise NodeError("blocked", hint="iap")
+
+    if asked:
+        with pytest.raises(NodeError, match="blocked"):
+            wait(client, clock, check_reachable=check)
+    else:
+        client.word, client.questions = word, 3
+        with pytest.raises(NodeError, match="blocked"):
+            wait(client, clock, check_reachable=check)
+        assert len(client.asked) > 3, "not before it says that the port is open"
+    assert tried == ["198.51.100.9"]

@@ -16,11 +16,12 @@ from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.places import check_account, find_zones, vm_image
 from hvdcloud.providers.gce.inventory import VMS, Inventory, take_inventory
+from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.ops import scale_out
 from hvdcloud.providers.gce.ops.create import Creation, GcePlan, insert_requests
 from hvdcloud.providers.gce.ops.delete import Sweep
-from hvdcloud.providers.gce.ops.ready import Boots
+from hvdcloud.providers.gce.ops.ready import SILENT_SECONDS, SILENT_SECONDS_OF_8_GPUS, Boots
 from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper
 from hvdcloud.providers.gce.settings import Settings, settings_of
@@ -64,7 +65,7 @@ class GceProvider(Provider):
         settings = budget.limited(self._settings, spec.within, now=now)
         check_account(settings)
         found = find_zones(self._client, spec, settings, zones=self._config.zones, today=now.date())
-        image = vm_image(self._client)
+        image = vm_image(self._client, settings.machine_type)
         offers = budget.paid_zones(settings, found, nodes=spec.nodes)
         zones = [offer.zone for offer in offers]
         method = f"POST /compute/v1/projects/{settings.project}/global/firewalls"
@@ -103,7 +104,8 @@ class GceProvider(Provider):
 
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> GcePlan:
         """A bulkInsert for each kind of node, in the zone where the cluster is; it has its firewall rules."""
-        inventory, image, now = self._take_inventory(spec.name), vm_image(self._client), datetime.now(timezone.utc)
+        inventory, now = self._take_inventory(spec.name), datetime.now(timezone.utc)
+        image = vm_image(self._client, self._settings.machine_type)
         return scale_out.plan_growth(spec, self._settings, inventory, indices, vm_image=image, now=now)
 
     def grow(
@@ -129,7 +131,23 @@ class GceProvider(Provider):
     ) -> Sequence[Node]:
         """Follow every VM's guest attributes until its container says that sshd answers."""
         cluster = nodes[0].name.rpartition("-")[0]
-        boots = Boots(self._client, self._mapper, nodes, cluster=cluster, deadline=deadline, on_progress=on_progress)
+        settings, given = self._settings, self._config.ssh.source
+        _, gpus = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
+
+        def check_reachable(node: Node) -> None:
+            if settings.ssh_source != ssh_access.IAP and node.address:
+                ssh_access.check_reachable(node.address, node.port, source=settings.ssh_source, given=given)
+
+        boots = Boots(
+            self._client,
+            self._mapper,
+            nodes,
+            cluster=cluster,
+            deadline=deadline,
+            on_progress=on_progress,
+            silence=SILENT_SECONDS if gpus < 8 else SILENT_SECONDS_OF_8_GPUS,
+            check_reachable=check_reachable,
+        )
         with explained(f"follow how the VMs of {cluster} come up"):
             return boots.wait()
 

@@ -6,11 +6,12 @@ import ipaddress
 import os
 import shlex
 import shutil
+import socket
 from collections.abc import Callable
 from urllib.parse import urlsplit
-from urllib.request import urlopen
+from urllib.request import getproxies, urlopen
 
-from hvdcloud.errors import UsageError
+from hvdcloud.errors import NodeError, UsageError
 
 AUTO = "auto"
 IAP = "iap"
@@ -20,6 +21,7 @@ ADDRESS_URL_VARIABLE = "HVDCLOUD_ADDRESS_URL"
 ADDRESS_URLS = ("https://checkip.amazonaws.com", "https://api.ipify.org", "https://ipv4.icanhazip.com")
 """Each answers with the caller's public IPv4 address and nothing else."""
 ANSWER_SECONDS = 5.0
+REACH_SECONDS, REACH_ATTEMPTS = 10.0, 2
 
 SOMEWHERE = "192.0.2.1/32"
 """In the place of the caller's address where only that it is public matters (RFC 5737)."""
@@ -69,6 +71,33 @@ def is_public(source: str) -> bool:
     """Whether a range of IPv4 addresses is outside private networks and VPNs."""
     network = ipaddress.IPv4Network(source, strict=False)
     return not any(network.subnet_of(private) for private in _PRIVATE)
+
+
+def check_reachable(address: str, port: int, *, source: str, given: str) -> None:
+    """Whether anything at all answers at a node's port, before a boot is paid for; a refusal is an answer.
+
+    Args:
+        source: what the firewall lets in.
+        given: gce.ssh.source.
+
+    Raises NodeError: nothing answers.
+    """
+    for left in reversed(range(REACH_ATTEMPTS)):
+        try:
+            socket.create_connection((address, port), timeout=REACH_SECONDS).close()
+        except ConnectionError:
+            return
+        except OSError as error:
+            if left:
+                continue
+            learned = ", the address of this machine as the internet sees it" if given == AUTO else ""
+            proxy = " through the proxy of HTTPS_PROXY" if learned and getproxies().get("https") else ""
+            raise NodeError(
+                f"port {port} of {address} cannot be reached from here: {error.strerror or error}; Google's firewall "
+                f"lets in {source}{learned}{proxy}",
+                hint="write gce.ssh.source: iap (this network may let no such connection out), then hvdcloud up again",
+            ) from error
+        return
 
 
 def iap_proxy_command(project: str, zone: str, instance: str, port: int) -> str:

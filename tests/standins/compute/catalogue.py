@@ -208,5 +208,6 @@ class Image:
 
 IMAGES = (
     Image(project="cos-cloud", family="cos-125-lts", name="cos-125-19216-104-100", size_gb=10),
+    Image(project="cos-cloud", family="cos-121-lts", name="cos-121-18867-381-68", size_gb=10),
     Image(project="debian-cloud", family="debian-12", name="debian-12-bookworm-v20261012", size_gb=10),
 )

@@ -25,8 +25,7 @@ from hvdcloud.providers.gce.plan.request import network_path, same_path
 from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings
 from hvdcloud.units import counted, some
 
-VM_IMAGE_FAMILY = ("cos-cloud", "cos-125-lts")
-"""Project and family, supported until 2027-09: https://cloud.google.com/container-optimized-os/docs/release-notes"""
+VM_IMAGE_PROJECT = "cos-cloud"
 
 Quotas = Sequence[Mapping[str, Any]]
 """As `projects.get` and `regions.get` answer them."""
@@ -148,10 +147,11 @@ def find_zones(
     )
 
 
-def vm_image(client: ComputeClient) -> str:
-    """The boot disk's image, `projects/P/global/images/NAME`. Raises HvdcloudError: it is not told."""
-    with explained(f"find the VM image {VM_IMAGE_FAMILY[1]}"):
-        link = str(client.image_from_family(*VM_IMAGE_FAMILY)["selfLink"])
+def vm_image(client: ComputeClient, machine_type: str) -> str:
+    """The image of a machine type, `projects/P/global/images/NAME`. Raises HvdcloudError: it is not told."""
+    family = catalog.machine(machine_type).vm_image
+    with explained(f"find the VM image {family}"):
+        link = str(client.image_from_family(VM_IMAGE_PROJECT, family)["selfLink"])
     return link[link.index("projects/") :]
 
 

@@ -35,6 +35,12 @@ class Machine:
     """It cannot be had on demand."""
     sku: str = ""
     """What the Cloud Billing Catalog calls it, before ` Core` and ` Ram`."""
+    vm_image: str
+    """The family of Container-Optimized OS that it boots."""
+    driver: str
+    """The branch of NVIDIA's driver for its GPUs: `R580`."""
+    nics: int = 1
+    """Network interfaces of 200 Gbit/s that it can have, of which a node has one."""
 
     @property
     def takes_gpus(self) -> bool:
@@ -108,6 +114,9 @@ def machines() -> Mapping[str, Machine]:
             local_ssd_gb=size[3] if len(size) > 3 else 0,
             spot_only=name in family.get("spot_only", ()),
             sku=family["sku"],
+            vm_image=family["vm_image"],
+            driver=family["driver"],
+            nics=family.get("nics", {}).get(name, 1),
         )
         for family in _table()["families"].values()
         for name, size in family["machines"].items()

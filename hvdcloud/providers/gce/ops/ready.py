@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -27,6 +27,10 @@ of them."""
 LIST_SECONDS = 10.0
 """How often the VMs are listed to learn which are gone: a VM that is off does not tell."""
 TAIL_LINES = 25
+SILENT_SECONDS, SILENT_SECONDS_OF_8_GPUS = 300.0, 600.0
+"""From when a VM runs until its startup script says something; it takes seconds, on the largest machines minutes."""
+BOOTING, HOST = "booting", "host"
+"""Steps: before the startup script has said anything, and before it opens the port."""
 _LONGEST_STEP = 60
 
 _AGAIN = "fix the cause, then hvdcloud up again"
@@ -37,7 +41,9 @@ class _Boot:
     """One node on its way."""
 
     node: Node
-    step: str = "booting"
+    step: str = BOOTING
+    runs_since: float = float("inf")
+    """In monotonic seconds, as far as lists have told."""
     host_key: str | None = None
 
     @property
@@ -57,9 +63,14 @@ class Boots:
     deadline: float
     """`time.monotonic()` value."""
     on_progress: OnProgress
+    silence: float = SILENT_SECONDS
+    """Seconds after which a VM that runs and says nothing has failed."""
+    check_reachable: Callable[[Node], None] = lambda _: None
+    """Called once, for the first node that has opened its port; raises HvdcloudError."""
 
     def __post_init__(self) -> None:
         self._boots = [_Boot(node) for node in self.nodes]
+        self._reached = False
 
     def wait(self) -> list[Node]:
         """Poll until every node is ready; returns the nodes in their order, with addresses and host keys.
@@ -77,6 +88,7 @@ class Boots:
                 self._list_vms()
                 listed = time.monotonic()
             self._read_statuses(pending)
+            self._check(pending)
             pause = max(PAUSE_SECONDS, len(pending) / READS_PER_SECOND)
             if any(boot.host_key is None for boot in pending):
                 time.sleep(max(0.0, min(pause, self.deadline - time.monotonic())))
@@ -92,6 +104,16 @@ class Boots:
             if boot.node.name not in answers:
                 raise self._gone(boot)
             self._hear(boot, answers[boot.node.name].get("status"))
+
+    def _check(self, boots: Iterable[_Boot]) -> None:
+        """What cannot become ready ends before more is paid for it."""
+        for boot in boots:
+            if boot.step == BOOTING and time.monotonic() - boot.runs_since > self.silence:
+                why = f"node {boot.node.name} has run for {self.silence:.0f} s and its startup script says nothing"
+                raise NodeError(why, hint=_AGAIN, details=self._tail(boot))
+            if not self._reached and boot.node.address and boot.step not in (BOOTING, HOST):
+                self.check_reachable(boot.node)
+                self._reached = True
 
     def _hear(self, boot: _Boot, text: str | None) -> None:
         status = parse_status(text)
@@ -123,6 +145,8 @@ class Boots:
             node = seen.get(boot.node.id)
             if node is not None:
                 boot.node = node
+                if node.state is NodeState.RUNNING:
+                    boot.runs_since = min(boot.runs_since, time.monotonic())
                 if node.state is NodeState.STOPPED:
                     raise self._stopped(boot)
             elif not answer.unseen:

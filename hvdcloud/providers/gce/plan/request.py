@@ -35,8 +35,6 @@ METADATA_COMPUTE_ENDPOINT = "hvdcloud-compute-endpoint"
 
 NETWORK_TAG = "hvdcloud"
 """On every VM; Terraform's firewall rules name it."""
-DRIVER = "R580"
-"""The last driver branch for Volta and Pascal, which newer GPUs take as well: NVIDIA's data center driver notes."""
 
 _SCOPES = "https://www.googleapis.com/auth"
 DISK_TYPE = "pd-balanced"
@@ -106,6 +104,9 @@ def _instance_properties(
         ],
         "networkInterfaces": [_network_interface(settings, zone=zone)],
         "scheduling": _scheduling(kind, run_seconds=run_seconds),
+        # Else a VM takes a place of whatever open reservation its project has.
+        # https://cloud.google.com/compute/docs/instances/reservations-consume
+        "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
         "serviceAccounts": [_account(settings)],
         "labels": spec.labels,
         "tags": {"items": [NETWORK_TAG, cluster_tag(spec)]},
@@ -170,7 +171,7 @@ def _metadata(spec: ClusterSpec, settings: Settings, group: Group) -> dict[str, 
             image=spec.image,
             registry_login=google_registry(spec.image.partition("/")[0]),
             gpu=gpu_count > 0,
-            driver=DRIVER,
+            driver=catalog.machine(kind.machine_type).driver,
             settled_at=settings.settled_at,
         ),
         "shutdown-script": startup.render_shutdown(),
