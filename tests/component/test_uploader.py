@@ -272,7 +272,7 @@ def test_a_name_that_no_bucket_takes_is_escaped_and_is_no_other_files_name(
     verified_files = VerifiedFiles(tmp_path / "verified.json")
     pulled = pull(bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "here", verified_files=verified_files)
     assert pulled.files == 5
-    assert {path.read_bytes() for path in pulled.path.iterdir() if path.is_file()} == {*names, long}
+    assert {path.read_bytes() for path in pulled.folder.iterdir() if path.is_file()} == {*names, long}
 
 
 def test_nodes_and_our_own_names_stay_apart(bucket: Bucket, directory: Path) -> None:
@@ -422,7 +422,7 @@ def test_a_checkpoint_that_arrived_without_an_answer_can_be_pulled(tmp_path: Pat
     result = pull(
         bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "pulled", verified_files=VerifiedFiles(tmp_path / "ledger")
     )
-    assert (result.path / "latest").read_bytes() == b"22"
+    assert (result.folder / "latest").read_bytes() == b"22"
 
 
 def test_a_checkpoint_that_arrived_without_an_answer_can_be_pulled_while_the_next_is_on_its_way(
@@ -444,7 +444,7 @@ def test_a_checkpoint_that_arrived_without_an_answer_can_be_pulled_while_the_nex
     def the_node_is_lost() -> None:
         verified_files = VerifiedFiles(tmp_path / "ledger")
         result = pull(bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "pulled", verified_files=verified_files)
-        pulled.append((result.path / "latest").read_bytes())
+        pulled.append((result.folder / "latest").read_bytes())
 
     bucket.when["latest"] = the_node_is_lost
     assert scan(up).uploaded == ["latest"]
@@ -580,7 +580,7 @@ def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_continues
             target=tmp_path / "pulled",
             verified_files=VerifiedFiles(tmp_path / f"ledger{attempt}"),
         )
-        latest = (result.path / "latest.pt").read_bytes()
+        latest = (result.folder / "latest.pt").read_bytes()
         assert latest in (b"good" * 1000, (directory / "latest.pt").read_bytes())
         assert process.returncode == 0 or not result.complete
     assert killed_inside > 0
@@ -593,7 +593,7 @@ def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_continues
     )
     assert result.complete
     for path in directory.iterdir():
-        assert (result.path / path.name).read_bytes() == path.read_bytes()
+        assert (result.folder / path.name).read_bytes() == path.read_bytes()
 
 
 def _sizes(folder: Path) -> list[int]:
