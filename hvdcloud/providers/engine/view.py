@@ -21,7 +21,7 @@ from hvdcloud.cluster.model import (
     created_by,
 )
 from hvdcloud.engine import says_disk_full
-from hvdcloud.errors import CapacityError, HvdcloudError, NodeError
+from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
 from hvdcloud.json_values import whole_number
 
 # A container's label may hold any text, so the whole bucket URL and image reference fit; Compute Engine's cannot.
@@ -103,4 +103,7 @@ def engine_refused(what: str, error: Any) -> HvdcloudError:
     if "address pool" in text or "overlaps" in text:
         hint = "docker network prune deletes networks that no container uses"
         return CapacityError(f"{what}: the engine has no free subnet: {text}", hint=hint)
+    if "ambiguous" in text:
+        # The engine lets two networks of one name pass if both are asked for at the same moment.
+        return UsageError(f"{what}: another `up` makes a cluster of this name", hint="hvdcloud list shows it")
     return NodeError(f"{what}: the Docker engine refused: {text}", hint="fix the cause, then hvdcloud up again")
