@@ -144,7 +144,7 @@ def test_create_leaves_nothing_when_one_node_cannot_be_made(
 ) -> None:
     plan = provider.plan(spec)
     with workshop.stranger(spec.node_name(1)):
-        with pytest.raises(UsageError, match="already exists|is taken"):
+        with pytest.raises(UsageError, match=r"already exists|is taken"):
             provider.create(plan, journal=journal)
         assert [each for each in workshop.left(spec.name) if spec.node_name(1) not in each] == []
 
@@ -347,7 +347,7 @@ def test_grow_makes_all_or_none_and_leaves_the_others_alone(
     workshop: Workshop, provider: Provider, pair: ClusterSpec, journal: Journal
 ) -> None:
     with workshop.stranger(pair.node_name(3)):
-        with pytest.raises(NameTakenError, match="already exists|is taken"):
+        with pytest.raises(NameTakenError, match=r"already exists|is taken"):
             provider.grow(dataclasses.replace(pair, nodes=4), [2, 3], journal=journal)
         assert names(provider, pair) == ["0", "1"]
     found = provider.cluster(pair.name)
