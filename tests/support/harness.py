@@ -295,8 +295,9 @@ def remove_leftovers(engine: Any) -> list[str]:
 
 def receives_files(engine: Any, container: str) -> bool:
     """Whether the project's files are on their way to a node, in an archive."""
-    found = engine.containers.get(container).exec_run(["test", "-e", "/var/lib/hvdcloud/code.tar"])
-    return bool(found.exit_code == 0)
+    # The brackets keep the pattern from finding itself.
+    looking = ["sh", "-c", "grep -sqzx '[p]repare' /proc/[0-9]*/cmdline"]
+    return bool(engine.containers.get(container).exec_run(looking).exit_code == 0)
 
 
 def freeze(container: Any) -> None:
