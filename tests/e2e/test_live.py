@@ -42,7 +42,8 @@ def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, earlier: Earlie
 
 @contextmanager
 def live(cloud: Cloud, folder: Path, *options: str) -> Iterator[Terminal]:
-    """It runs on a terminal, and was given the project's name."""
+    """It runs on a terminal, and was given the project's name; hvdcloud was never set up in it."""
+    cloud.emulator.google.clear()
     environ = {
         **cloud.environ,
         **stand_in(folder / "terraform", compute=cloud.emulator.url, storage=cloud.storage.url),
