@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +88,8 @@ except entrypoint._StepError as error:
 """
 
 
-def boot(*, pause: float = 0.2, **environ: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **environ}
+def boot(environ: Mapping[str, str] | None = None, *, pause: float = 0.2) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **(environ or {})}
     return subprocess.Popen(
         [sys.executable, "-c", BOOT, str(pause)], env=environment, stdout=subprocess.PIPE, text=True
     )
@@ -104,7 +104,7 @@ def test_a_node_that_is_refused_fails_and_says_which_right_it_lacks(
 ) -> None:
     bindings.clear()
     with metadata_server() as metadata:
-        node = boot(**{entrypoint.METADATA_VARIABLE: metadata.url})
+        node = boot({entrypoint.METADATA_VARIABLE: metadata.url})
         out, _ = node.communicate(timeout=120)
     assert node.returncode == 1
     (said,) = statuses(out)
@@ -115,7 +115,7 @@ def test_a_node_that_is_refused_fails_and_says_which_right_it_lacks(
 def test_a_grant_that_is_young_is_waited_for(server: StorageServer, bindings: list[dict[str, Any]]) -> None:
     given = [*bindings]
     bindings.clear()
-    node = boot(**{entrypoint.SETTLED_VARIABLE: str(time.time() + 300)})
+    node = boot({bucket_proof.SETTLED_VARIABLE: str(time.time() + 300)})
     until(lambda: server.requests, what="the first attempt")
     bindings[:] = given
     out, _ = node.communicate(timeout=120)
@@ -126,7 +126,7 @@ def test_a_grant_that_is_young_is_waited_for(server: StorageServer, bindings: li
 
 def test_a_node_that_is_told_to_end_does_not_wait(server: StorageServer, bindings: list[dict[str, Any]]) -> None:
     bindings.clear()
-    node = boot(pause=600, **{entrypoint.SETTLED_VARIABLE: str(time.time() + 3000)})
+    node = boot({bucket_proof.SETTLED_VARIABLE: str(time.time() + 3000)}, pause=600)
     until(lambda: server.requests, what="the first attempt")
     node.send_signal(signal.SIGTERM)
     out, _ = node.communicate(timeout=120)
@@ -134,5 +134,5 @@ def test_a_node_that_is_told_to_end_does_not_wait(server: StorageServer, binding
 
 
 def test_without_a_bucket_of_its_own_there_is_nothing_to_prove(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(entrypoint.BUCKET_VARIABLE, raising=False)
+    monkeypatch.delenv(bucket_proof.BUCKET_VARIABLE, raising=False)
     assert entrypoint._prove_bucket()

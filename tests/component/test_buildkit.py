@@ -127,10 +127,12 @@ def test_ctrl_c_ends_the_command_and_whatever_it_started(docker: Docker, tmp_pat
     pid = tmp_path / "pid"
     # As 20.10 with SIGINT ignored: nothing but SIGKILL ends it, nor its plugin.
     command = docker(build=f"trap '' INT; sleep 300 & echo $! > {pid}; wait; sleep 300")
-    threading.Thread(
-        target=lambda: (until(pid.exists, what="the command"), os.kill(os.getpid(), signal.SIGINT)),
-        daemon=True,
-    ).start()
+
+    def interrupt() -> None:
+        until(pid.exists, what="the command")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         builder(command).build(small_step(), progress=ignore)
     plugin = Path("/proc") / pid.read_text().strip()

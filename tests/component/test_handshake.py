@@ -17,7 +17,8 @@ from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.down import down
 from hvdcloud.lifecycle.resize import resize
-from hvdcloud.lifecycle.run import RunOptions, start
+from hvdcloud.lifecycle.run import start
+from hvdcloud.lifecycle.run_spec import RunOptions
 from hvdcloud.lifecycle.status import status
 from hvdcloud.node import program
 from hvdcloud.providers.base import NodeBucket

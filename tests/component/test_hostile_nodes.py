@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -120,7 +120,7 @@ def test_no_answer_of_a_head_breaks_a_command(command: str, answer: str, laptop:
         f"hvdcloud-node {verb}": says(answer + "\n", error=answer + "\n") for verb in ("state", "logs", "look", "stop")
     }
     context, cluster, _ = laptop.context([new_vm({**verbs, "hvdcloud-node stacks": says(answer + "\n")})])
-    commands = {
+    commands: dict[str, Callable[[], object]] = {
         "status": lambda: show_status(Console(out=laptop.out), status(context)),
         "logs": lambda: logs.logs(context, None, follow_it=False),
         "stacks": lambda: stacks.stacks(context, None),

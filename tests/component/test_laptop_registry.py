@@ -48,10 +48,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hvdcloud" / "registry"
 
 
-def answers(port: int, *login: str) -> int:
+def answers(port: int, login: tuple[str, str] | None = None) -> int:
     """The status with which it answers; 0: nothing listens there."""
     try:
-        return requests.get(f"http://127.0.0.1:{port}/v2/", auth=login or None, timeout=10).status_code
+        return requests.get(f"http://127.0.0.1:{port}/v2/", auth=login, timeout=10).status_code
     except requests.ConnectionError:
         return 0
 
@@ -63,7 +63,7 @@ needs_program = pytest.mark.skipif(not shutil.which(module.PROGRAM), reason="doc
 def test_it_answers_who_has_its_password_and_ends_with_the_block() -> None:
     with laptop_registry(Engine()) as registry:
         assert answers(registry.port) == 401
-        assert answers(registry.port, *registry.credentials.values()) == 200
+        assert answers(registry.port, (registry.credentials["username"], registry.credentials["password"])) == 200
     assert answers(registry.port) == 0
 
 

@@ -255,9 +255,9 @@ def test_links_of_a_job_are_neither_followed_there_nor_here(home: Scene, tmp_pat
     head.bucket.write(manifest_name("digits", RUN, 0), to_json(manifest))
     assert here.bring() == 0
     assert here.bucket.stat(PREFIX + "y") is None
-    manifest = read_manifest(here.bucket, cluster="digits", run=RUN, node=0)
-    assert manifest is not None
-    assert (manifest.complete, list(manifest.files)) == (False, [])
+    brought = read_manifest(here.bucket, cluster="digits", run=RUN, node=0)
+    assert brought is not None
+    assert (brought.complete, list(brought.files)) == (False, [])
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,15 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
         yield Nodes(cluster, patch)
 
 
-def ended(**changes: bool) -> RunState:
-    """A run that is over; `changes` as for RunState and its UploadReport."""
-    complete = changes.pop("complete", True)
+def ended(*, down_when_done: bool = False, complete: bool = True) -> RunState:
+    """A run that is over."""
     return RunState(
-        run=RUN, state="done", result="succeeded", nodes=NAMES, checkpoints=UploadReport(complete=complete), **changes
+        run=RUN,
+        state="done",
+        result="succeeded",
+        nodes=NAMES,
+        checkpoints=UploadReport(complete=complete),
+        down_when_done=down_when_done,
     )
 
 

@@ -76,12 +76,12 @@ def test_stop_does_not_signal_what_has_the_supervisors_id(stranger: subprocess.P
 
 
 def test_what_was_found_is_neither_signalled_nor_waited_for_once_its_id_is_anothers(
-    stranger: subprocess.Popen[bytes],
+    stranger: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = processes.described(processes.describe_self())
     assert found is not None
     # Without waiting for the kernel to give the id away again, which takes as many processes as there are ids.
-    found._pid = stranger.pid
+    monkeypatch.setattr(found, "_pid", stranger.pid)
 
     processes.send([found], signal.SIGKILL)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,12 @@ def test_it_acts_once_at_a_time_and_not_before(monkeypatch: pytest.MonkeyPatch) 
     started: list[list[str]] = []
     now = [1000.0]
     monkeypatch.setattr(time_limit, "_now", lambda: now[0])
-    monkeypatch.setattr(os, "posix_spawn", lambda path, argv, env, **_: started.append(argv) or 4711)
+
+    def spawn(path: str, argv: list[str], environ: object, **_: object) -> int:
+        started.append(argv)
+        return 4711
+
+    monkeypatch.setattr(os, "posix_spawn", spawn)
     limit = TimeLimit(60.0)
     limit.check()
     assert started == []
@@ -85,8 +91,8 @@ def test_a_node_waits_until_its_head_has_ended_the_run_but_not_for_ever(
         if clock[0] - 1000.0 == 5.0:
             agent.release()
 
-    monkeypatch.setattr(time_limit.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(time_limit.time, "sleep", pause)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", pause)
     agent = Lock(agent_lock(RUN))
     assert agent.acquire({"pid": os.getpid()})
     time_limit.end_at_limit()

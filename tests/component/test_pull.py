@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, object
 from hvdcloud.checkpoints.pull import PulledRun, PullError, pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.errors import CapacityError, CheckpointError, ExitCode
-from hvdcloud.storage.base import Bucket, CorruptObjectError, ObjectMissingError
+from hvdcloud.storage.base import Bucket, CorruptObjectError, Download, ObjectMissingError
 from hvdcloud.storage.checksum import crc32c_of_bytes
+from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.open import open_bucket
 from tests.support.harness import looking
 
@@ -204,27 +206,33 @@ def test_an_object_replaced_after_the_manifest_was_written_is_fetched_if_it_was_
     assert (again.fetched, again.files) == (0, 2)
 
 
-class MovingBucket:
-    """Hands over to a real bucket, and lets a node overwrite a file between our reading the manifest and the object."""
+class MovingBucket(FolderBucket):
+    """A folder in which a node overwrites a file between our reading the manifest and the object."""
 
     def __init__(self, world: Workers) -> None:
+        super().__init__(world.folder)
         self.world = world
         self.moves = 2
 
-    def __getattr__(self, name: str) -> object:
-        if name == "download_many" and self.moves:
+    def download_many(
+        self, items: Sequence[Download], *, workers: int, on_done: Callable[[Download, Exception | None], None]
+    ) -> None:
+        if self.moves:
             self.moves -= 1
             self.world.put("latest", f"version {self.moves}".encode())
             self.world.publish()
-        return getattr(self.world.bucket, name)
+        super().download_many(items, workers=workers, on_done=on_done)
 
 
 def test_a_running_node_that_overwrites_meanwhile_is_followed(world: Workers) -> None:
     world.put("latest", b"version 2")
     world.publish()
-    bucket: Bucket = MovingBucket(world)
     result = pull(
-        bucket, cluster=CLUSTER, run=RUN, target=world.target, verified_files=VerifiedFiles(world.ledger_path)
+        MovingBucket(world),
+        cluster=CLUSTER,
+        run=RUN,
+        target=world.target,
+        verified_files=VerifiedFiles(world.ledger_path),
     )
     assert result.files == 1
     assert world.path("latest").read_bytes() == b"version 0"
@@ -306,6 +314,7 @@ def test_two_pulls_into_one_folder_do_not_meet(world: Workers) -> None:
 PROCESS = """
 import sys
 from pathlib import Path
+from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.open import open_bucket
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.checkpoints.pull import pull

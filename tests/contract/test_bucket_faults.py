@@ -169,7 +169,7 @@ def test_a_creation_whose_answer_was_lost_still_counts_as_ours(
 
 @pytest.mark.parametrize("change", ["longer", "shorter", "other bytes", "gone"])
 def test_a_file_that_changes_on_its_way_is_refused_and_the_object_stays(
-    server: StorageServer, bucket: Bucket, tmp_path: Path, change: str
+    server: StorageServer, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     source = tmp_path / "source"
     data = b"a" * (40 << 20)
@@ -192,7 +192,7 @@ def test_a_file_that_changes_on_its_way_is_refused_and_the_object_stays(
             changes[change]()
             return take(request, bucket)
 
-        server.uploads.resume = change_first
+        monkeypatch.setattr(server.uploads, "resume", change_first)
     if change == "longer":
         # What was promised is what is sent: bytes appended later are another checkpoint.
         assert bucket.upload(source, "x", crc32c=crc32c).size == len(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def test_where_os_login_is_required_nodes_come_up_since_nothing_switches_it_off(
     assert f"Constraint constraints/{OS_LOGIN} violated for project 123456789012." in refusal(bench, body)
 
 
-def refusal(bench: Bench, body: dict[str, Any]) -> str:
+def refusal(bench: Bench, body: Mapping[str, Any]) -> str:
     """What is said of a request for VMs."""
     client = bench.client()
     try:

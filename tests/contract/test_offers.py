@@ -36,7 +36,8 @@ class Bench:
         return found
 
     def own(self, zone: str = "us-central1-a") -> dict[str, Any]:
-        (one,) = (each for each in self.offers()["offers"] if each["configured"] and each["zone"] == zone)
+        found: list[dict[str, Any]] = self.offers()["offers"]
+        (one,) = (each for each in found if each["configured"] and each["zone"] == zone)
         return one
 
 

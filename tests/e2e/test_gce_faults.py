@@ -127,8 +127,8 @@ def test_up_waits_until_a_zone_has_room(cloud: RecordsCloud, emulator: Emulator,
         screen.wait_for("t-gce: no room in 3 zones; next try in 4 s")
         assert cloud.left() == []
         emulator.faults.clear()
-        screen.end()
-    came_up(Ended(process.returncode, "", screen.text))
+        code = screen.end()
+    came_up(Ended(code, "", screen.text))
     assert "no zone has room; trying until " in screen.text
     assert zones_asked(emulator) == [*ZONES, A]
     project.hvdcloud("down", "--force")
@@ -199,7 +199,9 @@ class Relay:
     """Between a command and the API; can be cut like a cable."""
 
     def __init__(self, url: str) -> None:
-        self._target = (urlsplit(url).hostname, urlsplit(url).port)
+        address = urlsplit(url)
+        assert address.port is not None
+        self._target = (address.hostname, address.port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"

@@ -60,9 +60,9 @@ def killed_at(
         if by != signal.SIGKILL and method in (*MAKING, *DELETING):
             until(lambda: ignores(process.pid, SIGNALS), seconds=30, what="the signal to be taken")
             faults.release()
-        screen.end(within=30)
+        code = screen.end(within=30)
     drop_held(cloud)
-    return Ended(process.returncode, screen.text, screen.text)
+    return Ended(code, screen.text, screen.text)
 
 
 def ignores(pid: int, signals: Collection[int]) -> bool:

@@ -35,8 +35,9 @@ def test_a_build_that_is_interrupted_leaves_nothing(engine: Any) -> None:
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=Path(__file__).parents[2]
     )
     try:
-        assert process.stdout is not None
-        until(lambda: process.stdout.readline() == "begun\n", what="the build")
+        out = process.stdout
+        assert out is not None
+        until(lambda: out.readline() == "begun\n", what="the build")
         until(lambda: running(seconds), what="the step's process")
         process.send_signal(signal.SIGINT)
         process.wait(timeout=80)

@@ -76,10 +76,10 @@ def interrupt_when(
             assert process.poll() is None, f"it ended too early\n{screen.text}"
             time.sleep(min(0.02, max(0.002, now - looked)))
             looked = time.monotonic()
-        screen.end()
+        code = screen.end()
     if number == signal.SIGKILL:
-        assert process.returncode == -number, f"it had ended before the signal came\n{screen.text}"
-    return process.returncode, screen.text
+        assert code == -number, f"it had ended before the signal came\n{screen.text}"
+    return code, screen.text
 
 
 def holds_the_lock(project: Project, engine: Any) -> bool:

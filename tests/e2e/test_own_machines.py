@@ -220,7 +220,7 @@ def small_image() -> Iterator[str]:
     with contextlib.closing(engine.connect()) as client:
         load_layers(client.api, reference, [layer("data", secrets.token_bytes(1 << 20))])
         yield reference
-        client.images.remove(client.images.get(reference).id, force=True)
+        client.images.get(reference).remove(force=True)
 
 
 def test_hosts_pull_an_image_by_its_digest_from_a_private_registry(

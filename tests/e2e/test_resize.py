@@ -108,8 +108,8 @@ def interrupted(project: Project, number: int, moment: Callable[[], object], *ar
         screen = Screen(process)
         until(lambda: moment() or process.poll() is not None, what="the moment", pause=0.05)
         process.send_signal(number)
-        screen.end()
-    return process.returncode, screen.text
+        code = screen.end()
+    return code, screen.text
 
 
 def test_a_resize_that_was_killed_is_finished_by_the_next(project: Project, engine: Any) -> None:

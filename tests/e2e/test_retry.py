@@ -6,7 +6,6 @@ import json
 import re
 import secrets
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support import jobs
-from tests.support.harness import Project, Screen, freeze, labelled, looking, project_in
+from tests.support.harness import Process, Project, Screen, freeze, labelled, looking, project_in
 from tests.support.project_runs import pulled
 
 pytestmark = pytest.mark.engine
@@ -107,7 +106,7 @@ def lost_and_ended(project: Project, engine: Any, step: str, by: int = signal.SI
     return screen
 
 
-def end_once(there: Callable[[], bool], process: subprocess.Popen[str], screen: Screen, by: int) -> None:
+def end_once(there: Callable[[], bool], process: Process, screen: Screen, by: int) -> None:
     """Send a client this signal at the moment that comes, however short it is, and wait for its end."""
     # `until` looks too rarely: a step may take a few milliseconds.
     deadline = time.monotonic() + 240

@@ -204,8 +204,9 @@ def follow_until_trains(project: Project) -> None:
 def test_a_run_continues_after_its_terminal_is_gone_and_is_followed_and_stopped_from_another(project: Project) -> None:
     project.write("train.py", jobs.ENDLESS_ALONE)
     with project.started("run") as terminal:
-        assert terminal.stdout is not None
-        until(lambda: "trains" in terminal.stdout.readline(), what="the job to train")
+        shown = terminal.stdout
+        assert shown is not None
+        until(lambda: "trains" in shown.readline(), what="the job to train")
         terminal.send_signal(signal.SIGHUP)
         terminal.wait(timeout=80)
     assert terminal.returncode == 130
@@ -226,8 +227,9 @@ def test_a_run_continues_after_its_terminal_is_gone_and_is_followed_and_stopped_
 def test_ctrl_c_detaches_and_says_how_to_come_back(project: Project) -> None:
     project.write("train.py", jobs.ENDLESS_ALONE)
     with project.started("run") as terminal:
-        assert terminal.stdout is not None
-        until(lambda: "trains" in terminal.stdout.readline(), what="the job to train")
+        shown = terminal.stdout
+        assert shown is not None
+        until(lambda: "trains" in shown.readline(), what="the job to train")
         terminal.send_signal(signal.SIGINT)
         out, _ = terminal.communicate(timeout=80)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,9 @@ def test_a_run_is_watched_sampled_and_reported(project: Project, engine: Any) ->
         assert watching.returncode == 0, watched.text
         assert "running" in watched.text
     assert "has no rank 2\n  → its ranks are 0 to 1" in project.hvdcloud("logs", "--rank", "2", expect=2).err
-    for node in (0, 1):
-        name = f"{project.name}/{run}/.hvdcloud/samples-{node}.jsonl"
-        assert until(lambda name=name: bucket.stat(name), seconds=10, what=name)
+    for index in (0, 1):
+        name = f"{project.name}/{run}/.hvdcloud/samples-{index}.jsonl"
+        assert until(partial(bucket.stat, name), seconds=10, what=name)
     pulled = project.hvdcloud("pull", "--json").json["result"]["runs"]
     assert [entry["files"] for entry in pulled if entry["run"] == run] == [1]
     project.hvdcloud("down")

@@ -77,9 +77,10 @@ def _delete_bucket(folder: Path) -> int:
     from google.api_core.exceptions import Conflict
 
     bucket, _ = _bucket(folder)
+    if bucket is None:
+        return 0
     try:
-        if bucket is not None:
-            bucket.delete()
+        bucket.delete()
     except Conflict:
         print(f"gs://{bucket.name} holds what this did not write, and is left", file=sys.stderr)
         return 1

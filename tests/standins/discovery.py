@@ -165,7 +165,8 @@ class Discovery:
         self._check(name, output=True)(value, name)
 
     def properties(self, name: str) -> Mapping[str, Mapping[str, Any]]:
-        return self._schemas[name].get("properties", {})
+        found: Mapping[str, Mapping[str, Any]] = self._schemas[name].get("properties", {})
+        return found
 
     def subschema(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         """What a `$ref` stands for."""

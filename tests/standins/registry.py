@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -88,7 +89,7 @@ def running_registry(
             stack.callback(process.kill)
         for address in addresses:
             host = f"{address}:{port}"
-            until(lambda host=host: answers(host), what=f"the registry at {host}")
+            until(partial(answers, host), what=f"the registry at {host}")
         yield f"127.0.0.1:{port}"
 
 

@@ -47,8 +47,19 @@ def webhook() -> Iterator[Webhook]:
     with tempfile.TemporaryDirectory() as folder:
         key, certificate = Path(folder, "key.pem"), Path(folder, "certificate.pem")
         names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-        made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, *names]
-        subprocess.run(made, check=True, capture_output=True)
+        made = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            str(key),
+            "-out",
+            str(certificate),
+        ]
+        subprocess.run([*made, *names], check=True, capture_output=True)
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(certificate, key)
         with _serving(Webhook(certificate=certificate), tls) as hook:

@@ -10,6 +10,8 @@ that were tried. The committed state holds which samples were really seen in eac
 SAMPLES is a multiple of BATCH and BATCH of every world's size up to six: ElasticSampler never pads.
 """
 
+from __future__ import annotations
+
 import argparse
 import hashlib
 import json
@@ -17,7 +19,10 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import horovod.torch as hvd
 import torch
@@ -31,7 +36,7 @@ ENOUGH = Path("/tmp/enough")
 FOLDER = Path(os.environ.get("HVDCLOUD_CHECKPOINT_DIR", "/tmp/checkpoints"))
 
 
-def arguments():
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=6, help="at most")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds to wait in every step")
@@ -42,7 +47,7 @@ def arguments():
     return parser.parse_args()
 
 
-def say(what, state):
+def say(what: str, state: hvd.elastic.TorchState) -> None:
     """A line for the measurement: what happened, when, where in the training, with which ranks."""
     print(
         f"{what} t={time.time():.3f} epoch {state.epoch} batch {state.batch} world {hvd.size()} "
@@ -51,7 +56,7 @@ def say(what, state):
     )
 
 
-def data():
+def data() -> torch.utils.data.TensorDataset:
     """Points that a fixed random network has put into classes, a third of them at random: none is ever learned so well
     that it would not matter whether it is seen."""
     generator = torch.Generator().manual_seed(1)
@@ -63,20 +68,20 @@ def data():
     return torch.utils.data.TensorDataset(inputs, torch.where(noisy, noise, labels))
 
 
-def new_model():
+def new_model() -> torch.nn.Module:
     torch.manual_seed(2)
     layers = torch.nn.Linear(FEATURES, 32), torch.nn.Tanh(), torch.nn.Linear(32, CLASSES)
     return torch.nn.Sequential(*layers).double()
 
 
-def newest_checkpoint():
+def newest_checkpoint() -> tuple[int, object]:
     """Number of epochs of this node's newest checkpoint and its content, or (0, None)."""
     for path in sorted(FOLDER.glob("checkpoint-*.pt"), reverse=True):
         return int(path.stem.partition("-")[2]), torch.load(path, weights_only=True)
     return 0, None
 
 
-def write(path, save):
+def write(path: Path, save: Callable[[Path], object]) -> None:
     """Put a file there in one move. A full disk costs this file, not the training."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
@@ -88,13 +93,13 @@ def write(path, save):
         print(f"{path.name} was not written: {error}", flush=True)
 
 
-def resume(state):
+def resume(state: hvd.elastic.TorchState) -> None:
     """Continue from the newest checkpoint that any rank has: after a restart, rank 0 may be on another node."""
-    epochs, checkpoint = newest_checkpoint()
+    epochs, newest = newest_checkpoint()
     offers = hvd.allgather_object(epochs)
     root = offers.index(max(offers))
     if offers[root] > 0:
-        checkpoint = hvd.broadcast_object(checkpoint, root_rank=root)
+        checkpoint = hvd.broadcast_object(newest, root_rank=root)
         state.model.load_state_dict(checkpoint["model"])
         state.optimizer.load_state_dict(checkpoint["optimizer"])
         state.epoch, state.step, state.history = checkpoint["epoch"], checkpoint["step"], checkpoint["history"]
@@ -104,7 +109,7 @@ def resume(state):
     state.begun = True
 
 
-def commit(state, seen):
+def commit(state: hvd.elastic.TorchState, seen: Sequence[int]) -> None:
     """Merge what all ranks have seen since the last commit into the history, then commit.
 
     The history is replaced, not changed: Horovod keeps the same object for a restore.
@@ -117,7 +122,7 @@ def commit(state, seen):
     state.commit()
 
 
-def stumble(options, state):
+def stumble(options: argparse.Namespace, state: hvd.elastic.TorchState) -> None:
     """End in the way that the arguments ask for."""
     if options.leave_at is not None and state.step >= options.leave_at and hvd.rank() == hvd.size() - 1:
         print(f"rank {hvd.rank()} leaves with 0", flush=True)
@@ -126,12 +131,14 @@ def stumble(options, state):
         sys.exit(options.exit_code)
 
 
-def train_epoch(state, options, dataset):
+def train_epoch(
+    state: hvd.elastic.TorchState, options: argparse.Namespace, dataset: torch.utils.data.TensorDataset
+) -> None:
     share = BATCH // hvd.size()
     mine = list(state.sampler)
     assert len(mine) % share == 0
     assert len(mine) * hvd.size() == SAMPLES - state.batch * BATCH, "the sampler has padded"
-    seen = []
+    seen: list[int] = []
     for first in range(0, len(mine), share):
         stumble(options, state)
         indices = mine[first : first + share]
@@ -155,12 +162,12 @@ def train_epoch(state, options, dataset):
         commit(state, seen)
 
 
-def enough():
+def enough() -> bool:
     """Whether any node has got the order; the same answer on every rank."""
     return any(hvd.allgather_object(ENOUGH.exists()))
 
 
-def train(state, options, dataset):
+def train(state: hvd.elastic.TorchState, options: argparse.Namespace, dataset: torch.utils.data.TensorDataset) -> None:
     if not state.begun:
         resume(state)
     # What was just synchronized is what the next loss goes back to: Horovod's own sync leaves a joiner's saved weights
@@ -184,12 +191,12 @@ def train(state, options, dataset):
                 "history": state.history,
             }
             path = FOLDER / f"checkpoint-{state.epoch:04d}.pt"
-            write(path, lambda target, what=checkpoint: torch.save(what, target))
+            write(path, partial(torch.save, checkpoint))
             say("epoch", state)
         state.commit()
 
 
-def result(state, dataset):
+def result(state: hvd.elastic.TorchState, dataset: torch.utils.data.TensorDataset) -> dict[str, Any]:
     inputs, labels = dataset[:]
     with torch.no_grad():
         outputs = state.model(inputs)
@@ -208,7 +215,7 @@ def result(state, dataset):
     }
 
 
-def main():
+def main() -> None:
     options = arguments()
     torch.set_num_threads(1)
     # Ranks that ask each other every millisecond, the default, keep a core busy while they wait for the next step.

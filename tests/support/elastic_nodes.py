@@ -228,6 +228,7 @@ class ElasticNodes(NodeCluster):
         hosts = [Host(name=name, index=index, slots=1) for index, name in enumerate(self.names)]
         self.change_spec(
             self.head,
+            run=RUN,
             hosts=[asdict(host) for host in hosts],
             slots=hosts[0].slots,
             np=default_ranks(hosts),

@@ -245,7 +245,7 @@ def same_result(result: dict[str, Any], undisturbed: dict[str, Any]) -> float:
     """Fails unless a training came to what an undisturbed one comes to. Returns the largest difference of a weight."""
     each_sample_once(result["history"], epochs=result["epochs"])
     assert (result["epochs"], result["steps"]) == (undisturbed["epochs"], undisturbed["steps"])
-    difference = max(abs(a - b) for a, b in zip(result["weights"], undisturbed["weights"], strict=True))
+    difference: float = max(abs(a - b) for a, b in zip(result["weights"], undisturbed["weights"], strict=True))
     assert difference < MOST_DIFFERENCE, f"a weight is off by {difference}"
     assert abs(result["loss"] - undisturbed["loss"]) < MOST_DIFFERENCE
     assert result["accuracy"] == undisturbed["accuracy"]

@@ -55,7 +55,7 @@ def until(probe: Callable[[], T | None], *, seconds: float = DEADLINE, what: str
 
 
 @contextmanager
-def looking(process: Process) -> Iterator[None]:
+def looking(process: Process | subprocess.Popen[bytes]) -> Iterator[None]:
     """A command stands still for the block, so that what the test sees does not pass before the test acts on it."""
     process.send_signal(signal.SIGSTOP)
     try:
@@ -147,8 +147,15 @@ class Project:
         session: bool = False,
     ) -> Process:
         if self.warm and not before:
-            words = {"stdout": stdout, "stderr": stderr, "session": session}
-            return Command(args, cwd=self.folder, env=self.env(), first=self.first, **words)
+            return Command(
+                args,
+                cwd=self.folder,
+                env=self.env(),
+                stdout=stdout,
+                stderr=stderr,
+                session=session,
+                first=self.first,
+            )
         assert not self.first
         return subprocess.Popen(
             [*before, *HVDCLOUD, *args],
@@ -226,11 +233,12 @@ class Screen:
 
         until(printed, seconds=seconds, what=f"{times} x {words!r}")
 
-    def end(self, *, within: float = DEADLINE) -> None:
-        """Wait until the command has ended, and everything it printed is here."""
-        self._process.wait(timeout=max(within, DEADLINE))
+    def end(self, *, within: float = DEADLINE) -> int:
+        """Wait until the command has ended, and everything it printed is here; returns its exit code."""
+        code = self._process.wait(timeout=max(within, DEADLINE))
         self._reader.join(timeout=DEADLINE)
         assert not self._reader.is_alive()
+        return code
 
 
 def labelled(engine: Any, cluster: str | None = None) -> list[str]:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ class Asked:
     method: str
     path: str
     query: str
-    headers: Mapping[str, str]
+    headers: Message
     body: bytes
 
 

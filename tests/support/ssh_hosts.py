@@ -128,15 +128,25 @@ class SshHosts:
                 seconds=_BOOT_SECONDS,
                 what=f"{name} to be up",
             )
-            instance = self.records.instances[name]
-            address = self.machines.address(instance)[0]
+            booted = self.records.instances[name]
+            address = self.machines.address(booted)[0]
             container = self.engine.containers.get(f"{self.machines.network}-{self.records.zone}-{name}")
-            self.hosts.append(SshHost(name=name, address=address, container=container, instance=instance))
+            self.hosts.append(SshHost(name=name, address=address, container=container, instance=booted))
         self.write_files()
         return self.hosts[first:]
 
     def _is_up(self, name: str) -> bool:
         return "SSH is up" in self.records.console[name]
+
+    def power_off(self, name: str) -> None:
+        """Pull the plug of a machine; its disk stays."""
+        self.machines.stop(self[name].instance, graceful_seconds=0)
+
+    def power_on(self, name: str) -> None:
+        """Boot a machine that is off, and wait until it can be reached."""
+        boots = self.records.console[name].count("SSH is up")
+        self.machines.start(self[name].instance, self.records)
+        until(lambda: self.records.console[name].count("SSH is up") > boots, what=f"{name} to be up")
 
     def write_files(self) -> None:
         """~/.ssh/config and known_hosts of the user."""

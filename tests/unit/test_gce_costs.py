@@ -95,7 +95,10 @@ def test_a_cluster_ends_when_the_last_of_its_vms_does() -> None:
 
 def test_head_and_workers_each_cost_their_own_price() -> None:
     spot = {**vm()["scheduling"], "provisioningModel": "SPOT"}
-    small = {"machineType": f"{ROOT}/zones/us-central1-a/machineTypes/n1-standard-1", "guestAccelerators": []}
+    small: dict[str, Any] = {
+        "machineType": f"{ROOT}/zones/us-central1-a/machineTypes/n1-standard-1",
+        "guestAccelerators": [],
+    }
     ends = at(hours=1)
     workers = [vm(f"digits-{index}", ends=ends, scheduling=spot) for index in (1, 2, 3)]
     # A head like the others, on demand: 0.46 + 3 x 0.15; a small one: 0.030 + 3.75 x 0.004 + 0.010 + 0.010 = 0.065

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from hvdcloud.providers.gce.capacity.places import check_account
 from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.settings import Settings, settings_of
 from tests.golden import assert_golden
+from tests.standins.compute.schema import discovery
 from tests.support.gce_requests import SETTINGS, SPEC, settings
 from tests.support.price_table import write_prices
 
@@ -46,31 +46,6 @@ def properties(**changes: Any) -> Any:
     return body["instanceProperties"]
 
 
-@cache
-def schemas() -> Any:
-    import googleapiclient
-
-    file = Path(googleapiclient.__file__).parent / "discovery_cache/documents/compute.v1.json"
-    return json.loads(file.read_text(encoding="utf-8"))["schemas"]
-
-
-def assert_legal(value: Any, schema: Mapping[str, Any], where: str) -> None:
-    """`value` has only what the discovery document allows: known keys, JSON types, enum values."""
-    if "$ref" in schema:
-        schema = schemas()[schema["$ref"]]
-    kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
-    assert type(value) is kinds[schema["type"]], f"{where} is {value!r}"
-    assert value in schema.get("enum", [value]), f"{where} is {value!r}"
-    if schema.get("format") == "int64":
-        assert value == str(int(value)), f"{where} is {value!r}"
-    for key, inner in value.items() if isinstance(value, dict) else ():
-        known = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
-        assert known, f"{where}.{key} is unknown"
-        assert_legal(inner, known, f"{where}.{key}")
-    for index, inner in enumerate(value if isinstance(value, list) else ()):
-        assert_legal(inner, schema["items"], f"{where}[{index}]")
-
-
 def test_the_request_is_the_golden_one() -> None:
     [body] = request.bulk_insert_bodies(SPEC, SETTINGS, zone="us-central1-a", vm_image=VM_IMAGE)
     items = {item["key"]: item for item in body["instanceProperties"]["metadata"]["items"]}
@@ -88,7 +63,7 @@ def test_every_body_is_legal_by_the_discovery_document_and_survives_the_client_l
 
     chosen = settings(**changes)
     for body in request.bulk_insert_bodies(SPEC, chosen, zone="us-central1-a", vm_image=VM_IMAGE):
-        assert_legal(body, {"$ref": "BulkInsertInstanceResource"}, "body")
+        discovery().request("BulkInsertInstanceResource", body)
         message = compute_v1.BulkInsertInstanceResource.from_json(json.dumps(body))
         again = compute_v1.BulkInsertInstanceResource.to_dict(
             message,
@@ -98,7 +73,7 @@ def test_every_body_is_legal_by_the_discovery_document_and_survives_the_client_l
         )
         assert again == body
     for firewall in request.firewall_bodies(SPEC, chosen):
-        assert_legal(firewall, {"$ref": "Firewall"}, "firewall")
+        discovery().request("Firewall", firewall)
         compute_v1.Firewall.from_json(json.dumps(firewall))
 
 

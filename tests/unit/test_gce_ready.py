@@ -24,7 +24,7 @@ class Client(ComputeClient):
     """VMs that are ready after this many questions."""
 
     def __init__(self, nodes: int, *, questions: int) -> None:
-        self.made = [
+        self.made: list[dict[str, Any]] = [
             {"name": f"digits-{index}", "status": "RUNNING", "zone": f"zones/{ZONE}"} for index in range(nodes)
         ]
         self.listed = Aggregated(items=self.made)
@@ -41,7 +41,7 @@ class Client(ComputeClient):
     def instances(self, cluster: str | None) -> Aggregated:
         return self.listed
 
-    def serial_output(self, zone: str, name: str, *, start: int = 0) -> str:
+    def serial_output(self, zone: str, name: str, start: int = 0) -> str:
         return "login: \n"
 
     def instances_by_name(self, zone: str, names: Iterable[str]) -> list[dict[str, Any]]:

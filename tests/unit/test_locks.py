@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from packaging.utils import canonicalize_name
 
 from hvdcloud.image.plan.versions import ROWS
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ImportError:  # Python 3.10
+else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +80,7 @@ def test_what_no_lock_has_is_torch_for_cpus_and_the_readme_says_why() -> None:
 @pytest.mark.parametrize(("group", "python", "system"), SYSTEMS)
 def test_a_lock_has_what_pyproject_asks_for_once_for_every_python(group: str, python: str, system: str) -> None:
     environment = {
-        **default_environment(),
+        **{name: str(value) for name, value in default_environment().items()},
         "python_version": python,
         "python_full_version": f"{python}.1",
         "sys_platform": system,

@@ -52,7 +52,8 @@ def test_the_message_has_a_text_for_people_and_the_same_for_programs() -> None:
 
 @pytest.mark.parametrize("key", ["result", "reason"])
 def test_what_a_job_says_acts_on_no_terminal_and_calls_nobody(key: str) -> None:
-    sent = told(**{key: "\x1b]52;c;AAAA\x07 <!channel> <https://evil.example|click>", "ranks": []})
+    said: dict[str, Any] = {key: "\x1b]52;c;AAAA\x07 <!channel> <https://evil.example|click>"}
+    sent = told(**said, ranks=[])
     assert "\\x1b]52;c;AAAA\\x07" in sent["text"]
     assert sent["text"].isprintable()
     assert "<" not in sent["text"]

@@ -28,7 +28,11 @@ def never() -> Iterator[threading.Event]:
 
 
 def test_results_come_in_the_order_of_the_items_whichever_was_first() -> None:
-    assert side_by_side(lambda seconds: time.sleep(seconds) or seconds, [0.2, 0.0, 0.1]) == [0.2, 0.0, 0.1]
+    def slept(seconds: float) -> float:
+        time.sleep(seconds)
+        return seconds
+
+    assert side_by_side(slept, [0.2, 0.0, 0.1]) == [0.2, 0.0, 0.1]
     assert side_by_side(str, []) == []
 
 

@@ -18,7 +18,8 @@ from hvdcloud.errors import ExitCode, UsageError
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.down import down
 from hvdcloud.lifecycle.launch import launch
-from hvdcloud.lifecycle.run import RunOptions, run
+from hvdcloud.lifecycle.run import run
+from hvdcloud.lifecycle.run_spec import RunOptions
 from hvdcloud.lifecycle.up import up
 
 CLUSTER = Cluster(

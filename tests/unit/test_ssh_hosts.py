@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -220,8 +221,10 @@ def test_a_node_is_made_again_on_the_host_of_its_number(monkeypatch: pytest.Monk
     spec = dataclasses.replace(SPEC, nodes=2)
     there: list[Node] = []
     monkeypatch.setattr(provider, "cluster", lambda name: SimpleNamespace(nodes=there))
-    monkeypatch.setattr(provider, "_planned", lambda spec, indices: indices)
-    assert list(provider.plan_growth(spec, [1])) == [1]
+    planned: list[Sequence[int]] = []
+    monkeypatch.setattr(provider, "_planned", lambda spec, indices: planned.append(indices))
+    provider.plan_growth(spec, [1])
+    assert planned == [[1]]
     with pytest.raises(CapacityError, match=r"ssh\.hosts names 2 hosts, too few"):
         provider.plan_growth(spec, [2])
     there += [Node(name="digits-0", index=0, id="1", state=NodeState.RUNNING, host="gpu2")]

@@ -77,8 +77,8 @@ def _pair(name: str, on_demand: str, spot: str, *, gpu: bool = False, **options:
 
 def catalog_skus() -> list[dict[str, Any]]:
     """Entries of Compute Engine: us-central1 much as shipped, europe-west4 dearer, us-east1 without A3, P4 nowhere."""
-    gb = {"unit": "GiBy.h", "group": "RAM"}
-    gpu = {"gpu": True, "group": "GPU"}
+    gb: dict[str, Any] = {"unit": "GiBy.h", "group": "RAM"}
+    gpu: dict[str, Any] = {"gpu": True, "group": "GPU"}
     netherlands: dict[str, Any] = {"regions": ("europe-west4",), "place": "running in Netherlands"}
     return [
         *_pair("N1 Predefined Instance Core", "0.031611", "0.01115", group="N1Standard"),
@@ -113,9 +113,10 @@ def catalog_skus() -> list[dict[str, Any]]:
 
 def _others() -> list[dict[str, Any]]:
     """Entries whose names are much like ours and which mean something else."""
-    commitment = {"usage": "Commit1Yr"}
     return [
-        sku("Commitment v1: Nvidia Tesla T4 GPU running in Americas for 1 Year", "0.22", group="GPU", **commitment),
+        sku(
+            "Commitment v1: Nvidia Tesla T4 GPU running in Americas for 1 Year", "0.22", group="GPU", usage="Commit1Yr"
+        ),
         sku("Commitment v1: Cpu in Americas for 3 Years", "0.014", usage="Commit3Yr"),
         sku("Reserved Nvidia Tesla T4 GPU in Americas", "0", group="GPU"),
         sku("Nvidia Tesla T4 GPU attached to DWS Defined Duration VMs running in Americas", "0.2", group="GPU"),

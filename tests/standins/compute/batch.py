@@ -30,6 +30,7 @@ def answer(request: Request, call: Callable[[Request], Answer]) -> Answer:
     boundary = f"batch_{secrets.token_urlsafe(16)}"
     body = b""
     for part in parts:
+        assert isinstance(part, Message)
         answered = call(_inner(request, part))
         head = [
             f"--{boundary}",

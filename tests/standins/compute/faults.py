@@ -203,7 +203,7 @@ def _check(action: Mapping[str, Any]) -> None:
     if len(names) != 1 or set(action) - {names[0]} - known[names[0]]:
         raise invalid(f"not an action: {dict(action)}")
     name, value = names[0], action[names[0]]
-    right = {
+    rules: dict[str, Callable[[], bool]] = {
         "status": lambda: isinstance(value, int) and 400 <= value <= 599,
         "reset": lambda: value in ("before", "after"),
         "hold": lambda: value in ("before", "after"),
@@ -215,6 +215,7 @@ def _check(action: Mapping[str, Any]) -> None:
         ),
         "fail_ready": lambda: isinstance(value, dict) and set(value) - {"refused"} == {"step", "error"},
         "hang_ready": lambda: value is True,
-    }.get(name, lambda: isinstance(value, (int, float)) and value >= 0)
+    }
+    right = rules.get(name, lambda: isinstance(value, (int, float)) and value >= 0)
     if not right():
         raise invalid(f"not an action: {dict(action)}")

@@ -458,9 +458,10 @@ def _command(owner: StorageServer, request: Request) -> None:
 
 def _token(request: Request) -> str:
     try:
-        return json.loads(base64.urlsafe_b64decode(request.query["pageToken"]))["after"]
+        after: str = json.loads(base64.urlsafe_b64decode(request.query["pageToken"]))["after"]
     except (ValueError, KeyError, TypeError):
         raise ApiError(400, "invalid", "Invalid pageToken") from None
+    return after
 
 
 def _make_token(after: str) -> str:

@@ -110,7 +110,7 @@ class Servicer(rpc.ProviderServicer):
 
     def ImportResourceState(self, request: Any, context: grpc.ServicerContext) -> Any:
         schema = self._schema["resources"][request.type_name]
-        empty = {**dict.fromkeys(schema["attributes"]), **{name: [] for name in schema["blocks"]}}
+        empty: dict[str, object] = {**dict.fromkeys(schema["attributes"]), **{name: [] for name in schema["blocks"]}}
         if "timeouts" in schema:
             empty["timeouts"] = None
         imported = pb.ImportResourceState.ImportedResource(
@@ -127,8 +127,8 @@ class Servicer(rpc.ProviderServicer):
         prior = read_dynamic_value(request.prior_state)
         if (config := read_dynamic_value(request.config)) is None:
             return pb.PlanResourceChange.Response(legacy_type_system=True)
-        asks = request.type_name == "google_service_account" and isinstance(self._cloud, Cloud)
-        if asks and (reason := self._cloud.disabled()):
+        cloud = self._cloud if request.type_name == "google_service_account" else None
+        if isinstance(cloud, Cloud) and (reason := cloud.disabled()):
             return pb.PlanResourceChange.Response(diagnostics=[_error(f"Error when reading Project: {reason}")])
         plan = Plan.of(self._schema["resources"][request.type_name], prior=prior, config=config, unknown=Unknown)
         return pb.PlanResourceChange.Response(
