@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,11 +57,6 @@ class Bucket:
         for name, content in files.items():
             open_bucket("gs://bucket", endpoint=self.server.url).write(f"{prefix}/{name}", content)
         self.server.requests.clear()
-
-    def claim(self, name: str, size: int) -> None:
-        """Say of an object that it has this many bytes."""
-        live = self.server.store.buckets["bucket"].live
-        live[f"train/{name}"] = replace(live[f"train/{name}"], size=size)
 
     def close(self) -> None:
         self._open.clear()

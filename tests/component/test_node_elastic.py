@@ -75,27 +75,6 @@ def test_a_lost_node_is_gone_on_without_and_returns_under_another_name(three_nod
     assert SECRET not in cluster.log()
 
 
-def test_a_node_whose_workers_fail_three_times_is_not_used_again(three_nodes: ElasticNodes) -> None:
-    cluster = three_nodes
-    head, other, one = cluster.names
-    cluster.begin()
-
-    for alias in (one, f"{one}-g2", f"{one}-g3", f"{one}-g4"):
-        cluster.order(alias, "raise SystemExit(7)")
-    cluster.wait_until(lambda: len(cluster.events("worker failed")) == 3, "three failures")
-    new = cluster.add()
-    assert cluster.admit(new) == {"ok": True}
-    cluster.wait_for_world([head, other, new])
-
-    assert (cluster.member(one)["state"], cluster.member(one)["alias"]) == ("failed", f"{one}-g3")
-    assert {event["detail"] for event in cluster.events("worker failed")} == {"exit code 7"}
-    assert (cluster.root(new) / "workspace/train.py").read_text() == "print('trains')\n"
-    for alias in (head, other, new):
-        cluster.order(alias, SUCCEEDS)
-    assert cluster.wait_done()["result"] == "succeeded"
-    assert len(cluster.events("worker failed")) == 3
-
-
 def test_a_dismissed_node_leaves_with_its_checkpoints_in_the_bucket(three_nodes: ElasticNodes) -> None:
     cluster = three_nodes
     head, one, two = cluster.names

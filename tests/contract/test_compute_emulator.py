@@ -189,14 +189,3 @@ def test_the_same_request_id_is_the_same_operation(plain: Plain) -> None:
     assert plain.bulk(bulk_body("run-0"), request_id=mine).json["name"] == first["name"]
     assert plain.bulk(bulk_body("run-0"), zone="us-central1-b", request_id=mine).status == 400
     assert len([one for one in plain.emulator.state.all_operations() if one["operationType"] == "bulkInsert"]) == 1
-
-
-def test_a_name_that_is_taken_fails_that_vm_and_rolls_the_others_back(plain: Plain) -> None:
-    plain.up("run-1")
-    before = plain.instance("run-1")["id"]
-    operation = plain.up("run-0", "run-1")
-    assert [error["code"] for error in operation["error"]["errors"]] == [
-        "VM_MIN_COUNT_NOT_REACHED",
-        "RESOURCE_ALREADY_EXISTS",
-    ]
-    assert [vm["id"] for vm in plain.emulator.state.instances()] == [before]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.harness import TEST_LABEL, Project, labelled, project_in
-from tests.support.trouble import damaged, small_disk, small_disk_in
+from tests.support.trouble import small_disk, small_disk_in
 
 pytestmark = pytest.mark.engine
 
@@ -49,11 +48,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
 def elsewhere(project: Project, root: Path) -> Project:
     """The same project on a machine that knows nothing of the first one's clusters."""
     return replace(project, state=root / "another machine")
-
-
-def bucket_of(project: Project) -> Path:
-    """The folder of the cluster's first run in the bucket."""
-    return min((project.state / project.name / "bucket" / project.name).iterdir())
 
 
 # --- no files, no cluster -----------------------------------------------------------------------------
@@ -98,14 +92,6 @@ def test_a_cluster_that_another_machine_made_is_listed_and_kept_and_not_taken_ov
         assert "was not finished from this machine (made by " in refused.err
         assert "use the machine that made it" in refused.err
     assert "not pulled" in other.hvdcloud("down", expect=9).err
-
-
-def test_down_works_from_a_machine_that_has_only_the_labels(project: Project, engine: Any, tmp_path: Path) -> None:
-    project.hvdcloud("up")
-    assert "is gone" in elsewhere(project, tmp_path).hvdcloud("down").out
-    assert labelled(engine, project.name) == []
-    # The first machine still has its keys, and is not misled by them.
-    assert "there is no cluster" in project.hvdcloud("run", expect=2).err
 
 
 @pytest.mark.parametrize("machines", [1, 2])
@@ -158,15 +144,6 @@ def test_down_deletes_all_the_same_when_the_state_folder_cannot_be_written(
     assert "there is no cluster" in project.hvdcloud("down", before=small_disk(project.state, options)).out
 
 
-def test_pull_to_a_full_disk_fetches_nothing_and_down_still_refuses(cluster: Project, tmp_path: Path) -> None:
-    target = tmp_path / "small"
-    target.mkdir()
-    ended = cluster.hvdcloud("pull", "--to", str(target), expect=4, before=small_disk(target, "size=512k"))
-    assert "the checkpoints need 1.2 MB more" in ended.err
-    assert "--to" in ended.err
-    assert "not pulled" in cluster.hvdcloud("down", expect=9).err
-
-
 def test_a_full_checkpoint_disk_fails_the_job_and_loses_no_checkpoint(cluster: Project, engine: Any) -> None:
     fill = f'{CHECKPOINTS}; head -c 2000000 /dev/zero > "$HVDCLOUD_CHECKPOINT_DIR/large.pt"'
     with small_disk_in(engine, f"{cluster.name}-0", "/var/lib/hvdcloud/checkpoints", "1m"):
@@ -203,26 +180,3 @@ def test_a_checkpoint_that_a_full_bucket_did_not_take_waits_on_its_node_for_room
     finally:
         subprocess.run(["umount", "--lazy", str(bucket)], check=True)
     assert labelled(engine, project.name) == []
-
-
-# --- the bucket ------------------------------------------------------------------------------------------------------
-
-
-def test_pull_of_a_damaged_object_fetches_the_others_and_down_refuses(cluster: Project, tmp_path: Path) -> None:
-    bucket = bucket_of(cluster)
-    target = tmp_path / "pulled"
-    with damaged(bucket / "b.pt"):
-        ended = cluster.hvdcloud("pull", bucket.name, "--to", str(target), "--json", expect=9)
-        refused = cluster.hvdcloud("down", expect=9)
-    assert "b.pt does not verify" in ended.json["error"]["message"]
-    assert "b.pt" in ended.err
-    assert ended.json["exit_code"] == 9
-    names = sorted(str(path.relative_to(target / bucket.name)) for path in target.rglob("*.pt"))
-    assert names == ["@node-1/a.pt", "@node-1/b.pt", "a.pt"]
-    assert f"{bucket.name}/b.pt: not pulled" in refused.err
-    assert "a.pt" not in refused.err.replace("@node-1", "")
-    cluster.hvdcloud("pull", bucket.name, "--to", str(target))
-    assert (target / bucket.name / "b.pt").read_bytes() == (bucket / "b.pt").read_bytes()
-    # It is verified where it was; without it, nothing is safe again.
-    shutil.rmtree(target)
-    assert "was deleted" in cluster.hvdcloud("down", expect=9).err

@@ -83,15 +83,3 @@ def test_tag_and_digest_are_in_the_document_and_the_same_again(
     assert project.hvdcloud("push", "--json").json["result"]["digest"] == digest
     local = project.hvdcloud("build", "--json").json["result"]
     assert (local["tag"], local["digest"]) == (None, None)
-
-
-def test_a_failed_build_ends_with_6_and_the_failing_lines(
-    project: Project, registry: str, pushes_to: Callable[[str], None]
-) -> None:
-    pushes_to(f"{registry}/hvdcloud/failed")
-    project.write("requirements.txt", "hvdcloud-no-such-package==9.9\n")
-    ended = project.hvdcloud("build", "--push", "--json", expect=6)
-    assert ended.json["result"] is None
-    error = ended.json["error"]
-    assert "hvdcloud-no-such-package==9.9" in error["message"]
-    assert "ERROR: No matching distribution found for hvdcloud-no-such-package==9.9" in error["details"]

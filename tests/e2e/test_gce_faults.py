@@ -22,12 +22,10 @@ import pytest
 from hvdcloud.image.build.builder import find_plan
 from hvdcloud.lifecycle.up import MAKING_SECONDS
 from tests.standins.compute import Emulator
-from tests.support.compute_clients import Plain
 from tests.support.configs import load_config
 from tests.support.gce_records import (
     ZONES,
     A,
-    B,
     RecordsCloud,
     W,
     another_laptop,
@@ -44,7 +42,6 @@ pytestmark = pytest.mark.engine
 
 BULK_INSERT = "compute.instances.bulkInsert"
 DELETE = "compute.instances.delete"
-READ = "compute.instances.getGuestAttributes"
 
 
 @pytest.fixture(scope="module")
@@ -112,14 +109,6 @@ def nothing_is_left(cloud: RecordsCloud, project: Project) -> None:
 # --- no capacity, no quota --------------------------------------------------------------------------------------------
 
 
-def test_a_zone_without_room_is_left_for_the_next(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
-    cloud.fail({"stockout": {"after": 1}}, method=BULK_INSERT, zone=A)
-    ended = came_up(project.hvdcloud("up", expect=None))
-    assert f"{A}: no capacity: ZONE_RESOURCE_POOL_EXHAUSTED" in ended.err
-    assert f"{B}: created" in ended.err
-    assert zones_asked(emulator) == [A, B]
-
-
 def test_up_waits_until_a_zone_has_room(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
     cloud.fail({"stockout": {}}, method=BULK_INSERT, times=None)
     with project.started("up", "--wait", "4s") as process:
@@ -134,42 +123,7 @@ def test_up_waits_until_a_zone_has_room(cloud: RecordsCloud, emulator: Emulator,
     project.hvdcloud("down", "--force")
 
 
-# --- credentials, permissions -----------------------------------------------------------------------------------------
-
-NO_PERMISSION = "Required 'compute.{0}' permission for 'projects/test-project/zones/z/x/y'"
-
-
-@pytest.mark.parametrize("command", ["up", "list", "down"])
-def test_an_api_that_refuses_everything(cloud: RecordsCloud, project: Project, command: str) -> None:
-    message = NO_PERMISSION.format("x.list")
-    cloud.fail({"status": 403, "message": message}, times=None)
-    says(project.hvdcloud(command, expect=3), "Required 'compute.x.list'", "ask an administrator for compute.x.list")
-
-
-# --- what is not there, or is in the way ------------------------------------------------------------------------------
-
-
-def test_a_vm_of_that_name_that_another_user_has(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
-    with Plain(emulator) as somebody:
-        somebody.up("t-gce-1")
-        says(project.hvdcloud("up", expect=2), f"the name t-gce-1 is taken by another VM in {A}", "another --name")
-        assert project.hvdcloud("down", "--json").json["result"]["nothing_to_do"]
-        assert len(emulator.state.instances()) == 1
-        somebody.done(somebody("DELETE", f"zones/{A}/instances/t-gce-1"))
-
-
 # --- passing trouble --------------------------------------------------------------------------------------------------
-
-
-def test_passing_trouble_only_takes_time(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
-    for method in ("compute.instances.aggregatedList", "compute.firewalls.insert", BULK_INSERT, READ, DELETE):
-        cloud.fail({"reset": "after"}, method=method)
-    ended = came_up(project.hvdcloud("up", expect=None))
-    assert "again in" in ended.err
-    assert zones_asked(emulator) == [A, A]
-    kinds = [operation["operationType"] for operation in emulator.state.all_operations()]
-    assert kinds.count("bulkInsert") == 1
-    nothing_is_left(cloud, project)
 
 
 def test_the_network_goes_away_in_the_middle(cloud: RecordsCloud, tmp_path: Path) -> None:
@@ -268,30 +222,7 @@ def test_a_zone_that_is_cut_off_while_vms_are_made_there(
     assert cloud.left() == []
 
 
-# --- lists that are late ---------------------------------------------------------------------------------------------
-
-
-def test_lists_that_are_late_hide_nothing_that_up_has_made(
-    cloud: RecordsCloud, emulator: Emulator, project: Project
-) -> None:
-    emulator.delay_lists(3600)
-    came_up(project.hvdcloud("up", expect=None))
-    assert cloud.left() == [], "what no list shows is deleted by its name"
-
-
 # --- nodes ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_node_that_fails_is_named_with_its_step_and_boot_log(cloud: RecordsCloud, project: Project) -> None:
-    cloud.fail({"fail_ready": {"step": "pulling", "error": "docker: manifest unknown"}}, instance="t-gce-1")
-    ended = says(
-        project.hvdcloud("up", expect=5),
-        "node t-gce-1 failed at step pulling; it says: docker: manifest unknown",
-        "the end of t-gce-1's boot log:",
-        "hvdcloud: pulling",
-    )
-    assert "t-gce-0's boot log" not in ended.err
-    nothing_is_left(cloud, project)
 
 
 @pytest.mark.parametrize("command", ["up", "launch"])

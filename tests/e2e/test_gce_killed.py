@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.interrupts import SIGNALS
-from tests.standins.compute import Delays
-from tests.support.gce_records import RecordsCloud, another_laptop, came_up, make, records_cloud
+from tests.support.gce_records import RecordsCloud, came_up, make, records_cloud
 from tests.support.harness import Ended, Project, Screen, until
 from tests.support.impatient import NOTHING_LATE
 from tests.support.kill_points import kill_points
@@ -106,32 +105,6 @@ def test_down_leaves_nothing_of_an_up_whose_last_request_is_on_its_way(
     killed_at(cloud, project, "before", method, number, "up")
     cloud.list_shows_the_truth(project)
     down_leaves_nothing(cloud, project)
-
-
-@pytest.mark.parametrize("delays", [Delays(start=1.5), Delays(create=2.5)], ids=["no VM yet", "half made"])
-def test_down_waits_for_vms_that_a_killed_up_had_asked_for(
-    cloud: RecordsCloud, project: Project, delays: Delays
-) -> None:
-    cloud.cloud.emulator.state.delays = delays
-    killed_at(cloud, project, "before", "compute.zoneOperations.wait", 0, "up")
-    assert any(found.startswith("operation ") for found in cloud.there())
-    another_laptop(project).hvdcloud("down")
-    assert cloud.there() == []
-
-
-def test_list_shows_a_cluster_of_which_nothing_but_the_request_is_there(cloud: RecordsCloud, project: Project) -> None:
-    cloud.cloud.emulator.state.delays = Delays(start=1.5)
-    cloud.fail({"hold": "before"}, method="compute.firewalls.insert", times=2)
-    with project.started("up") as process:
-        Screen(process)
-        until(cloud.there, seconds=60, what="the request for VMs")
-        process.kill()
-    assert [found.split()[0] for found in cloud.there()] == ["operation"]
-    drop_held(cloud)
-    other = another_laptop(project)
-    cloud.list_shows_the_truth(other)
-    other.hvdcloud("down")
-    assert cloud.there() == []
 
 
 def test_what_a_killed_up_had_asked_for_is_deleted_even_if_it_appears_after_all_the_rest(

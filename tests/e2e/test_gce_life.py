@@ -17,8 +17,7 @@ from tests.standins.compute.machines import LABEL
 from tests.support import jobs
 from tests.support.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
 from tests.support.cloud_views import left
-from tests.support.harness import Ended, Project, Screen
-from tests.support.project_runs import last_run
+from tests.support.harness import Ended, Project
 
 pytestmark = pytest.mark.engine
 
@@ -209,21 +208,6 @@ def test_what_there_is_and_what_it_costs(cluster: Project) -> None:
 def test_ssh_reaches_every_vm_and_they_reach_each_other(cluster: Project) -> None:
     assert cluster.hvdcloud("ssh", "1", "--", "hostname").out == "t-gce-1\n"
     assert cluster.hvdcloud("ssh", "0", "--", "ssh", "t-gce-1", "hostname").out == "t-gce-1\n"
-
-
-def test_a_run_outlives_the_cli_and_is_followed_and_stopped_from_elsewhere(cluster: Project) -> None:
-    with cluster.started("run") as terminal:
-        Screen(terminal).wait_for("trains\n", times=2)
-        terminal.kill()
-        terminal.wait()
-    assert last_run(cluster)["state"] == "running"
-    with cluster.started("logs", "-f") as follower:
-        screen = Screen(follower)
-        screen.wait_for("trains\n", times=2)
-        stopped = cluster.hvdcloud("stop", "--json").json["result"]
-        screen.end()
-    assert (stopped["state"], stopped["checkpoints_complete"]) == ("stopped", True)
-    assert follower.returncode == 7
 
 
 # --- Identity-Aware Proxy ---------------------------------------------------------------------------------------------

@@ -36,26 +36,6 @@ def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
         yield project
 
 
-@pytest.fixture(scope="module")
-def left_alone(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[tuple[Project, Project]]:
-    """Two clusters whose nodes end meanwhile: of one the head is dead, and of the other the `up` was killed."""
-    new = tmp_path_factory.mktemp
-    with (
-        soon_ending(new("headless"), "t-idle-headless", engine) as headless,
-        soon_ending(new("orphaned"), "t-idle-orphaned", engine) as orphaned,
-    ):
-        headless.hvdcloud("up")
-        engine.containers.get("t-idle-headless-0").kill()
-        with orphaned.started("up") as process:
-            Screen(process).wait_for("t-idle-orphaned-1: booting")
-            process.kill()
-        until(
-            lambda: age(engine, "t-idle-headless-1", "t-idle-orphaned-0", "t-idle-orphaned-1"),
-            what="the nodes that are left to note activity",
-        )
-        yield headless, orphaned
-
-
 def states(engine: Any, project: Project) -> set[str]:
     """Of all containers of the cluster."""
     found = engine.containers.list(ignore_removed=True, all=True, filters={"label": f"hvdcloud-cluster={project.name}"})
@@ -100,19 +80,6 @@ def test_nodes_end_after_the_last_session_and_the_last_run_and_not_before(projec
     (run_pulled,) = project.hvdcloud("pull", "--json").json["result"]["runs"]
     assert (run_pulled["files"], run_pulled["complete"]) == (2, True)
     project.hvdcloud("down")
-
-
-def test_nodes_whose_head_is_dead_end_by_themselves(left_alone: tuple[Project, Project], engine: Any) -> None:
-    headless, _ = left_alone
-    until(lambda: ended(engine, headless), what="the other node to end")
-    assert SAYS.search(said(engine, f"{headless.name}-1"))
-
-
-def test_nodes_end_that_no_laptop_ever_made_a_cluster_of(left_alone: tuple[Project, Project], engine: Any) -> None:
-    _, orphaned = left_alone
-    until(lambda: ended(engine, orphaned), what="both nodes to end")
-    for index in (0, 1):
-        assert SAYS.search(said(engine, f"{orphaned.name}-{index}"))
 
 
 def test_a_node_whose_checkpoints_are_not_in_the_bucket_stays_and_tries_until_they_are(

@@ -121,12 +121,6 @@ def test_a_requirement_that_does_not_exist_fails_with_pips_own_lines(small: Buil
     assert "image.requirements" in raised.value.hint
 
 
-def test_a_requirement_cannot_replace_torch(small: Build) -> None:
-    with pytest.raises(ImageError, match=r"Cannot install torch==2\.12\.0") as raised:
-        small("torch==2.12.0\n")
-    assert "(constraint) torch==2.13.0+cpu" in raised.value.details
-
-
 def test_local_wheels_and_the_ca_bundle_serve_the_build_and_stay_outside(
     engine: Any, image: str, small: Build, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.harness import Project, Screen, labelled, looking, processes_in, project_in, receives_files, until
+from tests.support.harness import Project, Screen, labelled, processes_in, project_in, receives_files, until
 
 pytestmark = pytest.mark.engine
 
@@ -150,17 +150,6 @@ def test_down_leaves_nothing_of_an_up_that_was_killed(project: Project, engine: 
     assert labelled(engine, project.name) == []
 
 
-@pytest.mark.parametrize("moment", [has_network, runs, is_pinned])
-def test_up_after_a_killed_up_clears_its_remains_and_succeeds(project: Project, engine: Any, moment: Moment) -> None:
-    interrupt_when(project, engine, moment, "up")
-    again = project.hvdcloud("up", "--json")
-    assert "an earlier `up` of t-killed was interrupted" in again.err
-    assert again.json["result"]["created"]
-    assert len(labelled(engine, project.name)) == 3
-    assert project.hvdcloud("ssh", "0", "--", "ssh", "t-killed-1", "hostname").out == "t-killed-1\n"
-    project.hvdcloud("down")
-
-
 @pytest.mark.parametrize("command", ["up", "down"])
 def test_what_a_killed_up_had_asked_for_is_deleted_when_it_appears_late(
     project: Project, engine: Any, command: str
@@ -197,29 +186,6 @@ def test_an_interrupted_up_leaves_nothing(project: Project, engine: Any, moment:
     assert code == 130
     assert "was interrupted; everything that it had made is deleted" in printed
     assert list((project.state / project.name).glob("id_*")) == []
-
-
-@pytest.mark.parametrize("moment", [has_container, is_pinned])
-def test_pressing_ctrl_c_again_and_again_changes_nothing(project: Project, engine: Any, moment: Moment) -> None:
-    with project.started("up") as process:
-        screen = Screen(process)
-
-        def there() -> bool:
-            with looking(process):
-                if moment(project, engine):
-                    process.send_signal(signal.SIGINT)
-                    return True
-            return False
-
-        until(there, what="the moment", pause=0.05)
-        while process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            time.sleep(0.01)
-        screen.end()
-    assert labelled(engine, project.name) == []
-    assert process.returncode == 130
-    assert "was interrupted; everything that it had made is deleted" in screen.text
-    assert "Traceback" not in screen.text
 
 
 # --- run and pull ----------------------------------------------------------------------------------------------------
@@ -332,17 +298,5 @@ def test_a_launch_that_was_killed_in_its_run_loses_nothing_and_leaves_nothing(pr
     assert project.hvdcloud("stop", "--json").json["result"]["checkpoints_complete"]
     pulled = project.hvdcloud("pull", "--json").json["result"]["runs"]
     assert [entry["files"] for entry in pulled] == [2]
-    project.hvdcloud("down")
-    assert labelled(engine, project.name) == []
-
-
-@pytest.mark.parametrize("moment", [runs, deletes], ids=["up", "down"])
-def test_a_launch_that_was_killed_in_its_up_or_down_leaves_nothing_after_down(
-    project: Project, engine: Any, moment: Moment
-) -> None:
-    (project.state / project.name).mkdir(parents=True)
-    (project.state / project.name / "journal.jsonl").touch()
-    interrupt_when(project, engine, moment, "launch", "--", "sh", "-c", 'echo x > "$HVDCLOUD_CHECKPOINT_DIR/x.pt"')
-    list_shows_the_truth(project, engine)
     project.hvdcloud("down")
     assert labelled(engine, project.name) == []

@@ -155,27 +155,6 @@ def test_an_up_that_is_killed_leaves_what_down_deletes(project: Project, hosts: 
     until(lambda: not connections_of(hosts), seconds=30, what="the connections of a killed process to end")
 
 
-def test_a_down_that_is_killed_leaves_what_the_next_one_deletes(project: Project, hosts: SshHosts) -> None:
-    project.hvdcloud("up", "--yes")
-    journal = project.state / project.name / "journal.jsonl"
-    with project.started("down") as process:
-        until(lambda: '"down"' in journal.read_text(), seconds=60, what="down to begin to delete")
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    project.hvdcloud("down")
-    assert hosts.left() == []
-
-
-def test_ctrl_c_during_up_deletes_what_it_made(project: Project, hosts: SshHosts) -> None:
-    with project.started("up", "--yes") as process:
-        screen = Screen(process)
-        screen.wait_for("booting")
-        process.send_signal(signal.SIGINT)
-        screen.end(within=60)
-    assert screen.exit_code == 130
-    assert hosts.left() == []
-
-
 @pytest.mark.nightly
 def test_a_host_is_lost_and_its_node_is_made_again_when_it_is_back(project: Project, hosts: SshHosts) -> None:
     """Also: nothing runs on a host after it boots, and one that is down keeps nothing of a cluster on others."""

@@ -35,28 +35,6 @@ print(json.dumps({
 }), flush=True)
 """
 
-# The driver of an elastic run unpickles what workers send it about themselves: this pickle would have it write a file.
-PICKLE = r"""
-import base64, os, pickle, urllib.request
-
-
-class Attack:
-    def __reduce__(self):
-        return os.system, ("touch /tmp/driver-was-here",)
-
-
-address, port = (os.environ["HOROVOD_GLOO_RENDEZVOUS_" + part] for part in ("ADDR", "PORT"))
-name = f'{os.environ["HOROVOD_HOSTNAME"]}:{os.environ["HOROVOD_LOCAL_RANK"]}'
-request = urllib.request.Request(
-    f"http://{address}:{port}/worker_addresses/{name}", method="PUT", data=base64.b64encode(pickle.dumps(Attack()))
-)
-try:
-    urllib.request.urlopen(request, timeout=20)
-except OSError as error:
-    print("refused", error, flush=True)
-print("tried", flush=True)
-"""
-
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Project]:
@@ -103,15 +81,6 @@ def test_secrets_are_in_memory_and_roots_alone(project: Project, engine: Any) ->
         assert kind == "tmpfs"
         assert {"nosuid", "nodev", "noexec", "size=16384k"} <= set(options)
         assert container.exec_run(["stat", "-c", "%a %u", "/run/hvdcloud"]).output.split() == [b"700", b"0"]
-
-
-def test_a_rank_of_an_elastic_run_has_its_driver_run_nothing(project: Project, engine: Any) -> None:
-    configure(project, elastic={"min": 2}, command="python attack.py")
-    project.write("attack.py", PICKLE)
-    out = project.hvdcloud("run", "--fresh").out
-    assert out.count("tried") == 2, out
-    code, _ = engine.containers.get(f"{project.name}-0").exec_run(["test", "-e", "/tmp/driver-was-here"])
-    assert code == 1
 
 
 def test_a_node_that_was_restarted_has_no_secret_and_keeps_what_comes_to_itself(project: Project, engine: Any) -> None:

@@ -103,11 +103,6 @@ class Vm(paramiko.ServerInterface):
     def vanish(self) -> None:
         self._gone.set()
 
-    def come_back(self) -> None:
-        """The network, not the VM, was away; connections of before are dead."""
-        self._transports.clear()
-        self._gone = threading.Event()
-
     def restart(self, *, seconds: float) -> None:
         """Nothing listens on its port for that long."""
         address = self._listener.getsockname()

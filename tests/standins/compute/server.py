@@ -7,7 +7,6 @@ import json
 import socket
 import struct
 import threading
-import time
 from collections.abc import Collection, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -152,11 +151,6 @@ class Emulator:
                 self.state.unreachable[zone] = frozenset(says)
             else:
                 self.state.unreachable.pop(zone, None)
-
-    def new_account(self, email: str, *, unknown_seconds: float) -> None:
-        """A service account was made just now: for a while, VMs that are to have it are refused."""
-        with self.state.lock:
-            self.state.new_accounts[email] = time.monotonic() + unknown_seconds
 
     def delay_lists(self, seconds: float) -> None:
         """Lists of VMs show what there was that many seconds ago; a VM asked for by its name is seen at once."""

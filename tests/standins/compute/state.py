@@ -130,8 +130,6 @@ class Workers:
         self.vms: dict[str, dict[str, Vm]] = {zone: {} for zone in REGION_OF}
         self.disks: dict[str, dict[str, dict[str, Any]]] = {zone: {} for zone in REGION_OF}
         self.firewalls: dict[str, dict[str, Any]] = {}
-        # e-mail address → when Compute Engine learns of it, as of time.monotonic()
-        self.new_accounts: dict[str, float] = {}
         # zone → where an aggregated list says that it can't be seen: "warning", "list"
         self.unreachable: dict[str, frozenset[str]] = {}
         # Seconds by which lists of VMs are late, and what they may still show: when it went, as of time.monotonic().

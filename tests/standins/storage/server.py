@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.standins.http_server import Server
-from tests.standins.storage.errors import ApiError, invalid, not_found, not_implemented
+from tests.standins.storage.errors import ApiError, invalid, not_implemented
 from tests.standins.storage.faults import Faults
 from tests.standins.storage.http import CutError, Request
 from tests.standins.storage.iam import Iam
@@ -148,20 +148,12 @@ class _Handler(BaseHTTPRequestHandler):
         """The record of requests is `StorageServer.requests`."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        if not self.path.startswith("/_"):
-            self.server.owner.requests.append(
-                (
-                    self.command,
-                    self.path,
-                    int(code),
-                    self.headers.get("Range") or self.headers.get("Content-Range") or "",
-                )
-            )
+        span = self.headers.get("Range") or self.headers.get("Content-Range") or ""
+        self.server.owner.requests.append((self.command, self.path, int(code), span))
 
     def _serve(self) -> None:
         owner = self.server.owner
-        own = self.path.startswith("/_")
-        fault = {} if own else owner.faults.match(self.command, self.path)
+        fault = owner.faults.match(self.command, self.path)
         request: Request | None = None
         try:
             try:
@@ -170,11 +162,8 @@ class _Handler(BaseHTTPRequestHandler):
                     time.sleep(fault["delay"])
                 if "status" in fault:
                     raise ApiError(fault["status"], "scripted", "a scripted fault")
-                if own:
-                    _command(owner, request)
-                else:
-                    _authorize(owner, request)
-                    _route(owner, request)
+                _authorize(owner, request)
+                _route(owner, request)
             except ApiError as error:
                 if request is None:
                     # Not even read as a request, so its body is still in the way of the next one.
@@ -431,29 +420,6 @@ def _compose(owner: StorageServer, request: Request, bucket: str, name: str) -> 
         conditions=conditions_of(request),
         component_count=sum(source.component_count or 1 for source in sources),
     )
-
-
-def _command(owner: StorageServer, request: Request) -> None:
-    match (request.method, request.segments):
-        case ("POST", ["_faults"]):
-            owner.faults.add(request.json())
-            request.answer({})
-        case ("GET", ["_faults"]):
-            request.answer({"faults": owner.faults.plain()})
-        case ("DELETE", ["_faults"]):
-            owner.faults.clear()
-            request.answer({})
-        case ("POST", ["_corrupt"]):
-            body = request.json()
-            owner.store.corrupt(body["bucket"], body["name"], offset=body.get("offset", 0))
-            request.answer({})
-        case ("GET", ["_requests"]):
-            request.answer({"requests": list(owner.requests)})
-        case ("DELETE", ["_requests"]):
-            owner.requests.clear()
-            request.answer({})
-        case _:
-            raise not_found(f"{request.method} /{'/'.join(request.segments)}")
 
 
 def _token(request: Request) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -144,10 +143,6 @@ class _Bulk:
             )
             room = stockout.get("after", 0)
             error = scripted({"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": text, **stockout})
-        for account in self.properties.get("serviceAccounts", []):
-            if world.new_accounts.get(account.get("email"), 0.0) > time.monotonic():
-                text = f"The resource '{account['email']}' of type 'serviceAccount' was not found."
-                room, error = 0, {"code": "EXTERNAL_RESOURCE_NOT_FOUND", "message": text}
         path = f"projects/{world.project}/zones/{zone}/instances/{self.names[0][0]}"
         if refused := world.policies.refusals(path, self.properties, zone=zone, project=world.number):
             room, error = 0, {"code": "CONDITION_NOT_MET", "message": refused[0]}
