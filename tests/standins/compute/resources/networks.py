@@ -24,14 +24,6 @@ def list_networks(call: Call) -> dict[str, Any]:
     return lists.plain(call.page("Network"), items, kind="compute#networkList", path=call.url("global/networks"))
 
 
-@implements("subnetworks.get")
-def get_subnetwork(call: Call) -> dict[str, Any]:
-    name = call.path["subnetwork"]
-    if name not in call.world.subnetworks[call.region]:
-        raise not_found(call.url(f"regions/{call.region}/subnetworks/{name}"))
-    return call.world.subnetworks[call.region][name]
-
-
 @implements("subnetworks.list")
 def list_subnetworks(call: Call) -> dict[str, Any]:
     path = call.url(f"regions/{call.region}/subnetworks")
