@@ -13,7 +13,6 @@ request to the API (the parts of a batch are not requests of their own then). `z
 from __future__ import annotations
 
 import fnmatch
-import select
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -190,9 +189,10 @@ def _same(rule: Rule, zone: str | None, instance: str | None) -> bool:
 
 
 def _closed(connection: socket.socket) -> bool:
-    readable, _, _ = select.select([connection], [], [], 0)
     try:
-        return bool(readable) and connection.recv(1, socket.MSG_PEEK) == b""
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
     except OSError:
         return True
 
