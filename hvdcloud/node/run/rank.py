@@ -266,7 +266,10 @@ def _carry(source: int, target: int) -> None:
     # The launcher may be gone.
     with contextlib.suppress(BrokenPipeError), open(source, "rb", buffering=0) as output:
         while data := output.read(FRAME_BYTES):
-            os.write(target, framed(data))
+            frame = framed(data)
+            while frame:
+                # A signal may cut a write to mpirun's pseudo-terminal short.
+                frame = frame[os.write(target, frame) :]
 
 
 def shell(text: str, *, path: str) -> list[str]:
