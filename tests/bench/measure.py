@@ -84,7 +84,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 def output(*argv: str | Path) -> str:
     """What a short command prints; empty if it fails or is not there."""
     try:
-        done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, timeout=300, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

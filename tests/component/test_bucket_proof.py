@@ -105,7 +105,7 @@ def test_a_node_that_is_refused_fails_and_says_which_right_it_lacks(
     bindings.clear()
     with metadata_server() as metadata:
         node = boot({entrypoint.METADATA_VARIABLE: metadata.url})
-        out, _ = node.communicate(timeout=120)
+        out, _ = node.communicate(timeout=300)
     assert node.returncode == 1
     (said,) = statuses(out)
     assert (said["status"], said["step"], said["refused"]) == ("failed", "bucket", "create")
@@ -118,7 +118,7 @@ def test_a_grant_that_is_young_is_waited_for(server: StorageServer, bindings: li
     node = boot({bucket_proof.SETTLED_VARIABLE: str(time.time() + 300)})
     until(lambda: server.requests, what="the first attempt")
     bindings[:] = given
-    out, _ = node.communicate(timeout=120)
+    out, _ = node.communicate(timeout=300)
     assert node.returncode == 0
     assert out.splitlines()[-1] == "proven"
     assert {said["status"] for said in statuses(out)} == {"not allowed to use the bucket yet"}
@@ -129,7 +129,7 @@ def test_a_node_that_is_told_to_end_does_not_wait(server: StorageServer, binding
     node = boot({bucket_proof.SETTLED_VARIABLE: str(time.time() + 3000)}, pause=600)
     until(lambda: server.requests, what="the first attempt")
     node.send_signal(signal.SIGTERM)
-    out, _ = node.communicate(timeout=120)
+    out, _ = node.communicate(timeout=300)
     assert out.splitlines()[-1] == "told to end"
 
 

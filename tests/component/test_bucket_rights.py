@@ -107,7 +107,7 @@ class Place:
             headers={"Authorization": "Bearer node-token"},
             json=json,
             data=data or None,
-            timeout=10,
+            timeout=300,
         )
         return answer.status_code, answer.json()["error"]["message"] if answer.status_code >= 400 else ""
 

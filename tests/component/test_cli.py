@@ -168,6 +168,6 @@ def test_config_show_says_each_value_and_where_it_is_from(project: Project) -> N
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_streams_are_no_reason_to_fail(closed: str, tmp_path: Path) -> None:
     command = f'"{sys.executable}" -m hvdcloud init {tmp_path}/digits --json {closed}'
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "digits" / "train.py").is_file()

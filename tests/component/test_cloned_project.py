@@ -101,7 +101,7 @@ def test_no_program_of_the_project_runs(project: Project, tmp_path: Path, path: 
     for arguments in (["doctor"], ["list"], ["build"], ["setup", "--plan-only"]):
         ended = subprocess.run(
             [sys.executable, "-c", "from hvdcloud.cli.main import main; main()", *arguments],
-            cwd=project.folder, env={**environ, "PYTHONSAFEPATH": "1"}, capture_output=True, timeout=120, check=False,
+            cwd=project.folder, env={**environ, "PYTHONSAFEPATH": "1"}, capture_output=True, timeout=300, check=False,
         )  # fmt: skip
         # Doctor names the program that would run.
         assert re.search(rb"(\./|bin/)ssh", ended.stdout) is None, ended.stdout
@@ -115,7 +115,7 @@ def test_python_m_imports_no_library_of_the_project(project: Project, tmp_path: 
     environ = {**os.environ, "HVDCLOUD_STATE_DIR": str(project.state)}
     shown = subprocess.run(
         [sys.executable, "-m", "hvdcloud", "config", "show"],
-        cwd=project.folder, env=environ, capture_output=True, text=True, timeout=60, check=False,
+        cwd=project.folder, env=environ, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert (shown.returncode, (tmp_path / "trace").exists()) == (0, False), shown.stderr
 

@@ -58,7 +58,7 @@ def test_processes_exclude_each_other(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    won = [int(process.communicate(timeout=60)[0]) for process in processes]
+    won = [int(process.communicate(timeout=300)[0]) for process in processes]
     assert sum(won) == 50
     assert bucket.read("counter") == b"150"
 
@@ -78,7 +78,7 @@ def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(
     open_bucket(bucket.url).write("y", b"")
     (left,) = temporary.iterdir()
     writer.send_signal(signal.SIGKILL)
-    writer.wait(timeout=20)
+    writer.wait(timeout=300)
     # An hour later.
     an_hour_ago = left.stat().st_mtime - 3700
     os.utime(left, (an_hour_ago, an_hour_ago))

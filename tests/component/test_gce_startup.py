@@ -100,7 +100,7 @@ class Vm:
             env=self.environment,
             text=True,
             capture_output=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 
@@ -450,7 +450,7 @@ def test_at_the_end_the_containers_first_process_is_told_without_docker(vm: Vm, 
     vm.program("sleep", f"rm -f {program}")
     done = shut_down(vm, preempted=preempted)
     assert done.returncode == 0
-    assert first.wait(timeout=20) == -signal.SIGTERM
+    assert first.wait(timeout=300) == -signal.SIGTERM
     said = f"hvdcloud: the VM is being {why}: its container is ended, which uploads its checkpoints first"
     assert done.stdout.splitlines()[0] == said
     assert re.search(r"^hvdcloud: the container ended \d+ s after the VM's end began$", done.stdout, re.MULTILINE)

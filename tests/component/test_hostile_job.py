@@ -106,7 +106,7 @@ def write_repository(folder: Path, canary: Path) -> None:
 def ask_git(folder: Path) -> None:
     """What a prompt does in every folder."""
     environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CEILING_DIRECTORIES": str(folder.parent)}
-    subprocess.run(["git", "status"], cwd=folder, env=environment, capture_output=True, timeout=20, check=False)
+    subprocess.run(["git", "status"], cwd=folder, env=environment, capture_output=True, timeout=300, check=False)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

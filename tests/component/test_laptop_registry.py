@@ -51,7 +51,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def answers(port: int, login: tuple[str, str] | None = None) -> int:
     """The status with which it answers; 0: nothing listens there."""
     try:
-        return requests.get(f"http://127.0.0.1:{port}/v2/", auth=login, timeout=10).status_code
+        return requests.get(f"http://127.0.0.1:{port}/v2/", auth=login, timeout=300).status_code
     except requests.ConnectionError:
         return 0
 

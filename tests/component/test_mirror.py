@@ -337,6 +337,6 @@ def test_damaged_bytes_that_are_sent_to_a_node_do_not_become_an_object(home: Sce
     name = f"{PREFIX}x"
     original = Original(name=name, size=3, generation=1000, crc32c=crc32c_of_bytes(b"abc"))
     request = json.dumps({"keep": True, "objects": [asdict(original)]}).encode() + b"\nabX"
-    out, _ = head.start("bucket").communicate(request, timeout=60)
+    out, _ = head.start("bucket").communicate(request, timeout=300)
     assert "does not verify" in json.loads(out)["error"]
     assert head.bucket.stat(name) is None

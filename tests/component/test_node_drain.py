@@ -192,7 +192,7 @@ def test_a_container_that_ends_before_the_notice_has_come_through_asks_for_it(
         # Too late for the agent to watch it.
         cluster.has_metadata_server("n1", server.url)
         server.preempt()
-        end_of_the_container(cluster, "n1").communicate(timeout=30)
+        end_of_the_container(cluster, "n1").communicate(timeout=300)
         assert server.wrong == []
     assert cluster.wait_done()["reason"] == f"node n1 ended its part of the run: it is being {why}"
 
@@ -200,7 +200,7 @@ def test_a_container_that_ends_before_the_notice_has_come_through_asks_for_it(
 def test_the_head_too_ends_with_its_run_written_down(cluster: NodeCluster) -> None:
     start(cluster)
     supervisor = cluster.supervisor()
-    out, _ = end_of_the_container(cluster, "n0").communicate(timeout=30)
+    out, _ = end_of_the_container(cluster, "n0").communicate(timeout=300)
     assert "node n0: all 1 files are in the bucket (" in out.decode()
     assert is_gone(supervisor)
     state = json.loads((cluster.run_dir() / "state.json").read_text())

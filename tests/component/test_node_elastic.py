@@ -132,7 +132,7 @@ def test_a_head_that_is_preempted_ends_the_run_with_its_end_written_down(two_nod
 
     # What its container does before it ends; the others need it, and cannot wait for another one.
     program = "from hvdcloud.node.uploads import drain; drain.drain('preempted')"
-    subprocess.run([sys.executable, "-c", program], env=cluster.environment(head), check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], env=cluster.environment(head), check=True, timeout=300)
 
     state = cluster.current()
     assert (state["state"], state["result"]) == ("done", "lost")

@@ -31,7 +31,7 @@ def start_node(root: Path, metadata: Metadata | None, **environ: str) -> subproc
 def test_what_is_printed_is_published_word_for_word(tmp_path: Path) -> None:
     with metadata_server() as metadata:
         node = start_node(tmp_path, metadata)
-        out, _ = node.communicate(timeout=30)
+        out, _ = node.communicate(timeout=300)
     printed = [json.loads(line.partition(" ")[2]) for line in out.splitlines()]
     assert node.returncode == 1
     assert metadata.taken == printed
@@ -42,7 +42,7 @@ def test_what_is_printed_is_published_word_for_word(tmp_path: Path) -> None:
 def test_a_node_that_cannot_publish_its_host_key_has_failed(tmp_path: Path) -> None:
     with metadata_server(403) as metadata:
         node = start_node(tmp_path, metadata)
-        out, _ = node.communicate(timeout=30)
+        out, _ = node.communicate(timeout=300)
     last = json.loads(out.splitlines()[-1].partition(" ")[2])
     assert node.returncode == 1
     assert metadata.asked == 1
@@ -66,7 +66,7 @@ def test_a_node_that_is_told_to_end_does_not_wait_for_the_metadata_server(tmp_pa
         node = start_node(tmp_path, metadata)
         until(lambda: metadata.asked, seconds=20, what="the first status")
         node.send_signal(signal.SIGTERM)
-        node.communicate(timeout=120)
+        node.communicate(timeout=300)
 
 
 def test_a_driver_that_is_mounted_is_found_by_the_loader_and_by_path(

@@ -311,12 +311,12 @@ def test_a_full_disk_ends_the_run_and_its_state_says_so(cluster: NodeCluster) ->
 def test_logs_follow_until_the_end_and_start_where_they_are_told(cluster: NodeCluster) -> None:
     cluster.start_run("import time; print('first', flush=True); time.sleep(0.5); print('last')")
 
-    out, errors = cluster.start("n0", "logs", RUN, "--follow").communicate(timeout=30)
+    out, errors = cluster.start("n0", "logs", RUN, "--follow").communicate(timeout=300)
 
     assert out.decode() == cluster.log()
     assert out.count(b"last") == 2
     assert json.loads(errors.splitlines()[-1])["result"] == "succeeded"
-    out, _ = cluster.start("n0", "logs", RUN, "--offset", "9").communicate(timeout=30)
+    out, _ = cluster.start("n0", "logs", RUN, "--offset", "9").communicate(timeout=300)
     assert out.decode() == cluster.log()[9:]
 
 

@@ -100,6 +100,6 @@ def test_a_lost_supervisor_does_not_cut_the_grace_short(cluster: NodeCluster) ->
     stopping = cluster.start("n0", "stop", RUN)
     cluster.wait_for_log("told to end", times=2)
     os.kill(cluster.supervisor(), signal.SIGKILL)
-    stopping.communicate(timeout=60)
+    stopping.communicate(timeout=300)
     until(lambda: "last-1.pt" in saved(cluster), what="what was saved")
     wait_gone(pids(cluster))

@@ -262,7 +262,7 @@ def test_of_eight_that_race_to_create_exactly_one_wins(
             losers: list[PreconditionError] = losers,
         ) -> None:
             data = b"owner" if same_bytes else f"owner {number}".encode()
-            start.wait(timeout=10)
+            start.wait(timeout=300)
             try:
                 bucket.write(name, data, if_generation=0)
                 winners.append(data)
@@ -273,7 +273,7 @@ def test_of_eight_that_race_to_create_exactly_one_wins(
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(timeout=30)
+            thread.join(timeout=300)
         assert len(winners) == 1
         assert len(losers) == 7
         assert bucket.read(name) == winners[0]
@@ -361,7 +361,7 @@ def test_many_readers_never_see_a_half_written_object(bucket: Bucket) -> None:
         bucket.write("x", str(number).encode() * 100_000)
     stop.set()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=300)
     assert torn == []
 
 

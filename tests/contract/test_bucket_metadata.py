@@ -69,7 +69,7 @@ def job(endpoint: str, metadata: str) -> list[Any]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

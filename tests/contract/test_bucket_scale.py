@@ -66,14 +66,14 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[st
         assert int(status.split("VmHWM:")[1].split()[0]) * 1024 < FLAT
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=300)
         shutil.rmtree(tmp_path / "server")
 
 
 def transfer(what: str, address: tuple[str, str], tmp_path: Path) -> dict[str, float]:
     arguments = [what, *address, CLUSTER, RUN, str(tmp_path / "node"), str(tmp_path / "out"), str(tmp_path / "ledger")]
     done = subprocess.run(
-        [sys.executable, "-c", TRANSFER, *arguments], stdout=subprocess.PIPE, text=True, check=True, timeout=400
+        [sys.executable, "-c", TRANSFER, *arguments], stdout=subprocess.PIPE, text=True, check=True, timeout=300
     )
     figures: dict[str, float] = json.loads(done.stdout)
     sys.stdout.write(f"{what} {address[0]}: {figures}\n")

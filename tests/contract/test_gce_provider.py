@@ -458,7 +458,7 @@ def test_a_vm_that_vanishes_from_the_lists_before_its_deletion_has_begun_is_not_
     assert bench.emulator.faults.wait_held()
     bench.emulator.delay_lists(3600)
     bench.emulator.faults.release()
-    down.join(timeout=60)
+    down.join(timeout=300)
     assert left == []
     assert bench.left == []
 

@@ -34,7 +34,7 @@ def up(provider: LocalProvider, spec: ClusterSpec, folder: Path) -> Node:
 
 def greeting(node: Node) -> bytes:
     """The first words of what listens at a node's address."""
-    with socket.create_connection((node.address, node.port), timeout=10) as connection:
+    with socket.create_connection((node.address, node.port), timeout=300) as connection:
         return connection.recv(4)
 
 

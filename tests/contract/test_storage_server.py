@@ -32,7 +32,7 @@ class Client:
 
     def __init__(self, url: str) -> None:
         self._address = urlsplit(url).netloc
-        self._connection = http.client.HTTPConnection(self._address, timeout=20)
+        self._connection = http.client.HTTPConnection(self._address, timeout=300)
 
     def __call__(self, method: str, path: str, data: Any = None, headers: dict[str, str] | None = None) -> Reply:
         body = json.dumps(data).encode() if isinstance(data, dict) else data

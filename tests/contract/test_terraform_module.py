@@ -255,4 +255,4 @@ def _upload(url: str, *, bucket: str, name: str) -> None:
     import requests
 
     target = f"{url}/upload/storage/v1/b/{bucket}/o"
-    requests.post(target, params={"uploadType": "media", "name": name}, data=b"1", timeout=10).raise_for_status()
+    requests.post(target, params={"uploadType": "media", "name": name}, data=b"1", timeout=300).raise_for_status()

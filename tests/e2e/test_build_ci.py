@@ -76,7 +76,7 @@ def test_tag_and_digest_are_in_the_document_and_the_same_again(
     result = ended.json["result"]
     tag = small.partition(":")[2]
     url = f"http://{registry}/v2/hvdcloud/digits/manifests/{tag}"
-    digest = requests.get(url, headers={"Accept": MANIFESTS}, timeout=10).headers["Docker-Content-Digest"]
+    digest = requests.get(url, headers={"Accept": MANIFESTS}, timeout=300).headers["Docker-Content-Digest"]
     assert (result["reference"], result["tag"]) == (small, f"{registry}/hvdcloud/digits:{tag}")
     assert result["digest"] == digest
     assert "\033" not in ended.out + ended.err

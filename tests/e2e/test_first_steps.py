@@ -40,7 +40,7 @@ def project(tmp_path: Path, cloud: Cloud) -> Project:
 
 
 def test_from_an_empty_project_to_a_run_and_back(cloud: Cloud, project: Project, tmp_path: Path) -> None:
-    setup = project.hvdcloud("setup", "--yes", timeout=120)
+    setup = project.hvdcloud("setup", "--yes", timeout=300)
     assert "google_storage_bucket.checkpoints: Creation complete" in setup.out
     allow_what_was_granted(cloud, tmp_path / "google")
 
@@ -64,7 +64,7 @@ def test_from_an_empty_project_to_a_run_and_back(cloud: Cloud, project: Project,
     assert project.hvdcloud("list").out == "there is no cluster; nothing is running\n"
     assert [link for link in cloud.left() if "hvdcloud-mesh" not in link and "hvdcloud-iap" not in link] == []
 
-    gone = project.hvdcloud("setup", "--destroy", "--yes", timeout=120)
+    gone = project.hvdcloud("setup", "--destroy", "--yes", timeout=300)
     assert "left: gs://test-project-hvdcloud" in gone.out
     assert cloud.left() == []
 

@@ -127,7 +127,7 @@ def texts(events: Sequence[BuildEvent], kind: str) -> list[str]:
 
 
 def tags(port: int, project: Project) -> set[str]:
-    listed = requests.get(f"http://127.0.0.1:{port}/v2/{project.name}/tags/list", timeout=10)
+    listed = requests.get(f"http://127.0.0.1:{port}/v2/{project.name}/tags/list", timeout=300)
     return set(listed.json().get("tags") or ())
 
 

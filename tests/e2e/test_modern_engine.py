@@ -59,7 +59,7 @@ def packings(registry: str, reference: str) -> set[str]:
     """What an image's layers are packed with, once it has been pushed."""
     digest = push(reference, f"{registry}/modern", progress=ignore)
     address = f"http://{registry}/v2/modern/manifests/{digest}"
-    manifest = requests.get(address, headers={"Accept": MANIFESTS}, timeout=10).json()
+    manifest = requests.get(address, headers={"Accept": MANIFESTS}, timeout=300).json()
     return {re.split(r"[.+]", layer["mediaType"])[-1] for layer in manifest["layers"]}
 
 

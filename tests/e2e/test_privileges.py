@@ -86,7 +86,7 @@ def test_secrets_are_in_memory_and_roots_alone(project: Project, engine: Any) ->
 def test_a_node_that_was_restarted_has_no_secret_and_keeps_what_comes_to_itself(project: Project, engine: Any) -> None:
     container = engine.containers.get(f"{project.name}-1")
     assert container.exec_run(["touch", "/run/hvdcloud/secret"]).exit_code == 0
-    container.restart(timeout=10)
+    container.restart(timeout=300)
 
     def found() -> list[bytes] | None:
         look = "pgrep sshd >/dev/null && ls /run/hvdcloud && stat -c %a /run/hvdcloud"

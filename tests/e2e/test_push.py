@@ -83,7 +83,7 @@ def test_the_digest_is_the_registrys_own(registry: str, reference: str) -> None:
     digest = push(reference, f"{registry}/hvdcloud/digits", progress=events.append)
     tag = reference.partition(":")[2]
     manifest = requests.get(
-        f"http://{registry}/v2/hvdcloud/digits/manifests/{tag}", headers={"Accept": MANIFESTS}, timeout=10
+        f"http://{registry}/v2/hvdcloud/digits/manifests/{tag}", headers={"Accept": MANIFESTS}, timeout=300
     )
     assert digest == manifest.headers["Docker-Content-Digest"]
     assert any(event.kind == "layer" and event.text.endswith("Pushed") for event in events)

@@ -203,7 +203,7 @@ def test_a_run_continues_after_its_terminal_is_gone_and_is_followed_and_stopped_
     assert "hvdcloud stop" in active.err
     with project.started("logs", "-f") as follower:
         stopped = project.hvdcloud("stop", "--json").json["result"]
-        out, _ = follower.communicate(timeout=120)
+        out, _ = follower.communicate(timeout=300)
     assert stopped["state"] == "stopped"
     assert stopped["checkpoints_complete"]
     assert "[0] rank 0 trains" in out

@@ -119,7 +119,7 @@ class Lab:
         provider.create(provider.plan(spec), journal=Journal(self.cloud / "journal.jsonl"))
 
     def setup(self, *args: str, expect: int = 0) -> Any:
-        return self.project.hvdcloud("setup", *args, expect=expect, timeout=60)
+        return self.project.hvdcloud("setup", *args, expect=expect, timeout=300)
 
 
 @pytest.fixture

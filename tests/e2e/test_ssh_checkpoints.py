@@ -89,7 +89,7 @@ def test_a_container_ends_once_its_limit_is_over(engine: Any, image: str) -> Non
     environment = {"HVDCLOUD_TIME_LIMIT": "1", "HVDCLOUD_AUTHORIZED_KEY": new_key_pair("laptop").public}
     container = engine.containers.run(image, environment=environment, labels={TEST_LABEL: "limit"}, detach=True)
     try:
-        container.wait(timeout=120)
+        container.wait(timeout=300)
         said = container.logs().decode()
         assert "hvdcloud: limits.max_run_duration of 1 s is over; switching off\n" in said
     finally:

@@ -100,7 +100,7 @@ def test_a_rank_over_ssh_finds_the_driver_that_container_optimized_os_mounts(
             "-o", "LogLevel=ERROR", "-o", "BatchMode=yes", f"root@{address}",
         ]  # fmt: skip
         python = f'/opt/venv/bin/python -c "{DRIVER_VERSION}"'
-        done = subprocess.run([*ssh, f"env; {python}"], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([*ssh, f"env; {python}"], capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
         assert "LD_LIBRARY_PATH" not in done.stdout
         assert "driver 12345" in done.stdout

@@ -63,7 +63,7 @@ class HardEnd:
     def disarm(self) -> None:
         """Everything is deleted."""
         self._tell("done")
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=300)
 
     def _tell(self, words: str) -> None:
         assert self._process.stdin is not None

@@ -89,7 +89,7 @@ class Recorder:
         url = f"{self._api.endpoint}/compute/v1/projects/{self._project}/{path}"
 
         def ask() -> dict[str, Any]:
-            answer = self._session.request(method, url, params=parameters, timeout=60)
+            answer = self._session.request(method, url, params=parameters, timeout=300)
             if answer.status_code >= 400:
                 raise answer_error(answer.status_code, answer.content, project=self._project)
             content: dict[str, Any] = answer.json()
@@ -116,7 +116,7 @@ class Follower:
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
-        self._thread.join(timeout=60)
+        self._thread.join(timeout=300)
         for name, text in sorted(self._serial.items()):
             self._recorder.text(f"{self._step}-serial-{name.rpartition('-')[2]}.txt", text)
         self._recorder.document(f"{self._step}-timeline", self._seen)

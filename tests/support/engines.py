@@ -95,7 +95,7 @@ def second_engine(
         command += ["--data-root", str(data), "--exec-root", str(folder / "exec"), "--pidfile", str(folder / "pid")]
         command += ["--host", f"unix://{socket}", "--insecure-registry", f"{gateway}/32", *options]
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PATH": path})
-        stack.callback(process.wait, timeout=60)
+        stack.callback(process.wait, timeout=300)
         stack.callback(process.terminate)
         found = SecondEngine(docker_host=f"unix://{socket}", gateway=gateway, folder=folder)
         until(lambda: _answers(found), what=f"the second engine, whose log is {folder}/log")

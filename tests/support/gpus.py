@@ -34,7 +34,7 @@ def created_at_once(specs: Sequence[ClusterSpec], providers: Mapping[str, Provid
 
     def create(spec: ClusterSpec) -> object:
         plan = providers[spec.name].plan(spec)
-        together.wait(timeout=120)
+        together.wait(timeout=300)
         try:
             return providers[spec.name].create(plan, journal=Journal(folder / f"{spec.id}.jsonl"))
         except HvdcloudError as error:

@@ -191,7 +191,7 @@ def ssh_hosts(
     wrapper.write_text(f'#!/bin/sh\nexec {program} -F {folder / "config"} {_IMPATIENT} "$@"\n')
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
     with (
-        contextlib.closing(docker.from_env(timeout=120)) as engine,
+        contextlib.closing(docker.from_env(timeout=300)) as engine,
         Machines(
             ssh_key=key.public,
             lent_layers=bool(image),

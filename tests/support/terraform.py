@@ -34,7 +34,7 @@ class Workplace:
     def terraform(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Terraform in the module."""
         command = ["terraform", f"-chdir={self.module}", *arguments]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=300)
 
     def apply(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`terraform apply` without a question."""

@@ -273,7 +273,7 @@ def test_a_folder_that_flips_between_real_and_link_never_leads_out(attacked: Att
         assert done
     finally:
         stop.set()
-        thread.join(timeout=10)
+        thread.join(timeout=300)
     assert attacked.held()
 
 

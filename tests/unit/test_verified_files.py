@@ -41,7 +41,7 @@ def test_two_processes_do_not_undo_each_other(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=300)
     after = VerifiedFiles(path)
     assert all(after.get(cluster="c", run="r", name=f"{n}-{s}") for n in range(8) for s in range(10))
 

@@ -69,7 +69,7 @@ class Machines:
     ) -> None:
         import docker
 
-        self._client = client or docker.from_env(timeout=120)
+        self._client = client or docker.from_env(timeout=300)
         remove_leftovers(self._client)
         self.network = f"hvdcloud-emulator-{secrets.token_hex(4)}"
         labels = {LABEL: self.network, **_owner_labels()}

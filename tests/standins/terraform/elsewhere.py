@@ -70,7 +70,7 @@ class Elsewhere:
         data = None if body is None else json.dumps(body).encode()
         request = Request(url, data=data, method=method, headers={"Content-Type": "application/json"})
         try:
-            with self._opener.open(request, timeout=30) as response:
+            with self._opener.open(request, timeout=300) as response:
                 return response.status, json.loads(response.read() or b"{}")
         except HTTPError as error:
             return error.code, json.loads(error.read() or b"{}")
