@@ -28,7 +28,7 @@ from hvdcloud.lifecycle.build import BuildOutcome, repository_of, warn_of_privat
 from hvdcloud.storage.base import disk_error
 
 if TYPE_CHECKING:
-    from hvdcloud.image.plan.steps import Step
+    from hvdcloud.image.plan.context import Step
     from hvdcloud.lifecycle.context import Context
 
 MACHINE = "x86_64"  # Of Cloud Build's machines, and of every VM with a GPU that Horovod's images are for.

@@ -15,8 +15,7 @@ from hvdcloud.errors import ImageError
 from hvdcloud.image.build import buildkit
 from hvdcloud.image.build.buildkit import BuildKit
 from hvdcloud.image.engine_stream import ignore
-from hvdcloud.image.plan.context import Entry
-from hvdcloud.image.plan.steps import Step
+from hvdcloud.image.plan.context import Entry, Step
 from tests.support.build_steps import build_step
 from tests.support.harness import until
 from tests.support.small_image import packed

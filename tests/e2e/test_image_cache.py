@@ -13,8 +13,8 @@ import requests
 from hvdcloud import engine as engines
 from hvdcloud.image.build.builder import BuildResult, Options, carry_out
 from hvdcloud.image.engine_stream import BuildEvent
-from hvdcloud.image.plan.context import Context, Entry
-from hvdcloud.image.plan.steps import LABEL, ImagePlan, Step
+from hvdcloud.image.plan.context import Context, Entry, Step
+from hvdcloud.image.plan.steps import ImagePlan
 from tests.standins.registry import running_registry
 from tests.support.engines import SecondEngine, same_image_on_both, second_engine
 from tests.support.harness import tags_of
@@ -62,7 +62,6 @@ class Project:
             "the base image",
             f"FROM {builder.reference} AS builder\nFROM debian:bookworm-slim\nCOPY --from=builder /made /made\n",
             needs=(builder.reference,),
-            labelled=True,
         )
         project = self._step(
             "project",
@@ -70,21 +69,13 @@ class Project:
             f"FROM {builder.reference} AS requirements\nRUN echo {self.requirement} > /wanted\n"
             f"FROM {base.reference}\nCOPY --from=requirements /wanted /wanted\n",
             needs=(builder.reference, base.reference),
-            labelled=True,
         )
         return ImagePlan(reference=f"hvdcloud/project:{project.context.digest()}", steps=(builder, base, project))
 
-    def _step(self, kind: str, what: str, dockerfile: str, *, labelled: bool = False, **more: Any) -> Step:
+    def _step(self, kind: str, what: str, dockerfile: str, **more: Any) -> Step:
         sent = Context(hashed=(Entry(path="Dockerfile", content=dockerfile.encode()),), salt=(self.salt,))
         tag = sent.digest() if kind == "project" else f"torch-1-cpu-{sent.digest()}"
-        return Step(
-            reference=f"hvdcloud/{kind}:{tag}",
-            what=what,
-            context=sent,
-            dockerfile="Dockerfile",
-            labels={LABEL: sent.digest()} if labelled else {},
-            **more,
-        )
+        return Step(reference=f"hvdcloud/{kind}:{tag}", what=what, context=sent, dockerfile="Dockerfile", **more)
 
 
 @pytest.fixture

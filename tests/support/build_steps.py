@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdcloud.image.plan.context import Context, Entry
-from hvdcloud.image.plan.steps import Step
+from hvdcloud.image.plan.context import Context, Entry, Step
 
 
 def build_step(*entries: Entry, dockerfile: str = "dockerfiles/small.Dockerfile", **more: Any) -> Step:

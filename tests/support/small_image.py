@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from hvdcloud.image.plan.context import Context, Entry
-from hvdcloud.image.plan.steps import Step
+from hvdcloud.image.plan.context import Context, Entry, Step
 
 NAME = "hvdcloud/t-buildkit"
 

@@ -16,11 +16,12 @@ from hvdcloud.image.build.builder import find_plan
 from hvdcloud.image.plan import context, versions
 from hvdcloud.image.plan.requirements import read as requirements_of
 from hvdcloud.image.plan.sources import Sources, download_arguments, find_sources
+from hvdcloud.image.plan.steps import base_step, builder_step, project_step
 from hvdcloud.image.plan.wheels import local_wheels
+from tests.support.build_steps import build_step
 from tests.support.small_image import packed
 
 ROW = versions.find("torch", "cpu")
-BASE = "debian:bookworm-slim@sha256:" + "1" * 64
 TORCH_WHEEL = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 
 
@@ -51,13 +52,12 @@ def project(folder: Path, requirements: str = "idna\n") -> context.Context:
 def context_of(folder: Path, *, row: versions.Row = ROW, sources: Sources | None = None) -> context.Context:
     wanted = requirements_of(folder, "requirements.txt")
     assert wanted is not None
-    return context.project_context(row, sources or Sources(), requirements=wanted, base="hvdcloud/base:x")
+    step = project_step(row, sources or Sources(), builder=build_step(), below=build_step(), wanted=wanted)
+    return step.context
 
 
 def test_the_same_files_make_the_same_bytes_and_the_same_name(tmp_path: Path) -> None:
-    first, second = (
-        context.base_context(ROW, Sources(), base_image=BASE, builder="hvdcloud/builder:x") for _ in range(2)
-    )
+    first, second = (base_step(ROW, Sources(), builder=build_step()).context for _ in range(2))
     assert packed(first) == packed(second)
     assert first.digest() == second.digest()
 
@@ -77,20 +77,15 @@ def test_changed_training_code_changes_nothing(tmp_path: Path) -> None:
 def test_a_ca_bundle_is_sent_but_does_not_change_the_name(tmp_path: Path) -> None:
     bundle = tmp_path / "ca.crt"
     bundle.write_text("-----BEGIN CERTIFICATE-----\n")
-    without, behind_proxy = (
-        context.builder_context(ROW, Sources(ca_bundle=path), base_image=BASE) for path in (None, bundle)
-    )
+    without, behind_proxy = (builder_step(ROW, Sources(ca_bundle=path)).context for path in (None, bundle))
     assert without.digest() == behind_proxy.digest()
     assert content(without, "ca-bundle.crt") == ""
     assert content(behind_proxy, "ca-bundle.crt") == bundle.read_text()
 
 
 def test_the_node_program_is_in_the_image_and_the_rest_of_hvdcloud_is_not(tmp_path: Path) -> None:
-    sent = [
-        name
-        for name in members(context.base_context(ROW, Sources(), base_image=BASE, builder="hvdcloud/builder:x"))
-        if name.startswith("hvdcloud/")
-    ]
+    base = base_step(ROW, Sources(), builder=build_step())
+    sent = [name for name in members(base.context) if name.startswith("hvdcloud/")]
     assert {"hvdcloud/__init__.py", "hvdcloud/errors.py", "hvdcloud/node/__init__.py"} <= set(sent)
     assert {f"hvdcloud/runs/{name}.py" for name in ("__init__", "reports", "state")} <= set(sent)
     assert not [name for name in sent if name.startswith(("hvdcloud/cli", "hvdcloud/providers", "hvdcloud/image"))]
@@ -108,12 +103,12 @@ def test_local_wheels_of_what_the_image_pins_go_to_the_builder_and_no_others(tmp
         "nvidia_cudnn_cu12-9.1.0-py3-none-manylinux_2_27_x86_64.whl",
         "mine-1.0-py3-none-any.whl",
     )
-    sent = sorted(
-        name for name in members(context.builder_context(ROW, sources, base_image=BASE)) if name.startswith("wheels/")
-    )
+    builder = builder_step(ROW, sources)
+    sent = sorted(name for name in members(builder.context) if name.startswith("wheels/"))
     assert sent == ["wheels/numpy-2.4.6-cp311-cp311-manylinux_2_28_x86_64.whl", f"wheels/{TORCH_WHEEL}"]
-    assert context.has_framework(ROW, sources)
-    assert not context.has_framework(ROW, Sources())
+    # Its index is asked only if the wheel is not here.
+    assert "FRAMEWORK_INDEX_URL" not in builder.arguments
+    assert builder_step(ROW, Sources()).arguments["FRAMEWORK_INDEX_URL"] == ROW.index
 
 
 def test_no_requirement_can_replace_torch_or_horovod(tmp_path: Path) -> None:

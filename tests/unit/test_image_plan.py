@@ -64,6 +64,8 @@ def test_the_users_dockerfile_begins_with_the_image_with_the_requirements_and_is
     assert (user.dockerfile, user.what) == ("node.Dockerfile", "image.dockerfile node.Dockerfile")
     assert checked.arguments == {"IMAGE": user.reference, "CONTROLLERS": "gloo mpi"}
     assert plan.reference == checked.reference
+    assert plan.own_dockerfile == user
+    assert planned(tmp_path).own_dockerfile is None
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from hvdcloud.errors import ImageError, NodeError
 from hvdcloud.image.build import buildkit, registry_cache
 from hvdcloud.image.engine_stream import BuildEvent, Progress, ignore, inspected, other_architecture
 from hvdcloud.image.plan import base_images, custom_base
-from hvdcloud.image.plan.steps import ImagePlan, Step, plan_image
+from hvdcloud.image.plan.context import Step
+from hvdcloud.image.plan.steps import ImagePlan, plan_image
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import ImageConfig

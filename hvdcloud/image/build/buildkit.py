@@ -19,9 +19,8 @@ from docker.utils import version_lt
 from hvdcloud import engine
 from hvdcloud.errors import ImageError
 from hvdcloud.image.engine_stream import BuildEvent, Progress, disk_full
-from hvdcloud.image.plan.context import Context
+from hvdcloud.image.plan.context import Context, Step
 from hvdcloud.image.plan.sources import download_arguments
-from hvdcloud.image.plan.steps import Step
 
 KEPT_LINES = 20
 # The first engine whose own BuildKit understands cache mounts: Docker 20.10.

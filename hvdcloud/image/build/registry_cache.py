@@ -13,7 +13,8 @@ from typing import Any
 
 from hvdcloud.errors import HvdcloudError, ImageError, UsageError
 from hvdcloud.image.engine_stream import BuildEvent, Progress, inspected
-from hvdcloud.image.plan.steps import ImagePlan, Step
+from hvdcloud.image.plan.context import Step
+from hvdcloud.image.plan.steps import ImagePlan
 from hvdcloud.image.publish.pull import pull
 from hvdcloud.image.publish.push import push
 

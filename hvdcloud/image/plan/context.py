@@ -1,10 +1,7 @@
-"""What goes into an image, and the names that follow from it. Nothing here talks to the engine or changes a file.
+"""What one build is made of, and the names that follow from it. Nothing here talks to the engine or changes a file.
 
 An image's tag holds a hash of everything that decides its content, so an existing image need not be built. What
 only decides where things are downloaded from (CA bundle, package index, proxy) is not part of the hash.
-
-Three images build on each other: `builder` (compilers, framework, Horovod), `base` (what every project's nodes run) and
-the project's own, which adds its requirements. dockerfiles/ says what is in each.
 """
 
 from __future__ import annotations
@@ -14,8 +11,8 @@ import io
 import os
 import stat
 import tarfile
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
@@ -23,20 +20,17 @@ from packaging.utils import canonicalize_name
 
 from hvdcloud.errors import UsageError
 from hvdcloud.image.plan.sources import Sources
-from hvdcloud.image.plan.versions import PYTHON_VERSION, Row
-from hvdcloud.image.plan.wheels import Wheel, is_framework, local_wheels
+from hvdcloud.image.plan.wheels import Wheel, local_wheels
 from hvdcloud.node import program
 
 if TYPE_CHECKING:
     from gzip import GzipFile
 
-BUILDER_DOCKERFILE = "builder.Dockerfile"
-BASE_DOCKERFILE = "base.Dockerfile"
-PROJECT_DOCKERFILE = "project.Dockerfile"
 STACKS_LOCK = "locks/stacks.txt"
 # The same context has to be the same bytes, and Python's .pyc files remember their source's time: always this one.
 MTIME = 946_684_800  # 2000-01-01
 _CHUNK = 1 << 20
+_FIX_DOWNLOADS = "check that PyPI can be reached, image.ca_bundle and image.find_links, then `hvdcloud build` again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +103,33 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One image and how it is built.
+
+    Attributes:
+        reference: its name, with a tag that stands for its content.
+        what: it in words, for messages.
+        context: what is sent to the builder.
+        dockerfile: path in the context.
+        target: the stage that is the image; "": the last one.
+        arguments: those that decide the content, and the framework's index.
+        labels: of the image.
+        pip_hint: what to do if it is pip that fails.
+        needs: references of the images of earlier steps that it is built from.
+    """
+
+    reference: str
+    what: str
+    context: Context
+    dockerfile: str
+    target: str = ""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    pip_hint: str = _FIX_DOWNLOADS
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
     """What is sent of a project's folder to install its requirements there, as `project/…`.
 
@@ -145,7 +166,7 @@ def _hash(entry: Entry) -> str:
     return total.hexdigest()
 
 
-# --- what is in which image --------------------------------------------------------------------------------------
+# --- what several images hold ----------------------------------------------------------------------------------------
 
 
 def dockerfiles() -> Path:
@@ -157,38 +178,6 @@ def dockerfiles() -> Path:
     raise UsageError(message, hint="in a clone of hvdcloud: pipx install --force .")
 
 
-def builder_context(row: Row, sources: Sources, *, base_image: str) -> Context:
-    """For the image with compilers, pip, the framework and Horovod, which starts from `base_image`."""
-    names = [BUILDER_DOCKERFILE, *(f"locks/{lock}" for lock in _locks(row))]
-    names += [f"build/{script.name}" for script in (dockerfiles() / "build").iterdir()]
-    names += [f"patches/horovod-{row.horovod}-{patch}.patch" for patch in row.patches]
-    pinned = _pinned(row)
-    wheels = [
-        wheel
-        for wheel in local_wheels(sources)
-        if wheel.project in pinned and (wheel.project != row.project or is_framework(wheel, row))
-    ]
-    return Context(
-        hashed=dockerfile_entries(*names),
-        unhashed=(ca_entry(sources), Entry(path="dockerfiles/patches"), *wheel_entries(wheels)),
-        salt=(
-            *(row.package, row.horovod, row.horovod_sha256, base_image, row.donor, sources.machine),
-            *row.capabilities,
-            *(f"{name}={value}" for name, value in row.environment),
-        ),
-    )
-
-
-def base_context(row: Row, sources: Sources, *, base_image: str, builder: str) -> Context:
-    """For the image that nodes run, on `base_image`; the tag of `builder`, another image, stands for its content."""
-    names = [f"files/{file.name}" for file in (dockerfiles() / "files").iterdir() if file.is_file()]
-    return Context(
-        hashed=(*dockerfile_entries(BASE_DOCKERFILE, STACKS_LOCK, *names), *node_program()),
-        unhashed=stacks_entries(sources, python=PYTHON_VERSION),
-        salt=(row.label, base_image, builder, sources.machine, row.cuda, row.nccl),
-    )
-
-
 def stacks_entries(sources: Sources, *, python: str | None) -> tuple[Entry, ...]:
     """What helps to install the program that takes stacks (`STACKS_LOCK`); `python`: as in `local_wheels`."""
     wanted = {name for name, _ in locked(dockerfiles() / STACKS_LOCK)}
@@ -196,49 +185,13 @@ def stacks_entries(sources: Sources, *, python: str | None) -> tuple[Entry, ...]
     return ca_entry(sources), *wheel_entries(wheels)
 
 
-def project_context(row: Row, sources: Sources, *, requirements: Requirements, base: str) -> Context:
-    """For a project's own image, on the base image with this reference."""
-    # What the base image has is not needed again, and TensorFlow's other name means what it has.
-    there = _pinned(row) | {name for name, equals, _ in (c.partition("==") for c in row.constraints) if equals}
-    wheels = [wheel for wheel in local_wheels(sources) if wheel.project not in there]
-    return requirements_context(
-        sources, requirements=requirements, base=base, constraints=_constraints(row), wheels=wheels
-    )
-
-
-def requirements_context(
-    sources: Sources, *, requirements: Requirements, base: str, constraints: Iterable[str], wheels: Iterable[Wheel]
-) -> Context:
-    """For the layer with a project's requirements, of any base image."""
-    wheels_folder, *wheel_files = wheel_entries(wheels)
-    return Context(
-        hashed=(
-            *dockerfile_entries(PROJECT_DOCKERFILE, "requirements/git"),
-            Entry(path="constraints.txt", content="".join(f"{line}\n" for line in constraints).encode()),
-            *requirements.hashed,
-            *wheel_files,
-        ),
-        unhashed=(ca_entry(sources), wheels_folder, *requirements.unhashed),
-        salt=(base, requirements.path),
-    )
-
-
-def has_framework(row: Row, sources: Sources) -> bool:
-    """Whether the framework's own wheel is among the user's: then its index is not asked at all."""
-    return any(is_framework(wheel, row) for wheel in local_wheels(sources))
-
-
 def dockerfile_entries(*names: str) -> tuple[Entry, ...]:
     """Files below `dockerfiles()`."""
-    folder = dockerfiles()
+    contents = ((name, (dockerfiles() / name).read_bytes()) for name in names)
     # Not the file's own mode: a wheel of hvdcloud need not have kept it.
-    executable = {name for name in names if name.startswith("build/")} | {
-        "files/hvdcloud-node",
-        "own/prepare.sh",
-        "requirements/git",
-    }
     return tuple(
-        Entry(path=f"dockerfiles/{name}", source=folder / name, executable=name in executable) for name in names
+        Entry(path=f"dockerfiles/{name}", content=content, executable=content.startswith(b"#!"))
+        for name, content in contents
     )
 
 
@@ -253,36 +206,12 @@ def ca_entry(sources: Sources) -> Entry:
     return Entry(path="ca-bundle.crt", source=sources.ca_bundle, content=None if sources.ca_bundle else b"")
 
 
-def _constraints(row: Row) -> Iterator[str]:
-    """For pip: what a requirement may not replace."""
-    yield from (row.package, f"horovod=={row.horovod}", *row.constraints)
-    for name, version in locked(dockerfiles() / "locks" / row.lock):
-        if name == "numpy":
-            major = int(version.partition(".")[0])
-            yield f"numpy>={major},<{major + 1}"
-        elif name.startswith("nvidia-nccl-"):
-            yield f"{name}=={version}"
-
-
-# --- locks and local wheels ------------------------------------------------------------------------------------------
-
-
 def locked(lock: Path) -> Iterator[tuple[str, str]]:
     """Projects of a lock, each with its version: one, unless another Python needs another."""
     for line in lock.read_text(encoding="utf-8").splitlines():
         name, equals, version = line.partition("==")
         if equals and not line.startswith("#"):
             yield canonicalize_name(name), version.split()[0]
-
-
-def _pinned(row: Row) -> set[str]:
-    """Projects that builder and base install, each at one version."""
-    locks = dockerfiles() / "locks"
-    return {row.project, *(name for lock in _locks(row) for name, _ in locked(locks / lock))}
-
-
-def _locks(row: Row) -> tuple[str, ...]:
-    return "tools.txt", row.lock, "horovod.txt", "node.txt", *([row.toolkit] if row.toolkit else [])
 
 
 def wheel_entries(wheels: Iterable[Wheel]) -> Iterator[Entry]:

@@ -7,7 +7,7 @@ it has Horovod and Open MPI) is found out inside the build: dockerfiles/own/.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +16,23 @@ from docker.utils import parse_repository_tag
 
 from hvdcloud.errors import ImageError, UsageError
 from hvdcloud.image.engine_stream import BuildEvent, Progress, inspected, other_architecture
-from hvdcloud.image.plan import context, versions
+from hvdcloud.image.plan import base_images, context, versions
+from hvdcloud.image.plan.context import (
+    STACKS_LOCK,
+    Context,
+    Step,
+    ca_entry,
+    dockerfile_entries,
+    dockerfiles,
+    node_program,
+    stacks_entries,
+    wheel_entries,
+)
 from hvdcloud.image.plan.sources import Sources
 from hvdcloud.image.plan.wheels import Wheel, local_wheels
 from hvdcloud.image.publish import registry
 from hvdcloud.image.publish.pull import pull
 
-BUILDER_DOCKERFILE = "own-builder.Dockerfile"
-DOCKERFILE = "own.Dockerfile"
 # The image's Python, under a name that is the same in every image: written by dockerfiles/own/prepare.py.
 PYTHON = "/opt/hvdcloud/python"
 CONSTRAINTS = "/opt/own/constraints.txt"
@@ -143,47 +152,71 @@ def have(api: Any, reference: str, *, progress: Progress, architecture: str = ""
     return found
 
 
-def builder_context(base: Base, sources: Sources, *, framework: str, device: str) -> context.Context:
-    """For the copy of the image that has compilers."""
-    names = [BUILDER_DOCKERFILE, "build/pip", "build/horovod.sh", "own/prepare.sh", "own/prepare.py"]
+def builder_step(base: Base, sources: Sources, kind: str, *, below: Sequence[Step]) -> Step:
+    """A copy of the user's image with compilers and what a node needs; kept like our own builder.
+
+    Args:
+        kind: the image's framework and device: `torch-cuda`.
+        below: the step that builds the user's image, if one does.
+    """
+    framework, _, device = kind.partition("-")
+    row = versions.ROWS[0]
+    arguments = {
+        "FRAMEWORK": framework,
+        "DEVICE": device,
+        "HOROVOD_VERSION": row.horovod,
+        "HOROVOD_SHA256": row.horovod_sha256,
+        "HOROVOD_PATCHES": _horovod_patches(framework),
+    }
+    names = ["own-builder.Dockerfile", "build/pip", "build/horovod.sh", "own/prepare.sh", "own/prepare.py"]
     names += [f"locks/{lock}" for lock in LOCKS]
-    names += [f"patches/{file.name}" for file in (context.dockerfiles() / "patches").iterdir()]
-    return context.Context(
-        hashed=context.dockerfile_entries(*names),
-        unhashed=(context.ca_entry(sources), *context.wheel_entries(_wheels(sources, wanted=True))),
-        salt=(base.identity, framework, device, horovod_patches(framework), sources.machine),
+    names += [f"patches/{file.name}" for file in (dockerfiles() / "patches").iterdir()]
+    sent = Context(
+        hashed=dockerfile_entries(*names),
+        unhashed=(ca_entry(sources), *wheel_entries(wheels_of(sources, locked=True))),
+        salt=(base.identity, *map("=".join, arguments.items()), sources.machine),
+    )
+    return Step(
+        reference=f"hvdcloud/own-builder:{kind}-{sent.digest()}",
+        what=base.what,
+        context=sent,
+        dockerfile="dockerfiles/own-builder.Dockerfile",
+        arguments={"OWN": base.reference, **arguments},
+        needs=tuple(step.reference for step in below),
     )
 
 
-def node_context(base: Base, sources: Sources, *, builder: str, needs: Needs) -> context.Context:
-    """For the image as a node; the tag of `builder`, the copy with compilers, stands for its content."""
-    names = (DOCKERFILE, "own/install.py", "own/check_node.py", *(f"files/{name}" for name in _FILES))
-    return context.Context(
-        hashed=(*context.dockerfile_entries(*names, context.STACKS_LOCK), *context.node_program()),
-        unhashed=context.stacks_entries(sources, python=None),
-        salt=(base.identity, builder, needs.controller, needs.capability),
+def node_step(base: Base, sources: Sources, kind: str, *, builder: Step, needs: Needs) -> Step:
+    """The image as a node; the tag of `builder`, the copy with compilers, stands for its content."""
+    arguments = {"BUILDER": builder.reference, "CONTROLLER": needs.controller, "CAPABILITY": needs.capability}
+    names = ("own.Dockerfile", "own/install.py", "own/check_node.py", *(f"files/{name}" for name in _FILES))
+    sent = Context(
+        hashed=(*dockerfile_entries(*names, STACKS_LOCK), *node_program()),
+        unhashed=stacks_entries(sources, python=None),
+        salt=(base.identity, *map("=".join, arguments.items())),
+    )
+    return Step(
+        reference=f"hvdcloud/own:{kind}-{sent.digest()}",
+        what=base.what,
+        context=sent,
+        dockerfile="dockerfiles/own.Dockerfile",
+        arguments={"OWN": base.reference, **arguments},
+        # What the user's Dockerfile starts from is not ours to say.
+        labels={} if base.dockerfile else base_images.labels(base.reference, base.digest),
+        needs=(builder.reference,),
     )
 
 
-def project_context(sources: Sources, *, requirements: context.Requirements, node: str) -> context.Context:
-    """For the layer with a project's requirements."""
-    # What the image has is known in the image only.
-    constraints, wheels = [f"-c {CONSTRAINTS}"], _wheels(sources, wanted=False)
-    return context.requirements_context(
-        sources, requirements=requirements, base=node, constraints=constraints, wheels=wheels
-    )
-
-
-def horovod_patches(framework: str) -> str:
+def _horovod_patches(framework: str) -> str:
     """Versions of the framework, each with the patches that Horovod needs from there on: `2.1:a 2.9:a,b`."""
     rows = [row for row in versions.ROWS if row.framework == framework]
     return " ".join(sorted({f"{row.version}:{','.join(row.patches)}" for row in rows}))
 
 
-def _wheels(sources: Sources, *, wanted: bool) -> list[Wheel]:
+def wheels_of(sources: Sources, *, locked: bool) -> list[Wheel]:
     """Local wheels: those of the locks' projects, or all others but the frameworks', which the image brings."""
-    folder = context.dockerfiles()
-    pinned = {name for lock in LOCKS for name, _ in context.locked(folder / "locks" / lock)}
+    folder = dockerfiles() / "locks"
+    pinned = {name for lock in LOCKS for name, _ in context.locked(folder / lock)}
     frameworks = {row.project for row in versions.ROWS}
     wheels = [wheel for wheel in local_wheels(sources, python=None) if wheel.project not in frameworks]
-    return [wheel for wheel in wheels if (wheel.project in pinned) is wanted]
+    return [wheel for wheel in wheels if (wheel.project in pinned) is locked]

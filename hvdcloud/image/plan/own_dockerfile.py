@@ -12,11 +12,12 @@ from pathlib import Path
 
 from hvdcloud.errors import UsageError
 from hvdcloud.image.plan import context
+from hvdcloud.image.plan.context import Step
 from hvdcloud.private_files import refuse_private
 from hvdcloud.project_files import DOCKERIGNORE, build_files
 
+REPOSITORY = "hvdcloud/user:"
 BASE_ARGUMENT = "BASE"
-CHECKED_DOCKERFILE = "checked.Dockerfile"
 _BASE = re.compile(rf"\b{BASE_ARGUMENT}\b")
 
 
@@ -32,10 +33,6 @@ class OwnDockerfile:
     path: str
     on_ours: bool
     files: tuple[context.Entry, ...]
-
-    def context(self, *, base: str) -> context.Context:
-        """Of its build, on the image with this reference; "": on none of ours."""
-        return context.Context(hashed=self.files, salt=(base, self.path))
 
 
 def read(project_dir: Path, path: str) -> OwnDockerfile:
@@ -68,7 +65,29 @@ def read(project_dir: Path, path: str) -> OwnDockerfile:
     return OwnDockerfile(path=name, on_ours=_BASE.search(text) is not None, files=tuple(sent))
 
 
-def checked_context(image: str, *, controllers: tuple[str, ...]) -> context.Context:
-    """For the proof that the user's image is still a node, where Horovod works with these controllers."""
-    files = context.dockerfile_entries(CHECKED_DOCKERFILE, "files/check_horovod.py", "own/check_node.py")
-    return context.Context(hashed=files, salt=(image, *controllers))
+def user_step(own: OwnDockerfile, *, below: Step | None) -> Step:
+    """What the user's Dockerfile makes, of our image below or of another one."""
+    sent = context.Context(hashed=own.files, salt=(below.reference if below else "", own.path))
+    return Step(
+        reference=f"{REPOSITORY}{sent.digest()}",
+        what=f"image.dockerfile {own.path}",
+        context=sent,
+        dockerfile=own.path,
+        arguments={BASE_ARGUMENT: below.reference} if below else {},
+        pip_hint=f"correct {own.path}, then `hvdcloud build` again",
+        needs=(below.reference,) if below else (),
+    )
+
+
+def checked_step(user: Step, *, own_image: str, controllers: tuple[str, ...]) -> Step:
+    """The user's image once more, proven to be a node where Horovod works with these controllers."""
+    files = context.dockerfile_entries("checked.Dockerfile", "files/check_horovod.py", "own/check_node.py")
+    sent = context.Context(hashed=files, salt=(own_image or user.reference, *controllers))
+    return Step(
+        reference=f"hvdcloud/project:{sent.digest()}",
+        what=user.what,
+        context=sent,
+        dockerfile="dockerfiles/checked.Dockerfile",
+        arguments={"IMAGE": user.reference, "CONTROLLERS": " ".join(controllers)},
+        needs=(user.reference,),
+    )

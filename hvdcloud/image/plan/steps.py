@@ -2,59 +2,45 @@
 
 What carries a plan out (this machine's engine or Cloud Build) goes through its steps in order, and skips those whose
 image exists: a reference's tag stands for the content.
+
+Three images build on each other: `builder` (compilers, framework, Horovod), `base` (what every project's nodes run) and
+the project's own, which adds its requirements. dockerfiles/ says what is in each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import UsageError
-from hvdcloud.image.plan import base_images, context, custom_base, own_dockerfile, requirements, versions
+from hvdcloud.image.plan import base_images, custom_base, own_dockerfile, requirements, versions
+from hvdcloud.image.plan.context import (
+    STACKS_LOCK,
+    Context,
+    Entry,
+    Requirements,
+    Step,
+    ca_entry,
+    dockerfile_entries,
+    dockerfiles,
+    locked,
+    node_program,
+    stacks_entries,
+    wheel_entries,
+)
 from hvdcloud.image.plan.sources import Sources, find_sources
+from hvdcloud.image.plan.wheels import is_framework, local_wheels
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import ImageConfig
 
-# Containers inherit an image's labels: none of those that mark a cluster's objects may be here.
-LABEL = "hvdcloud-image"
-CONTROLLERS = ("gloo", "mpi")
-_OWN_DOCKERFILE = "hvdcloud/user:"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """What a processor is called in wheel names, and by engines and registries."""
 _FIX_REQUIREMENTS = (
     "correct what pip names, in the file of image.requirements or in a package, then `hvdcloud build` again"
 )
-_FIX_DOWNLOADS = "check that PyPI can be reached, image.ca_bundle and image.find_links, then `hvdcloud build` again"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One image and how it is built.
-
-    Attributes:
-        reference: its name, with a tag that stands for its content.
-        what: it in words, for messages.
-        context: what is sent to the builder.
-        dockerfile: path in the context.
-        target: the stage that is the image; "": the last one.
-        arguments: those that decide the content, and the framework's index.
-        labels: of the image.
-        pip_hint: what to do if it is pip that fails.
-        needs: references of the images of earlier steps that it is built from.
-    """
-
-    reference: str
-    what: str
-    context: context.Context
-    dockerfile: str
-    target: str = ""
-    arguments: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    pip_hint: str = _FIX_DOWNLOADS
-    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +64,7 @@ class ImagePlan:
     @property
     def own_dockerfile(self) -> Step | None:
         """The step that builds `image.dockerfile`."""
-        return next((step for step in self.steps if step.reference.startswith(_OWN_DOCKERFILE)), None)
+        return next((step for step in self.steps if step.reference.startswith(own_dockerfile.REPOSITORY)), None)
 
     def until(self, step: Step) -> ImagePlan:
         """What has to be built for one of its steps."""
@@ -120,7 +106,7 @@ def plan_image(
     if own is not None and not own.on_ours:
         _refuse_unused(own, image_config)
         row = None
-        steps.append(_own_dockerfile(own, below=None))
+        steps.append(own_dockerfile.user_step(own, below=None))
         made = steps[-1].reference
         base = custom_base.Base(reference=made, identity=own_image or made, dockerfile=own.path)
     wanted = None
@@ -128,19 +114,20 @@ def plan_image(
         wanted = requirements.read(project_dir, image_config.requirements, own_base=row is None)
     if row is not None:
         needs = None
-        builder = _builder(row, sources)
-        steps += [builder, _base(row, sources, builder=builder)]
+        builder = builder_step(row, sources)
+        steps += [builder, base_step(row, sources, builder=builder)]
     else:
         base = base or custom_base.pinned(str(image_config.base))
         needs = needs or custom_base.Needs()
-        builder = _own_builder(base, sources, image_config, below=steps[-1:])
-        steps += [builder, _own(base, sources, image_config, builder=builder, needs=needs)]
+        kind = f"{image_config.framework}-{image_config.device}"
+        builder = custom_base.builder_step(base, sources, kind, below=steps[-1:])
+        steps += [builder, custom_base.node_step(base, sources, kind, builder=builder, needs=needs)]
     if wanted is not None:
-        steps.append(_project(row, sources, builder=builder, below=steps[-1], wanted=wanted))
+        steps.append(project_step(row, sources, builder=builder, below=steps[-1], wanted=wanted))
     if own is not None and own.on_ours:
-        steps.append(_own_dockerfile(own, below=steps[-1]))
-        controllers = (needs.controller,) if needs else CONTROLLERS
-        steps.append(_checked(steps[-1], own_image=own_image, controllers=controllers))
+        steps.append(own_dockerfile.user_step(own, below=steps[-1]))
+        controllers = (needs.controller,) if needs else ("gloo", "mpi")
+        steps.append(own_dockerfile.checked_step(steps[-1], own_image=own_image, controllers=controllers))
     return ImagePlan(
         reference=f"hvdcloud/project:{steps[-1].context.digest()}",
         steps=tuple(steps),
@@ -148,141 +135,108 @@ def plan_image(
     )
 
 
-def _builder(row: versions.Row, sources: Sources) -> Step:
-    """The image with the compilers: with a name of its own it survives `docker image prune`."""
-    base_image = base_images.pinned(base_images.DEBIAN)
-    sent = context.builder_context(row, sources, base_image=base_image)
-    arguments = {
-        "BASE_IMAGE": base_image,
+def builder_step(row: versions.Row, sources: Sources) -> Step:
+    """The image with compilers, the framework and Horovod: with a name of its own it survives `docker image prune`."""
+    wanted = {
+        "BASE_IMAGE": base_images.pinned(base_images.DEBIAN),
         "FRAMEWORK": row.framework,
         "FRAMEWORK_PACKAGE": row.package,
         "FRAMEWORK_LOCK": row.lock,
+        "FRAMEWORK_ENVIRONMENT": " ".join(f"{name}={value}" for name, value in row.environment),
         "HOROVOD_VERSION": row.horovod,
         "HOROVOD_SHA256": row.horovod_sha256,
         "HOROVOD_PATCHES": " ".join(row.patches),
-        **_index(row, sources),
-    }
-    optional = {
-        "FRAMEWORK_ENVIRONMENT": " ".join(f"{name}={value}" for name, value in row.environment),
-        "CAPABILITIES": " ".join(row.capabilities) if row.cuda else "",
+        "CAPABILITIES": " ".join(row.capabilities),
         "CUDA_DONOR": row.donor,
         "TOOLKIT_LOCK": row.toolkit,
     }
-    arguments |= {name: value for name, value in optional.items() if value}
+    arguments = {name: value for name, value in wanted.items() if value}
+    names = ["builder.Dockerfile", *(f"locks/{lock}" for lock in _locks(row))]
+    names += [f"build/{script.name}" for script in (dockerfiles() / "build").iterdir()]
+    names += [f"patches/horovod-{row.horovod}-{patch}.patch" for patch in row.patches]
+    pinned = _pinned(row)
+    wheels = [
+        wheel
+        for wheel in local_wheels(sources)
+        if wheel.project in pinned and (wheel.project != row.project or is_framework(wheel, row))
+    ]
+    sent = Context(
+        hashed=dockerfile_entries(*names),
+        unhashed=(ca_entry(sources), Entry(path="dockerfiles/patches"), *wheel_entries(wheels)),
+        salt=(*map("=".join, arguments.items()), sources.machine),
+    )
     return Step(
         reference=f"hvdcloud/builder:{row.label}-{sent.digest()}",
         what=f"the compilers, {row.framework} and Horovod",
         context=sent,
-        dockerfile=f"dockerfiles/{context.BUILDER_DOCKERFILE}",
+        dockerfile="dockerfiles/builder.Dockerfile",
         target="builder",
-        arguments=arguments,
+        arguments=arguments | _index(row, sources),
     )
 
 
-def _base(row: versions.Row, sources: Sources, *, builder: Step) -> Step:
+def base_step(row: versions.Row, sources: Sources, *, builder: Step) -> Step:
+    """The image that nodes run, with what `builder` has compiled."""
     base_image = base_images.pinned(base_images.DEBIAN)
-    sent = context.base_context(row, sources, base_image=base_image, builder=builder.reference)
-    digest = sent.digest()
     arguments = {"BASE_IMAGE": base_image, "BUILDER": builder.reference}
     if row.cuda:
         capabilities = " ".join(row.capabilities)
         arguments |= {"CUDA": row.cuda, "NCCL": row.nccl, "CAPABILITIES": capabilities, "NVIDIA_VISIBLE_DEVICES": "all"}
+    names = [f"files/{file.name}" for file in (dockerfiles() / "files").iterdir() if file.is_file()]
+    sent = Context(
+        hashed=(*dockerfile_entries("base.Dockerfile", STACKS_LOCK, *names), *node_program()),
+        unhashed=stacks_entries(sources, python=versions.PYTHON_VERSION),
+        salt=tuple(map("=".join, arguments.items())),
+    )
     # Of all that is built on it too.
     found = {row.framework: row.package.partition("==")[2], "horovod": row.horovod, "python": versions.PYTHON_VERSION}
     found |= {"cuda": row.cuda, "nccl": row.nccl, "keras": row.keras, "cuda-donor": row.donor}
     return Step(
-        reference=f"hvdcloud/base:{row.label}-{digest}",
+        reference=f"hvdcloud/base:{row.label}-{sent.digest()}",
         what="the base image",
         context=sent,
-        dockerfile=f"dockerfiles/{context.BASE_DOCKERFILE}",
+        dockerfile="dockerfiles/base.Dockerfile",
         arguments=arguments,
-        labels={LABEL: digest, **base_images.version_labels(found), **base_images.labels(base_image)},
+        labels={**base_images.version_labels(found), **base_images.labels(base_image)},
         needs=(builder.reference,),
     )
 
 
-def _project(
-    row: versions.Row | None, sources: Sources, *, builder: Step, below: Step, wanted: context.Requirements
+def project_step(
+    row: versions.Row | None, sources: Sources, *, builder: Step, below: Step, wanted: Requirements
 ) -> Step:
+    """The layer with a project's requirements, on ours or, without a row, on the user's own image."""
     if row is None:
+        # What the image has is known in the image only.
+        constraints, wheels = [f"-c {custom_base.CONSTRAINTS}"], custom_base.wheels_of(sources, locked=False)
         arguments = {"PYTHON": custom_base.PYTHON}
-        sent = custom_base.project_context(sources, requirements=wanted, node=below.reference)
     else:
+        # What the base image has is not needed again, and TensorFlow's other name means what it has.
+        there = _pinned(row) | {name for name, equals, _ in (c.partition("==") for c in row.constraints) if equals}
+        constraints, wheels = (
+            [*_constraints(row)],
+            [each for each in local_wheels(sources) if each.project not in there],
+        )
         arguments = _index(row, sources)
-        sent = context.project_context(row, sources, requirements=wanted, base=below.reference)
-    digest = sent.digest()
+    wheels_folder, *wheel_files = wheel_entries(wheels)
+    sent = Context(
+        hashed=(
+            *dockerfile_entries("project.Dockerfile", "requirements/git"),
+            Entry(path="constraints.txt", content="".join(f"{line}\n" for line in constraints).encode()),
+            *wanted.hashed,
+            *wheel_files,
+        ),
+        unhashed=(ca_entry(sources), wheels_folder, *wanted.unhashed),
+        salt=(below.reference, wanted.path),
+    )
     return Step(
-        reference=f"hvdcloud/project:{digest}",
+        reference=f"hvdcloud/project:{sent.digest()}",
         what=f"the layer for {wanted.path}",
         context=sent,
-        dockerfile=f"dockerfiles/{context.PROJECT_DOCKERFILE}",
+        dockerfile="dockerfiles/project.Dockerfile",
         arguments={"BUILDER": builder.reference, "BASE": below.reference, "REQUIREMENTS": wanted.path, **arguments},
-        labels={LABEL: digest},
         pip_hint=_FIX_REQUIREMENTS,
         needs=(builder.reference, below.reference),
-    )
-
-
-def _own_builder(base: custom_base.Base, sources: Sources, image_config: ImageConfig, *, below: Sequence[Step]) -> Step:
-    """A copy of the user's image with compilers and what a node needs; kept like our own builder.
-
-    Args:
-        below: the step that builds the user's image, if one does.
-    """
-    framework, device = image_config.framework, image_config.device
-    row = versions.ROWS[0]
-    sent = custom_base.builder_context(base, sources, framework=framework, device=device)
-    return Step(
-        reference=f"hvdcloud/own-builder:{framework}-{device}-{sent.digest()}",
-        what=base.what,
-        context=sent,
-        dockerfile=f"dockerfiles/{custom_base.BUILDER_DOCKERFILE}",
-        arguments={
-            "OWN": base.reference,
-            "FRAMEWORK": framework,
-            "DEVICE": device,
-            "HOROVOD_VERSION": row.horovod,
-            "HOROVOD_SHA256": row.horovod_sha256,
-            "HOROVOD_PATCHES": custom_base.horovod_patches(framework),
-        },
-        needs=tuple(step.reference for step in below),
-    )
-
-
-def _own(
-    base: custom_base.Base, sources: Sources, image_config: ImageConfig, *, builder: Step, needs: custom_base.Needs
-) -> Step:
-    sent = custom_base.node_context(base, sources, builder=builder.reference, needs=needs)
-    digest = sent.digest()
-    # What the user's Dockerfile starts from is not ours to say.
-    on = {} if base.dockerfile else base_images.labels(base.reference, base.digest)
-    return Step(
-        reference=f"hvdcloud/own:{image_config.framework}-{image_config.device}-{digest}",
-        what=base.what,
-        context=sent,
-        dockerfile=f"dockerfiles/{custom_base.DOCKERFILE}",
-        arguments={
-            "BUILDER": builder.reference,
-            "OWN": base.reference,
-            "CONTROLLER": needs.controller,
-            "CAPABILITY": needs.capability,
-        },
-        labels={LABEL: digest, **on},
-        needs=(builder.reference,),
-    )
-
-
-def _own_dockerfile(own: own_dockerfile.OwnDockerfile, *, below: Step | None) -> Step:
-    """What the user's Dockerfile makes, of our image below or of another one."""
-    sent = own.context(base=below.reference if below else "")
-    return Step(
-        reference=f"{_OWN_DOCKERFILE}{sent.digest()}",
-        what=f"image.dockerfile {own.path}",
-        context=sent,
-        dockerfile=own.path,
-        arguments={own_dockerfile.BASE_ARGUMENT: below.reference} if below else {},
-        pip_hint=f"correct {own.path}, then `hvdcloud build` again",
-        needs=(below.reference,) if below else (),
     )
 
 
@@ -296,21 +250,28 @@ def _refuse_unused(own: own_dockerfile.OwnDockerfile, image_config: ImageConfig)
             )
 
 
-def _checked(user: Step, *, own_image: str, controllers: tuple[str, ...]) -> Step:
-    """The user's image once more, proven to be a node; what starts there is ours."""
-    sent = own_dockerfile.checked_context(own_image or user.reference, controllers=controllers)
-    digest = sent.digest()
-    return Step(
-        reference=f"hvdcloud/project:{digest}",
-        what=user.what,
-        context=sent,
-        dockerfile=f"dockerfiles/{own_dockerfile.CHECKED_DOCKERFILE}",
-        arguments={"IMAGE": user.reference, "CONTROLLERS": " ".join(controllers)},
-        labels={LABEL: digest},
-        needs=(user.reference,),
-    )
-
-
 def _index(row: versions.Row, sources: Sources) -> dict[str, str]:
     """Where the framework's wheel comes from; if the user has it, its index is not asked at all."""
-    return {"FRAMEWORK_INDEX_URL": row.index} if row.index and not context.has_framework(row, sources) else {}
+    has_it = any(is_framework(wheel, row) for wheel in local_wheels(sources))
+    return {"FRAMEWORK_INDEX_URL": row.index} if row.index and not has_it else {}
+
+
+def _constraints(row: versions.Row) -> Iterator[str]:
+    """For pip: what a requirement may not replace."""
+    yield from (row.package, f"horovod=={row.horovod}", *row.constraints)
+    for name, version in locked(dockerfiles() / "locks" / row.lock):
+        if name == "numpy":
+            major = int(version.partition(".")[0])
+            yield f"numpy>={major},<{major + 1}"
+        elif name.startswith("nvidia-nccl-"):
+            yield f"{name}=={version}"
+
+
+def _pinned(row: versions.Row) -> set[str]:
+    """Projects that builder and base install, each at one version."""
+    locks = dockerfiles() / "locks"
+    return {row.project, *(name for lock in _locks(row) for name, _ in locked(locks / lock))}
+
+
+def _locks(row: versions.Row) -> tuple[str, ...]:
+    return "tools.txt", row.lock, "horovod.txt", "node.txt", *([row.toolkit] if row.toolkit else [])
