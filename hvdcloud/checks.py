@@ -5,29 +5,17 @@ Nothing here knows what is checked: the providers and hvdcloud/doctor say that.
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
-from typing import Generic, TypeVar
 
 from hvdcloud.errors import CredentialsError, ExitCode, HvdcloudError, NodeError, UsageError
 
-T = TypeVar("T")
-
 DEADLINE_SECONDS = 15.0
-
-
-class Severity(Enum):
-    """What a failure means for `up` and `launch`."""
-
-    BLOCKS = "nothing is built or made"
-    WARNS = "a warning: it may be possible all the same"
 
 
 class Status(str, Enum):
@@ -71,7 +59,8 @@ class Check:
     name: str
     run: Callable[[], Finding]
     """May raise HvdcloudError, which is a failure as well. Called once, on a thread of its own."""
-    severity: Severity = Severity.BLOCKS
+    blocks: bool = True
+    """After a failure, `up` and `launch` build and make nothing; else they warn: it may be possible all the same."""
     see: tuple[str, ...] = ()
     """Other checks: where one of them has failed for the same reason, `doctor` refers to it instead."""
 
@@ -86,7 +75,6 @@ class Checked:
     hint: str
     details: str
     exit_code: ExitCode  # Of the command, if this is the first one that failed.
-    seconds: float
 
 
 def fine(message: str) -> Finding:
@@ -99,44 +87,14 @@ def warning(message: str, *, hint: str) -> Finding:
     return Finding(status=Status.WARNING, message=message, hint=hint)
 
 
-def unknown(message: str, *, hint: str = "", error: type[HvdcloudError] | None = None) -> Finding:
+def unknown(message: str) -> Finding:
     """A finding: the check has no answer."""
-    return Finding(status=Status.UNKNOWN, message=message, hint=hint, error=error)
+    return Finding(status=Status.UNKNOWN, message=message)
 
 
 def failed(message: str, *, hint: str, error: type[HvdcloudError] = UsageError, details: str = "") -> Finding:
     """A finding: no run is possible."""
     return Finding(status=Status.FAILED, message=message, hint=hint, error=error, details=details)
-
-
-def failure(error: HvdcloudError) -> Finding:
-    """An exception as a finding."""
-    return failed(error.message, hint=error.hint, error=type(error), details=error.details)
-
-
-def first_of(findings: Sequence[Finding]) -> Finding:
-    """The first of several findings that failed, else the first; its details name the others."""
-    first, *others = sorted(findings, key=lambda finding: finding.status is not Status.FAILED)
-    details = "\n".join(filter(None, [first.details, *(other.summary for other in others)]))
-    return replace(first, details=details)
-
-
-class Once(Generic[T]):
-    """An answer that several checks need: the first call makes it, others wait for it; all raise what it raised."""
-
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._made: Future[T] = Future()
-
-    def __call__(self) -> T:
-        with self._lock:
-            if not self._made.done():
-                try:
-                    self._made.set_result(self._make())
-                except Exception as error:  # noqa: BLE001 - every call raises it
-                    self._made.set_exception(error)
-        return self._made.result()
 
 
 def run_checks(checks: Sequence[Check], *, seconds: float = DEADLINE_SECONDS) -> list[Checked]:
@@ -156,11 +114,11 @@ def require(checks: Sequence[Check], *, warn: Callable[[str], object], seconds: 
         seconds: how long a check may take. One without an answer blocks nothing.
     """
     began, answers, warnings = time.monotonic(), _start(checks), list[str]()
-    for check in sorted(checks, key=lambda check: check.severity is not Severity.BLOCKS):
+    for check in sorted(checks, key=lambda check: not check.blocks):
         wait([answers[check.name]], timeout=max(0.0, began + seconds - time.monotonic()))
-        finding, _ = _result(answers[check.name], limit=seconds)
+        finding = _result(answers[check.name], limit=seconds)
         proves = finding.error not in (NoAnswerError, HvdcloudError)
-        if finding.status is Status.FAILED and proves and check.severity is Severity.BLOCKS:
+        if finding.status is Status.FAILED and proves and check.blocks:
             raise finding.as_error()
         if finding.status in (Status.FAILED, Status.WARNING):
             warnings.append(finding.summary if proves else f"check {check.name}: {finding.summary}")
@@ -168,42 +126,37 @@ def require(checks: Sequence[Check], *, warn: Callable[[str], object], seconds: 
         warn(text)
 
 
-_Answer = Future[tuple[Finding, float]]
-"""What a check has found, and the seconds that it took."""
-
-
-def _start(checks: Sequence[Check]) -> dict[str, _Answer]:
+def _start(checks: Sequence[Check]) -> dict[str, Future[Finding]]:
     """Checks on threads; one that does not end delays neither the others nor the end of the program."""
-    answers = {check.name: _Answer() for check in checks}
+    answers = {check.name: Future[Finding]() for check in checks}
     for check in checks:
         threading.Thread(target=_run, args=(check, answers[check.name]), name=check.name, daemon=True).start()
     return answers
 
 
-def _run(check: Check, answer: _Answer) -> None:
-    began = time.monotonic()
+def _run(check: Check, answer: Future[Finding]) -> None:
     try:
         finding = check.run()
     except HvdcloudError as error:
-        finding = failure(error)
+        finding = failed(error.message, hint=error.hint, error=type(error), details=error.details)
     except Exception as error:  # noqa: BLE001 - a bug in one check is that check's answer; the others still count
         message = f"a bug in hvdcloud: {type(error).__name__}: {error}"
         finding = failed(message, hint="please report it", error=HvdcloudError)
-    answer.set_result((finding, time.monotonic() - began))
+    answer.set_result(finding)
 
 
-def _result(answer: _Answer, *, limit: float) -> tuple[Finding, float]:
+def _result(answer: Future[Finding], *, limit: float) -> Finding:
     if answer.done():
         return answer.result()
     hint = "check this machine's network and proxy, then hvdcloud doctor again"
-    return failed(f"did not answer within {limit:g} s", hint=hint, error=NoAnswerError), limit
+    return failed(f"did not answer within {limit:g} s", hint=hint, error=NoAnswerError)
 
 
-def _checked(check: Check, found: Mapping[str, tuple[Finding, float]]) -> Checked:
+def _checked(check: Check, found: Mapping[str, Finding]) -> Checked:
     """The outcome of a check: what it has found, or a reference to the check that has found the cause."""
-    finding, seconds = found[check.name]
+    finding = found[check.name]
     # Not every provider has every check.
-    if cause := next((name for name in check.see if name in found and _explains(found[name][0], finding)), ""):
+    if cause := next((name for name in check.see if name in found and _explains(found[name], finding)), ""):
         finding = unknown(f"not checked: see {cause}")
     return Checked(
         name=check.name,
@@ -212,7 +165,6 @@ def _checked(check: Check, found: Mapping[str, tuple[Finding, float]]) -> Checke
         hint=finding.hint,
         details=finding.details,
         exit_code=finding.error.code if finding.error and finding.status is Status.FAILED else ExitCode.OK,
-        seconds=round(seconds, 3),
     )
 
 
@@ -223,19 +175,6 @@ def _explains(cause: Finding, finding: Finding) -> bool:
     # What somebody may not see looks as if it did not exist.
     unseen = issubclass(cause.error, CredentialsError) and issubclass(finding.error, UsageError)
     return unseen or issubclass(finding.error, cause.error)
-
-
-def existing(folder: Path) -> Path:
-    """The folder, or the nearest above it that exists."""
-    return next(path for path in (folder, *folder.parents) if path.exists())
-
-
-def unwritable(folder: Path) -> str:
-    """Why a folder can neither be made nor written: `/mnt may not be written`; empty if it can."""
-    there = existing(folder)
-    if not there.is_dir():
-        return f"{there} is not a folder"
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} may not be written"
 
 
 def setup_hint() -> str:

@@ -8,10 +8,14 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 from hvdcloud.checks import Finding, failed, fine
 from hvdcloud.project_files import excluding_line
 from hvdcloud.training_script import with_windows_line_ends
+
+if TYPE_CHECKING:
+    from hvdcloud.node.run.sync import Entry
 
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _LAUNCHERS = frozenset(
@@ -25,7 +29,7 @@ _ENDS_COMMAND = frozenset(";&|()\n")
 _SCRIPT = re.compile(r"[^-/~$`*?\s][^$`*?\s]*\.(py|sh)")
 
 
-def check_command(words: Sequence[str], text: str, folder: Path, sent: Callable[[], frozenset[str]]) -> Finding:
+def check_command(words: Sequence[str], text: str, folder: Path, code: Callable[[], Sequence[Entry]]) -> Finding:
     """Whether a command starts a launcher, or a file of the project that is not there or not sent.
 
     Of a shell's line, only its first simple command is looked at.
@@ -33,7 +37,7 @@ def check_command(words: Sequence[str], text: str, folder: Path, sent: Callable[
     Args:
         words: what the user gave in place of `run.command`; empty: nothing.
         text: of `run.command`.
-        sent: the names of the files that nodes get.
+        code: the files that nodes get.
     """
     said = f"`{shlex.join(words)}`" if words else "run.command"
 
@@ -54,14 +58,12 @@ def check_command(words: Sequence[str], text: str, folder: Path, sent: Callable[
     if script is None:
         return fine(f"run.command: {shlex.join(words) or text}")
     path = os.path.normpath(script)
-    if not (folder / path).is_file():
+    if path.startswith("..") or not (folder / path).is_file():
         return failed(
             f"{said} starts {script}, which is not in {folder}",
             hint="name a file of this folder" if words else "correct run.command in hvdcloud.yaml, or write the file",
         )
-    if path.startswith(".."):
-        return failed(f"{said} starts {script}, which is outside of {folder}", hint="copy it there")
-    if path not in sent():
+    if path not in (file.path for file in code()):
         excluding = excluding_line(folder, path)
         why = f"which {excluding} excludes" if excluding else "which is not sent: it looks private, or like no code"
         hint = "take that line out, or let one with ! in front name the file" if excluding else "give it another name"

@@ -1,20 +1,17 @@
-"""What is checked of this machine for every provider: engine, image, files, ssh."""
+"""What is checked of this machine for every provider: engine, image and files."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from pathlib import Path
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from hvdcloud.checks import Check, Finding, Once, Severity, failed, fine, setup_hint, unknown, warning
+from hvdcloud.checks import Check, Finding, failed, fine, setup_hint, unknown, warning
 from hvdcloud.doctor.command import check_command
-from hvdcloud.doctor.gpus import check_gpus
-from hvdcloud.errors import NodeError, UsageError
+from hvdcloud.errors import UsageError
 from hvdcloud.units import counted, size
 
 if TYPE_CHECKING:
@@ -32,13 +29,26 @@ def machine_checks(config: Config, platform: Platform) -> Iterator[Check]:
     yield from gpu_checks(config, platform)
     yield from build_checks(config, platform)
     yield from project_checks(config)
-    yield Check(name="ssh", run=_ssh)
 
 
 def gpu_checks(config: Config, platform: Platform) -> Iterator[Check]:
     """Whether the image has code for the nodes' GPUs, where nodes have some or may have."""
     if platform.machines() is not None or config.image.device == "cuda" or platform.device_mismatch():
         yield Check(name="GPU and image", run=lambda: _fit(config, platform), see=("machine",))
+
+
+def check_gpus(config: Config, platform: Platform) -> None:
+    """Makes sure that the image has code for the nodes' GPUs.
+
+    Raises UsageError: it has none; the hint names the row of hvdcloud/image/plan/versions.py that has.
+    """
+    from hvdcloud.image.plan import versions
+
+    image, gpu = config.image, platform.gpu()
+    # What image.base has code for, only the image knows.
+    if gpu is not None and image.base is None:
+        row = versions.find(image.framework, image.device, image.version)
+        versions.check_fits(row, gpu=gpu.name, capability=gpu.compute_capability)
 
 
 def build_checks(config: Config, platform: Platform) -> Iterator[Check]:
@@ -49,7 +59,7 @@ def build_checks(config: Config, platform: Platform) -> Iterator[Check]:
         yield Check(
             name="registry",
             run=lambda: _registry(config.provider, repository),
-            severity=Severity.WARNS if repository else Severity.BLOCKS,
+            blocks=repository is None,
             see=("credentials", "engine"),
         )
 
@@ -61,24 +71,23 @@ def project_checks(config: Config, command: Sequence[str] = (), *, begins: bool 
         command: what every rank runs; empty: `run.command`.
         begins: a run begins; else only what is wrong for every run blocks, or with a `run.command` that somebody wrote.
     """
-    code = Once(lambda: _list(config.project_dir))
-    sent = Once(lambda: frozenset(file.path for file in code()))
-    severity = Severity.BLOCKS if begins else Severity.WARNS
-    of_command = Severity.BLOCKS if "command" in config.run.model_fields_set else severity
+    from hvdcloud.remote.code import list_code
+
+    code = cache(partial(list_code, config.project_dir, contents=False))
     yield Check(name="code", run=lambda: _code(code()))
-    run = partial(check_command, command, config.run.command, config.project_dir, sent)
-    yield Check(name="files", run=run, severity=of_command, see=("code",))
+    run = partial(check_command, command, config.run.command, config.project_dir, code)
+    yield Check(name="files", run=run, blocks=begins or "command" in config.run.model_fields_set, see=("code",))
     if config.run.env:
-        yield Check(name="environment", run=lambda: _environment(config.run.env), severity=severity)
+        yield Check(name="environment", run=lambda: _environment(config.run.env), blocks=begins)
     if config.run.secrets:
-        yield Check(name="secrets", run=lambda: _secrets(config.run.secrets), severity=severity)
+        yield Check(name="secrets", run=lambda: _secrets(config.run.secrets), blocks=begins)
     if (variable := config.notify) is not None:
-        yield Check(name="notify", run=lambda: _notify(variable), severity=severity)
+        yield Check(name="notify", run=lambda: _notify(variable), blocks=begins)
 
 
 def _fit(config: Config, platform: Platform) -> Finding:
     """Whether the image has code for the nodes' GPUs, and whether both are of use."""
-    check_gpus(config)
+    check_gpus(config, platform)
     if mismatch := platform.device_mismatch():
         return mismatch
     gpu, image = platform.gpu(), config.image
@@ -107,31 +116,14 @@ def _registry(provider: str, repository: str | None) -> Finding:
 
 def _engine() -> Finding:
     """Whether it answers, and builds images."""
-    from docker.errors import DockerException
-    from requests.exceptions import RequestException
-
     from hvdcloud import engine
     from hvdcloud.image.build import buildkit
 
     with contextlib.closing(engine.connect(timeout=_ENGINE_SECONDS)) as client:
-        try:
-            version, info, builder = client.version(), client.info(), buildkit.find(client.api)
-        except (DockerException, RequestException) as error:
-            message = f"the Docker engine does not answer as it should: {error}"
-            raise NodeError(message, hint=engine.START_HINT) from error
+        version, info, builder = client.version(), client.info(), buildkit.find(client.api)
     cores, memory = counted(int(info.get("NCPU", 0)), "core"), float(info.get("MemTotal", 0)) / 1e9
     said = f"Docker {version.get('Version', '?')} (API {version.get('ApiVersion', '?')})"
     return fine(f"{said}, {cores}, {memory:.1f} GB memory; BuildKit by {builder.command[0]}")
-
-
-# --- files ----------------------------------------------------------------------------------------------------------
-
-
-def _list(folder: Path) -> Sequence[Entry]:
-    """The project's files; their contents are not read."""
-    from hvdcloud.remote.code import list_code
-
-    return list_code(folder, contents=False)
 
 
 def _code(files: Sequence[Entry]) -> Finding:
@@ -175,13 +167,3 @@ def _notify(variable: str) -> Finding:
 
     address_in(variable)
     return fine(f"{variable} holds an address")
-
-
-def _ssh() -> Finding:
-    """The client of `hvdcloud ssh` and of provider ssh; a run on other providers does without."""
-    found = shutil.which("ssh")
-    if found is None:
-        return warning(
-            "no ssh on this machine's PATH", hint="install OpenSSH's client: `hvdcloud ssh` and provider ssh need it"
-        )
-    return fine(found)

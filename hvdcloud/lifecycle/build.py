@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hvdcloud import engine
-from hvdcloud.doctor.gpus import check_gpus, needs_of
+from hvdcloud.doctor.machine import check_gpus
 from hvdcloud.errors import UsageError
 from hvdcloud.google.grants import settled_at
 from hvdcloud.image.build.builder import Options, find_plan
 from hvdcloud.image.build.builder import build as build_image
 from hvdcloud.image.engine_stream import inspected
+from hvdcloud.image.plan.custom_base import Needs
 from hvdcloud.image.plan.steps import ARCHITECTURES
 from hvdcloud.image.publish import registry
-from hvdcloud.image.publish.push import push as push_image
 from hvdcloud.image.publish.registry import target_of
+from hvdcloud.image.publish.transfer import push as push_image
 from hvdcloud.private_files import left_out
 from hvdcloud.project_files import build_files
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console
     from hvdcloud.image.engine_stream import BuildEvent, Progress
-    from hvdcloud.image.plan.steps import ImagePlan
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.steps import Steps
 
@@ -69,7 +69,7 @@ def build(
     started = time.monotonic()
     config = context.config
     repository = repository_of(config) if push else ""
-    check_gpus(config)
+    check_gpus(config, context.platform)
     warn_of_private_files(context)
     with context.console.steps() as steps:
         steps.update("image", "looking for it", if_slow=True)
@@ -82,11 +82,9 @@ def build(
                 cache_to=cache_to,
                 zstd=context.platform.unpacks_zstd,
             ),
-            needs=needs_of(config),
+            needs=needs_of(context),
             machine=context.platform.processor,
-            plan=context.image_plan,
         )
-        context.image_plan = built.plan
         steps.finish("image", "ready")
     took = time.monotonic() - started
     return BuildOutcome(
@@ -97,6 +95,12 @@ def build(
         cached=built.cached,
         seconds=took,
     )
+
+
+def needs_of(context: Context) -> Needs:
+    """What an image of the user's own has to be able to do for this configuration."""
+    gpu = context.platform.gpu() if context.config.image.device == "cuda" else None
+    return Needs(controller=context.config.run.controller, capability=gpu.compute_capability if gpu else "")
 
 
 def warn_of_private_files(context: Context) -> None:
@@ -129,22 +133,6 @@ def shown_on(console: Console, steps: Steps) -> Progress:
     return progress
 
 
-def _plan(context: Context) -> ImagePlan:
-    """What the configuration asks for, planned once for a command."""
-    if context.image_plan is None:
-        config = context.config
-        with context.console.steps() as steps:
-            steps.update("image", "looking for it", if_slow=True)
-            context.image_plan = find_plan(
-                config.image,
-                project_dir=config.project_dir,
-                needs=needs_of(config),
-                machine=context.platform.processor,
-                progress=shown_on(context.console, steps),
-            )
-    return context.image_plan
-
-
 def find_image(context: Context) -> tuple[str, bool]:
     """What the nodes are to run, and whether it is there: on this machine's engine by its name, elsewhere by its digest
     at the registry; one that is not there, by the name that `push` would give it.
@@ -154,12 +142,22 @@ def find_image(context: Context) -> tuple[str, bool]:
         ImageError: its tag was moved since this machine pushed it.
         CredentialsError: the registry refuses us.
     """
-    reference = _plan(context).reference
+    config = context.config
+    with context.console.steps() as steps:
+        steps.update("image", "looking for it", if_slow=True)
+        plan = find_plan(
+            config.image,
+            project_dir=config.project_dir,
+            needs=needs_of(context),
+            machine=context.platform.processor,
+            progress=shown_on(context.console, steps),
+        )
+    reference = plan.reference
     if not context.platform.needs_registry:
         with contextlib.closing(engine.connect()) as client:
             return reference, inspected(client.api, reference) is not None
 
-    repository = repository_of(context.config)
+    repository = repository_of(config)
     target = target_of(reference, repository)
     with context.console.waiting("image", "asking the registry"):
         # What another machine has pushed, such as a CI job, is as good: the tag is made of the content.
@@ -168,18 +166,21 @@ def find_image(context: Context) -> tuple[str, bool]:
 
 
 def repository_of(config: Config) -> str:
-    """Where images are pushed to, and nodes pull them from; raises UsageError if nothing says it."""
+    """Where images are pushed to, and nodes pull them from; raises UsageError if nothing says it, or it is none."""
     if config.image.repository is None:
         raise UsageError(
             "image.repository is not set: there is nowhere to push the image to, or for nodes to pull it from",
             hint="set it in hvdcloud.yaml, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits",
         )
+    registry.check_repository(config.image.repository, of="image.repository", may_have_tag=True)
     return config.image.repository
 
 
-def ensure_image(context: Context) -> BuildOutcome:
-    """Build if needed; push where nodes pull from a registry."""
-    return build(context, push=context.platform.needs_registry or context.config.image.repository is not None)
+def ensure_image(context: Context) -> str:
+    """Build if needed, push where there is a registry; returns what the nodes are to run, as `find_image` does."""
+    needed = context.platform.needs_registry
+    built = build(context, push=needed or context.config.image.repository is not None)
+    return registry.pinned(built.tag, built.digest) if needed and built.tag and built.digest else built.reference
 
 
 def _push(context: Context, reference: str, repository: str) -> str:

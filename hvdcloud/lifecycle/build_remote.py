@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.doctor.gpus import check_gpus, needs_of
+from hvdcloud.doctor.machine import check_gpus
 from hvdcloud.errors import ImageError, UsageError
 from hvdcloud.google.registry_hosts import registry_region
 from hvdcloud.image.build.registry_cache import tag_of
@@ -24,7 +24,7 @@ from hvdcloud.image.plan.context import Entry
 from hvdcloud.image.plan.steps import plan_image
 from hvdcloud.image.publish.registry import digest_at_registry, target_of
 from hvdcloud.interrupts import interrupted_once
-from hvdcloud.lifecycle.build import BuildOutcome, repository_of, warn_of_private_files
+from hvdcloud.lifecycle.build import BuildOutcome, needs_of, repository_of, warn_of_private_files
 from hvdcloud.storage.base import disk_error
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ def build_remote(context: Context) -> BuildOutcome:
     if shutil.which("gcloud") is None:
         hint = "install it (https://cloud.google.com/sdk/docs/install); or hvdcloud build --push builds here"
         raise UsageError("build --remote needs gcloud, which is not on this machine's PATH", hint=hint)
-    check_gpus(config)
+    check_gpus(config, context.platform)
     warn_of_private_files(context)
-    plan = plan_image(config.image, project_dir=config.project_dir, machine=MACHINE, needs=needs_of(config))
+    plan = plan_image(config.image, project_dir=config.project_dir, machine=MACHINE, needs=needs_of(context))
     target = target_of(plan.reference, repository)
     digest = digest_at_registry(target)
     cached = digest is not None

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console
-    from hvdcloud.image.plan.steps import ImagePlan
     from hvdcloud.providers.base import NodeProgress, OnProgress, Platform, Provider
     from hvdcloud.remote.ssh import Fleet, Session
     from hvdcloud.steps import Steps
@@ -65,8 +64,6 @@ class Context:
         self.console = console
         self._bucket = bucket
         self.state = ClusterState(config.name)
-        self.image_plan: ImagePlan | None = None
-        """The plan of the image, once it is known."""
         self._fleet: Fleet | None = None
         self._fleet_of = ""
         """The id of the cluster whose nodes it has: `run.retry` makes another one."""

@@ -146,8 +146,7 @@ def up(
                 # Before the image is built, which takes long.
                 _confirmed_plan(context, make_spec(context, image=image), consent)
             check(context, consent, image=True)
-            ensure_image(context)
-            image, _ = find_image(context)
+            image = ensure_image(context)
         login = new_key_pair(f"hvdcloud-{context.name}")
         spec = make_spec(context, image=image, public_key=login.public, within=within)
         plan = _confirmed_plan(context, spec, consent)

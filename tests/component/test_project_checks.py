@@ -31,9 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def found(folder: Path, *words: str, text: str = "") -> tuple[Status, str, str]:
-    finding = check_command(
-        words, text, folder, lambda: frozenset(file.path for file in list_code(folder, contents=False))
-    )
+    finding = check_command(words, text, folder, lambda: list_code(folder, contents=False))
     return finding.status, finding.message, finding.hint
 
 

@@ -13,7 +13,7 @@ import requests
 from hvdcloud import engine as engines
 from hvdcloud.image.build import buildkit
 from hvdcloud.image.engine_stream import ignore
-from hvdcloud.image.publish.push import push
+from hvdcloud.image.publish.transfer import push
 from tests.standins.registry import running_registry
 from tests.support.modern_engine import ModernEngine, modern_engine
 from tests.support.small_image import NAME, small

@@ -15,7 +15,7 @@ from hvdcloud import engine
 from hvdcloud.config.ssh_hosts import SshMachinesConfig
 from hvdcloud.errors import CredentialsError, ImageError
 from hvdcloud.image.engine_stream import ignore
-from hvdcloud.image.publish.push import push
+from hvdcloud.image.publish.transfer import push
 from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.hosts import Hosts
 from tests.standins.registry import closed_registry, free_port, log_in

@@ -23,7 +23,7 @@ import pytest
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.image.engine_stream import ignore
-from hvdcloud.image.publish.push import push
+from hvdcloud.image.publish.transfer import push
 from hvdcloud.providers import connect
 from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import BootDelays, Delays, Records

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.checks import Severity, Status, run_checks
+from hvdcloud.checks import Status, run_checks
 from hvdcloud.config.model import Config
-from hvdcloud.doctor.gpus import check_gpus
-from hvdcloud.doctor.machine import gpu_checks
+from hvdcloud.doctor.machine import check_gpus, gpu_checks
 from hvdcloud.errors import UsageError
 from hvdcloud.providers import platform
 from tests.support.configs import load_config
@@ -31,8 +30,9 @@ def config(folder: Path, **settings: object) -> Config:
 
 
 def test_a_gpu_that_the_image_has_no_code_for_is_refused_naming_the_row_that_has(tmp_path: Path) -> None:
+    given = config(tmp_path, **OLD_GPU_NEW_IMAGE)
     with pytest.raises(UsageError) as refused:
-        check_gpus(config(tmp_path, **OLD_GPU_NEW_IMAGE))
+        check_gpus(given, platform(given))
     assert "torch 2.13.0 for CUDA 13.0 does not run on nvidia-tesla-v100" in refused.value.message
     assert refused.value.hint == "set image.version: 2.7.1, whose image does"
 
@@ -48,6 +48,6 @@ def test_a_gpu_that_the_image_has_no_code_for_is_refused_naming_the_row_that_has
 def test_it_is_asked_before_anything_is_built(tmp_path: Path, settings: dict[str, object], status: Status) -> None:
     given = config(tmp_path, **settings)
     (check,) = gpu_checks(given, platform(given))
-    assert (check.name, check.severity) == ("GPU and image", Severity.BLOCKS)
+    assert (check.name, check.blocks) == ("GPU and image", True)
     (found,) = run_checks([check])
     assert found.status is status

@@ -15,9 +15,8 @@ from hvdcloud.errors import UsageError
 from hvdcloud.image.build.builder import find_plan
 from hvdcloud.image.plan import context, versions
 from hvdcloud.image.plan.requirements import read as requirements_of
-from hvdcloud.image.plan.sources import Sources, download_arguments, find_sources
+from hvdcloud.image.plan.sources import Sources, download_arguments, find_sources, local_wheels
 from hvdcloud.image.plan.steps import base_step, builder_step, project_step
-from hvdcloud.image.plan.wheels import local_wheels
 from tests.support.build_steps import build_step
 from tests.support.small_image import packed
 
@@ -52,8 +51,9 @@ def project(folder: Path, requirements: str = "idna\n") -> context.Context:
 def context_of(folder: Path, *, row: versions.Row = ROW, sources: Sources | None = None) -> context.Context:
     wanted = requirements_of(folder, "requirements.txt")
     assert wanted is not None
-    step = project_step(row, sources or Sources(), builder=build_step(), below=build_step(), wanted=wanted)
-    return step.context
+    layer = build_step()
+    path = "requirements.txt"
+    return project_step(row, sources or Sources(), builder=layer, below=layer, path=path, wanted=wanted).context
 
 
 def test_the_same_files_make_the_same_bytes_and_the_same_name(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from hvdcloud import errors
 from hvdcloud.errors import CredentialsError, HvdcloudError
 from hvdcloud.google.error_rules import RULES
 from hvdcloud.google.errors import ApiError, answer_error, operation_errors
-from hvdcloud.image import engine_stream
-from hvdcloud.image.publish import registry
+from hvdcloud.image.engine_stream import says_refused
+from hvdcloud.image.publish import registry, transfer
 
 PROJECT = "my-project"
 HOST = "us-central1-docker.pkg.dev"
@@ -95,8 +95,8 @@ def as_operation(row: Row) -> dict[str, Any]:
 def shown(row: Row) -> HvdcloudError:
     """What the user sees."""
     if row.by == "push":
-        error = engine_stream.push_error(row.message, reference=f"{HOST}/{PROJECT}/images/app:1")
-        refused = engine_stream.says_refused(row.message)
+        error = transfer.push_error(row.message, reference=f"{HOST}/{PROJECT}/images/app:1")
+        refused = says_refused(row.message)
         return CredentialsError(error.message, hint=registry.role_hint(HOST)) if refused else error
     return of_api(row).as_user_error(doing="create 4 VMs")
 

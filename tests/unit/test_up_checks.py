@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from hvdcloud import providers
-from hvdcloud.checks import Check, Finding, Severity, failed, require
+from hvdcloud.checks import Check, Finding, failed, require
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.console import Console
@@ -74,7 +74,7 @@ LACKS = failed("ann lacks 1 of 29 permissions in p: x", hint="the owner can: y",
 
 
 def test_a_right_that_seems_to_be_missing_is_warned_of_once(ask: Callable[..., str]) -> None:
-    said = ask(Check(name="permissions", run=says(LACKS), severity=Severity.WARNS))
+    said = ask(Check(name="permissions", run=says(LACKS), blocks=False))
     assert said.splitlines() == [f"warning: {LACKS.message}; {LACKS.hint}"]
 
 
@@ -94,7 +94,7 @@ def test_a_quota_that_is_too_small_ends_up_before_anything_is_built(ask: Callabl
 def test_what_does_not_block_is_what_is_no_proof(tmp_path: Path, settings: dict[str, Any], only_warn: set[str]) -> None:
     context, _ = context_of(tmp_path, **settings)
     checks = providers.platform(context.config).checks(make_spec(context))
-    assert {check.name for check in checks if check.severity is Severity.WARNS} == only_warn
+    assert {check.name for check in checks if not check.blocks} == only_warn
 
 
 def test_a_missing_script_is_found_before_anything_else(tmp_path: Path) -> None:

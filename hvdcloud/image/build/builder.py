@@ -20,6 +20,7 @@ from hvdcloud.image.engine_stream import BuildEvent, Progress, ignore, inspected
 from hvdcloud.image.plan import base_images, custom_base
 from hvdcloud.image.plan.context import Step
 from hvdcloud.image.plan.steps import ImagePlan, plan_image
+from hvdcloud.image.publish import registry
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import ImageConfig
@@ -68,7 +69,6 @@ def build(
     options: Options = Options(),
     needs: custom_base.Needs | None = None,
     machine: str | None = None,
-    plan: ImagePlan | None = None,
 ) -> BuildResult:
     """Builds the image, unless the engine has it.
 
@@ -76,7 +76,6 @@ def build(
         image_config: the `image` section of hvdcloud.yaml; its paths are relative to `project_dir`.
         needs: what `image.base` has to be able to do.
         machine: the nodes' processor, as in wheel names; None: this machine's.
-        plan: what `find_plan` returned for all this; None: it is made here.
 
     Raises:
         UsageError: no such framework and device, a file that the configuration names is missing, or a cache is no
@@ -85,12 +84,12 @@ def build(
         ImageError: `image.base` can't be pulled or can't be a node, there is no BuildKit, or an instruction failed;
             `details` has its last lines.
     """
-    registry_cache.check(options.cache_from, option="--cache-from")
-    registry_cache.check(options.cache_to, option="--cache-to")
+    for option, repository in (("--cache-from", options.cache_from), ("--cache-to", options.cache_to)):
+        if repository is not None:
+            registry.check_repository(repository, of=option)
     planned = partial(plan_image, image_config, project_dir=project_dir, machine=machine, needs=needs)
     # What can be refused is refused before an engine is asked, and before `image.base` is pulled.
-    if plan is None:
-        plan = planned(base=custom_base.Base(reference=image_config.base, identity="") if image_config.base else None)
+    plan = planned(base=custom_base.Base(reference=image_config.base, identity="") if image_config.base else None)
     with contextlib.closing(engine.connect()) as client:
         # Not all of docker-py's methods have types.
         api: Any = client.api
@@ -205,42 +204,38 @@ class _Work:
         return str(self.api.inspect_image(self.plan.reference)["Id"])
 
     def _have(self, step: Step) -> None:
-        if _image_id(self.api, step.reference, self.plan.architecture) or self._fetched(step):
+        options, wanted = self.options, self.plan.architecture
+        if _image_id(self.api, step.reference, wanted):
+            return
+        source = options.cache_from
+        if source is not None and registry_cache.fetch(self.api, source, step=step, progress=options.progress):
             return
         for earlier in self.plan.steps:
             if earlier.reference in step.needs:
                 self._have(earlier)
         if self._buildkit is None:
             self._buildkit = buildkit.find(self.api)
-            wanted = self.plan.architecture
             if wanted and self.api.version().get("Arch", wanted) != wanted:
                 self._tell("warning", _EMULATED.format(wanted))
         self._tell("image", step.what)
-        self._build(self._as_here(step), self._buildkit)
-        self.built += 1
-
-    def _fetched(self, step: Step) -> bool:
-        source = self.options.cache_from
-        return source is not None and registry_cache.fetch(self.api, source, step=step, progress=self.options.progress)
-
-    def _build(self, step: Step, builder: buildkit.BuildKit) -> None:
-        wanted = self.plan.architecture
-        zstd = self.options.zstd and builder.packs_zstd(self.api)
-        builder.build(step, architecture=wanted, zstd=zstd, progress=self.options.progress)
+        zstd = options.zstd and self._buildkit.packs_zstd(self.api)
+        self._buildkit.build(self._as_here(step), architecture=wanted, zstd=zstd, progress=options.progress)
         if other := other_architecture(self.api, step.reference, wanted):
             message = f"{step.what} makes an image for {other}, and the nodes are {wanted}"
             raise ImageError(message, hint=f"take --platform out of {step.dockerfile}")
+        self.built += 1
 
     def _as_here(self, step: Step) -> Step:
         """The step with base images that were made on this machine in place of a digest, and a label that says so."""
-        arguments = base_images.arguments_here(self.api, step.arguments, architecture=self.plan.architecture)
-        labels = dict(step.labels)
-        for key in (key for key, value in arguments.items() if value != step.arguments[key]):
-            self._tell(
-                "output", f"{arguments[key]} was made on this machine and is taken in place of {step.arguments[key]}"
-            )
-            if key == "BASE_IMAGE" and base_images.DIGEST_LABEL in labels:
-                labels |= base_images.labels(arguments[key])
+        arguments, labels = dict(step.arguments), dict(step.labels)
+        for key in arguments.keys() & {"BASE_IMAGE", "CUDA_DONOR"}:
+            pinned = arguments[key]
+            found = base_images.here(self.api, pinned, architecture=self.plan.architecture)
+            if found != pinned:
+                self._tell("output", f"{found} was made on this machine and is taken in place of {pinned}")
+                if key == "BASE_IMAGE" and base_images.DIGEST_LABEL in labels:
+                    labels |= base_images.labels(found)
+            arguments[key] = found
         return replace(step, arguments=arguments, labels=labels)
 
     def _tell(self, kind: Any, text: str) -> None:

@@ -14,17 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from docker.utils import version_lt
-
 from hvdcloud import engine
 from hvdcloud.errors import ImageError
-from hvdcloud.image.engine_stream import BuildEvent, Progress, disk_full
+from hvdcloud.image.engine_stream import BuildEvent, Progress
 from hvdcloud.image.plan.context import Context, Step
 from hvdcloud.image.plan.sources import download_arguments
 
 KEPT_LINES = 20
-# The first engine whose own BuildKit understands cache mounts: Docker 20.10.
-_API_VERSION = "1.41"
 _PROBE_SECONDS = 10
 _INSTALL = "install docker-buildx, the package of Debian 13 and Ubuntu (Docker's own: docker-buildx-plugin)"
 # https://github.com/moby/buildkit/blob/v0.13.0/util/progress/progressui/printer.go, the same since Docker 20.10.
@@ -81,11 +77,10 @@ def find(api: Any) -> BuildKit:
     Raises:
         ImageError: the engine or the command has no BuildKit.
     """
-    server = api.version()
-    parts = [part.get("Name") for part in server.get("Components") or []]
+    parts = [str(part.get("Name")) for part in api.version().get("Components") or []]
     # Podman answers as an engine does.
-    if "Engine" not in parts or version_lt(server["ApiVersion"], _API_VERSION):
-        what = f"{' '.join(map(str, parts[:1])) or 'Docker'} {server.get('Version')}"
+    if "Engine" not in parts:
+        what = parts[0] if parts else "the engine"
         raise ImageError(f"{what} has no BuildKit, which builds images", hint="install Docker 23 or newer")
     docker, environment = shutil.which("docker"), engine.command_environment()
     if docker is None:
@@ -162,8 +157,10 @@ class _Log:
         text = _EXIT_CODE.sub(r"\1", text) or next((line for line in reversed(self._closing) if "ERROR" in line), "")
         text = text or (self._closing[-1] if self._closing else "docker does not say why")
         everything = f"{details}\n{text}"
-        if full := disk_full(everything, image=what):
-            return full
+        if engine.says_disk_full(everything):
+            hint = "`docker system df` shows what uses it, `docker image prune` and `docker builder prune` free some"
+            message = f"{what} can't be built: the disk of the Docker engine is full"
+            return ImageError(message, hint=hint, details=everything)
         if refusal := _REFUSAL.search(everything):
             details = _REFUSAL.sub("", details).strip()
             return ImageError(f"{what} can't be a node: {refusal[1]}", hint=refusal[2], details=details)

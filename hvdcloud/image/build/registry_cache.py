@@ -11,23 +11,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hvdcloud.errors import HvdcloudError, ImageError, UsageError
+from hvdcloud.errors import HvdcloudError, ImageError
 from hvdcloud.image.engine_stream import BuildEvent, Progress, inspected
 from hvdcloud.image.plan.context import Step
 from hvdcloud.image.plan.steps import ImagePlan
-from hvdcloud.image.publish.pull import pull
-from hvdcloud.image.publish.push import push
+from hvdcloud.image.publish.transfer import pull, push
 
-# https://github.com/distribution/reference/blob/v0.6.0/regexp.go
-_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(?::\d+)?(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)+")
 _PASSWORD_IN_URL = re.compile(r"://[^/\s@]+@")
-
-
-def check(repository: str | None, *, option: str) -> None:
-    """Raises UsageError: what `option` names is no repository."""
-    if repository is not None and not _REPOSITORY.fullmatch(repository):
-        message = f"{option} {repository!r} is not a repository"
-        raise UsageError(message, hint=f"{option} HOST/PATH, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/cache")
 
 
 def fetch(api: Any, repository: str, *, step: Step, progress: Progress) -> bool:

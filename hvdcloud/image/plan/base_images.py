@@ -54,14 +54,6 @@ def here(api: Any, reference: str, *, architecture: str = "") -> str:
     return name if made_here else reference
 
 
-def arguments_here(api: Any, arguments: Mapping[str, str], *, architecture: str = "") -> dict[str, str]:
-    """A Dockerfile's arguments, with the images to start from as this engine has them."""
-    ours = ("BASE_IMAGE", "CUDA_DONOR")
-    return {
-        key: here(api, value, architecture=architecture) if key in ours else value for key, value in arguments.items()
-    }
-
-
 def labels(reference: str, digest: str = "") -> dict[str, str]:
     """Labels that say what an image was built on.
 

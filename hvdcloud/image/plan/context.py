@@ -19,8 +19,7 @@ from typing import IO, TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from hvdcloud.errors import UsageError
-from hvdcloud.image.plan.sources import Sources
-from hvdcloud.image.plan.wheels import Wheel, local_wheels
+from hvdcloud.image.plan.sources import Sources, Wheel, local_wheels
 from hvdcloud.node import program
 
 if TYPE_CHECKING:
@@ -127,20 +126,6 @@ class Step:
     labels: Mapping[str, str] = field(default_factory=dict)
     pip_hint: str = _FIX_DOWNLOADS
     needs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requirements:
-    """What is sent of a project's folder to install its requirements there, as `project/…`.
-
-    Attributes:
-        path: of the requirements file, relative to the folder.
-        hashed, unhashed: as in `Context`.
-    """
-
-    path: str
-    hashed: tuple[Entry, ...]
-    unhashed: tuple[Entry, ...]
 
 
 def file_entry(file: Path, path: str) -> Entry | None:

@@ -28,10 +28,9 @@ from hvdcloud.image.plan.context import (
     stacks_entries,
     wheel_entries,
 )
-from hvdcloud.image.plan.sources import Sources
-from hvdcloud.image.plan.wheels import Wheel, local_wheels
+from hvdcloud.image.plan.sources import Sources, Wheel, local_wheels
 from hvdcloud.image.publish import registry
-from hvdcloud.image.publish.pull import pull
+from hvdcloud.image.publish.transfer import pull
 
 # The image's Python, under a name that is the same in every image: written by dockerfiles/own/prepare.py.
 PYTHON = "/opt/hvdcloud/python"

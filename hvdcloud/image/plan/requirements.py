@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from hvdcloud.config.file import CONFIG_FILE
 from hvdcloud.errors import UsageError
-from hvdcloud.image.plan.context import Context, Entry, Requirements, file_entry
+from hvdcloud.image.plan.context import Context, Entry, file_entry
 from hvdcloud.private_files import refuse_private
 from hvdcloud.project_files import code_files
 
@@ -31,8 +31,8 @@ for _name in ("requirement", "constraint", "editable", "find-links"):
     _OPTIONS.add_argument(f"-{_name[0]}", f"--{_name}", action="append", default=[])
 
 
-def read(project_dir: Path, requirements: str, *, own_base: bool = False) -> Requirements | None:
-    """What is sent for `image.requirements`, a file below `project_dir`; None: it has only comments.
+def read(project_dir: Path, requirements: str, *, own_base: bool = False) -> Context | None:
+    """What is sent for `image.requirements`, a file below `project_dir`, as `project/…`; None: it has only comments.
 
     Args:
         own_base: the image is built on the user's own, which may have what an absolute path names.
@@ -81,8 +81,7 @@ def read(project_dir: Path, requirements: str, *, own_base: bool = False) -> Req
     except OSError as error:
         message = f"{error.filename} can't be read for image.requirements: {error.strerror}"
         raise UsageError(message, hint="correct its permissions") from error
-    return Requirements(
-        path=first,
+    return Context(
         hashed=(*files.values(), *(entry for path, entry in entries.items() if entry and path in decisive)),
         unhashed=tuple(entry for path, entry in entries.items() if entry and path not in decisive),
     )
@@ -97,7 +96,7 @@ def digest_of(project_dir: Path, name: str | None, *, includes: bool) -> str:
     if name is None or not (project_dir / name).is_file():
         return ""
     found = read(project_dir, name, own_base=True) if includes else None
-    return Context(hashed=found.hashed if found else (Entry(path=name, source=project_dir / name),)).digest()
+    return (found or Context(hashed=(Entry(path=name, source=project_dir / name),))).digest()
 
 
 def _describes(path: str, package: str) -> bool:

@@ -9,6 +9,7 @@ the project's own, which adds its requirements. dockerfiles/ says what is in eac
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,6 @@ from hvdcloud.image.plan.context import (
     STACKS_LOCK,
     Context,
     Entry,
-    Requirements,
     Step,
     ca_entry,
     dockerfile_entries,
@@ -30,8 +30,7 @@ from hvdcloud.image.plan.context import (
     stacks_entries,
     wheel_entries,
 )
-from hvdcloud.image.plan.sources import Sources, find_sources
-from hvdcloud.image.plan.wheels import is_framework, local_wheels
+from hvdcloud.image.plan.sources import Sources, find_sources, is_framework, local_wheels
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import ImageConfig
@@ -112,6 +111,7 @@ def plan_image(
     wanted = None
     if image_config.requirements is not None:
         wanted = requirements.read(project_dir, image_config.requirements, own_base=row is None)
+        path = os.path.normpath(image_config.requirements)
     if row is not None:
         needs = None
         builder = builder_step(row, sources)
@@ -123,7 +123,7 @@ def plan_image(
         builder = custom_base.builder_step(base, sources, kind, below=steps[-1:])
         steps += [builder, custom_base.node_step(base, sources, kind, builder=builder, needs=needs)]
     if wanted is not None:
-        steps.append(project_step(row, sources, builder=builder, below=steps[-1], wanted=wanted))
+        steps.append(project_step(row, sources, builder=builder, below=steps[-1], path=path, wanted=wanted))
     if own is not None and own.on_ours:
         steps.append(own_dockerfile.user_step(own, below=steps[-1]))
         controllers = (needs.controller,) if needs else ("gloo", "mpi")
@@ -203,9 +203,14 @@ def base_step(row: versions.Row, sources: Sources, *, builder: Step) -> Step:
 
 
 def project_step(
-    row: versions.Row | None, sources: Sources, *, builder: Step, below: Step, wanted: Requirements
+    row: versions.Row | None, sources: Sources, *, builder: Step, below: Step, path: str, wanted: Context
 ) -> Step:
-    """The layer with a project's requirements, on ours or, without a row, on the user's own image."""
+    """The layer with a project's requirements, on ours or, without a row, on the user's own image.
+
+    Args:
+        path: of the requirements file, relative to the project's folder.
+        wanted: what is sent of that.
+    """
     if row is None:
         # What the image has is known in the image only.
         constraints, wheels = [f"-c {custom_base.CONSTRAINTS}"], custom_base.wheels_of(sources, locked=False)
@@ -227,14 +232,14 @@ def project_step(
             *wheel_files,
         ),
         unhashed=(ca_entry(sources), wheels_folder, *wanted.unhashed),
-        salt=(below.reference, wanted.path),
+        salt=(below.reference, path),
     )
     return Step(
         reference=f"hvdcloud/project:{sent.digest()}",
-        what=f"the layer for {wanted.path}",
+        what=f"the layer for {path}",
         context=sent,
         dockerfile="dockerfiles/project.Dockerfile",
-        arguments={"BUILDER": builder.reference, "BASE": below.reference, "REQUIREMENTS": wanted.path, **arguments},
+        arguments={"BUILDER": builder.reference, "BASE": below.reference, "REQUIREMENTS": path, **arguments},
         pip_hint=_FIX_REQUIREMENTS,
         needs=(builder.reference, below.reference),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from functools import partial
 from typing import Any
 
@@ -11,11 +12,13 @@ from docker.errors import APIError, DockerException
 from docker.utils import parse_repository_tag
 
 from hvdcloud import engine
-from hvdcloud.errors import CredentialsError, ImageError
+from hvdcloud.errors import CredentialsError, ImageError, UsageError
 from hvdcloud.google.credentials import SCOPE, TOKEN_SECONDS, credentials_error, login_hint
 from hvdcloud.google.registry_hosts import google_registry
 from hvdcloud.image.engine_stream import inspected, says_refused
 
+# https://github.com/distribution/reference/blob/v0.6.0/regexp.go
+_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(?::\d+)?(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)+")
 _ROLE = "roles/artifactregistry.writer on the repository is needed, and that the repository exists"
 
 
@@ -57,6 +60,13 @@ def unreadable_credentials(host: str, error: Exception) -> CredentialsError:
     """The error for credentials of `docker login` that docker-py can't read."""
     said = f"the docker configuration's credentials for {host} can't be read: {error}"
     return CredentialsError(said, hint=f"docker login {host}")
+
+
+def check_repository(repository: str, *, of: str, may_have_tag: bool = False) -> None:
+    """Raises UsageError: what the key or option `of` names is no repository."""
+    if not _REPOSITORY.fullmatch(parse_repository_tag(repository)[0] if may_have_tag else repository):
+        hint = "write HOST/PATH in lower case, e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits"
+        raise UsageError(f"{of} {repository!r} is not a repository", hint=hint)
 
 
 def target_of(reference: str, repository: str) -> str:

@@ -49,9 +49,9 @@ class GcePlatform:
 
     def checks(self, spec: ClusterSpec) -> Sequence[Check]:
         """Credentials, permissions, quotas, networks, bucket and registry."""
-        from hvdcloud.providers.gce.doctor.checks import Checks
+        from hvdcloud.providers.gce import doctor
 
-        return list(Checks(self._config, spec).all())
+        return list(doctor.checks(self._config, spec))
 
     def gpu(self) -> Gpu | None:
         """By the catalogue: attached, or part of the machine type."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from hvdcloud.checks import Check, Finding, Severity, existing, failed, fine, first_of, unwritable, warning
+from hvdcloud.checks import Check, Finding, failed, fine, warning
 from hvdcloud.providers.engine.gpu_lock import list_holders
 from hvdcloud.providers.engine.gpus import Wish, choose, device_request, users
 from hvdcloud.providers.local.gpus import PLACE, ask_this_machine
@@ -31,9 +31,9 @@ def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     ranks = wish if isinstance(wish, int) and not config.run.slots_per_node else slots * spec.nodes
     see = ("engine",)
     found = [
-        Check(name="machine", run=lambda: _machine(spec, ranks=ranks), severity=Severity.WARNS, see=see),
+        Check(name="machine", run=lambda: _machine(spec, ranks=ranks), blocks=False, see=see),
         Check(name="bucket", run=lambda: _bucket(spec.bucket)),
-        *([Check(name="data", run=lambda: data_folders(spec))] if data_mounts(spec) else []),
+        *([Check(name="data", run=lambda: _data_folders(spec))] if data_mounts(spec) else []),
     ]
     if wish is not None:
         found.insert(1, Check(name="GPUs", run=lambda: _gpus(spec, wish), see=see))
@@ -76,28 +76,28 @@ def _gpus(spec: ClusterSpec, wish: Wish) -> Finding:
 def _bucket(url: str) -> Finding:
     """Whether checkpoints can be put there."""
     folder = Path(unquote(urlsplit(url).path))
-    if why := unwritable(folder):
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         return failed(
-            f"the bucket's folder {folder} cannot be made or written: {why}",
+            f"the bucket's folder {folder} cannot be made or written: {there} is no folder that this user may write",
             hint="name another one in checkpoints.bucket, or with --bucket",
         )
-    free = shutil.disk_usage(existing(folder)).free / 1e9
+    free = shutil.disk_usage(there).free / 1e9
     if free < 1:
         return warning(f"{folder}: only {free:.1f} GB are free", hint="free some space, or name another folder")
     return fine(f"{folder}, {free:.0f} GB free")
 
 
-def data_folders(spec: ClusterSpec) -> Finding:
+def _data_folders(spec: ClusterSpec) -> Finding:
     """Whether the folders with data can be mounted: the engine, which may be root's, would be less strict."""
-    found = []
     for name, each in spec.data.items():
         if (folder := each.folder) is None or (folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)):
             continue
         exists = "is no folder" if not folder.is_dir() else "is not this user's to read"
         why = exists if os.path.lexists(folder) else "does not exist"
         message = f"the folder of data set {name}, {folder}, {why}"
-        found.append(failed(message, hint=f"put the files there, or name another folder in data.{name}"))
-    return first_of(found) if found else fine(f"{counted(len(data_mounts(spec)), 'folder')} of data to mount")
+        return failed(message, hint=f"put the files there, or name another folder in data.{name}")
+    return fine(f"{counted(len(data_mounts(spec)), 'folder')} of data to mount")
 
 
 def _asked(ask: Callable[[Any], Any]) -> Any:

@@ -10,7 +10,7 @@ from hvdcloud import engine
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, ImageError
 from hvdcloud.image.engine_stream import BuildEvent, inspected, says_refused
 from hvdcloud.image.publish import registry
-from hvdcloud.image.publish.pull import pull
+from hvdcloud.image.publish.transfer import pull
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.ssh.connection import Host
 from hvdcloud.providers.ssh.hosts import Hosts

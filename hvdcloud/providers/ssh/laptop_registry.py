@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, ImageError
-from hvdcloud.image.engine_stream import follow_push, ignore, inspected
-from hvdcloud.image.publish.pull import pull
+from hvdcloud.image.engine_stream import ignore, inspected
+from hvdcloud.image.publish.transfer import pull, send
 
 IMAGE = "registry:2"
 PROGRAM = "docker-registry"
@@ -46,14 +46,11 @@ class LaptopRegistry:
 
     def push(self, api: Any, image: str) -> str:
         """The digest of an image of this machine's engine, once the registry has it. Raises NoRegistryError."""
-        from docker.errors import APIError
-
         name = f"127.0.0.1:{self.port}/hvdcloud"
         api.tag(image, name, "image")
         try:
-            items = api.push(name, tag="image", stream=True, decode=True, auth_config=self.credentials)
-            return follow_push(items, reference=name, progress=ignore)
-        except (ImageError, APIError) as error:
+            return send(api, f"{name}:image", credentials=self.credentials, progress=ignore)
+        except ImageError as error:
             message = f"this machine's registry did not get it: {error}"
             raise NoRegistryError(message, hint="docker info shows whether the engine is healthy") from error
         finally:
