@@ -73,7 +73,7 @@ class GcsBucket:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        with self._explained(f"listing {prefix}", missing_is_bucket=True):
+        with self._explained(f"listing {prefix or 'objects'}", missing_is_bucket=True):
             prefix = self._prefix + prefix
             for blob in self._client.list_blobs(self._bucket, prefix=prefix, fields=_FIELDS, **self._kwargs):
                 yield self._info(blob)

@@ -6,6 +6,7 @@ and a call that is refused names the permission.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
@@ -13,7 +14,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from hvdcloud.checks import Check, Finding, NoAnswerError, failed, fine, setup_hint, warning
-from hvdcloud.errors import CredentialsError, HvdcloudError, NodeError, UsageError
+from hvdcloud.errors import CheckpointError, NodeError, UsageError
 from hvdcloud.google.credentials import TOKEN_SECONDS, google_credentials
 from hvdcloud.google.errors import explained
 from hvdcloud.google.http import api_errors
@@ -22,14 +23,14 @@ from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.places import check_account, check_settings, find_zones
 from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings, kind_of, settings_of
-from hvdcloud.storage.gcs_client import make_client
-from hvdcloud.storage.gcs_errors import explain
+from hvdcloud.storage.open import open_bucket
 from hvdcloud.units import counted, size, some
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import ClusterSpec
     from hvdcloud.config.data import DataConfig
     from hvdcloud.config.model import Config
+    from hvdcloud.storage.base import ObjectInfo
 
 RETRY_SECONDS = 5.0
 """A service that fails for longer than that is worth knowing of; `up` is more patient."""
@@ -127,7 +128,7 @@ def _data(login: _Login, sets: Mapping[str, DataConfig]) -> Finding:
     def look_at(name: str) -> str:
         source = sets[name].source
         objects = _objects(login, source, most=MOST_OBJECTS) or []
-        sizes = [int(each.size or 0) for each in objects if not each.name.endswith("/")]
+        sizes = [each.size for each in objects if each.name and not each.name.endswith("/")]
         if not sizes:
             hint = f"gcloud storage rsync --recursive DIR {source} uploads a folder; or correct data.{name}"
             raise UsageError(f"data.{name}: {source} holds no objects", hint=hint)
@@ -137,33 +138,18 @@ def _data(login: _Login, sets: Mapping[str, DataConfig]) -> Finding:
     return fine("; ".join(side_by_side(look_at, list(sets), only_reads=True)))
 
 
-def _objects(login: _Login, url: str, *, most: int) -> list[Any] | None:
+def _objects(login: _Login, url: str, *, most: int) -> list[ObjectInfo] | None:
     """The first objects below `gs://BUCKET[/FOLDER]`; None: there is no such bucket.
 
     Raises CredentialsError: they may not be listed. NoAnswerError: for any other reason they cannot be.
     """
-    from google.api_core.exceptions import NotFound
-    from google.cloud.storage.retry import DEFAULT_RETRY
-
-    bucket, _, folder = url.removeprefix("gs://").partition("/")
     credentials, _ = login()
-    # Another endpoint is used without credentials, as buckets are opened (storage/open.py).
-    endpoint = os.environ.get("STORAGE_EMULATOR_HOST")
-    client = make_client(endpoint=endpoint, credentials=None if endpoint else credentials)
+    # Another endpoint is used without credentials, as everywhere.
+    anonymous = "STORAGE_EMULATOR_HOST" in os.environ
+    bucket = open_bucket(url, credentials=None if anonymous else credentials, retry_seconds=RETRY_SECONDS)
     try:
-        found = client.list_blobs(
-            bucket,
-            prefix=f"{folder}/" if folder else None,
-            max_results=most,
-            fields="items(name,size),nextPageToken",
-            timeout=RETRY_SECONDS,
-            retry=DEFAULT_RETRY.with_timeout(RETRY_SECONDS),
-        )
-        return list(found)
-    except NotFound:
+        return list(itertools.islice(bucket.list(""), most))
+    except UsageError:
         return None
-    except Exception as error:
-        explained_error = explain(error, doing="listing objects", url=url)
-        if isinstance(explained_error, HvdcloudError) and not isinstance(explained_error, CredentialsError):
-            raise NoAnswerError(explained_error.message, hint=explained_error.hint) from error
-        raise explained_error from error
+    except CheckpointError as error:
+        raise NoAnswerError(error.message, hint=error.hint) from error
