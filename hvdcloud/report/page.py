@@ -195,9 +195,7 @@ def _plots(record: RunRecord, metrics: Metrics) -> list[Plot]:
     printed = []
     for each in metrics.series:
         title = f"{each.name[:1].upper()}{each.name[1:]}" + ("" if metrics.timed else ", line by line")
-        is_rate = "/" in each.name
-        gaps = is_rate and metrics.timed and record.changes_world
-        printed.append(draw([each], title=title, unit=_plain, timed=metrics.timed, course=not is_rate, gaps=gaps))
+        printed.append(draw([each], title=title, unit=_plain, timed=metrics.timed))
     of_nodes = partial(_node_series, record, started)
     figures: list[Plot | None] = []
     if with_gpus := gpu_count(record) > 0:
@@ -205,17 +203,17 @@ def _plots(record: RunRecord, metrics: Metrics) -> list[Plot]:
         memory = (number(gpu.get("memory_total")) for _, _, gpu in _gpus(record))
         largest = max((size for size in memory if size is not None), default=0.0)
         figures = [
-            draw(of_gpus("utilization"), title="GPU utilisation", unit="{:.0f} %".format, most=100.0, gaps=True),
-            draw(of_gpus("memory"), title="GPU memory", unit=size, most=largest, gaps=True),
-            draw(of_gpus("temperature"), title="GPU temperature", unit="{:.0f} °C".format, gaps=True),
-            draw(of_gpus("power"), title="GPU power", unit="{:.0f} W".format, gaps=True),
+            draw(of_gpus("utilization"), title="GPU utilisation", unit="{:.0f} %".format, most=100.0),
+            draw(of_gpus("memory"), title="GPU memory", unit=size, most=largest),
+            draw(of_gpus("temperature"), title="GPU temperature", unit="{:.0f} °C".format),
+            draw(of_gpus("power"), title="GPU power", unit="{:.0f} W".format),
             *printed,
         ]
     traffic = [*of_nodes("sent", " sends"), *of_nodes("received", " receives")]
     figures += [
-        draw(of_nodes("cpu"), title="CPU utilisation", unit="{:.0f} %".format, most=100.0, gaps=True),
-        draw(of_nodes("memory"), title="Memory in use", unit=size, gaps=True),
-        draw(traffic, title="Network between the nodes", unit=lambda value: f"{size(value)}/s", gaps=True),
+        draw(of_nodes("cpu"), title="CPU utilisation", unit="{:.0f} %".format, most=100.0),
+        draw(of_nodes("memory"), title="Memory in use", unit=size),
+        draw(traffic, title="Network between the nodes", unit=lambda value: f"{size(value)}/s"),
     ]
     if not with_gpus:
         figures += printed

@@ -68,8 +68,6 @@ def plot(
     unit: Callable[[float], str],
     most: float | None = None,
     timed: bool = True,
-    course: bool = False,
-    gaps: bool = False,
 ) -> Plot | None:
     """A plot and its legend; None where no series has a point.
 
@@ -77,9 +75,7 @@ def plot(
         until: where a time axis ends; it begins at 0.
         unit: how a number of the vertical axis is written.
         most: where that axis ends at least.
-        timed: the horizontal axis is in seconds.
-        course: it is the end that counts, not the average.
-        gaps: where nothing was measured for long there is no line.
+        timed: the horizontal axis is in seconds, and where nothing was measured for long there is no line.
     """
     given = [each for each in series if each.points]
     if not given:
@@ -107,28 +103,28 @@ def plot(
 
     many = len(given) > COLOURS
     lines = [
-        Line(name=each.name, style="faint" if many else f"s{index}", path=_path(each.points, x, y, gaps=gaps))
+        Line(name=each.name, style="faint" if many else f"s{index}", path=_path(each.points, x, y, gaps=timed))
         for index, each in enumerate(given)
     ]
     if many:
-        lines.append(Line(name="mean", style="s0", path=_path(_mean(given), x, y, gaps=gaps)))
+        lines.append(Line(name="mean", style="s0", path=_path(_mean(given), x, y, gaps=timed)))
     return Plot(
         title=title,
         values=[Tick(at=y(tick), label=unit(tick)) for tick in ticks],
         times=[time_tick(each) for each in nice_ticks(0.0, until / of_axis) if each * of_axis <= until],
         lines=lines,
-        legend=_legend(given, unit=unit, many=many, course=course),
+        legend=_legend(given, unit=unit, many=many),
     )
 
 
-def _legend(lines: Sequence[Series], *, unit: Callable[[float], str], many: bool, course: bool) -> list[str]:
+def _legend(lines: Sequence[Series], *, unit: Callable[[float], str], many: bool) -> list[str]:
     if many:
         return [f"mean of {len(lines)}: {unit(_average(_mean(lines)))}"]
     items = []
     for each in lines:
         values = [value for _, value in each.points]
-        level = f"{unit(values[-1])} at the end" if course else f"{unit(_average(each.points))} on average"
-        items.append(f"{each.name}: {level}, {unit(max(values))} at most")
+        average, most, last = unit(_average(each.points)), unit(max(values)), unit(values[-1])
+        items.append(f"{each.name}: {average} on average, {most} at most, {last} at the end")
     return items
 
 
