@@ -62,7 +62,6 @@ class Console:
         self._out, self._err, self.keyboard = out or sys.stdout, lasting(err or sys.stderr), keyboard or sys.stdin
         self.named_here = ""
         """The cluster that commands mean without `--name`; no hint says it."""
-        self.live = _can_draw(self._err) and not quiet and not as_json
         self._drawing: Steps | None = None
         self._job_text = JobText()
 
@@ -116,8 +115,9 @@ class Console:
         if self._drawing is not None:
             yield self._drawing
             return
-        with Steps(self._err, say=None if self.live else self.say) as steps:
-            self._drawing = steps if self.live else None
+        live = _can_draw(self._err) and not self.quiet and not self.as_json
+        with Steps(self._err, say=None if live else self.say) as steps:
+            self._drawing = steps if live else None
             try:
                 yield steps
             finally:
