@@ -71,16 +71,15 @@ class Steps:
         *,
         done: float | Callable[[], float] | None = None,
         total: float | None = None,
-        in_bytes: bool = False,
         if_slow: bool = False,
     ) -> None:
         """Show which step `key` is at.
 
         Args:
-            done: how much of `total`, both in bytes if `in_bytes`; a function is asked whenever it is shown.
+            done: how much of `total`, both in bytes; a function is asked whenever it is shown.
             if_slow: on a terminal it is shown once it has taken a second, elsewhere not at all.
         """
-        fields: dict[str, Any] = {"done": done, "counts": bool(total), "in_bytes": in_bytes}
+        fields: dict[str, Any] = {"done": done, "counts": bool(total)}
         with self._lock:
             is_new = self._steps.get(key) != step
             if is_new:
@@ -162,10 +161,7 @@ def _step(task: Task) -> RenderableType:
 def _amount(task: Task) -> RenderableType:
     if not task.fields["counts"] or _has_ended(task):
         return ""
-    if task.fields["in_bytes"]:
-        return Text("  ").join([_BYTES.render(task), _SPEED.render(task)])
-    # Complete is what has finished.
-    return Text(f"{min(99, int(task.percentage))} %")
+    return Text("  ").join([_BYTES.render(task), _SPEED.render(task)])
 
 
 def rich_console(file: TextIO, *, width: int | None = None) -> Console:

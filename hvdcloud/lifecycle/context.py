@@ -270,8 +270,9 @@ def node_progress(steps: Steps) -> OnProgress:
 
     def show(progress: NodeProgress) -> None:
         if progress.stage is Stage.WORKING:
-            total = None if progress.percent is None else 100
-            steps.update(progress.object, progress.step, done=progress.percent, total=total)
+            steps.update(progress.object, progress.step)
+            if progress.percent is not None:
+                steps.output(progress.object, f"{progress.percent} %")
         else:
             steps.finish(progress.object, progress.step)
 
