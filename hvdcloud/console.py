@@ -26,8 +26,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError
-from hvdcloud.live_steps import LiveSteps, lasting, rich_console
-from hvdcloud.steps import Steps
+from hvdcloud.steps import Steps, lasting, rich_console
 from hvdcloud.visible import JobText, visible
 
 JSON_VERSION = 1
@@ -63,8 +62,7 @@ class Console:
         self._out, self._err, self.keyboard = out or sys.stdout, lasting(err or sys.stderr), keyboard or sys.stdin
         self.named_here = ""
         """The cluster that commands mean without `--name`; no hint says it."""
-        self.live = _can_draw(self._err) and not quiet and not as_json
-        self._drawing: LiveSteps | None = None
+        self._drawing: Steps | None = None
         self._job_text = JobText()
 
     # --- progress, on standard error --------------------------------------------------------------------------------
@@ -117,11 +115,9 @@ class Console:
         if self._drawing is not None:
             yield self._drawing
             return
-        if not self.live:
-            yield Steps(self.say)
-            return
-        with LiveSteps(self._err) as steps:
-            self._drawing = steps
+        live = _can_draw(self._err) and not self.quiet and not self.as_json
+        with Steps(self._err, say=None if live else self.say) as steps:
+            self._drawing = steps if live else None
             try:
                 yield steps
             finally:

@@ -28,7 +28,6 @@ _ENVIRONMENT = frozenset(("pyvenv.cfg", "conda-meta"))
 _REPORT = re.compile(r"report-\d{8}-\d{6}-[0-9a-f]+\.html")  # As `hvdcloud report` calls them.
 _GIT_FILE_BYTES = 4096
 
-
 Withheld = Callable[[str], object]
 """Called with the relative path of each private file, or of the folder that makes it one."""
 
@@ -37,18 +36,13 @@ def _ignore(_: str) -> None:
     pass
 
 
-def home_folder() -> Path | None:
-    """The user's home folder, without links; None: a user without a name and without HOME has none."""
-    try:
-        return Path(os.path.realpath(Path.home()))
-    except RuntimeError:
-        return None
-
-
-def holds_home(folder: Path) -> bool:
+def _holds_home(folder: Path) -> bool:
     """Whether a folder is the user's home folder, or one above it."""
-    home, real = home_folder(), Path(os.path.realpath(folder))
-    return home is not None and (real == home or real in home.parents)
+    try:
+        home, real = (Path(os.path.realpath(each)) for each in (Path.home(), folder))
+    except RuntimeError:  # A user without a name and without HOME has none.
+        return False
+    return real == home or real in home.parents
 
 
 def code_files(root: Path, *, withheld: Withheld = _ignore) -> Iterator[Path]:
@@ -75,7 +69,7 @@ def build_files(root: Path, *, withheld: Withheld = _ignore) -> Iterator[Path]:
 
 
 def _files(root: Path, docker: _DockerIgnore, *, by_git: bool, withheld: Withheld) -> Iterator[Path]:
-    if holds_home(root):
+    if _holds_home(root):
         message = f"{root} holds the home folder, and every file in the project's folder would be sent"
         raise UsageError(message, hint="mkdir project, and move hvdcloud.yaml and the training script there")
     named = [line for line in docker.lines if line.brings_back and line.text.rpartition("/")[2].strip("*?.")]

@@ -13,14 +13,13 @@ def seconds(value: float) -> str:
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def size(count: int) -> str:
+def size(count: float) -> str:
     """Bytes as `512 B`, `1.5 MB`, in powers of ten."""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000 or unit == "GB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    raise AssertionError("unreachable")
+    units = ["B", "kB", "MB", "GB"]
+    while count >= 1000 and len(units) > 1:
+        count /= 1000
+        units.pop(0)
+    return f"{count:.0f} B" if units[0] == "B" else f"{count:.1f} {units[0]}"
 
 
 def counted(number: int, noun: str) -> str:

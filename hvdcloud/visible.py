@@ -3,7 +3,7 @@
 A job, a node, a bucket and the answers of a service may hold any bytes. An escape sequence among them could write the
 clipboard, rename the window or clear what was said before; a bidirectional override turns a command around; a line
 separator begins a line that looks like one of ours. `visible` writes each of these as Python would: `\\x1b`, `\\u202e`.
-Only `hvdcloud.console`, `hvdcloud.live_steps` and the screen of `top` print, and all of them print through it.
+Only `hvdcloud.console`, `hvdcloud.steps` and the screen of `top` print, and all of them print through it.
 """
 
 from __future__ import annotations

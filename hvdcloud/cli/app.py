@@ -76,11 +76,7 @@ class Invocation:
 
     def set(self, option: str, value: Any) -> None:
         """Take a global option."""
-        if option in ("config", "name"):
-            setattr(self, option, value)
-        else:
-            flags: dict[str, Any] = {each: getattr(self.console, each) for each in ("as_json", "quiet", "verbose")}
-            self.console = Console(**{**flags, option: True})
+        setattr(self if option in ("config", "name") else self.console, option, value)
 
     def load(self, flags: Mapping[str, object] | None = None, *, default_name: str | None = None) -> Loaded:
         """What hvdcloud.yaml, the environment and these flags say, and where each value was written.

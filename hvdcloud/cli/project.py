@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hvdcloud.cli.app import Bucket, Invocation, Nodes, Provider
-
-if TYPE_CHECKING:
-    from hvdcloud.console import Console
-    from hvdcloud.lifecycle.doctor import Examination
-    from hvdcloud.lifecycle.init import InitResult
 
 config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -50,16 +45,12 @@ def init(
     from hvdcloud.lifecycle import init as lifecycle
 
     invocation: Invocation = context.obj
+    console = invocation.console
     if script is None:
         result = lifecycle.init(folder, template=template, name=invocation.name, gpus=gpus)
     else:
         result = lifecycle.init_script(folder, script, template=template, name=invocation.name, gpus=gpus)
     invocation.result = result
-    show_init(invocation.console, result)
-
-
-def show_init(console: Console, result: InitResult) -> None:
-    """What was written, then the next command."""
     for name in result.files:
         console.answer(f"wrote {result.folder / name}")
     for name in result.kept:
@@ -97,21 +88,17 @@ def doctor(
     with invocation.context({"nodes": nodes, "provider": provider, "checkpoints.bucket": bucket}) as experiment:
         invocation.result = result = run_checks(experiment)
     invocation.exit_code = result.exit_code
-    _show_checks(invocation.console, result)
-
-
-def _show_checks(console: Console, result: Examination) -> None:
-    """A line per check; below each that did not pass, its details and how to fix it."""
+    # A line per check; below each that did not pass, its details and how to fix it.
     rows: list[list[str]] = []
     for check in result.checks:
         rows.append([_SIGNS[check.status.value], check.name, check.message])
         more = [*check.details.splitlines(), *([f"→ {check.hint}"] if check.hint else [])]
         rows += [["", "", line] for line in more]
-    console.table(["", "", ""], rows)
+    invocation.console.table(["", "", ""], rows)
     counts = {status: sum(check.status.value == status for check in result.checks) for status in _SIGNS}
     words = {"ok": "passed", "warning": "warnings" if counts["warning"] > 1 else "warning"}
     said = ", ".join(f"{count} {words.get(status, status)}" for status, count in counts.items() if count)
-    console.answer(f"{len(result.checks)} checks in {result.seconds:.1f} s: {said}")
+    invocation.console.answer(f"{len(result.checks)} checks in {result.seconds:.1f} s: {said}")
 
 
 @config_app.command()

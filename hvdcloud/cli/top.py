@@ -34,10 +34,7 @@ def top(context: typer.Context) -> None:
     with invocation.context() as experiment:
         cluster = experiment.cluster()
         # Progress, such as that a request is repeated, would be printed into the screen.
-        quiet, console.quiet = console.quiet, True
-        try:
-            with Observer(experiment, cluster) as observer:
-                run_until_quit(TopApp(observer.view))
-        finally:
-            console.quiet = quiet
+        console.quiet = True
+        with Observer(experiment, cluster) as observer:
+            run_until_quit(TopApp(observer.view))
     console.answer(f"cluster {cluster.name} stays as it is; hvdcloud down deletes it")

@@ -30,7 +30,7 @@ class TopApp(App[Exception]):
     """Draws views of a cluster until a key quits it; returns the error that ended it, if one did.
 
     Args:
-        observe: returns what is known now; never waits.
+        observe: returns what is known now, with each line of the log once; never waits.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -63,9 +63,8 @@ class TopApp(App[Exception]):
         self._top = Static()
         self._table = DataTable[Text](cursor_type="none", classes="-ansi-scrollbar")
         self._output = RichLog(max_lines=_MOST_LINES, min_width=1, auto_scroll=False, classes="-ansi-scrollbar")
-        self._view = observe()
-        self._logged = ("", 0)
-        """The run whose log is shown, and up to which line."""
+        self._run = ""
+        """Whose log is shown."""
 
     def compose(self) -> ComposeResult:
         for label in COLUMNS:
@@ -85,14 +84,13 @@ class TopApp(App[Exception]):
             self.exit()
             return
         try:
-            self._view = self._observe()
-            self._draw()
+            self._draw(self._observe())
         except Exception as error:  # noqa: BLE001 - Textual would print a traceback of its own; this is a bug like others
             self.exit(error)
 
-    def _draw(self) -> None:
-        self._top.update(head(self._view))
-        found, table = rows(self._view), self._table
+    def _draw(self, view: View) -> None:
+        self._top.update(head(view))
+        found, table = rows(view), self._table
         if [key.value for key in table.rows] != list(found):
             table.clear()
             for name, cells in found.items():
@@ -101,21 +99,15 @@ class TopApp(App[Exception]):
             for column, old, new in zip(COLUMNS, table.get_row(name), cells, strict=True):
                 if old != new:
                     table.update_cell(name, column, new, update_width=True)
-        self._follow_log()
-
-    def _follow_log(self) -> None:
-        """Add what is new to the log, whose end stays in sight unless the user has scrolled back."""
+        # The log's end stays in sight unless the user has scrolled back.
         if self._output.is_vertical_scroll_end:
             self._output.anchor()
-        view, (run, shown) = self._view, self._logged
-        now = view.run.state.run if view.run is not None else ""
-        if now != run or view.log_lines < shown:
+        run = view.run.state.run if view.run is not None else ""
+        if run != self._run:
             self._output.clear()
-            shown = 0
-        fresh = view.log_lines - shown
-        for line in view.log[-fresh:] if fresh else []:
+            self._run = run
+        for line in view.log:
             self._output.write(harmless(line))
-        self._logged = (now, view.log_lines)
 
     def action_log(self) -> None:
         self.screen.toggle_class("without-log")

@@ -202,7 +202,7 @@ def _push(context: Context, reference: str, repository: str) -> str:
                 return
             done, total = (sum(column) for column in zip(*layers.values(), strict=True))
             what = f"{len(arrived)} of {len(layers)} layers"
-            steps.update("push", what, done=done, total=total or None, in_bytes=True)
+            steps.update("push", what, done=done, total=total or None)
 
         digest = push_image(
             reference,

@@ -267,8 +267,9 @@ def node_progress(steps: Steps) -> OnProgress:
 
     def show(progress: NodeProgress) -> None:
         if progress.stage is Stage.WORKING:
-            total = None if progress.done is None else progress.total
-            steps.update(progress.object, progress.step, done=progress.done, total=total, in_bytes=progress.in_bytes)
+            steps.update(progress.object, progress.step)
+            if progress.percent is not None:
+                steps.output(progress.object, f"{progress.percent} %")
         else:
             steps.finish(progress.object, progress.step)
 

@@ -96,13 +96,7 @@ def _pull_run(
     context: Context, steps: Steps, bucket: Bucket, run: str, *, folder: Path, verified_files: VerifiedFiles
 ) -> PulledRun:
     def on_progress(done: int, total: int) -> None:
-        steps.update(
-            f"pull {run}",
-            "fetching",
-            done=lambda: done + _unfinished_bytes(folder / run),
-            total=total,
-            in_bytes=True,
-        )
+        steps.update(f"pull {run}", "fetching", done=lambda: done + _unfinished_bytes(folder / run), total=total)
 
     steps.update(f"pull {run}", "reading what there is", if_slow=True)
     failure: PullError | None = None

@@ -179,7 +179,7 @@ def _show_data(context: Context, cluster: Cluster, run_id: str) -> None:
                 total = each.total_bytes if each.phase == "fetching" and each.total_bytes else None
                 done = each.bytes if total else None
                 text = "fetching data" if total else f"data: {progress(each)}"
-                steps.update(each.node, text, done=done, total=total, in_bytes=True)
+                steps.update(each.node, text, done=done, total=total)
             if not state.waits_for_data:
                 break
             time.sleep(_LOOK_SECONDS)

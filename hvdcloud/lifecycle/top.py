@@ -73,9 +73,7 @@ class View:
     nodes: Sequence[NodeView]
     run: RunView | None
     log: Sequence[str]
-    """Its last lines."""
-    log_lines: int
-    """How many it has had so far."""
+    """Its lines since the last view, at most MOST_LINES."""
     notice: str
     """What the provider has to say; empty if it answers."""
 
@@ -101,7 +99,7 @@ class Observer:
             watch.close()
 
     def view(self) -> View:
-        """What is known; never waits."""
+        """What is known, with each line of the log once; never waits."""
         cluster, seen, gone, notice = self._known
         there = {} if gone else {node.name: node.state.value for node in cluster.nodes}
         now = time.time()
@@ -109,7 +107,7 @@ class Observer:
         since = 0.0 if gone else max(0.0, now - paid_until)
         ordered = sorted(self._watches.values(), key=lambda watch: watch.node.index)
         head = ordered[0] if ordered and ordered[0].node.index == 0 else None
-        run, log, log_lines = head.run_view() if head is not None else (None, [], 0)
+        run, log = head.run_view() if head is not None else (None, [])
         return View(
             cluster=cluster,
             gone=gone,
@@ -118,7 +116,6 @@ class Observer:
             nodes=[each.view(there.get(each.node.name, "gone")) for each in ordered],
             run=run,
             log=log,
-            log_lines=log_lines,
             notice=notice,
         )
 
@@ -161,8 +158,8 @@ class _Watch:
         self._trouble = ""
         self._run: str | None = None
         self._offset = 0
-        self._lines: deque[str] = deque(maxlen=MOST_LINES)
-        self._count = 0
+        self._fresh: deque[str] = deque(maxlen=MOST_LINES)
+        """Lines that no view has had."""
         self._reader = LogReader(elastic=False)
 
     def start(self) -> None:
@@ -193,8 +190,8 @@ class _Watch:
         self._answer, self._heard, self._trouble = answer, time.monotonic(), ""
         if answer.get("run") != self._run:
             another = self._run is not None
-            self._run, self._offset, self._count = answer.get("run"), 0, 0
-            self._lines.clear()
+            self._run, self._offset = answer.get("run"), 0
+            self._fresh.clear()
             self._reader = LogReader(elastic=False)
             if another:
                 # Its log was asked for from where the other run's had ended; the next answer has all of it.
@@ -205,9 +202,7 @@ class _Watch:
             # With the log comes the state, which an answer of a moment earlier may have lacked.
             self._reader = LogReader(elastic=RunState.from_json(answer.get("state")).elastic is not None)
         self._offset = int(number(log.get("offset")) or 0)
-        fresh = self.shortened(text(log.get("text")))
-        self._lines += fresh
-        self._count += len(fresh)
+        self._fresh += self.shortened(text(log.get("text")))
         self._reader.feed(text(log.get("text")).encode(errors="replace"))
 
     @staticmethod
@@ -228,16 +223,17 @@ class _Watch:
                 sample=sample,
             )
 
-    def run_view(self) -> tuple[RunView | None, list[str], int]:
-        """The newest run, and the last lines of its log, of how many."""
+    def run_view(self) -> tuple[RunView | None, list[str]]:
+        """The newest run, and the lines of its log since the last view."""
         with self._lock:
-            answer, lines, count = self._answer, list(self._lines), self._count
+            answer, lines = self._answer, list(self._fresh)
+            self._fresh.clear()
             position, numbers = self._reader.position, dict(self._reader.metrics)
             silent = time.monotonic() - self._heard
             state = RunState.from_json(answer.get("state"))
             failure = self._reader.failure(state)
         if not state.run:
-            return None, lines, count
+            return None, lines
         now = (number(answer.get("now")) or time.time()) + silent
         began = state.started or now
         view = RunView(
@@ -247,4 +243,4 @@ class _Watch:
             position=position,
             numbers=numbers,
         )
-        return view, lines, count
+        return view, lines

@@ -68,10 +68,8 @@ class NodeProgress:
     step: str
     """For people, without how far it is."""
     stage: Stage = Stage.WORKING
-    done: int | None = None
-    """How much of `total` is done, both in bytes if `in_bytes`; None: not known."""
-    total: int = 100
-    in_bytes: bool = False
+    percent: int | None = None
+    """How much of it is done; None: not known."""
 
 
 OnProgress = Callable[[NodeProgress], None]

@@ -41,9 +41,6 @@ CALL_SECONDS = 600.0
 _POLL_SECONDS = 0.2
 _GENERATIONS = 1 << 63
 
-OnBytes = Callable[[int], object]
-"""Called with the number of bytes whenever some have come or gone, from any thread."""
-
 
 class Mirror:
     """The laptop's copies of what the nodes of one cluster incarnation have. Safe to use from several threads, for one
@@ -77,7 +74,7 @@ class Mirror:
                     yield True
                     return
 
-    def bring(self, session: Session, *, on_bytes: OnBytes = lambda count: None) -> int:
+    def bring(self, session: Session) -> int:
         """Fetch what is new on a node; returns how many checkpoints came.
 
         Raises:
@@ -89,7 +86,7 @@ class Mirror:
         for _ in range(LOOKS):
             with session.stream(f"{NODE_PROGRAM} send", within=SLOW_SECONDS) as stream:
                 stream.write(request({"cluster": self.cluster, "id": self.id, "node": node, "have": self._have(node)}))
-                arrival = _Arrival(self, session, stream, on_bytes)
+                arrival = _Arrival(self, session, stream)
                 arrival.take_all()
             files += arrival.files
             if arrival.whole:
@@ -107,7 +104,7 @@ class Mirror:
                     found[name] = present
         return found
 
-    def send(self, session: Session, run: str, *, on_bytes: OnBytes = lambda count: None) -> int:
+    def send(self, session: Session, run: str) -> int:
         """Give a node what it lacks to continue from a run; returns how many checkpoints it lacked.
 
         Raises:
@@ -121,19 +118,17 @@ class Mirror:
             session.call(
                 "bucket",
                 payload={"keep": True, "objects": [asdict(each) for each in wanted]},
-                content=self._content(wanted, on_bytes),
+                content=self._content(wanted),
                 content_size=sum(each.size for each in wanted),
                 timeout=CALL_SECONDS,
             )
         return len(lacking)
 
-    def _content(self, wanted: Sequence[Original], on_bytes: OnBytes) -> Iterator[bytes]:
+    def _content(self, wanted: Sequence[Original]) -> Iterator[bytes]:
         for original in wanted:
             file = Path(self.bucket.root, original.name)
             try:
-                for piece in exactly(file, size=original.size):
-                    yield piece
-                    on_bytes(len(piece))
+                yield from exactly(file, size=original.size)
             except EOFError:
                 hint = "hvdcloud run again"
                 raise CheckpointError(f"{file} became shorter while it was sent", hint=hint) from None
@@ -162,7 +157,7 @@ class _Arrival:
     """What a node sends, run by run: its manifest, the checkpoints that this machine lacks of it, and what describes
     the run."""
 
-    def __init__(self, mirror: Mirror, session: Session, stream: Stream, on_bytes: OnBytes) -> None:
+    def __init__(self, mirror: Mirror, session: Session, stream: Stream) -> None:
         self.files = 0
         """Checkpoints that have come."""
         self.damaged: list[CheckpointError] = []
@@ -170,7 +165,7 @@ class _Arrival:
         self.whole = True
         """All of it is here, or damaged; else some was replaced meanwhile."""
         self._mirror, self._bucket, self._replicas = mirror, mirror.bucket, mirror.replicas
-        self._session, self._stream, self._on_bytes = session, stream, on_bytes
+        self._session, self._stream = session, stream
         self._manifest: tuple[Original, bytes] | None = None
         """To be stored when all that it lists is here."""
         self._lacking: dict[str, Original] = {}
@@ -247,13 +242,8 @@ class _Arrival:
 
     def _receive(self, original: Original) -> bool:
         """Returns whether the object is here; else it is damaged, and its manifest is not stored."""
-
-        def counted(piece: bytes) -> bytes:
-            self._on_bytes(len(piece))
-            return piece
-
         try:
-            self._replicas.receive(original, map(counted, self._stream.take(original.size)))
+            self._replicas.receive(original, self._stream.take(original.size))
         except CorruptObjectError as error:
             # The others are not damaged.
             self.damaged.append(error)

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hvdcloud.runs.log_lines import Lines, numbers_in, rank_and_text, speaks
-
 MOST_POINTS = 4000
 _MOST_KEPT = 16 * MOST_POINTS
 """Points of a series while the log is read; of more, every second one is dropped."""
@@ -38,40 +36,20 @@ class Metrics:
 
 
 class MetricsReader:
-    """Reads the numbers in a run's log, piece by piece.
+    """Collects the numbers that a run's lines name.
 
     Args:
         samples: the head's; each may say how long the log was.
         started: of the run, seconds since the epoch.
-        elastic: rank 0 may have moved from one worker to another.
     """
 
-    def __init__(self, *, samples: Sequence[Mapping[str, Any]], started: float | None, elastic: bool = False) -> None:
-        self._elastic = elastic
+    def __init__(self, *, samples: Sequence[Mapping[str, Any]], started: float | None) -> None:
         self._clock = _Clock(samples, started)
-        self._lines = Lines()
         self._found: dict[str, list[tuple[float, float]]] = {}
         self._count = 0
 
-    def feed(self, data: bytes) -> None:
-        """Take a piece of the log, wherever it is cut."""
-        for line in self._lines.feed(data):
-            self._take(line, self._lines.end)
-
-    def metrics(self) -> Metrics:
-        """What was found, once all of the log has been read."""
-        if rest := self._lines.rest():
-            self._take(rest, self._lines.end - 1)
-        series = [Series(name=name, points=thinned(points)) for name, points in self._found.items() if len(points) > 1]
-        return Metrics(series=series, timed=self._clock.runs)
-
-    def _take(self, line: bytes, end: int) -> None:
-        whose = rank_and_text(line)
-        if whose is None or not speaks(whose[0], elastic=self._elastic):
-            return
-        values = numbers_in(whose[1].decode(errors="replace"))
-        if not values:
-            return
+    def add(self, values: Mapping[str, float], *, end: int) -> None:
+        """Take the numbers of the next line that names some, and up to where in the log it goes."""
         self._count += 1
         at = self._clock.time_of(end) if self._clock.runs else float(self._count)
         for name, value in values.items():
@@ -79,6 +57,11 @@ class MetricsReader:
             points.append((at, value))
             if len(points) > _MOST_KEPT:
                 del points[1:-1:2]
+
+    def metrics(self) -> Metrics:
+        """What was found."""
+        series = [Series(name=name, points=thinned(points)) for name, points in self._found.items() if len(points) > 1]
+        return Metrics(series=series, timed=self._clock.runs)
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> Sequence[tuple[float, float]]:

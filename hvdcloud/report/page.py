@@ -95,20 +95,15 @@ def outcome(record: RunRecord) -> str:
 
 
 def _read_log(record: RunRecord) -> _Log:
-    """All that the page says of the log, read once and piece by piece."""
-    numbers = MetricsReader(samples=record.samples.get(0, ()), started=record.started, elastic=record.changes_world)
-    reader, lines = LogReader(elastic=record.state.elastic is not None), Lines()
+    """All that the page says of the log, read once and line by line."""
+    numbers = MetricsReader(samples=record.samples.get(0, ()), started=record.started)
+    reader, lines = LogReader(elastic=record.changes_world), Lines()
     last: deque[bytes] = deque(maxlen=LAST_LINES)
     count = 0
-    for piece in record.log:
-        numbers.feed(piece)
-        if record.state.result == "failed":
-            reader.feed(piece)
-        for line in lines.feed(piece):
-            last.append(line)
-            count += 1
-    if rest := lines.rest():
-        last.append(rest)
+    for line in lines.of(record.log):
+        if values := reader.take(line):
+            numbers.add(values, end=lines.end)
+        last.append(line)
         count += 1
     while last and not last[-1]:
         last.pop()
@@ -200,9 +195,7 @@ def _plots(record: RunRecord, metrics: Metrics) -> list[Plot]:
     printed = []
     for each in metrics.series:
         title = f"{each.name[:1].upper()}{each.name[1:]}" + ("" if metrics.timed else ", line by line")
-        is_rate = "/" in each.name
-        gaps = is_rate and metrics.timed and record.changes_world
-        printed.append(draw([each], title=title, unit=_plain, timed=metrics.timed, course=not is_rate, gaps=gaps))
+        printed.append(draw([each], title=title, unit=_plain, timed=metrics.timed))
     of_nodes = partial(_node_series, record, started)
     figures: list[Plot | None] = []
     if with_gpus := gpu_count(record) > 0:
@@ -210,17 +203,17 @@ def _plots(record: RunRecord, metrics: Metrics) -> list[Plot]:
         memory = (number(gpu.get("memory_total")) for _, _, gpu in _gpus(record))
         largest = max((size for size in memory if size is not None), default=0.0)
         figures = [
-            draw(of_gpus("utilization"), title="GPU utilisation", unit="{:.0f} %".format, most=100.0, gaps=True),
-            draw(of_gpus("memory"), title="GPU memory", unit=_bytes, most=largest, gaps=True),
-            draw(of_gpus("temperature"), title="GPU temperature", unit="{:.0f} °C".format, gaps=True),
-            draw(of_gpus("power"), title="GPU power", unit="{:.0f} W".format, gaps=True),
+            draw(of_gpus("utilization"), title="GPU utilisation", unit="{:.0f} %".format, most=100.0),
+            draw(of_gpus("memory"), title="GPU memory", unit=size, most=largest),
+            draw(of_gpus("temperature"), title="GPU temperature", unit="{:.0f} °C".format),
+            draw(of_gpus("power"), title="GPU power", unit="{:.0f} W".format),
             *printed,
         ]
     traffic = [*of_nodes("sent", " sends"), *of_nodes("received", " receives")]
     figures += [
-        draw(of_nodes("cpu"), title="CPU utilisation", unit="{:.0f} %".format, most=100.0, gaps=True),
-        draw(of_nodes("memory"), title="Memory in use", unit=_bytes, gaps=True),
-        draw(traffic, title="Network between the nodes", unit=lambda value: f"{_bytes(value)}/s", gaps=True),
+        draw(of_nodes("cpu"), title="CPU utilisation", unit="{:.0f} %".format, most=100.0),
+        draw(of_nodes("memory"), title="Memory in use", unit=size),
+        draw(traffic, title="Network between the nodes", unit=lambda value: f"{size(value)}/s"),
     ]
     if not with_gpus:
         figures += printed
@@ -254,15 +247,6 @@ def _node_series(record: RunRecord, started: float, key: str, what: str = "") ->
         if points:
             found.append(Series(name=f"{record.node_name(node)}{what}", points=points))
     return found
-
-
-def _bytes(value: float) -> str:
-    """To three digits, so that it fits beside an axis."""
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while abs(value) >= 999.5 and len(units) > 1:
-        value /= 1000
-        units.pop(0)
-    return f"{value:.3g} {units[0]}"
 
 
 def _plain(value: float) -> str:

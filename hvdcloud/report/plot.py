@@ -68,8 +68,6 @@ def plot(
     unit: Callable[[float], str],
     most: float | None = None,
     timed: bool = True,
-    course: bool = False,
-    gaps: bool = False,
 ) -> Plot | None:
     """A plot and its legend; None where no series has a point.
 
@@ -77,9 +75,7 @@ def plot(
         until: where a time axis ends; it begins at 0.
         unit: how a number of the vertical axis is written.
         most: where that axis ends at least.
-        timed: the horizontal axis is in seconds.
-        course: it is the end that counts, not the average.
-        gaps: where nothing was measured for long there is no line.
+        timed: the horizontal axis is in seconds, and where nothing was measured for long there is no line.
     """
     given = [each for each in series if each.points]
     if not given:
@@ -96,34 +92,39 @@ def plot(
     def y(value: float) -> float:
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - (value - low) / (high - low))
 
-    def time_tick(at: float) -> Tick:
-        anchor = "start" if at == 0 else "middle" if x(at) < WIDTH - RIGHT - 20 else "end"
-        return Tick(at=x(at), label=short_time(at) if timed else f"{at:g}", anchor=anchor)
+    of_axis, name = (3600, " h") if until >= 7200 else (60, " min") if until >= 120 else (1, " s")
+    if not timed:
+        of_axis, name = 1, ""
+
+    def time_tick(number: float) -> Tick:
+        at = x(number * of_axis)
+        anchor = "start" if number == 0 else "middle" if at < WIDTH - RIGHT - 20 else "end"
+        return Tick(at=at, label=f"{number:g}{name}", anchor=anchor)
 
     many = len(given) > COLOURS
     lines = [
-        Line(name=each.name, style="faint" if many else f"s{index}", path=_path(each.points, x, y, gaps=gaps))
+        Line(name=each.name, style="faint" if many else f"s{index}", path=_path(each.points, x, y, gaps=timed))
         for index, each in enumerate(given)
     ]
     if many:
-        lines.append(Line(name="mean", style="s0", path=_path(_mean(given), x, y, gaps=gaps)))
+        lines.append(Line(name="mean", style="s0", path=_path(_mean(given), x, y, gaps=timed)))
     return Plot(
         title=title,
         values=[Tick(at=y(tick), label=unit(tick)) for tick in ticks],
-        times=[time_tick(at) for at in (time_ticks(until) if timed else nice_ticks(0.0, until))],
+        times=[time_tick(each) for each in nice_ticks(0.0, until / of_axis) if each * of_axis <= until],
         lines=lines,
-        legend=_legend(given, unit=unit, many=many, course=course),
+        legend=_legend(given, unit=unit, many=many),
     )
 
 
-def _legend(lines: Sequence[Series], *, unit: Callable[[float], str], many: bool, course: bool) -> list[str]:
+def _legend(lines: Sequence[Series], *, unit: Callable[[float], str], many: bool) -> list[str]:
     if many:
         return [f"mean of {len(lines)}: {unit(_average(_mean(lines)))}"]
     items = []
     for each in lines:
         values = [value for _, value in each.points]
-        level = f"{unit(values[-1])} at the end" if course else f"{unit(_average(each.points))} on average"
-        items.append(f"{each.name}: {level}, {unit(max(values))} at most")
+        average, most, last = unit(_average(each.points)), unit(max(values)), unit(values[-1])
+        items.append(f"{each.name}: {average} on average, {most} at most, {last} at the end")
     return items
 
 
@@ -175,22 +176,3 @@ def nice_ticks(low: float, high: float, *, about: int = 4) -> list[float]:
     first = math.floor(low / step + 1e-9)
     last = math.ceil(high / step - 1e-9)
     return [round(number * step, 12) for number in range(first, last + 1)]
-
-
-_TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
-
-
-def time_ticks(until: float, *, about: int = 6) -> list[float]:
-    """Times in seconds at which a clock is looked at."""
-    step = next((each for each in _TIME_STEPS if until / each <= about), math.ceil(until / about / 86400) * 86400)
-    return [float(at) for at in range(0, int(until) + 1, int(step))]
-
-
-def short_time(value: float) -> str:
-    """`0`, `45 s`, `12 min`, `1 h 30 min`."""
-    if value < 120:
-        return f"{value:g} s" if value else "0"
-    minutes, rest = divmod(round(value), 60)
-    if minutes < 120:
-        return f"{minutes} min" + (f" {rest} s" if rest else "")
-    return f"{minutes // 60} h" + (f" {minutes % 60} min" if minutes % 60 else "")

@@ -7,37 +7,32 @@ repetition in the expressions here: the time that a log takes grows with its len
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 # What leads to the number: `epoch 3/12`, `Epoch: 3`, `[Epoch 3]`, `| epoch   3 |`, `Step #10`, `'epoch': 3`.
 _LINK = r"""["']?[\s:=#(\[]{1,12}"""
 # Neither a part of a longer word or path (`--epoch 3`, `epoch-3.pt`), nor a fraction (`'epoch': 2.98`).
 _NUMBER = r"(\d{1,9})(?![\d\w]|\.\d)(?:\s{0,9}(?:/|of)\s{0,9}(\d{1,9}))?"
-# Each with the letters without which it need not be tried: most lines have none of them.
 _UNITS = {
-    "epoch": (("epoch",), re.compile(rf"(?<![\w.\-/])epoch{_LINK}{_NUMBER}", re.IGNORECASE)),
-    "step": (
-        ("step", "iter"),
-        re.compile(rf"(?<![\w.\-/])(?:global[_ ]step|step|iter|iteration){_LINK}{_NUMBER}", re.IGNORECASE),
-    ),
+    "epoch": re.compile(rf"(?<![\w.\-/])epoch{_LINK}{_NUMBER}", re.IGNORECASE),
+    "step": re.compile(rf"(?<![\w.\-/])(?:global[_ ]step|step|iter|iteration){_LINK}{_NUMBER}", re.IGNORECASE),
 }
 # An epoch of earlier: "resumed from epoch 7", "best: epoch 3".
 _EARLIER = re.compile(r"\b(?:resum|restor|load|continu|reload|checkpoint|best|from|until|up to)", re.IGNORECASE)
 _VALUE = r"""["']?\s{0,9}[:=]?\s{0,9}([-+]?\d{1,30}(?:[.,]\d{1,30}){0,9}(?:[eE][-+]?\d{1,9})?)\s{0,9}(%)?(?![\w.])"""
 _NAMED = {
-    "loss": ("loss", re.compile(rf"(?<![\w.\-/])(?:train(?:ing)?[ _])?loss{_VALUE}", re.IGNORECASE)),
-    "accuracy": ("acc", re.compile(rf"(?<![\w.\-/])acc(?:uracy)?{_VALUE}", re.IGNORECASE)),
+    "loss": re.compile(rf"(?<![\w.\-/])(?:train(?:ing)?[ _])?loss{_VALUE}", re.IGNORECASE),
+    "accuracy": re.compile(rf"(?<![\w.\-/])acc(?:uracy)?{_VALUE}", re.IGNORECASE),
 }
-# The unit is looked for first: numbers are in most lines, units are not.
-_RATE_UNIT = re.compile(
-    r"(images?|imgs?|samples?|examples?|tokens?|records?|sequences?)\s{0,9}(?:/|per)\s{0,9}s", re.IGNORECASE
+_RATE = re.compile(
+    r"(?<![\w.])(\d[\d,]{0,15}(?:\.\d{1,15})?)\s{0,9}"
+    r"(images?|imgs?|samples?|examples?|tokens?|records?|sequences?)\s{0,9}(?:/|per)\s{0,9}s",
+    re.IGNORECASE,
 )
-_RATE_NUMBER = re.compile(r"(?<![\w.])(\d[\d,]{0,30}(?:\.\d{1,30})?)\s{0,9}\Z")
-_LONGEST_RATE = 72
 # A line, or its beginning; a carriage return, at which `splitlines` would cut too, is part of it.
 _PIECE = re.compile(rb"[^\n]*\n|[^\n]+")
 _RANK = re.compile(rb"\[(\d{1,6})\] ")
-LONGEST_BEGINNING = LONGEST_END = 2000
+LONGEST_PART = 2000
 """Bytes of a line that are read, of its beginning and of its end: a progress bar is one line, and its end counts."""
 LAUNCHER_PREFIX = b"[launcher] "
 _VERDICT_PREFIX = b"[hvdcloud] rank "
@@ -49,17 +44,11 @@ def rank_and_text(line: bytes) -> tuple[int, bytes] | None:
     return (int(match[1]), line[match.end() :]) if match else None
 
 
-def speaks(rank: int, *, elastic: bool) -> bool:
-    """Whether a rank's lines say where the run is: rank 0's; all ranks' in an elastic run, where rank 0 moves."""
-    return elastic or rank == 0
-
-
 def counted(line: str) -> dict[str, tuple[int, int | None]]:
     """The epoch and the step that a line says it is at, and of how many if it says so."""
     found = {}
-    lower = line.lower()
-    for unit, (needed, pattern) in _UNITS.items():
-        match = pattern.search(line) if any(letters in lower for letters in needed) else None
+    for unit, pattern in _UNITS.items():
+        match = pattern.search(line)
         if match is None or _EARLIER.search(line, 0, match.start()):
             continue
         number, total = int(match[1]), int(match[2]) if match[2] else None
@@ -69,21 +58,14 @@ def counted(line: str) -> dict[str, tuple[int, int | None]]:
 
 
 def numbers_in(line: str) -> dict[str, float]:
-    """The numbers that one line names; of a progress bar that was drawn over itself, the last."""
-    line = line.rstrip("\r").rpartition("\r")[2]
+    """The numbers that one line names."""
     values = {}
-    lower = line.lower()
-    for name, (letters, pattern) in _NAMED.items():
-        if letters in lower and (match := pattern.search(line)) and (value := _number(match[1])) is not None:
+    for name, pattern in _NAMED.items():
+        if (match := pattern.search(line)) and (value := _number(match[1])) is not None:
             values[name] = value / 100 if match[2] else value
-    for match in _RATE_UNIT.finditer(line) if "/" in lower or "per" in lower else ():
-        found = _RATE_NUMBER.search(line, max(0, match.start() - _LONGEST_RATE), match.start())
-        if found is None:
-            continue
-        if (rate := _number(found[1])) is not None:
-            unit = match[1].lower().rstrip("s")
-            values["images/s" if unit == "img" else f"{unit}s/s"] = rate
-        break
+    if (match := _RATE.search(line)) and (rate := _number(match[1])) is not None:
+        unit = match[2].lower().rstrip("s")
+        values["images/s" if unit == "img" else f"{unit}s/s"] = rate
     return values
 
 
@@ -100,37 +82,32 @@ class Lines:
     def __init__(self) -> None:
         self.end = 0
         """Bytes of the log up to the end of the line that came last."""
-        self._beginning = b""
-        self._ending = b""
+        self._line = b""
+        """What is kept of the line that has no end yet."""
         self._length = 0
-        """Of the line that has no end yet."""
+
+    def of(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """The lines of a whole log, the last one also without a newline."""
+        for piece in pieces:
+            yield from self.feed(piece)
+        if self._length:
+            yield from self.feed(b"\n")
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The lines that end in the next piece, which may begin and end anywhere; without their newlines."""
-        start = 0
-        while (newline := data.find(b"\n", start)) >= 0:
-            self._take(data, start, newline)
-            yield self._line()
-            start = newline + 1
-        self._take(data, start, len(data))
+        *ended, rest = data.split(b"\n")
+        for part in ended:
+            self._take(part)
+            line, length = self._line, self._length
+            self.end += length + 1
+            self._line, self._length = b"", 0
+            yield line if length <= 2 * LONGEST_PART else line[:LONGEST_PART] + b" ... " + line[LONGEST_PART:]
+        self._take(rest)
 
-    def rest(self) -> bytes:
-        """What comes after the last newline."""
-        return self._line() if self._length else b""
-
-    def _take(self, data: bytes, start: int, end: int) -> None:
-        room = LONGEST_BEGINNING - len(self._beginning)
-        self._beginning += data[start : min(end, start + room)]
-        if end > start + room:
-            self._ending = (self._ending + data[max(start + room, end - LONGEST_END) : end])[-LONGEST_END:]
-        self._length += end - start
-
-    def _line(self) -> bytes:
-        is_whole = self._length <= len(self._beginning) + len(self._ending)
-        line = self._beginning + (b"" if is_whole else b" ... ") + self._ending
-        self.end += self._length + 1
-        self._beginning, self._ending, self._length = b"", b"", 0
-        return line
+    def _take(self, part: bytes) -> None:
+        self._length += len(part)
+        line = self._line + part
+        self._line = line if len(line) <= 2 * LONGEST_PART else line[:LONGEST_PART] + line[-LONGEST_PART:]
 
 
 class LineFilter:

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from hvdcloud.runs.failure import Failure, explain
-from hvdcloud.runs.log_lines import LAUNCHER_PREFIX, Lines, counted, numbers_in, rank_and_text, speaks
+from hvdcloud.runs.log_lines import LAUNCHER_PREFIX, Lines, counted, numbers_in, rank_and_text
 from hvdcloud.runs.state import RunState
 
 _COLOUR = re.compile(rb"\x1b\[[0-9;:]{0,64}m")
@@ -52,26 +52,33 @@ class LogReader:
     def feed(self, data: bytes) -> None:
         """Take a piece of the log, wherever it is cut."""
         for line in self._lines.feed(data):
-            found = rank_and_text(line)
-            if found is None:
-                if line.startswith(LAUNCHER_PREFIX):
-                    self._launcher.append(line.removeprefix(LAUNCHER_PREFIX))
-                continue
-            rank, raw = found
-            plain = _COLOUR.sub(b"", raw)
-            # What is left of a line that was drawn over itself, as a progress bar does.
-            self._recent.append((rank, plain.rstrip(b"\b\r").rpartition(b"\r")[2]))
-            if not speaks(rank, elastic=self._elastic):
-                continue
-            text = plain.decode(errors="backslashreplace")
-            self.last_line = text.strip() or self.last_line
-            for part in text.split("\r"):
-                for unit, (number, total) in counted(part).items():
-                    # Not every line says of how many.
-                    known = self._positions.get(unit)
-                    total = total or (known.total if known else None)
-                    self._positions[unit] = Position(unit=unit, number=number, total=total)
-                self.metrics |= numbers_in(part)
+            self.take(line)
+
+    def take(self, line: bytes) -> dict[str, float]:
+        """Take a line; returns the numbers that it names."""
+        values: dict[str, float] = {}
+        found = rank_and_text(line)
+        if found is None:
+            if line.startswith(LAUNCHER_PREFIX):
+                self._launcher.append(line.removeprefix(LAUNCHER_PREFIX))
+            return values
+        rank, raw = found
+        plain = _COLOUR.sub(b"", raw)
+        # What is left of a line that was drawn over itself, as a progress bar does.
+        self._recent.append((rank, plain.rstrip(b"\b\r").rpartition(b"\r")[2]))
+        if rank != 0 and not self._elastic:
+            return values
+        text = plain.decode(errors="backslashreplace")
+        self.last_line = text.strip() or self.last_line
+        for part in text.split("\r"):
+            for unit, (number, total) in counted(part).items():
+                # Not every line says of how many.
+                known = self._positions.get(unit)
+                total = total or (known.total if known else None)
+                self._positions[unit] = Position(unit=unit, number=number, total=total)
+            values |= numbers_in(part)
+        self.metrics |= values
+        return values
 
     @property
     def position(self) -> Position | None:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hvdcloud.json_values import mapping, mappings, parse_object, text
+from hvdcloud.visible import words
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -86,8 +87,7 @@ def _numbers(value: object) -> dict[str, float]:
 
 
 def _short(value: object) -> str:
-    said = " ".join(text(value)[: 4 * _LONGEST].split())
-    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
+    return words(text(value), most=_LONGEST)
 
 
 def _tail(value: object) -> str:

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hvdcloud.runs.reports import RankWaits
+from hvdcloud.runs.stacks import ranks_text
 from hvdcloud.runs.state import RunState
+from hvdcloud.units import some
 
 LEAST_SECONDS = 10.0
 """Of training, before a rank is named."""
@@ -35,12 +37,9 @@ class SlowRanks:
     @property
     def text(self) -> str:
         """`rank 3 (digits-1): the others wait 38 % of the time for it`."""
-        one = len(self.ranks) == 1
-        names = ", ".join(map(str, self.ranks[:8])) + (", …" if len(self.ranks) > 8 else "")
-        where = ", ".join(self.nodes[:4]) + (", …" if len(self.nodes) > 4 else "")
         when = "of the last minute" if self.recent else "of the time"
-        of, them = ("rank", "it") if one else ("ranks", "them")
-        return f"{of} {names} ({where}): the others wait {self.share:.0%} {when} for {them}".replace("%", " %")
+        share, them = f"{100 * self.share:.0f} %", "it" if len(self.ranks) == 1 else "them"
+        return f"{ranks_text(self.ranks)} ({some(self.nodes, most=4)}): the others wait {share} {when} for {them}"
 
 
 def slow_ranks_of(state: RunState) -> SlowRanks | None:

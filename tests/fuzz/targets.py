@@ -253,11 +253,11 @@ def answer(data: bytes) -> None:
     try:
         watch.take(found)
         watch.take(found)
-        run, lines, count = watch.run_view()
+        run, lines = watch.run_view()
     except HvdcloudError as error:
         _error(error)
         return
-    _draw(view(nodes=[watch.view("running")], run=run, log=lines, log_lines=count))
+    _draw(view(nodes=[watch.view("running")], run=run, log=lines))
 
 
 def _draw(seen: View) -> None:

@@ -70,7 +70,7 @@ def view(**changes: Any) -> View:
     values: dict[str, Any] = {
         "cluster": cluster(), "gone": False, "age_seconds": 723.0, "dollars_so_far": 0.31,
         "nodes": [node(0), node(1)], "run": RUN,
-        "log": log, "log_lines": len(log), "notice": "",
+        "log": log, "notice": "",
     }  # fmt: skip
     return View(**{**values, **changes})
 

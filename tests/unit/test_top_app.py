@@ -73,7 +73,6 @@ def test_no_name_reason_or_line_acts_on_the_screen() -> None:
         run=replace(run(run=evil, members=members), reason=evil, numbers={evil: 1.0}),
         nodes=[node(0, trouble=evil, sample={}), node(1, state=evil)],
         log=[evil],
-        log_lines=1,
     )
 
     async def scene(seen: Seen) -> None:

@@ -177,15 +177,9 @@ def send_for_resume(context: Context, cluster: Cluster, run: str, *, to: Sequenc
     mirror = mirror_of(context, cluster)
     if mirror is None:
         return
-    sent = Counter[str]()
-
-    def send(session: Session) -> object:
-        return mirror.send(session, run, on_bytes=lambda count: sent.update({session.node.name: count}))
-
     with context.console.steps() as steps, contextlib.closing(_fleet(context, to or cluster.nodes)) as fleet:
-        what = f"sending checkpoints of run {run}"
-        steps.update("run", what, done=lambda: float(sent.total()), in_bytes=True)
-        fleet.each(send)
+        steps.update("run", f"sending checkpoints of run {run}")
+        fleet.each(lambda session: mirror.send(session, run))
 
 
 def _bring(context: Context, cluster: Cluster, mirror: Mirror) -> list[HvdcloudError]:
@@ -199,19 +193,14 @@ def _bring(context: Context, cluster: Cluster, mirror: Mirror) -> list[HvdcloudE
         return running or may_hold_files(node.index, cluster, bucket=mirror.bucket, started=record.runs)
 
     nodes = [node for node in cluster.nodes if record.has_joined(node.name) and matters(node)]
-    fetched = Counter[str]()
-
-    def bring(session: Session) -> int:
-        return mirror.bring(session, on_bytes=lambda count: fetched.update({session.node.name: count}))
-
     with context.console.steps() as steps, contextlib.closing(_fleet(context, nodes)) as fleet:
 
         def show(text: str) -> None:
-            steps.update(_ROW, text, done=lambda: float(fetched.total()), in_bytes=True, if_slow=True)
+            steps.update(_ROW, text, if_slow=True)
 
         with mirror.alone(wait=lambda: show("another hvdcloud is fetching checkpoints")):
             show("fetching checkpoints")
-            outcomes = fleet.each_outcome(bring)
+            outcomes = fleet.each_outcome(mirror.bring)
             failed = [each for each in outcomes if isinstance(each, HvdcloudError)]
             if not failed:
                 mirror.replicas.forget()
