@@ -49,7 +49,7 @@ class GcePlatform:
 
     def checks(self, spec: ClusterSpec) -> Sequence[Check]:
         """Credentials, permissions, quotas, networks, bucket and registry."""
-        from hvdcloud.providers.gce.doctor.checks import Checks
+        from hvdcloud.providers.gce.doctor import Checks
 
         return list(Checks(self._config, spec).all())
 

@@ -8,9 +8,8 @@ from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import HvdcloudError
-from hvdcloud.google.credentials import google_credentials
 from hvdcloud.google.registry_hosts import registry_region
-from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.gce.api.client import connect_client
 from hvdcloud.providers.gce.capacity.places import Available, ask
 from hvdcloud.providers.gce.money import catalog, prices
 from hvdcloud.providers.gce.money.catalog import NodeKind
@@ -67,9 +66,8 @@ def find_offers(
 def _ask(settings: Settings) -> tuple[Available, HvdcloudError | None]:
     """Quotas and subnetworks, or why they are not known."""
     try:
-        credentials, project = google_credentials(settings.project or None)
-        client = ComputeClient(project=project, credentials=credentials, retry_seconds=RETRY_SECONDS)
-        return ask(client, replace(settings, project=project)), None
+        client = connect_client(project=settings.project or None, retry_seconds=RETRY_SECONDS)
+        return ask(client, replace(settings, project=client.project)), None
     except HvdcloudError as error:
         return Available(), error
 

@@ -1,1 +1,0 @@
-"""What `hvdcloud doctor` checks before VMs are made."""
