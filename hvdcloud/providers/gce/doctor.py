@@ -6,10 +6,9 @@ and a call that is refused names the permission.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from hvdcloud.checks import Check, Finding, NoAnswerError, Once, failed, fine, setup_hint, warning
@@ -22,9 +21,9 @@ from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import connect_client
 from hvdcloud.providers.gce.capacity.places import check_account, check_settings, find_zones
 from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings, kind_of, settings_of
-from hvdcloud.storage.base import BucketUnreachableError, ObjectInfo
+from hvdcloud.storage.base import BucketUnreachableError
 from hvdcloud.storage.open import open_bucket
-from hvdcloud.units import counted, size, some
+from hvdcloud.units import counted, some
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import ClusterSpec
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 5.0
 """A service that fails for longer than that is worth knowing of; `up` is more patient."""
-MOST_OBJECTS = 10_000
-"""Of a data set, that are listed; one that has more is at least as large as those."""
 
 
 def _check(name: str, run: Callable[[], Finding], *, see: tuple[str, ...] = ()) -> Check:
@@ -115,27 +112,22 @@ class Checks:
                 f"the bucket {url} is a folder of this machine, which VMs cannot reach",
                 hint="hvdcloud setup makes a bucket; or set checkpoints.bucket to gs://BUCKET[/PREFIX]",
             )
-        self._objects(url, most=1)
+        self._holds_objects(url)
         return fine(f"{url} can be read")
 
     def _data_sets(self) -> Finding:
-        """Whether the data sets with a gs:// source hold objects, and how large they are."""
-
-        def look_at(name: str) -> str:
-            source = self._data[name]
-            objects = self._objects(source, most=MOST_OBJECTS)
-            sizes = [each.size for each in objects if each.name and not each.name.endswith("/")]
-            if not sizes:
+        """Whether the data sets with a gs:// source hold objects."""
+        full = side_by_side(self._holds_objects, list(self._data.values()), only_reads=True)
+        for (name, source), holds in zip(self._data.items(), full, strict=True):
+            if not holds:
                 hint = f"gcloud storage rsync --recursive DIR {source} uploads a folder; or correct data.{name}"
                 raise UsageError(f"data.{name}: {source} holds no objects", hint=hint)
-            least = "at least " if len(objects) == MOST_OBJECTS else ""
-            return f"{name}: {least}{size(sum(sizes))} in {counted(len(sizes), 'object')} of {source}"
+        return fine(f"there are objects in {'; '.join(self._data.values())}")
 
-        return fine("; ".join(side_by_side(look_at, list(self._data), only_reads=True)))
-
-    def _objects(self, url: str, *, most: int) -> Sequence[ObjectInfo]:
-        """The first objects of a bucket or of a folder there."""
-        return list(islice(open_bucket(url, retry_seconds=RETRY_SECONDS).list(""), most))
+    def _holds_objects(self, url: str) -> bool:
+        """Whether a bucket, or a folder there, has an object other than those that stand for folders."""
+        found = open_bucket(url, retry_seconds=RETRY_SECONDS).list("")
+        return any(each.name and not each.name.endswith("/") for each in found)
 
     def _settings(self, project: str = "none") -> Settings:
         return settings_of(self._config, self._limits, project=project)
