@@ -15,7 +15,7 @@ from hvdcloud.config.set_keys import Change, edit_file, set_keys
 from hvdcloud.errors import UsageError
 from hvdcloud.google.grants import remember_grants
 from hvdcloud.providers.gce.names import region_of
-from hvdcloud.setup.project import enable_first_apis, left_by_another_state
+from hvdcloud.setup.project import ENABLING_SECONDS, enable_first_apis, left_by_another_state
 from hvdcloud.setup.terraform import Terraform
 from hvdcloud.setup.variables import choose_variables, find_project, user_variables
 from hvdcloud.units import counted
@@ -33,6 +33,8 @@ _KEYS = {
 # The bucket stays (prevent_destroy), and with it what it needs: the APIs, which others may use too. The role would be
 # deleted with its name.
 _STAYS = ("google_storage_bucket", "google_project_service", "google_project_iam_custom_role", "time_sleep", "data")
+API_PAUSE_SECONDS = 10.0
+"""At least, before a plan is tried again that failed because an API was enabled a moment ago."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,7 @@ def setup(
                 if plan_only:
                     changes = terraform.plan()
                     return SetupResult(project=project, outputs={}, file=file, keys=(), planned=True, changes=changes)
-                terraform.apply(yes=yes)
+                _apply(terraform, yes=yes, console=console)
         finally:
             if terraform.state() != state:
                 remember_grants(project)
@@ -144,6 +146,22 @@ def destroy(config: Config, *, project: str | None, yes: bool, plan_only: bool, 
                 else:
                     terraform.apply(*targets, yes=yes)
     return DestroyResult(project=project, deleted=gone, bucket=bucket, planned=plan_only)
+
+
+def _apply(terraform: Terraform, *, yes: bool, console: Console) -> None:
+    """Apply; again with pauses while Terraform fails because an API that was enabled a moment ago is not on yet."""
+    from tenacity import RetryCallState, retry, retry_if_exception, stop_after_delay, wait_exponential
+
+    def say(state: RetryCallState) -> None:
+        console.warn(f"an API that was just enabled does not answer yet; again in {state.upcoming_sleep:.0f} s")
+
+    retry(
+        retry=retry_if_exception(lambda error: isinstance(error, UsageError) and terraform.meets_disabled_api()),
+        wait=wait_exponential(min=API_PAUSE_SECONDS, max=60.0),
+        stop=stop_after_delay(ENABLING_SECONDS),
+        before_sleep=say,
+        reraise=True,
+    )(terraform.apply)(yes=yes)
 
 
 def yaml_values(outputs: Mapping[str, Any], name: str) -> dict[str, str]:

@@ -130,6 +130,12 @@ class Terraform:
         """
         self._run(["apply", *(["-auto-approve", "-input=false"] if yes else []), LOCK_TIMEOUT, *self._more, *arguments])
 
+    def meets_disabled_api(self) -> bool:
+        """Whether a plan fails because an API is off, or is not on everywhere yet."""
+        command = [str(self._program), "plan", "-no-color", "-input=false", LOCK_TIMEOUT, *self._more]
+        done = subprocess.run(command, cwd=self.folder, env=_environment(), capture_output=True, text=True)
+        return done.returncode != 0 and ("SERVICE_DISABLED" in done.stderr or "it is disabled" in done.stderr)
+
     def outputs(self) -> dict[str, Any]:
         """The module's outputs."""
         found = json.loads(self._read("output", "-json"))

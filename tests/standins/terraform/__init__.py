@@ -98,6 +98,11 @@ def fail(folder: Path, kind: str) -> None:
     path.write_text(json.dumps([kind]))
 
 
+def disable(folder: Path, times: int) -> None:
+    """Let so many plans fail: an API that was enabled a moment ago does not answer yet."""
+    (folder.resolve() / "terraform/disabled.json").write_text(json.dumps(times))
+
+
 def heal(folder: Path) -> None:
     """No faults any more."""
     (folder.resolve() / "terraform/faults.json").unlink(missing_ok=True)

@@ -30,7 +30,8 @@ class Cloud:
 
     Args:
         folder: holds cloud.json (kind → id → attributes) and faults.json (a list, see `tests.standins.terraform.fail`),
-            buckets.json (a list, see `tests.standins.terraform.bucket_of_another`).
+            buckets.json (a list, see `tests.standins.terraform.bucket_of_another`), disabled.json (a number, see
+            `tests.standins.terraform.disable`).
         compute: URL of the Compute Engine emulator, where networks, subnetworks and firewall rules are made too.
         storage: URL of the stand-in of Cloud Storage, where buckets are made too.
     """
@@ -73,6 +74,14 @@ class Cloud:
         with self._open() as resources:
             found: dict[str, Any] | None = resources.get(kind, {}).get(state["id"])
             return found
+
+    def disabled(self) -> str | None:
+        """Why a plan cannot read the project, if it cannot."""
+        path = self._folder / "disabled.json"
+        left = json.loads(path.read_text()) if path.exists() else 0
+        if left:
+            path.write_text(json.dumps(left - 1))
+        return rules.api_disabled("cloudresourcemanager", "Cloud Resource Manager API") if left else None
 
     def update(self, kind: str, prior: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, Any]:
         """Change one; as it is then."""

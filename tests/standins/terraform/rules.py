@@ -165,6 +165,12 @@ def _api_off(resources: Resources, kind: str) -> str | None:
     enabled = {each["service"] for each in resources.get("google_project_service", {}).values()}
     if kind == "google_project_service" or host in enabled | _ON_FROM_THE_START:
         return None
+    return api_disabled(name, title)
+
+
+def api_disabled(name: str, title: str) -> str:
+    """Google's words for an API that is off, or was enabled a moment ago."""
+    host = f"{name}.googleapis.com"
     return (
         f"Error 403: {title} has not been used in project 123456789012 before or it is disabled. Enable it by visiting "
         f"https://console.developers.google.com/apis/api/{host}/overview?project=123456789012 then retry. If you "

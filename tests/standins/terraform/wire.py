@@ -127,6 +127,9 @@ class Servicer(rpc.ProviderServicer):
         prior = read_dynamic_value(request.prior_state)
         if (config := read_dynamic_value(request.config)) is None:
             return pb.PlanResourceChange.Response(legacy_type_system=True)
+        cloud = self._cloud if request.type_name == "google_service_account" else None
+        if isinstance(cloud, Cloud) and (reason := cloud.disabled()):
+            return pb.PlanResourceChange.Response(diagnostics=[_error(f"Error when reading Project: {reason}")])
         plan = Plan.of(self._schema["resources"][request.type_name], prior=prior, config=config, unknown=Unknown)
         return pb.PlanResourceChange.Response(
             planned_state=to_dynamic_value(plan.state),
