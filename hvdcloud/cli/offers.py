@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hvdcloud.cli.app import Invocation, Nodes, Provider
+from hvdcloud.cli.app import Invocation, Nodes
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
@@ -26,9 +26,8 @@ def offers(
         bool, typer.Option("--refresh", help="Get every region's prices from Google's Cloud Billing Catalog first.")
     ] = False,
     nodes: Nodes = None,
-    provider: Provider = None,
 ) -> None:
-    """List machines that fit and what they cost, cheapest first.
+    """List machines of Compute Engine that fit and what they cost, cheapest first.
 
     Prices are for all nodes with their disks and external addresses. `*` is what hvdcloud.yaml asks for, `~` the price
     of another region, `?` a quota that could not be asked for.
@@ -43,12 +42,11 @@ def offers(
 
     invocation: Invocation = context.obj
     # Prices can be looked at without a project.
-    flags = {"nodes": nodes, "provider": provider}
-    with invocation.context(flags, default_name="any") as experiment:
+    with invocation.context({"nodes": nodes}, default_name="any") as experiment:
         if refresh:
             with experiment.console.waiting("offers", "reading Google's price catalog"):
                 providers.refresh_prices(experiment.config, on_progress=experiment.console.say)
-        invocation.result = result = experiment.platform.offers(hours=hours, gpu=gpu)
+        invocation.result = result = providers.offers(experiment.config, hours=hours, gpu=gpu)
     show_offers(invocation.console, result)
 
 
@@ -70,7 +68,7 @@ def show_offers(console: Console, result: OffersResult) -> None:
         )
         if any(row.offer.spot_nodes == "workers" for row in shown):
             console.answer("workers: the head is on demand, the others are Spot VMs")
-    elif result.prices_as_of:
+    else:
         console.answer("nothing like it is in the table of machine types")
     for notice in result.notices:
         console.answer(notice)

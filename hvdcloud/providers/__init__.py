@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.providers.base import Platform, Provider
+    from hvdcloud.providers.pricing import OffersResult
 
 
 def platform(config: Config) -> Platform:
@@ -30,6 +31,21 @@ def platform(config: Config) -> Platform:
 def connect(config: Config, *, on_retry: Callable[[str], None]) -> Provider:
     """The provider that the configuration names, ready to use; as `Platform.connect`."""
     return platform(config).connect(on_retry=on_retry)
+
+
+def offers(config: Config, *, hours: float, gpu: str | None) -> OffersResult:
+    """Clusters on Compute Engine like the configured one, with their prices. What cannot be asked stays unknown.
+
+    Args:
+        hours: that `Offer.dollars` is for.
+        gpu: only nodes with this GPU.
+
+    Raises:
+        UsageError: the machine type or a GPU is not in the catalogue.
+    """
+    from hvdcloud.providers.gce.platform import GcePlatform
+
+    return GcePlatform(config).offers(hours=hours, gpu=gpu)
 
 
 def refresh_prices(config: Config, *, on_progress: Callable[[str], None]) -> None:

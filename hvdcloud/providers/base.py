@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hvdcloud.checks import Check, Finding
     from hvdcloud.cluster.journal import Journal
     from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, Plan
-    from hvdcloud.providers.pricing import OffersResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +97,7 @@ class Gpu:
 
 
 class Platform(Protocol):
-    """What a kind of provider says of one configuration. Nothing is connected; only `connect` and `offers` ask."""
+    """What a kind of provider says of one configuration. Nothing is connected; only `connect` asks."""
 
     place: str
     """Where the nodes are, in words: `on this machine`."""
@@ -141,17 +140,6 @@ class Platform(Protocol):
         """GPUs that are paid for and that the image does not use, or GPUs that the image needs and nodes lack.
 
         A failure where nodes cannot be made like that, else a warning.
-        """
-
-    def offers(self, *, hours: float, gpu: str | None) -> OffersResult:
-        """Clusters that can be made like the configured one, with their prices. What cannot be asked stays unknown.
-
-        Args:
-            hours: that `Offer.dollars` is for.
-            gpu: only nodes with this GPU.
-
-        Raises:
-            UsageError: the machine type or a GPU is not in the catalogue.
         """
 
 

@@ -46,8 +46,7 @@ class OffersResult:
     nodes: int
     hours: float
     """That `Offer.dollars` is for."""
-    prices_as_of: date | None
-    """None: nothing has a price here."""
+    prices_as_of: date
     offers: tuple[Offer, ...]
     notices: tuple[str, ...]
 

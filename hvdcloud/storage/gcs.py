@@ -267,7 +267,8 @@ class GcsBucket:
             if missing_is_bucket and http_status(error) == 404:
                 raise UsageError(
                     f"the bucket gs://{self._name} does not exist",
-                    hint="make it, or correct checkpoints.bucket in hvdcloud.yaml",
+                    hint="correct its name in hvdcloud.yaml, or make it: hvdcloud setup, or gcloud storage buckets "
+                    f"create gs://{self._name} --uniform-bucket-level-access",
                 ) from error
             raise self._explain(error, doing) from error
 

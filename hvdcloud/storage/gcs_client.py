@@ -20,9 +20,9 @@ def make_client(*, endpoint: str | None, credentials: Any = None) -> Any:
     os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
     options = {"api_endpoint": endpoint.rstrip("/")} if endpoint else None
     try:
-        if credentials is not None or endpoint:
-            return Client(project="none", credentials=credentials or AnonymousCredentials(), client_options=options)
-        return Client(client_options=options)
+        # Which project the credentials are of does not matter: a bucket's name is enough.
+        own = credentials or (AnonymousCredentials() if endpoint else None)
+        return Client(project="none", credentials=own, client_options=options)
     except (GoogleAuthError, OSError, ValueError) as error:
         if isinstance(error, TransportError):  # Some credentials are asked for their project.
             raise unreachable("no Google credentials", error) from error

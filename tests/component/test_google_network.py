@@ -68,7 +68,7 @@ def test_without_a_network_the_network_is_to_blame_within_seconds(
     known = {"user": USER, "workforce": WORKFORCE, "impersonated": IMPERSONATED, "external": external(tmp_path)}
     key(json.dumps(known[kind]))
     with pytest.raises((ApiError, NodeError)) as raised:
-        connect_client(project="p", endpoint=None).get_project()
+        connect_client(project="p").get_project()
     error = raised.value
     shown = error.as_user_error(doing="look for clusters") if isinstance(error, ApiError) else error
     assert isinstance(shown, NodeError)

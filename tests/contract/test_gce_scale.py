@@ -31,6 +31,7 @@ READ = "compute.instances.getGuestAttributes"
 def emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
     with Emulator() as emulator:
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(emulator.credentials_file(tmp_path / "key.json")))
+        monkeypatch.setenv("HVDCLOUD_GOOGLE_ENDPOINT", emulator.url)
         yield emulator
 
 
@@ -59,7 +60,7 @@ def life(emulator: Emulator, folder: Path, *, nodes: int) -> Calls:
     provider = GceProvider(
         GceConfig(zones=["us-central1-a"], service_account="default", ssh=SshConfig(source="198.51.100.7/32")),
         LimitsConfig(),
-        client=lambda: connect_client(project="test-project", endpoint=emulator.url),
+        client=lambda: connect_client(project="test-project"),
     )
 
     def calls() -> Counter[str]:

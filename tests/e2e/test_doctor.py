@@ -176,7 +176,7 @@ def test_data_sets_are_looked_at_before_anything_is_made(cloud: RecordsCloud, tm
     named = well(cloud, tmp_path / "more", data={"train": "gs://bucket/train"})
     report = examine(named)
     assert (report.exit_code, report.checks["data"]["status"]) == (0, "ok")
-    assert report.checks["data"]["message"] == "train: 3 B in 1 object of gs://bucket/train"
+    assert report.checks["data"]["message"] == "there are objects in gs://bucket/train"
     empty = well(cloud, tmp_path / "empty", data={"train": "gs://bucket/trian"})
     examine(empty).failed(
         "data", "gs://bucket/trian holds no objects", "gcloud storage rsync --recursive DIR", exit_code=2

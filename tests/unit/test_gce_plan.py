@@ -108,9 +108,7 @@ def test_the_head_on_demand_and_the_workers_on_spot_are_two_requests() -> None:
 @pytest.mark.parametrize("seconds", [29, 0, -5, 120 * 86400 + 1])
 def test_a_time_that_compute_engine_does_not_take_is_refused(seconds: int) -> None:
     with pytest.raises(UsageError, match="30 s to 120 days"):
-        request.bulk_insert_bodies(
-            SPEC, SETTINGS, zone="us-central1-a", vm_image=VM_IMAGE, indices=[1], run_seconds=seconds
-        )
+        request.bulk_insert_bodies(SPEC, settings(max_run_seconds=seconds), zone="us-central1-a", vm_image=VM_IMAGE)
 
 
 def test_a_job_gets_no_token_for_more_than_its_node_needs() -> None:

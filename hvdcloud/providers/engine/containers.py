@@ -10,7 +10,7 @@ from hvdcloud.errors import ImageError, NameTakenError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress
 from hvdcloud.providers.engine import view
-from hvdcloud.providers.engine.gpu_lock import claim
+from hvdcloud.providers.engine.gpus import claim
 
 
 class Maker:

@@ -1,15 +1,15 @@
-"""The GPUs of a machine with an engine: which there are, who uses them, and which nodes get which. Pure.
+"""The GPUs of a machine with an engine: which there are, who uses them, and which nodes get which.
 
 nvidia-smi, which runs wherever the engine is, says which GPUs there are and what computes on them. Which cluster of
-ours holds one is said by labels of containers: they are the lock (gpu_lock.py), also between users, and before a job
-has touched its GPU.
+ours holds one is said by labels of containers: they are the lock, also between users, and before a job has touched its
+GPU.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -147,21 +147,41 @@ def _seen(text: str) -> str:
 # --- who has them ---------------------------------------------------------------------------------------------------
 
 
-def holders(containers: Iterable[Mapping[str, Any]]) -> tuple[Holder, ...]:
-    """Of the engine's containers, as it lists them, those of ours that have GPUs, or will have them."""
+def holders(api: Any) -> tuple[Holder, ...]:
+    """The containers of ours on the engine of docker-py's `api` that have GPUs, or will have them."""
     return tuple(
         Holder(
             container=container["Id"],
             node=container["Names"][0].removeprefix("/"),
-            cluster=labels.get(LABEL_CLUSTER, ""),
-            owner=labels.get(LABEL_OWNER, ""),
-            gpus=frozenset(labels[LABEL_GPUS].split(",")),
+            cluster=container["Labels"].get(LABEL_CLUSTER, ""),
+            owner=container["Labels"].get(LABEL_OWNER, ""),
+            gpus=frozenset(container["Labels"][LABEL_GPUS].split(",")),
         )
-        for container in containers
-        if (labels := container["Labels"] or {}).get(LABEL_MANAGED_BY) == MANAGED_BY
-        and labels.get(LABEL_GPUS)
-        and container["State"] in _HOLDING
+        for container in api.containers(all=True, filters={"label": [f"{LABEL_MANAGED_BY}={MANAGED_BY}", LABEL_GPUS]})
+        if container["State"] in _HOLDING
     )
+
+
+def claim(api: Any, made: Collection[str]) -> None:
+    """Make sure that no other container holds a GPU of these, which may be started then.
+
+    Who wants GPUs creates the containers, then lists all, and starts its own only if no other one holds a GPU of
+    theirs. Of two that do so at once, at least one sees the other, since each has created its own before it lists.
+
+    Args:
+        made: ids of containers of one cluster, all that it wants to start on this engine.
+
+    Raises:
+        CapacityError: another one holds some. The caller deletes or ends its containers.
+    """
+    found = holders(api)
+    for own in found:
+        for other in found:
+            if own.container in made and other.container not in made and own.gpus & other.gpus:
+                raise CapacityError(
+                    f"{own.node} cannot have its GPUs: {other} has them (container {other.node})",
+                    hint="hvdcloud list shows it; if it is not there any more, the same command again",
+                )
 
 
 def users(devices: Sequence[Device], held: Sequence[Holder]) -> Mapping[str, str]:
@@ -262,3 +282,17 @@ def device_request(info: Mapping[str, Any], devices: Sequence[Device], *, hook: 
         "GPU",
         hint=TOOLKIT_HINT,
     )
+
+
+def assign_gpus(
+    api: Any, found: Sequence[Device], wish: Wish, *, hook: bool, nodes: int, indices: Sequence[int], place: str
+) -> list[GpuShare]:
+    """What each of these nodes gets on one engine as things are now; nothing is changed, and nothing is claimed.
+
+    Args:
+        api: docker-py's, of the engine on the machine with these GPUs.
+        hook: as for `device_request`; nodes, indices, place: as for `choose`. So are the errors.
+    """
+    chosen = choose(found, holders(api), wish, nodes=nodes, indices=indices, place=place)
+    info = api.info()
+    return [GpuShare(devices=chosen[each], request=device_request(info, chosen[each], hook=hook)) for each in indices]

@@ -23,7 +23,7 @@ from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage
 from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.containers import delete
-from hvdcloud.providers.engine.gpu_lock import claim
+from hvdcloud.providers.engine.gpus import claim
 from hvdcloud.providers.engine.view import EngineObjects
 from hvdcloud.visible import log_of
 

@@ -50,21 +50,17 @@ class Inventory:
 
     def only(self, cluster_id: str) -> Inventory:
         """The part that belongs to the one cluster with this id, of all those of its name."""
-        return replace(
-            self,
-            instances=tuple(each for each in self.instances if labels_of(each).get(LABEL_ID) == cluster_id),
-            disks=tuple(each for each in self.disks if labels_of(each).get(LABEL_ID) == cluster_id),
-            firewalls=tuple(each for each in self.firewalls if described_labels(each).get(LABEL_ID) == cluster_id),
-        )
+        return self._kept(lambda each: (labels_of(each) or described_labels(each)).get(LABEL_ID) == cluster_id)
 
     def named(self, names: Collection[str]) -> Inventory:
         """The part that is VMs and disks of these names; a boot disk has its VM's."""
-        return replace(
-            self,
-            instances=tuple(each for each in self.instances if each["name"] in names),
-            disks=tuple(each for each in self.disks if each["name"] in names),
-            firewalls=(),
+        return self._kept(lambda each: each["name"] in names)
+
+    def _kept(self, keep: Callable[[Resource], bool]) -> Inventory:
+        instances, disks, firewalls = (
+            tuple(filter(keep, each)) for each in (self.instances, self.disks, self.firewalls)
         )
+        return replace(self, instances=instances, disks=disks, firewalls=firewalls)
 
     def within(self, zones: Collection[str]) -> Inventory:
         """Without what could not be seen in zones that do not matter."""

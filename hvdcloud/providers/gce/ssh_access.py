@@ -21,7 +21,7 @@ ADDRESS_URL_VARIABLE = "HVDCLOUD_ADDRESS_URL"
 ADDRESS_URLS = ("https://checkip.amazonaws.com", "https://api.ipify.org", "https://ipv4.icanhazip.com")
 """Each answers with the caller's public IPv4 address and nothing else."""
 ANSWER_SECONDS = 5.0
-REACH_SECONDS, REACH_ATTEMPTS = 10.0, 2
+REACH_SECONDS = 20.0
 
 SOMEWHERE = "192.0.2.1/32"
 """In the place of the caller's address where only that it is public matters (RFC 5737)."""
@@ -82,22 +82,18 @@ def check_reachable(address: str, port: int, *, source: str, given: str) -> None
 
     Raises NodeError: nothing answers.
     """
-    for left in reversed(range(REACH_ATTEMPTS)):
-        try:
-            socket.create_connection((address, port), timeout=REACH_SECONDS).close()
-        except ConnectionError:
-            return
-        except OSError as error:
-            if left:
-                continue
-            learned = ", the address of this machine as the internet sees it" if given == AUTO else ""
-            proxy = " through the proxy of HTTPS_PROXY" if learned and getproxies().get("https") else ""
-            raise NodeError(
-                f"port {port} of {address} cannot be reached from here: {error.strerror or error}; Google's firewall "
-                f"lets in {source}{learned}{proxy}",
-                hint="write gce.ssh.source: iap (this network may let no such connection out), then hvdcloud up again",
-            ) from error
+    try:
+        socket.create_connection((address, port), timeout=REACH_SECONDS).close()
+    except ConnectionError:
         return
+    except OSError as error:
+        learned = ", the address of this machine as the internet sees it" if given == AUTO else ""
+        proxy = " through the proxy of HTTPS_PROXY" if learned and getproxies().get("https") else ""
+        raise NodeError(
+            f"port {port} of {address} cannot be reached from here: {error.strerror or error}; Google's firewall "
+            f"lets in {source}{learned}{proxy}",
+            hint="write gce.ssh.source: iap (this network may let no such connection out), then hvdcloud up again",
+        ) from error
 
 
 def iap_proxy_command(project: str, zone: str, instance: str, port: int) -> str:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from hvdcloud.checks import Check, Finding, failed, fine, warning
-from hvdcloud.providers.engine.gpu_lock import list_holders
-from hvdcloud.providers.engine.gpus import Wish, choose, device_request, users
+from hvdcloud.providers.engine.gpus import Wish, choose, device_request, holders, users
 from hvdcloud.providers.local.gpus import PLACE, ask_this_machine
 from hvdcloud.providers.local.requests import data_mounts
 from hvdcloud.units import counted, size
@@ -58,9 +57,9 @@ def _gpus(spec: ClusterSpec, wish: Wish) -> Finding:
     """Driver, the engine's way to give GPUs to containers, and each GPU's free memory and user."""
     facts = ask_this_machine()
     found = facts.found_gpus(PLACE)
+    listed, info = _asked(lambda api: (holders(api), api.info()))
     # What the cluster itself holds, it has.
-    held = [holder for holder in _asked(list_holders) if holder.cluster != spec.name]
-    info = _asked(lambda api: api.info())
+    held = [holder for holder in listed if holder.cluster != spec.name]
     way = device_request(info, found, hook=facts.hook)["Driver"]
     choose(found, held, wish, nodes=spec.nodes, indices=range(spec.nodes))
     used = users(found, held)

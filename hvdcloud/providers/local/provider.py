@@ -29,7 +29,7 @@ from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, ignore_progress
 from hvdcloud.providers.engine import view
 from hvdcloud.providers.engine.containers import Maker
-from hvdcloud.providers.engine.gpu_lock import assign_gpus
+from hvdcloud.providers.engine.gpus import assign_gpus
 from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.engine.provider import EngineProvider
 from hvdcloud.providers.engine.requests import with_gpus
@@ -90,7 +90,15 @@ class LocalProvider(EngineProvider):
         if self._gpus is None:
             return requests
         facts = ask_this_machine()
-        found = assign_gpus(self._api, facts, self._gpus, nodes=spec.nodes, indices=indices, place=PLACE)
+        found = assign_gpus(
+            self._api,
+            facts.found_gpus(PLACE),
+            self._gpus,
+            hook=facts.hook,
+            nodes=spec.nodes,
+            indices=indices,
+            place=PLACE,
+        )
         return [with_gpus(request, share) for request, share in zip(requests, found, strict=True)]
 
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:

@@ -9,8 +9,7 @@ from typing import Any
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.image.plan.steps import ARCHITECTURES
 from hvdcloud.providers.engine.facts import Facts
-from hvdcloud.providers.engine.gpu_lock import assign_gpus
-from hvdcloud.providers.engine.gpus import GpuShare
+from hvdcloud.providers.engine.gpus import GpuShare, assign_gpus
 from hvdcloud.providers.ssh.connection import Host
 
 
@@ -30,7 +29,8 @@ def gpus_of(host: Host, facts: Facts) -> GpuShare | None:
     """What the host's node gets; None: nothing. Raises as `assign_gpus`."""
     if host.config.gpus is None:
         return None
-    return assign_gpus(host.api, facts, host.config.gpus, nodes=1, indices=[0], place=host.name)[0]
+    found, place = facts.found_gpus(host.name), host.name
+    return assign_gpus(host.api, found, host.config.gpus, hook=facts.hook, nodes=1, indices=[0], place=place)[0]
 
 
 def refuse_unfit(host: str, info: Mapping[str, Any]) -> None:

@@ -284,10 +284,10 @@ class ComputeClient(http.ApiCalls):
             return self._services[name]
 
 
-def connect_client(*, project: str | None, endpoint: str | None = None) -> ComputeClient:
+def connect_client(*, project: str | None, retry_seconds: float = http.RETRY_SECONDS) -> ComputeClient:
     """The Compute API with this machine's credentials. `project` and the errors are those of `google_credentials`."""
     credentials, chosen = google_credentials(project)
-    return ComputeClient(project=chosen, credentials=credentials, endpoint=endpoint)
+    return ComputeClient(project=chosen, credentials=credentials, retry_seconds=retry_seconds)
 
 
 @contextlib.contextmanager

@@ -8,9 +8,8 @@ from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import HvdcloudError
-from hvdcloud.google.credentials import google_credentials
 from hvdcloud.google.registry_hosts import registry_region
-from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.gce.api.client import connect_client
 from hvdcloud.providers.gce.capacity.places import Available, ask
 from hvdcloud.providers.gce.money import catalog, prices
 from hvdcloud.providers.gce.money.catalog import NodeKind
@@ -43,7 +42,7 @@ def find_offers(
     available, unknown = _ask(settings)
     found: list[Offer] = []
     for kind in compared:
-        found += _offers(settings, kind, config.nodes, hours=hours, zones=config.gce.zones, available=available)
+        found += _offers(settings, kind, config, hours=hours, available=available)
     # Sorting keeps the order of kinds and zones, which is the catalogue's.
     found.sort(key=lambda each: (each.dollars_per_hour, each.estimate))
     region = prices.table().region
@@ -67,9 +66,8 @@ def find_offers(
 def _ask(settings: Settings) -> tuple[Available, HvdcloudError | None]:
     """Quotas and subnetworks, or why they are not known."""
     try:
-        credentials, project = google_credentials(settings.project or None)
-        client = ComputeClient(project=project, credentials=credentials, retry_seconds=RETRY_SECONDS)
-        return ask(client, replace(settings, project=project)), None
+        client = connect_client(project=settings.project or None, retry_seconds=RETRY_SECONDS)
+        return ask(client, replace(settings, project=client.project)), None
     except HvdcloudError as error:
         return Available(), error
 
@@ -104,21 +102,19 @@ def kinds(settings: Settings, *, gpu: str | None, today: date, cpu_image: bool =
     ]
 
 
-def _offers(
-    settings: Settings, kind: NodeKind, nodes: int, *, hours: float, zones: Sequence[str], available: Available
-) -> list[Offer]:
+def _offers(settings: Settings, kind: NodeKind, config: Config, *, hours: float, available: Available) -> list[Offer]:
     """Nodes of one kind in every zone where `gce.subnetwork` is, on demand and Spot. Pure.
 
     Where `gce.spot` is `workers`, those with Spot VMs have their head on demand as well.
 
     Args:
         hours: that `Offer.dollars` is for.
-        zones: `gce.zones`; empty: any.
     """
+    nodes, zones = config.nodes, config.gce.zones
     # A head alone is not a worker.
     own_spot: Spot = "none" if settings.spot == "workers" and nodes == 1 else settings.spot
     own_gpus = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
-    own = kind.machine_type == settings.machine_type and kind.gpus == own_gpus
+    own = config.provider == "gce" and kind.machine_type == settings.machine_type and kind.gpus == own_gpus
 
     def offered(spot: Spot, zone: str | None) -> Offer:
         region = region_of(zone) if zone else None

@@ -8,7 +8,7 @@ Sustained-use discounts, free tiers and network traffic are left out.
 from __future__ import annotations
 
 from datetime import date
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -61,17 +61,11 @@ def shipped() -> Table:
 
 def table() -> Table:
     """The refreshed table where there is one that can be read, else the shipped one."""
-    path = _refreshed()
-    try:
-        stat = path.stat()
-    except OSError:
-        return shipped()
-    return _read(path, stat.st_mtime_ns, stat.st_size)
+    return _read(_refreshed())
 
 
-@lru_cache(maxsize=1)
-def _read(path: Path, _time: int, _size: int) -> Table:
-    """What is in the file; read again only when it has changed."""
+@cache
+def _read(path: Path) -> Table:
     try:
         return Table.model_validate_json(path.read_bytes())
     except (OSError, ValueError):
@@ -82,6 +76,7 @@ def save(table: Table) -> None:
     """Make this the refreshed table, in one move; raises as `write_private`."""
     make_folder(state_root())
     write_private(_refreshed(), table.model_dump_json(indent=1) + "\n")
+    _read.cache_clear()
 
 
 def _refreshed() -> Path:

@@ -58,7 +58,9 @@ def allowed_seconds(settings: Settings, nodes: Sequence[int], *, zone: str | Non
     Raises:
         UsageError: outside of what Compute Engine takes, or the money buys less than that.
     """
-    check_run_seconds(settings.max_run_seconds, "limits.max_run_duration")
+    if not MIN_RUN_SECONDS <= settings.max_run_seconds <= MAX_RUN_SECONDS:
+        message = f"limits.max_run_duration of {settings.max_run_seconds} s: Compute Engine takes 30 s to 120 days"
+        raise UsageError(message, hint="write limits.max_run_duration: 12h")
     if settings.max_cost is None:
         return settings.max_run_seconds
     hourly, left = dollars_per_hour(settings, nodes, zone=zone), settings.max_cost - spent
@@ -91,14 +93,6 @@ def limited(settings: Settings, within: Within | None, *, now: datetime) -> Sett
     # The limit of a VM counts only from when it runs.
     seconds = math.floor((within.ends - now).total_seconds()) - START_SECONDS
     return replace(settings, max_run_seconds=min(settings.max_run_seconds, seconds), max_cost=within.max_dollars)
-
-
-def check_run_seconds(seconds: int, what: str) -> None:
-    """Raises UsageError: outside of what Compute Engine takes."""
-    if not MIN_RUN_SECONDS <= seconds <= MAX_RUN_SECONDS:
-        raise UsageError(
-            f"{what} of {seconds} s: Compute Engine takes 30 s to 120 days", hint="write limits.max_run_duration: 12h"
-        )
 
 
 def paid_zones(settings: Settings, zones: Sequence[str], *, nodes: int) -> list[PaidZone]:
