@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
-
 from hvdcloud.checkpoints.manifest import (
-    BadManifestError,
     Entry,
     Manifest,
-    check_owner,
     descriptions,
     from_json,
     to_json,
@@ -61,18 +55,3 @@ def test_only_the_head_describes_a_run() -> None:
     assert descriptions("digits", RUN, 3) == [f"{folder}samples-3.jsonl"]
     names = ["samples-0.jsonl", "log", "events.jsonl", "state.json"]
     assert descriptions("digits", RUN, 0) == [folder + name for name in names]
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        manifest(entry("a"), node=1),
-        manifest(entry("@node-1/a")),
-        replace(manifest(entry("a")), run="20261121-101112-ffffff"),
-        replace(manifest(entry("a")), cluster="other"),
-        replace(manifest(), uploading=[entry("@node-1/a", generation=0)]),
-    ],
-)
-def test_a_node_speaks_for_itself_alone(forged: Manifest) -> None:
-    with pytest.raises(BadManifestError):
-        check_owner(from_json(to_json(forged), source="x"), "digits", RUN, 0, source="x")
