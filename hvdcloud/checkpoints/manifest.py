@@ -131,6 +131,13 @@ def stacks_name(cluster: str, run: str) -> str:
     return f"{run_prefix(cluster, run)}{FOLDER}/stacks.json"
 
 
+def descriptions(cluster: str, run: str, node: int) -> Sequence[str]:
+    """The names of what a node may write about a run beside its manifest; the state, which says that the log is there,
+    comes last."""
+    names = [samples_name(cluster, run, node)]
+    return names if node else [*names, log_name(cluster, run), events_name(cluster, run), state_name(cluster, run)]
+
+
 def object_name(file: str, *, node: int) -> str:
     """Where a node's file goes, relative to `CLUSTER/RUN/`."""
     if node == 0 and not file.startswith(("@node-", f"{FOLDER}/")):

@@ -260,7 +260,6 @@ class _Bringing:
                 cluster=self._cluster,
                 run=self._run,
                 name=entry.name,
-                generation=entry.generation,
                 crc32c=entry.crc32c,
                 size=entry.size,
                 path=str(path),

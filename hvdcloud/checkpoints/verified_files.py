@@ -28,7 +28,6 @@ class Verified:
     cluster: str
     run: str
     name: str
-    generation: int
     crc32c: str
     size: int
     path: str  # Absolute, of the local file.
@@ -106,7 +105,7 @@ def _load(path: Path) -> dict[tuple[str, str, str], Verified]:
         raise disk_error(error, path=path, doing="reading") from error
     if not isinstance(value, dict) or value.get("version") != VERSION or not isinstance(value.get("verified"), list):
         return {}
-    kinds = {field.name: int if field.name in ("generation", "size", "mtime_ns") else str for field in fields(Verified)}
+    kinds = {field.name: int if field.name in ("size", "mtime_ns") else str for field in fields(Verified)}
     found: dict[tuple[str, str, str], Verified] = {}
     for raw in value["verified"]:
         if isinstance(raw, dict) and set(raw) == set(kinds) and all(isinstance(raw[k], kinds[k]) for k in kinds):

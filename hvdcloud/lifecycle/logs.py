@@ -16,7 +16,6 @@ from hvdcloud.json_values import mapping, text
 from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
 from hvdcloud.lifecycle.elastic.replace import replacing
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_from_head, mirroring
-from hvdcloud.remote.ssh import NODE_PROGRAM
 from hvdcloud.runs import archive
 from hvdcloud.runs.log_lines import job_lines, rank_lines
 from hvdcloud.runs.notice import address_in, message, send
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.remote.ssh import Session
 
-QUIET_SECONDS = 4.0
-"""After this long without output the head is asked whether it still answers."""
-ANSWER_SECONDS = 6.0
-"""How long its answer may take."""
 RECONNECT_SECONDS = 600.0
 STOP_SECONDS = 120.0
 
@@ -220,14 +215,13 @@ def follow(
 def _stream(context: Context, cluster: Cluster, run_id: str, log: _Log, *, follow_it: bool = False) -> tuple[int, str]:
     """Read what is not in the log yet; with `follow_it` until the run ends. Raises NodeError: no connection."""
     head = context.fleet(cluster).head
-    command = f"{NODE_PROGRAM} logs {run_id} --offset {log.offset}" + (" --follow" if follow_it else "")
-    with contextlib.ExitStack() as starting, head.stream(command, quiet=QUIET_SECONDS, within=ANSWER_SECONDS) as stream:
+    verb = f"logs {run_id} --offset {log.offset}" + (" --follow" if follow_it else "")
+    with contextlib.ExitStack() as starting, head.stream(verb, silent=None) as stream:
         if follow_it and not log.offset:
             starting.enter_context(context.console.waiting("run", "starting the ranks"))
         for data in stream:
-            if data:
-                starting.close()
-                log.take(data)
+            starting.close()
+            log.take(data)
         return stream.end()
 
 

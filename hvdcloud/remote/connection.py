@@ -10,7 +10,6 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import paramiko
@@ -32,7 +31,10 @@ MOST_SECONDS = 60.0
 """For how long a node is tried at most, whatever its caller has: a slow or full sshd needs no longer."""
 PROXY_SECONDS = 45.0
 """How long a proxy program may take to start and to get through."""
-KEEPALIVE_SECONDS = 15
+ALIVE_SECONDS = 10.0
+"""How often the node's sshd is asked whether it is still there."""
+ANSWER_SECONDS = 60.0
+"""How long it may take to say so, also behind a few MB that a slow line is still sending."""
 LOSSES = (paramiko.SSHException, OSError, EOFError)
 """What paramiko raises where a connection cannot be made, or is lost."""
 
@@ -115,7 +117,7 @@ class NodeConnection:
         connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
         connection.client.load_host_keys(str(self._state.known_hosts))
         connection.open()
-        connection.transport.set_keepalive(KEEPALIVE_SECONDS)
+        threading.Thread(target=_watch, args=(connection.transport,), name="node is alive", daemon=True).start()
         return connection
 
     def _socket(self) -> Any:
@@ -158,22 +160,6 @@ class NodeConnection:
         why = words(error) or type(error).__name__
         return NodeError(f"node {name} does not answer {place}: {why}", hint=hint, details=details)
 
-    def answers(self, *, within: float) -> bool:
-        """Whether sshd answers a keepalive request, as with OpenSSH's ServerAliveInterval (ssh_config(5)).
-
-        A VM that is deleted, a machine that freezes and a network that fails end no connection, so that a command on it
-        would wait until its deadline. Here the connection is closed if there is no answer within this many seconds.
-        """
-        connection = self._connection
-        transport: paramiko.Transport | None = connection.transport if connection is not None else None
-        if transport is None:
-            return False
-        # What goes wrong in it ends the connection, and that is the answer.
-        with hanging_up_after(within, transport), contextlib.suppress(*LOSSES):
-            # sshd knows no such request, and says so.
-            transport.global_request("keepalive@openssh.com", wait=True)
-        return bool(transport.is_active())
-
     def close(self) -> None:
         """Close it, and the proxy program that it goes through; an attempt to connect is the last."""
         self._closing.set()
@@ -188,13 +174,19 @@ class NodeConnection:
             self._proxy = None
 
 
-@contextlib.contextmanager
-def hanging_up_after(seconds: float, transport: paramiko.Transport) -> Iterator[None]:
-    """Close the connection if the block takes longer: paramiko itself would wait without limit."""
-    overdue = threading.Timer(seconds, transport.close)
-    overdue.daemon = True
-    overdue.start()
-    try:
-        yield
-    finally:
+def _watch(transport: paramiko.Transport) -> None:
+    """Close the connection once sshd does not answer a keepalive request, as with OpenSSH's ServerAliveInterval
+    (ssh_config(5)), which ends every call that waits on it.
+
+    A VM that is deleted, a machine that freezes and a network that fails end no connection, so that a command on it
+    would wait until its deadline.
+    """
+    while transport.is_active():
+        overdue = threading.Timer(ANSWER_SECONDS, transport.close)
+        overdue.daemon = True
+        overdue.start()
+        # What goes wrong in it ends the connection. sshd knows no such request, and says so.
+        with contextlib.suppress(*LOSSES):
+            transport.global_request("keepalive@openssh.com", wait=True)
         overdue.cancel()
+        transport.join(ALIVE_SECONDS)

@@ -1,19 +1,18 @@
-"""Commands and verbs of the node program, which run on the nodes over SSH; what they say, and how they end."""
+"""Verbs of the node program, which run on the nodes over SSH; what they say, and how they end."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hvdcloud.errors import HvdcloudError, NodeError, first_of
 from hvdcloud.json_values import parse_object
+from hvdcloud.node.mesh.ssh import NODE_PROGRAM
 from hvdcloud.parallel import side_by_side
-from hvdcloud.remote.connection import CONNECT_SECONDS, LOSSES, NodeConnection, hanging_up_after
+from hvdcloud.remote.connection import LOSSES, NodeConnection
 from hvdcloud.units import size
 from hvdcloud.visible import log_of, says, words
 
@@ -25,89 +24,41 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-NODE_PROGRAM = "hvdcloud-node"
-CHECK_SECONDS = 10.0
-"""How long a node may say nothing, while something waits for it, until it is asked whether it is still there."""
-ANSWER_SECONDS = 30.0
-"""How long its sshd may take to say so, also behind a few MB that a slow line is still sending."""
-SLOW_SECONDS = 120.0
-"""The same where files come and go."""
-SILENT_SECONDS = 600.0
-"""How long a node that still answers may take for the next piece of a file, as from a slow disk."""
+END_SECONDS = 30.0
+"""How long a node may take to say how a verb has ended whose output has."""
 SLOWEST = 100_000
 """Bytes a second of a line on which files are sent."""
 MOST_ANSWER = 64 << 20
-"""Bytes that a command may answer; a node that sends more is not believed."""
+"""Bytes that a verb may answer; a node that sends more is not believed."""
+MOST_LINE = 16 << 20
+"""Bytes of a line of a streamed verb's output."""
 MOST_ERRORS = 4 << 20
-"""Bytes that are kept of the end of what a streamed command says beside its output."""
+"""Bytes that are kept of the end of what a streamed verb says beside its output."""
 CHUNK = 1 << 16
-_PAUSE_SECONDS = 0.5
-
-
-class Output(NamedTuple):
-    """What a command wrote, and its exit code."""
-
-    stdout: str
-    stderr: str
-    exited: int
 
 
 class Session(NodeConnection):
-    """Runs commands on one node. Safe to use from several threads."""
+    """Runs verbs of the node program on one node. Safe to use from several threads."""
 
     @contextlib.contextmanager
-    def stream(self, command: str, *, quiet: float | None = None, within: float | None = None) -> Iterator[Stream]:
-        """A command for the node's shell, while it runs.
+    def stream(self, verb: str, *, silent: float | None) -> Iterator[Stream]:
+        """A verb of the node program, while it runs.
 
         Args:
-            quiet: seconds without a word of it after which the node is asked whether it is still there; None:
-                CHECK_SECONDS.
-            within: seconds that it has to answer; None: ANSWER_SECONDS.
+            silent: seconds that it may take for the next piece of its output, or to read one; None: any time.
 
         Raises NodeError: the connection is lost.
         """
         connection = self.open()
-        with self.losses(), hanging_up_after(CONNECT_SECONDS, connection.transport):
+        with self.losses(verb):
             channel = connection.create_session()
-            channel.exec_command(command)
+            channel.exec_command(f"{NODE_PROGRAM} {verb}")
+            channel.settimeout(silent)
         try:
-            yield Stream(self, channel, quiet=quiet or CHECK_SECONDS, within=within or ANSWER_SECONDS)
+            yield Stream(self, channel, verb)
         finally:
             with contextlib.suppress(*LOSSES):
                 channel.close()
-
-    def run(
-        self, command: str, *, stdin: Iterable[bytes] = (), timeout: float = 60.0, within: float | None = None
-    ) -> Output:
-        """Run a command to its end.
-
-        Args:
-            stdin: pieces of what it reads.
-            within: as for `stream`.
-
-        Raises:
-            NodeError: no answer in `timeout` seconds, one above MOST_ANSWER, or the connection broke.
-        """
-        what, deadline, answer = command.removeprefix(f"{NODE_PROGRAM} "), time.monotonic() + timeout, bytearray()
-        self.open(within=timeout)
-        with self.stream(command, within=within) as stream:
-            for piece in stdin:
-                stream.write(piece)
-            stream.end_input()
-            for piece in stream:
-                answer += piece
-                if len(answer) > MOST_ANSWER:
-                    raise NodeError(
-                        f"node {self.node.name} answered `{what}` with more than {size(MOST_ANSWER)}",
-                        hint=f"hvdcloud ssh {self.node.index} opens a shell there",
-                    )
-                if time.monotonic() > deadline:
-                    raise NodeError(
-                        f"node {self.node.name} did not answer `{what}` in time",
-                        hint=f"hvdcloud status --name {self._state.name} shows whether it is frozen",
-                    )
-            code, errors = stream.end()
-        return Output(stdout=answer.decode(errors="replace"), stderr=errors, exited=code)
 
     def call(
         self,
@@ -124,26 +75,42 @@ class Session(NodeConnection):
             content: pieces of what it reads behind its JSON, about `content_size` bytes in all.
             timeout: seconds without those that sending the content takes.
 
-        Raises NodeError: it failed, or did not answer in time.
+        Raises:
+            NodeError: it failed, did not answer in time, answered more than MOST_ANSWER, or the connection broke.
         """
-        said = self.run(
-            f"{NODE_PROGRAM} {verb}",
-            stdin=itertools.chain([request(payload)] if payload is not None else [], content),
-            timeout=timeout + content_size / SLOWEST,
-            within=SLOW_SECONDS if content_size else None,
-        )
-        return self.parse(verb, said.stdout, exit_code=said.exited, errors=said.stderr)
+        timeout += content_size / SLOWEST
+        deadline, answer = time.monotonic() + timeout, bytearray()
+        self.open(within=timeout)
+        with self.stream(verb, silent=timeout) as stream:
+            if payload is not None:
+                stream.write(request(payload))
+            for piece in content:
+                stream.write(piece)
+            stream.end_input()
+            for piece in stream:
+                answer += piece
+                if len(answer) > MOST_ANSWER:
+                    raise NodeError(
+                        f"node {self.node.name} answered `{verb}` with more than {size(MOST_ANSWER)}",
+                        hint=f"hvdcloud ssh {self.node.index} opens a shell there",
+                    )
+                if time.monotonic() > deadline:
+                    with self.losses(verb):
+                        raise TimeoutError
+            code, errors = stream.end()
+        return self.parse(verb, answer.decode(errors="replace"), exit_code=code, errors=errors)
 
     @contextlib.contextmanager
-    def losses(self) -> Iterator[None]:
-        """Raises NodeError where the connection is lost in the block."""
+    def losses(self, verb: str) -> Iterator[None]:
+        """Raises NodeError where the connection is lost in the block, or nothing is heard of a verb for too long."""
         try:
             yield
         except LOSSES as error:
-            raise NodeError(
-                f"the connection to node {self.node.name} was lost: {words(error) or type(error).__name__}",
-                hint=f"hvdcloud status --name {self._state.name} shows whether the node still runs",
-            ) from error
+            why = f"the connection to node {self.node.name} was lost: {words(error) or type(error).__name__}"
+            if isinstance(error, TimeoutError):
+                why = f"node {self.node.name} did not answer `{verb}` in time"
+            hint = f"hvdcloud status --name {self._state.name} shows whether the node still runs"
+            raise NodeError(why, hint=hint) from error
 
     def parse(self, verb: str, answer: str, *, exit_code: int, errors: str) -> dict[str, Any]:
         """The JSON in the last line of an answer. Raises NodeError: it is an error or something else."""
@@ -168,28 +135,24 @@ class Session(NodeConnection):
 
 
 class Stream:
-    """A running command, its input and its output. Each call may raise NodeError: the connection is lost."""
+    """A running verb, its input and its output. Each call may raise NodeError: the connection is lost, or nothing
+    has come or gone for as long as the node may take."""
 
-    def __init__(self, session: Session, channel: Channel, *, quiet: float, within: float) -> None:
-        self._session, self._channel = session, channel
-        self._quiet, self._within = quiet, within
-        self._heard = time.monotonic()
+    def __init__(self, session: Session, channel: Channel, verb: str) -> None:
+        self._session, self._channel, self._verb = session, channel, verb
         self._rest = b""
-        channel.settimeout(_PAUSE_SECONDS)
 
     def write(self, data: bytes) -> None:
         """Send what it reads; what it does not read because it has ended is dropped."""
-        left, until = memoryview(data), time.monotonic() + SILENT_SECONDS
-        while left and not self._channel.exit_status_ready():
-            with self._session.losses():
-                try:
-                    left = left[self._channel.send(left[:CHUNK].tobytes()) :]
-                    until = time.monotonic() + SILENT_SECONDS
-                except TimeoutError:
-                    self._check(until)
-                except LOSSES:
-                    # Its end says why.
-                    return
+        with self._session.losses(self._verb):
+            try:
+                for start in range(0, len(data), CHUNK):
+                    self._channel.sendall(data[start : start + CHUNK])
+            except TimeoutError:
+                raise
+            except LOSSES:
+                # Its end says why.
+                return
 
     def end_input(self) -> None:
         """Have it read nothing more."""
@@ -198,23 +161,13 @@ class Stream:
             self._channel.shutdown_write()
 
     def __iter__(self) -> Iterator[bytes]:
-        """Pieces as they come, b"" after half a second without one, until the command ends."""
-        while True:
-            with self._session.losses():
-                try:
-                    data: bytes | None = self._channel.recv(CHUNK)
-                except TimeoutError:
-                    self._check()
-                    data = None
-            if data == b"":
-                return
-            if data:
-                self._heard = time.monotonic()
-            yield data or b""
+        """Pieces as they come, until it ends."""
+        while data := self._next():
+            yield data
 
     def line(self) -> bytes | None:
-        """The next line, or its beginning if it is long; None: the command has ended."""
-        while b"\n" not in self._rest and len(self._rest) < CHUNK:
+        """The next line, or its beginning if it is long; None: it has ended."""
+        while b"\n" not in self._rest and len(self._rest) < MOST_LINE:
             if not (data := self._next()):
                 return None
             self._rest += data
@@ -225,7 +178,7 @@ class Stream:
         """The next bytes. Raises NodeError also where there are fewer."""
         while count:
             if not (data := self._rest or self._next()):
-                with self._session.losses():
+                with self._session.losses(self._verb):
                     raise EOFError("it ended early")
             piece, self._rest = data[:count], data[count:]
             count -= len(piece)
@@ -233,33 +186,18 @@ class Stream:
 
     def _next(self) -> bytes:
         """The next piece; nothing at the end."""
-        until = time.monotonic() + SILENT_SECONDS
-        for data in self:
-            if data:
-                return data
-            with self._session.losses():
-                self._check(until)
-        return b""
-
-    def _check(self, until: float = math.inf) -> None:
-        """Raise TimeoutError where nothing has come or gone until then; EOFError: the node does not answer."""
-        now = time.monotonic()
-        if now > until:
-            raise TimeoutError(f"nothing came or went for {SILENT_SECONDS:.0f} s")
-        if now - self._heard >= self._quiet:
-            if not self._session.answers(within=self._within):
-                raise EOFError("it does not answer")
-            self._heard = time.monotonic()
+        with self._session.losses(self._verb):
+            return self._channel.recv(CHUNK)
 
     def end(self) -> tuple[int, str]:
         """Its exit code, and the end of what it wrote to its standard error; once all pieces were read."""
         errors = bytearray()
-        self._channel.settimeout(ANSWER_SECONDS)
-        with self._session.losses():
+        self._channel.settimeout(END_SECONDS)
+        with self._session.losses(self._verb):
             while data := self._channel.recv_stderr(CHUNK):
                 errors += data
                 del errors[:-MOST_ERRORS]
-            if not self._channel.status_event.wait(ANSWER_SECONDS):
+            if not self._channel.status_event.wait(END_SECONDS):
                 raise EOFError("it does not say how it ended")
             code = self._channel.recv_exit_status()
             if code == -1:

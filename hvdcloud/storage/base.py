@@ -68,9 +68,8 @@ class ObjectInfo:
 
     name: str  # Relative to the bucket's URL.
     size: int  # Bytes.
-    crc32c: str  # Base64, as Cloud Storage writes it; may be empty in a listing where the object had to be read for it.
+    crc32c: str  # Base64, as Cloud Storage writes it; empty where the object would have to be read for it.
     generation: int  # Grows whenever the object is replaced; 0 is never a generation.
-    updated: float  # Seconds since the epoch.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hvdcloud.errors import CheckpointError, HvdcloudError
+from hvdcloud.errors import CheckpointError
 from hvdcloud.storage.base import (
     MOST_READ,
     PIECE,
+    CorruptObjectError,
     Download,
     ObjectInfo,
     ObjectMissingError,
@@ -189,8 +190,31 @@ class FolderBucket:
     def write(self, name: str, data: bytes, *, if_generation: int | None = None) -> ObjectInfo:
         return self._store(name, [data], check=lambda crc: None, if_generation=if_generation)
 
+    def receive(self, original: ObjectInfo, content: Iterable[bytes]) -> None:
+        """Store the copy of an object of another folder bucket, at exactly the generation that it has there, by which a
+        manifest names it.
+
+        Raises CorruptObjectError: other bytes come than those that its size and its CRC32C, if that is known, promise.
+        """
+
+        def check(crc: Crc32c) -> None:
+            if crc.size != original.size or original.crc32c not in ("", crc.text()):
+                raise CorruptObjectError(
+                    f"{original.name} does not verify: {original.size} bytes with CRC32C {original.crc32c} were "
+                    f"promised, {crc.size} bytes with {crc.text()} came",
+                    hint="hvdcloud pull tries again; if it stays so, take an earlier checkpoint",
+                )
+
+        self._store(original.name, content, check=check, generation=original.generation)
+
     def _store(
-        self, name: str, content: Iterable[bytes], *, check: Callable[[Crc32c], None], if_generation: int | None
+        self,
+        name: str,
+        content: Iterable[bytes],
+        *,
+        check: Callable[[Crc32c], None],
+        if_generation: int | None = None,
+        generation: int | None = None,
     ) -> ObjectInfo:
         parts = check_name(name)
         *folders, last = parts
@@ -208,10 +232,18 @@ class FolderBucket:
                 self._tree.give(temporary.file.fileno())
                 os.fsync(temporary.file.fileno())
                 with self._tree.folder(folders, make=True) as folder:
-                    status = self._commit(temporary, last=last, folder=folder, name=name, if_generation=if_generation)
+                    status = self._commit(
+                        temporary, last, folder, name, if_generation=if_generation, generation=generation
+                    )
                     os.fsync(folder)
         except OSError as error:
-            raise self._not_stored(name, error) from error
+            if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
+                raise disk_error(error, path=self.root / name, doing="writing") from error
+            raise CheckpointError(
+                f"{self.url} can't hold {name}: a folder can't have a file and a folder of one name, and a link is"
+                " not followed",
+                hint="rename one of the two checkpoints, remove the link, or use a gs:// bucket",
+            ) from error
         return _info(name, status, crc32c=crc.text(), size=crc.size)
 
     def present(self, name: str) -> tuple[int, int] | None:
@@ -223,46 +255,18 @@ class FolderBucket:
             status = os.fstat(descriptor)
         return status.st_size, status.st_mtime_ns
 
-    def adopt(self, file: Path, name: str, *, generation: int) -> None:
-        """Make a finished file of this file system an object at exactly this generation, in one move: the copy of an
-        object of another folder bucket, which its manifest names by that. Its bytes have been verified.
-
-        Raises CheckpointError: the bucket can't hold it; CapacityError: the disk is full.
-        """
-        *folders, last = check_name(name)
-        try:
-            with file.open("rb") as opened:
-                os.fchmod(opened.fileno(), 0o644)
-                self._tree.give(opened.fileno())
-                os.utime(opened.fileno(), ns=(generation, generation))
-                if os.fstat(opened.fileno()).st_mtime_ns != generation:
-                    raise self._coarse_times()
-                os.fsync(opened.fileno())
-            with self._tree.folder(folders, make=True) as folder, locked(self.root):
-                os.replace(file, last, dst_dir_fd=folder)
-                os.fsync(folder)
-        except OSError as error:
-            raise self._not_stored(name, error) from error
-
-    def _not_stored(self, name: str, error: OSError) -> HvdcloudError:
-        if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
-            return CheckpointError(
-                f"{self.url} can't hold {name}: a folder can't have a file and a folder of one name, and a link is"
-                " not followed",
-                hint="rename one of the two checkpoints, remove the link, or use a gs:// bucket",
-            )
-        return disk_error(error, path=self.root / name, doing="writing")
-
-    def _coarse_times(self) -> CheckpointError:
-        return CheckpointError(
-            f"the file system of {self.url} does not keep modification times, which are our generations",
-            hint="put the folder on a local disk, or use a gs:// bucket",
-        )
-
     def _commit(
-        self, temporary: Temporary, *, last: str, folder: int, name: str, if_generation: int | None
+        self,
+        temporary: Temporary,
+        last: str,
+        folder: int,
+        name: str,
+        *,
+        if_generation: int | None,
+        generation: int | None,
     ) -> os.stat_result:
-        """Make the object visible as `last` in its folder: check the generation, give the new one, rename."""
+        """Make the object visible as `last` in its folder: check the generation, give it the new one (None: a later one
+        than the present), rename."""
         with locked(self.root):
             try:
                 present = os.stat(last, dir_fd=folder, follow_symlinks=False)
@@ -279,13 +283,16 @@ class FolderBucket:
                 )
             descriptor = temporary.file.fileno()
             for step in _GENERATION_STEPS_NS:
-                generation = max(time.time_ns(), current + step)
-                os.utime(descriptor, ns=(generation, generation))
+                wanted = generation or max(time.time_ns(), current + step)
+                os.utime(descriptor, ns=(wanted, wanted))
                 status = os.fstat(descriptor)
-                if status.st_mtime_ns > current:
+                if status.st_mtime_ns == generation or (generation is None and status.st_mtime_ns > current):
                     break
             else:
-                raise self._coarse_times()
+                raise CheckpointError(
+                    f"the file system of {self.url} does not keep modification times, which are our generations",
+                    hint="put the folder on a local disk, or use a gs:// bucket",
+                )
             os.replace(temporary.name, last, src_dir_fd=temporary.folder, dst_dir_fd=folder)
             return status
 
@@ -317,5 +324,4 @@ def _info(name: str, status: os.stat_result, *, crc32c: str, size: int | None = 
         size=status.st_size if size is None else size,
         crc32c=crc32c,
         generation=status.st_mtime_ns,
-        updated=status.st_mtime,
     )

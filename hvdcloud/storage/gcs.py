@@ -44,7 +44,7 @@ SLICE = 32 << 20
 TIMEOUT = (10.0, 60.0)
 # The key in an object's metadata by which an upload recognises its own work.
 _TOKEN = "hvdcloud-upload"
-_FIELDS = "items(name,size,crc32c,generation,updated),nextPageToken"
+_FIELDS = "items(name,size,crc32c,generation),nextPageToken"
 
 
 class GcsBucket:
@@ -251,7 +251,6 @@ class GcsBucket:
             size=int(blob.size),
             crc32c=blob.crc32c or "",
             generation=int(blob.generation),
-            updated=blob.updated.timestamp() if blob.updated else 0.0,
         )
 
     @contextlib.contextmanager

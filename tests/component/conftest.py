@@ -16,17 +16,15 @@ if TYPE_CHECKING:
 @pytest.fixture
 def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laptop:
     """It is quick to ask who is silent."""
-    from hvdcloud.lifecycle import down, logs
-    from hvdcloud.remote import connection, ssh
+    from hvdcloud.lifecycle import down
+    from hvdcloud.remote import connection
     from tests.support.vanishing import Laptop
 
     monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr(down, "SWITCH_OFF_SECONDS", 0.0)
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 6.0)
-    monkeypatch.setattr(ssh, "CHECK_SECONDS", 0.2)
-    monkeypatch.setattr(ssh, "ANSWER_SECONDS", 3.0)  # A busy machine takes its time too.
-    monkeypatch.setattr(logs, "QUIET_SECONDS", 0.2)
-    monkeypatch.setattr(logs, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(connection, "ALIVE_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "ANSWER_SECONDS", 3.0)  # A busy machine takes its time too.
     return Laptop(tmp_path)
 
 

@@ -87,9 +87,9 @@ def test_a_node_that_has_not_answered_is_tried_once_by_what_the_command_does_nex
     pin(state, [node])
     busy.closes = 1_000
     with pytest.raises(NodeError, match="node digits-0 does not answer"):
-        Session(node, state).run("true")
+        Session(node, state).call("state")
     tried = busy.taken
     assert tried > 1
     with pytest.raises(NodeError, match="node digits-0 does not answer"):
-        Session(node, state).run("true")
+        Session(node, state).call("state")
     assert busy.taken == tried + 1

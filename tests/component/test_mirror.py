@@ -7,6 +7,7 @@ import json
 import os
 import random
 import resource
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -28,15 +29,15 @@ from hvdcloud.checkpoints.manifest import (
 from hvdcloud.checkpoints.pull import pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.cluster.state import ClusterState
-from hvdcloud.errors import CapacityError, CheckpointError, NodeError
+from hvdcloud.errors import CheckpointError, NodeError
 from hvdcloud.node.uploads.restore import restore
 from hvdcloud.remote.mirror import Mirror
 from hvdcloud.remote.ssh import Session
-from hvdcloud.storage.base import CorruptObjectError
+from hvdcloud.storage.base import CorruptObjectError, ObjectInfo
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.folder_tree import TEMPORARY
-from hvdcloud.storage.replica import Original
+from tests.support.harness import DEADLINE
 from tests.support.node_buckets import BucketNode, NewNode
 from tests.support.vanishing import RUN, Laptop
 
@@ -166,7 +167,7 @@ def test_a_connection_that_breaks_anywhere_leaves_a_bucket_that_verifies(home: S
     assert here.pulled() == {**files, "last.pt": b"v2" * 10_000}
 
 
-def test_a_killed_mirror_leaves_nothing_that_looks_like_a_checkpoint(home: Scene, tmp_path: Path) -> None:
+def test_what_is_cut_off_leaves_nothing_that_looks_like_a_checkpoint(home: Scene) -> None:
     here, (head, _) = home
     data = random.Random(3).randbytes(3_000_000)
     head.write({"large.pt": data})
@@ -175,7 +176,7 @@ def test_a_killed_mirror_leaves_nothing_that_looks_like_a_checkpoint(home: Scene
         here.bring()
     listed = [info.name for info in here.bucket.list("")]
     assert PREFIX + "large.pt" not in listed
-    assert [path.stat().st_size < len(data) for path in (here.bucket.root / TEMPORARY).rglob("*") if path.is_file()]
+    assert [path for path in (here.bucket.root / TEMPORARY).rglob("*") if path.is_file()] == []
 
 
 # --- a node that is not what it should be ----------------------------------------------------------------------------
@@ -260,23 +261,29 @@ def test_links_of_a_job_are_neither_followed_there_nor_here(home: Scene, tmp_pat
     assert (brought.complete, list(brought.files)) == (False, [])
 
 
+HAS_A_LOG = json.dumps({"objects": {log_name("digits", RUN): [1, 1]}}).encode() + b"\n"
+
+
 @pytest.mark.parametrize(
-    "line",
+    ("first", "line"),
     [
-        b"x" * 60_000 + b"\n",
-        b"[" * 100_000 + b"\n",
-        b'{"name": "digits/../x", "size": 1, "generation": 1}\n',
-        b'{"name": "digits/%s/x", "size": 1, "generation": 1}\n' % RUN.encode(),
-        b'{"name": "digits/%s/.hvdcloud/log", "size": -1, "generation": 1}\n' % RUN.encode(),
-        b'{"name": "other/%s/.hvdcloud/log", "size": 1, "generation": 1}\n' % RUN.encode(),
-        b'{"name": "digits/%s/.hvdcloud/manifest-1.json", "size": 1, "generation": 1}\n' % RUN.encode(),
+        (b"", b"x" * 60_000 + b"\n"),
+        (b"", b"[" * 100_000 + b"\n"),
+        (b"", b"{}\n"),
+        (b"", b'{"objects": []}\n'),
+        (HAS_A_LOG, b"junk\n"),
+        (HAS_A_LOG, b'{"size": -1, "generation": 1}\n'),
+        (HAS_A_LOG, b'{"size": 1.0, "generation": 1}\n'),
+        (HAS_A_LOG, b'{"size": 1, "generation": 9223372036854775808}\n'),
+        (HAS_A_LOG, b'{"size": 1099511627776, "generation": 1}\n'),
     ],
 )
-def test_a_node_that_sends_something_else_is_cut_off(home: Scene, line: bytes) -> None:
+def test_a_node_that_sends_something_else_is_cut_off(home: Scene, first: bytes, line: bytes) -> None:
     here, (head, _) = home
 
     def flood(channel: paramiko.Channel) -> None:
         with contextlib.suppress(OSError):
+            channel.sendall(first)
             while True:
                 channel.sendall(line)
 
@@ -287,15 +294,33 @@ def test_a_node_that_sends_something_else_is_cut_off(home: Scene, line: bytes) -
     assert here.outside() == set()
 
 
-def test_a_checkpoint_that_this_disk_has_no_room_for_is_refused_before_it_comes(
-    home: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_is_shorter_than_its_manifest_promises_is_not_waited_for(home: Scene) -> None:
     here, (head, _) = home
     forge(head, {"huge": b"x"}, size=1 << 60)
-    # The node does not have that many bytes either: without a check there, it is the one here that holds.
-    with pytest.raises((CapacityError, NodeError)):
+    with pytest.raises(NodeError, match="does not send what it was asked for"):
         here.bring()
     assert here.bucket.stat(PREFIX + "huge") is None
+
+
+@pytest.mark.parametrize("name", ["digits/../x", "x", f"other/{RUN}/.hvdcloud/log", f"digits/{RUN}/x", "digits//", ""])
+def test_a_node_is_asked_for_its_part_of_a_run_alone_whatever_it_offers(home: Scene, name: str) -> None:
+    here, (head, _) = home
+    asked: list[bytes] = []
+    ended = threading.Event()
+
+    def offer(channel: paramiko.Channel) -> None:
+        asked.append(channel.recv(1 << 15))
+        offered = {name: [1, 1], manifest_name("digits", RUN, 1): [1, 1]}
+        channel.sendall(json.dumps({"objects": offered}).encode() + b"\n")
+        while data := channel.recv(1 << 15):
+            asked.append(data)
+        ended.set()
+
+    head.programs["hvdcloud-node send"] = offer
+    assert here.bring() == 0
+    assert ended.wait(DEADLINE)
+    assert b"".join(asked).count(b"\n") == 1
+    assert list(here.bucket.list("")) == []
 
 
 # --- back to the nodes -----------------------------------------------------------------------------------------------
@@ -307,8 +332,9 @@ def test_nodes_get_what_they_lack_to_continue_and_restore_it(home: Scene, tmp_pa
     other.write({"extra": b"of node 1"})
     here.bring(0)
     here.bring(1)
-    assert here.send(0) == 1
-    assert here.send(1) == 2
+    # Each the other's files and manifest.
+    assert here.send(0) == 2
+    assert here.send(1) == 3
     assert (here.send(0), here.send(1)) == (0, 0)
     for node in (head, other):
         directory = tmp_path / f"restored-{node.index}"
@@ -335,7 +361,7 @@ def test_a_node_whose_own_manifest_is_newer_keeps_it(home: Scene) -> None:
 def test_damaged_bytes_that_are_sent_to_a_node_do_not_become_an_object(home: Scene) -> None:
     _, (head, _) = home
     name = f"{PREFIX}x"
-    original = Original(name=name, size=3, generation=1000, crc32c=crc32c_of_bytes(b"abc"))
+    original = ObjectInfo(name=name, size=3, generation=1000, crc32c=crc32c_of_bytes(b"abc"))
     request = json.dumps({"keep": True, "objects": [asdict(original)]}).encode() + b"\nabX"
     out, _ = head.start("bucket").communicate(request, timeout=300)
     assert "does not verify" in json.loads(out)["error"]

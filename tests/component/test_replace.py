@@ -28,7 +28,7 @@ from hvdcloud.lifecycle.elastic.replace import Replacer
 from hvdcloud.lifecycle.resize import resize
 from hvdcloud.node import program
 from hvdcloud.providers.base import NodeBucket
-from hvdcloud.remote import connection, ssh
+from hvdcloud.remote import connection
 from hvdcloud.remote.keys import new_key_pair, pinned, read_key_pair, write_key_pair
 from tests.support.harness import until
 from tests.support.vanishing import RUN, Laptop, NewVm, Program, Vm, says
@@ -145,7 +145,7 @@ class Scene:
 def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     # Everything here answers; a busy machine takes its time.
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 30.0)
-    monkeypatch.setattr(ssh, "ANSWER_SECONDS", 30.0)
+    monkeypatch.setattr(connection, "ANSWER_SECONDS", 30.0)
     state: dict[str, Any] = {
         "run": RUN,
         "state": "running",

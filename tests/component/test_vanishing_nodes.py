@@ -18,7 +18,7 @@ from hvdcloud.errors import CheckpointError, CredentialsError, NodeError
 from hvdcloud.lifecycle import logs
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.down import down
-from hvdcloud.remote import ssh
+from hvdcloud.remote import connection
 from hvdcloud.remote.ssh import Session
 from hvdcloud.runs.state import RunState
 from tests.support.vanishing import RUN, Laptop, Machines, NewVm, Program, Vm, says
@@ -51,7 +51,7 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def gives_up_soon(laptop: Laptop, monkeypatch: pytest.MonkeyPatch) -> None:
     """No node is left that a busy machine could keep from answering in time."""
-    monkeypatch.setattr(ssh, "ANSWER_SECONDS", 1.5)
+    monkeypatch.setattr(connection, "ANSWER_SECONDS", 1.5)
 
 
 @pytest.mark.usefixtures("gives_up_soon")

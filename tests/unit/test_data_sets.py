@@ -68,9 +68,7 @@ def test_names_that_cannot_be_files_are_refused(names: list[str]) -> None:
 
 def _listed(count: int, *, index: int = 0, of: int = 1, crc32c: str = "AAAAAA==") -> list[str]:
     names = [f"o{number:06}" for number in range(count)]
-    found = [
-        ObjectInfo(name=name, size=1, crc32c=crc32c, generation=7, updated=0.0) for name in sorted([*names, "folder/"])
-    ]
+    found = [ObjectInfo(name=name, size=1, crc32c=crc32c, generation=7) for name in sorted([*names, "folder/"])]
     bucket: Any = SimpleNamespace(url="gs://bucket/set", list=lambda prefix: iter(found))
     wanted = DataSet(name="train", source="gs://bucket/set", per_node="all" if of == 1 else "shard")
     return [each.name for each in fetch.listed(bucket, wanted, index=index, count=of)]

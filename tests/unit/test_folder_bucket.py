@@ -19,6 +19,7 @@ from hvdcloud.storage.base import (
     BucketUnreachableError,
     ChangedWhileUploadingError,
     Download,
+    ObjectInfo,
     ObjectMissingError,
     TooLargeError,
 )
@@ -67,7 +68,7 @@ def test_a_lock_that_another_holds_is_waited_for_but_not_without_end(
         lambda: bucket.write("x", b"2"),
         lambda: bucket.write("new", b"2", if_generation=0),
         lambda: bucket.upload(tmp_path / "file", "y"),
-        lambda: FolderBucket(tmp_path).adopt(tmp_path / "file", "z", generation=5),
+        lambda: FolderBucket(tmp_path).receive(ObjectInfo(name="z", size=1, generation=5, crc32c=""), [b"1"]),
     ):
         # As a network that is away: what uploads tries again.
         with pytest.raises(BucketUnreachableError, match=r"maybe a job's, has held .* lock there for 0\.2 s") as raised:

@@ -11,9 +11,7 @@ import pytest
 from hvdcloud.checkpoints.verified_files import Verified, VerifiedFiles
 from hvdcloud.errors import CheckpointError
 
-ENTRY = Verified(
-    cluster="c", run="r", name="x", generation=1, crc32c="AAAAAA==", size=0, path="/somewhere/x", mtime_ns=5
-)
+ENTRY = Verified(cluster="c", run="r", name="x", crc32c="AAAAAA==", size=0, path="/somewhere/x", mtime_ns=5)
 
 
 def test_what_was_saved_is_there_in_the_next_process(tmp_path: Path) -> None:

@@ -202,8 +202,6 @@ def _bring(context: Context, cluster: Cluster, mirror: Mirror) -> list[HvdcloudE
             show("fetching checkpoints")
             outcomes = fleet.each_outcome(mirror.bring)
             failed = [each for each in outcomes if isinstance(each, HvdcloudError)]
-            if not failed:
-                mirror.replicas.forget()
         steps.drop(_ROW)
     return failed
 

@@ -11,15 +11,11 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-from hvdcloud.checkpoints.manifest import list_runs, manifest_name
-from hvdcloud.checkpoints.mirror import descriptions
+from hvdcloud.checkpoints.manifest import descriptions, list_runs, manifest_name
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import paths
-from hvdcloud.storage.base import ObjectMissingError
+from hvdcloud.storage.base import PIECE, ObjectInfo, ObjectMissingError
 from hvdcloud.storage.folder import FolderBucket
-from hvdcloud.storage.replica import Original, Replicas
-
-_PIECE = 1 << 20
 
 
 def keep(request: Mapping[str, Any], source: IO[bytes]) -> dict[str, Any]:
@@ -29,76 +25,79 @@ def keep(request: Mapping[str, Any], source: IO[bytes]) -> dict[str, Any]:
         UsageError: the request cannot be used.
         CheckpointError: what came is not what was promised, or cannot be stored.
     """
-    replicas = Replicas(FolderBucket(paths.bucket_dir()), key="received")
+    bucket = FolderBucket(paths.bucket_dir())
     try:
-        originals = [Original(**each) for each in request["objects"]]
-        if not request.get("keep"):
-            # This node's own may be newer.
-            return {"lacks": [number for number, each in enumerate(originals) if replicas.is_behind(each)]}
-        for each in originals:
-            replicas.receive(each, _pieces(source, size=each.size))
+        originals = [ObjectInfo(**each) for each in request["objects"]]
+        if request.get("keep"):
+            for each in originals:
+                bucket.receive(each, _pieces(source, size=each.size))
+            return {"ok": True}
+        present = [bucket.present(each.name) for each in originals]
     except (KeyError, TypeError, ValueError) as error:
         raise _unusable(error) from error
-    return {"ok": True}
+    # This node's own may be newer.
+    lacks = [found is None or found[1] < each.generation for each, found in zip(originals, present, strict=True)]
+    return {"lacks": [number for number, lacking in enumerate(lacks) if lacking]}
 
 
 def send(request: Mapping[str, Any], source: IO[bytes], output: IO[bytes]) -> int:
-    """`send`: write what the laptop lacks of each run of a cluster incarnation; returns the exit code.
+    """`send`: say what this node has of the runs of a cluster incarnation, then write what the laptop asks for; returns
+    the exit code.
 
-    Each object follows a line of JSON with its name, size and generation: a manifest first, then those objects whose
-    names and generations the laptop answers, in a line of JSON, and then what describes the run. What was replaced
-    meanwhile is left out.
+    The first line is `objects`: size and generation, by name. Each line that comes has [name, generation] of objects,
+    null for any generation; each is answered by a line with its size and generation, and its bytes, or by {}: it is no
+    longer there.
 
     Args:
-        request: `cluster`, `id`, `node`, and what the laptop has: size and generation, by name.
+        request: `cluster`, `id`, `node`.
 
     Raises:
-        UsageError: the request, or an answer, cannot be used.
+        UsageError: the request, or what is asked for, cannot be used.
         NodeError: an object became shorter.
     """
     bucket = FolderBucket(paths.bucket_dir())
     try:
-        cluster, node, have = str(request["cluster"]), int(request["node"]), dict(request["have"])
-        for run in list_runs(bucket, cluster, suffix=str(request["id"])):
-            name = manifest_name(cluster, run, node)
-            if _write(bucket, name, output, have=have.get(name)):
-                output.flush()
-                for name, generation in json.loads(source.readline()):
-                    _write(bucket, name, output, generation=generation)
-            for name in descriptions(cluster, run, node):
-                _write(bucket, name, output, have=have.get(name))
+        cluster, node = str(request["cluster"]), int(request["node"])
+        present = {
+            name: bucket.present(name)
+            for run in list_runs(bucket, cluster, suffix=str(request["id"]))
+            for name in (manifest_name(cluster, run, node), *descriptions(cluster, run, node))
+        }
+        _say({"objects": {name: found for name, found in present.items() if found is not None}}, output)
+        output.flush()
+        while line := source.readline():
+            for name, generation in json.loads(line):
+                _write(bucket, name, generation, output)
+            output.flush()
     except (KeyError, TypeError, ValueError) as error:
         raise _unusable(error) from error
-    output.flush()
     return 0
 
 
-def _write(
-    bucket: FolderBucket, name: str, output: IO[bytes], *, have: object = None, generation: int | None = None
-) -> bool:
-    """Returns whether there is such an object, and the laptop does not have it."""
+def _write(bucket: FolderBucket, name: str, generation: int | None, output: IO[bytes]) -> None:
     try:
         descriptor = bucket.descriptor(name, generation=generation)
     except ObjectMissingError:
-        return False
+        _say({}, output)
+        return
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        size, generation = status.st_size, status.st_mtime_ns
-        if have == [size, generation]:
-            return False
-        output.write(json.dumps({"name": name, "size": size, "generation": generation}).encode() + b"\n")
-        left = size
-        for piece in _pieces(file, size=size):
+        _say({"size": status.st_size, "generation": status.st_mtime_ns}, output)
+        left = status.st_size
+        for piece in _pieces(file, size=left):
             output.write(piece)
             left -= len(piece)
     if left:
         raise NodeError(f"{name} became shorter while it was sent", hint="hvdcloud pull")
-    return True
+
+
+def _say(answer: Mapping[str, Any], output: IO[bytes]) -> None:
+    output.write(json.dumps(answer).encode() + b"\n")
 
 
 def _pieces(source: IO[bytes], *, size: int) -> Iterator[bytes]:
     """So many bytes, or fewer where there are no more."""
-    while size and (data := source.read(min(_PIECE, size))):
+    while size and (data := source.read(min(PIECE, size))):
         size -= len(data)
         yield data
 
