@@ -99,12 +99,12 @@ def test_the_host_key_that_is_pinned_comes_from_the_metadata_server(machine: Mac
 
 
 def test_sessions_do_not_see_the_metadata_server(session: Session) -> None:
-    assert "HVDCLOUD_" not in session.open().run("env", hide=True).stdout
+    assert "HVDCLOUD_" not in session.open().run("env", hide=True, in_stream=False).stdout
 
 
 def test_everything_goes_through_the_program_which_ends_with_the_session(session: Session) -> None:
     connection = session.open()
-    assert connection.run("hostname", hide=True).stdout == f"{NAME}\n"
+    assert connection.run("hostname", hide=True, in_stream=False).stdout == f"{NAME}\n"
     source, answer, _ = connection.client.exec_command("wc -c; head -c 20000000 /dev/zero")
     source.write(b"x" * 5_000_000)
     source.channel.shutdown_write()
