@@ -91,7 +91,7 @@ def nothing(result: Scanned) -> bool:
 
 def finish(up: Uploader, seconds: float = 30.0) -> Scanned:
     up.uploaded.clear()
-    report = up.finish(time.monotonic() + seconds)
+    report = up.finish(seconds)
     return Scanned(sorted(up.uploaded), report)
 
 
@@ -544,7 +544,7 @@ from hvdcloud.node.uploads.uploader import Uploader
 url, cluster, run, directory = sys.argv[1:]
 print("started", flush=True)
 up = Uploader(open_bucket(url), cluster=cluster, run=run, node=0, directory=Path(directory), quiet_seconds=0)
-result = up.finish(time.monotonic() + 60)
+result = up.finish(60)
 assert not result.pending and not result.errors, result
 """
 

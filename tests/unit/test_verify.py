@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,7 @@ class Workers:
         )
 
     def finish(self) -> None:
-        self.uploader.finish(time.monotonic() + 30)
+        self.uploader.finish(30)
 
     def pull(self) -> None:
         pull(self.bucket, cluster=CLUSTER, run=RUN, target=self.target, verified_files=VerifiedFiles(self.ledger_path))

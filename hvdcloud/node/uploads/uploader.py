@@ -101,7 +101,6 @@ class Uploader:
         self._manifest = OwnManifest(bucket, cluster=cluster, run=run, node=node)
         self._loaded = False
         self._known: dict[str, Signature] = {}
-        self._seen: dict[str, tuple[Signature, float]] = {}
         self._taken: set[str] = set()
         """Names of objects that exist and are in no manifest of this node."""
 
@@ -130,18 +129,21 @@ class Uploader:
             left_out=sorted(found.left_out),
         )
 
-    def finish(self, deadline: float, *, patient_until: float = math.inf) -> UploadReport:
+    def finish(self, seconds: float, *, patience: float = math.inf) -> UploadReport:
         """Final scans until everything is in the bucket, then mark the manifest complete.
 
         Args:
-            deadline: of time.monotonic(); it holds even while the bucket doesn't answer.
-            patient_until: until when files that are being written are waited for.
+            seconds: after which the rest is given up where no file has arrived, even while the bucket doesn't answer.
+            patience: for how many seconds files that are being written are waited for.
         """
         last: list[UploadReport] = []
-        args = (deadline, patient_until, last)
+        args = (seconds, time.monotonic() + patience, last)
         thread = threading.Thread(target=self._finish, args=args, name="hvdcloud-finish", daemon=True)
         thread.start()
-        thread.join(max(0.0, deadline - time.monotonic()))
+        before = -1
+        while thread.is_alive() and before < len(self.uploaded):
+            before = len(self.uploaded)
+            thread.join(seconds)
         if thread.is_alive():
             pending = [file.name for file in self._changed(_Found())]
             errors = [f"{self._bucket.url} did not take everything in time"]
@@ -150,10 +152,12 @@ class Uploader:
             return UploadReport(files=len(self.uploaded), errors=["a bug ended the upload; the agent's log has it"])
         return replace(last[-1], complete=not (last[-1].pending or last[-1].errors))
 
-    def _finish(self, deadline: float, patient_until: float, last: list[UploadReport]) -> None:
+    def _finish(self, seconds: float, patient_until: float, last: list[UploadReport]) -> None:
         waits = iter(_WAITS)
-        pause = threading.Event()
+        before, deadline = -1, 0.0
         while True:
+            if before < len(self.uploaded):
+                before, deadline = len(self.uploaded), time.monotonic() + seconds
             found = _Found()
             with self._lock:
                 self._scan(found, final=True, completing=True)
@@ -164,7 +168,7 @@ class Uploader:
             until = deadline if found.errors else min(deadline, patient_until)
             if not (found.pending or found.errors) or hopeless or time.monotonic() + wait >= until:
                 return
-            pause.wait(wait)
+            time.sleep(wait)
 
     # -- one scan --------------------------------------------------------------------------------------------------
 
@@ -172,11 +176,6 @@ class Uploader:
         manifest = self._manifest
         try:
             self._load()
-        except HvdcloudError as error:
-            self._fail(found, error)
-            found.pending.extend(file.name for file in self._changed(found))
-            return
-        try:
             ready = self._ready(self._changed(found), found, final=final)
             for batch in self._batches(ready):
                 if found.may_pass:
@@ -189,11 +188,11 @@ class Uploader:
                 manifest.adopt(list(manifest.announced.values()))
                 manifest.announced.clear()
             manifest.save(complete=everything and (completing or manifest.complete))
-        except HvdcloudError as error:
+        except (HvdcloudError, OSError) as error:
             self._fail(found, error)
-        except OSError as error:
-            self._fail(found, error)
-            found.may_pass = True
+            found.may_pass |= isinstance(error, OSError)
+            if not self._loaded:
+                found.pending.extend(file.name for file in self._changed(found))
 
     def _load(self) -> None:
         """Once: what an earlier uploader of this node has done."""
@@ -220,9 +219,7 @@ class Uploader:
         return sorted(files, key=lambda file: (file.signature.mtime_ns, file.name))
 
     def _ready(self, files: Sequence[File], found: _Found, *, final: bool) -> list[File]:
-        now, wall = time.monotonic(), time.time()
-        names = {file.name for file in files}
-        self._seen = {name: seen for name, seen in self._seen.items() if name in names}
+        now = time.time()
         resting: list[File] = []
         for file in files:
             try:
@@ -230,13 +227,8 @@ class Uploader:
             except CheckpointError as error:
                 found.errors.append(error.message)
                 continue
-            signature, since = self._seen.get(file.name, (None, now))
-            if signature != file.signature:
-                since = now
-            self._seen[file.name] = (file.signature, since)
-            # By the clock of the file system, unless that is ahead of ours; then by what we have seen ourselves.
-            age = wall - file.signature.ctime_ns / 1e9
-            if final or age >= self._quiet or now - since >= self._quiet:
+            # Where the clock was put back since, nobody knows how old it is.
+            if final or abs(now - file.signature.ctime_ns / 1e9) >= self._quiet:
                 resting.append(file)
             else:
                 found.pending.append(file.name)
