@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hvdcloud.checkpoints.fetch import fetch, local_paths, remove_partials
 from hvdcloud.checkpoints.manifest import Entry, continued_runs, file_name, load_manifests, run_prefix
@@ -22,15 +23,6 @@ from hvdcloud.storage.base import Bucket, disk_error
 from hvdcloud.storage.checksum import crc32c_of_file
 
 WORKERS = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
-    """What a restore put into a directory: the run it came from, and size and modification time in nanoseconds by
-    path."""
-
-    run: str | None = None
-    files: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +38,10 @@ def baseline_path(directory: Path) -> Path:
     return directory.parent / f".{directory.name}.restored.json"
 
 
-def read_baseline(directory: Path) -> Baseline:
-    value = read_json(baseline_path(directory))
-    if value is None:
-        return Baseline()
-    return Baseline(run=value["from"], files={name: (size, time) for name, (size, time) in value["files"].items()})
+def read_baseline(directory: Path) -> dict[str, Any]:
+    """What a restore put into a directory: the run it came `from`, and by the names of `files` their size and
+    modification time in nanoseconds."""
+    return read_json(baseline_path(directory)) or {"from": None, "files": {}}
 
 
 def restore(bucket: Bucket, *, cluster: str, run_from: str, directory: Path) -> int:
@@ -74,7 +65,7 @@ def gather(bucket: Bucket, *, cluster: str, run: str, directory: Path, only: str
     """
     if not load_manifests(bucket, cluster=cluster, run=run):
         return 0
-    earlier = read_baseline(directory).run
+    earlier = read_baseline(directory)["from"]
     choices = choices_of(bucket, cluster=cluster, run_from=run)
     choices = {name: choices[name] for name in choices if name.startswith(only)}
     return _restore(bucket, choices, directory, earlier, replace=True)

@@ -199,12 +199,12 @@ class Uploader:
         if self._loaded:
             return
         baseline = read_baseline(self._directory)
-        self._manifest.load(resumed=baseline.run)
+        self._manifest.load(resumed=baseline["from"])
         for file in self._files(_Found()):
             entry = self._manifest.entries.get(object_name(file.name, node=self._node))
-            size_and_time = (file.signature.size, file.signature.mtime_ns)
+            size_and_time = [file.signature.size, file.signature.mtime_ns]
             uploaded = entry is not None and (entry.size, entry.modified) == (file.signature.size, file.modified)
-            if uploaded or baseline.files.get(file.name) == size_and_time:
+            if uploaded or baseline["files"].get(file.name) == size_and_time:
                 self._known[file.name] = file.signature
         self._loaded = True
 
