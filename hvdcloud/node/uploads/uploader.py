@@ -46,6 +46,8 @@ WORKERS_LARGE = 2
 _BATCH_FILES = 256
 _BATCH_BYTES = 1 << 30
 _WAITS = (0.05, 0.1, 0.2, 0.5, 1.0)
+_SLOWEST = 10e6
+"""Bytes a second at which what is left is waited for at the end."""
 
 
 @dataclass(slots=True)
@@ -133,7 +135,8 @@ class Uploader:
         """Final scans until everything is in the bucket, then mark the manifest complete.
 
         Args:
-            seconds: after which the rest is given up where no file has arrived, even while the bucket doesn't answer.
+            seconds: after which the rest is given up where no file has arrived, even while the bucket doesn't answer;
+                what is large gets more.
             patience: for how many seconds files that are being written are waited for.
         """
         last: list[UploadReport] = []
@@ -143,7 +146,7 @@ class Uploader:
         before = -1
         while thread.is_alive() and before < len(self.uploaded):
             before = len(self.uploaded)
-            thread.join(seconds)
+            thread.join(seconds + sum(file.signature.size for file in self._changed(_Found())) / _SLOWEST)
         if thread.is_alive():
             pending = [file.name for file in self._changed(_Found())]
             errors = [f"{self._bucket.url} did not take everything in time"]
