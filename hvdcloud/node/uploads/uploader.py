@@ -103,6 +103,8 @@ class Uploader:
         self._manifest = OwnManifest(bucket, cluster=cluster, run=run, node=node)
         self._loaded = False
         self._known: dict[str, Signature] = {}
+        self._arrived = 0
+        """How many files have, also again."""
         self._taken: set[str] = set()
         """Names of objects that exist and are in no manifest of this node."""
 
@@ -144,8 +146,8 @@ class Uploader:
         thread = threading.Thread(target=self._finish, args=args, name="hvdcloud-finish", daemon=True)
         thread.start()
         before = -1
-        while thread.is_alive() and before < len(self.uploaded):
-            before = len(self.uploaded)
+        while thread.is_alive() and before < self._arrived:
+            before = self._arrived
             thread.join(seconds + sum(file.signature.size for file in self._changed(_Found())) / _SLOWEST)
         if thread.is_alive():
             pending = [file.name for file in self._changed(_Found())]
@@ -159,8 +161,8 @@ class Uploader:
         waits = iter(_WAITS)
         before, deadline = -1, 0.0
         while True:
-            if before < len(self.uploaded):
-                before, deadline = len(self.uploaded), time.monotonic() + seconds
+            if before < self._arrived:
+                before, deadline = self._arrived, time.monotonic() + seconds
             found = _Found()
             with self._lock:
                 self._scan(found, final=True, completing=True)
@@ -339,6 +341,7 @@ class Uploader:
             self._manifest.arrived(entry, info)
             self._known[file.name] = file.signature
             self.uploaded.add(file.name)
+            self._arrived += 1
         elif isinstance(error, (ChangedWhileUploadingError, _SkippedError)):
             # Not in the bucket for sure, so it is not announced any more.
             self._manifest.announced.pop(entry.name, None)
