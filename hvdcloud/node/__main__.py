@@ -18,7 +18,7 @@ _USAGE = (
     "entrypoint | join | code | prepare | launch RUN | supervisor RUN | admit RUN | dismiss RUN | "
     "agent RUN [--probe] | rank RUN | logs RUN [--follow] [--offset N] | state [RUN] | look [--offset N] | "
     "stacks RUN | stop RUN | flush | bucket | send | data-fetcher REQUEST | bucket-proof | "
-    "poweroff | idle | end-if-idle | end-at-limit"
+    "poweroff | idle | end-when-idle SECONDS | end-at-limit [AT]"
 )
 # What only the laptop asks for: activity from outside.
 _FROM_OUTSIDE = (
@@ -118,14 +118,18 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
             from hvdcloud.node.mesh import poweroff
 
             return poweroff.switch_off()
-        case ["end-at-limit"]:
+        case ["end-at-limit", *at] if len(at) <= 1:
             from hvdcloud.node.boot import time_limit
 
-            return time_limit.end_at_limit()
-        case ["idle" | "end-if-idle"]:
+            return time_limit.end_at_limit(*map(float, at))
+        case ["idle"]:
             from hvdcloud.node.boot import idle
 
-            return idle.answer() if verb == "idle" else idle.end_if_idle()
+            return idle.answer()
+        case ["end-when-idle", seconds]:
+            from hvdcloud.node.boot import idle
+
+            return idle.main(float(seconds))
     raise UsageError(f"hvdcloud-node cannot do {' '.join([verb, *rest])!r}", hint=_USAGE)
 
 

@@ -42,25 +42,7 @@ def image_environment() -> dict[str, str]:
 
 def cores() -> int:
     """CPU cores for the ranks of this node: what the provider said, else what the kernel grants."""
-    if said := facts().get("cores"):
-        return max(1, int(said))
-    granted, limit = len(os.sched_getaffinity(0)), core_limit()
-    return max(1, granted if limit is None else min(granted, int(limit)))
-
-
-def core_limit() -> float | None:
-    """How many cores' time the control group grants; None where it sets no limit."""
-    try:
-        maximum, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            maximum = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text().strip()
-            period = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return None
-    if maximum in ("max", "-1"):
-        return None
-    return int(maximum) / int(period)
+    return max(1, int(facts().get("cores") or len(os.sched_getaffinity(0))))
 
 
 def killed_for_memory(root: Path = Path("/")) -> int:

@@ -168,20 +168,18 @@ def grouped(stacks: Sequence[RankStacks], *, missing: Mapping[int, Sequence[str]
 def _group(ranks: Sequence[int], trains: ProcessStacks, waits_for: Sequence[str]) -> Group:
     if trains.main is None:
         return Group(ranks=ranks, waits_for=waits_for, lines=[trains.problem] if trains.problem else [])
-    frames = trains.main.python
+    frames = trains.main.frames
     at = next((index for index, frame in enumerate(frames) if frame.own), None)
-    inwards = frames[:at][::-1] if at is not None else ()
+    own = trains.main.python[0] if at is None else frames[at]
     # Not what only wraps the function that was called.
-    called = next((frame for frame in inwards if "<locals>" not in frame.name), frames[at or 0])
-    place = frames[at].place if at is not None else called.place
-    shown = trains.main.frames
-    # From the user's own code inwards; of what is deeper, the last calls say most.
-    own = next((index for index, frame in enumerate(shown) if frame.own), len(shown) - 1)
-    # An address without a name tells a reader nothing.
-    inner = [frame for frame in shown[: own + 1][::-1] if not (frame.native and frame.name.startswith("0x"))]
+    called = (frame for frame in frames[: at or 0][::-1] if not frame.native and "<locals>" not in frame.name)
+    # From the user's own code inwards. An address without a name tells a reader nothing.
+    shown = frames if at is None else frames[: at + 1]
+    inner = [frame for frame in shown[::-1] if not (frame.native and frame.name.startswith("0x"))]
+    # Of what is deeper, the last calls say most.
     inner = inner if len(inner) <= SHOWN_FRAMES else [*inner[:2], *inner[2 - SHOWN_FRAMES :]]
     lines = [f"{frame.place} in {frame.name}" for frame in inner]
-    return Group(ranks=ranks, where=called.name, place=place, waits_for=waits_for, lines=lines)
+    return Group(ranks=ranks, where=next(called, own).name, place=own.place, waits_for=waits_for, lines=lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ from hvdcloud.storage.open import open_bucket
 from tests.standins.google_account import service_account
 from tests.standins.storage import StorageServer, running_server
 from tests.standins.storage.iam import Iam
+from tests.support.harness import DEADLINE
 
 CLUSTER, RUN, NEXT = "digits", "20261120-101500-abc123", "20261121-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -77,7 +78,7 @@ class Place:
     def finish(self, run: str = RUN, node: int = 0) -> Sequence[str]:
         """What of this node is in the bucket now; everything it has."""
         up = self.uploader(run, node)
-        report = up.finish(time.monotonic() + 30)
+        report = up.finish(DEADLINE)
         assert (report.complete, report.pending, report.errors) == (True, [], [])
         return sorted(up.uploaded)
 
@@ -217,7 +218,7 @@ def test_an_upload_whose_answer_was_lost_is_not_taken_for_another_s(place: Place
         up.scan(final=True)
     path.write_bytes(b"x" * size)
     place.server.fault(path="/upload/", method="PUT" if size > SMALL else "POST", skip=1, action={"cut": "effect"})
-    report = up.finish(time.monotonic() + 30)
+    report = up.finish(DEADLINE)
     assert (report.complete, report.errors) == (True, [])
     assert place.pulled() == {"latest.pt": b"x" * size}
     objects = [info.name for info in place.laptop.list(f"{PREFIX}latest.pt")]
@@ -241,7 +242,7 @@ def test_nodes_that_may_replace_checkpoints_do_not(place: Place) -> None:
     place.laptop.write(f"{PREFIX}latest.pt", b"of another")
     (place.directory() / "latest.pt").write_bytes(b"mine")
     up = Uploader(place.laptop, cluster=CLUSTER, run=RUN, node=0, directory=place.directory(), quiet_seconds=0)
-    assert up.finish(time.monotonic() + 30).complete
+    assert up.finish(DEADLINE).complete
     assert place.laptop.read(f"{PREFIX}latest.pt") == b"of another"
     assert place.pulled() == {"latest.pt": b"mine"}
 

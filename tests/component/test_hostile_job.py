@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.base import Bucket
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.open import open_bucket
+from tests.support.harness import DEADLINE
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -83,7 +83,7 @@ class Scene:
             (self.directory / name).parent.mkdir(parents=True, exist_ok=True)
             (self.directory / name).write_text(name)
         up = Uploader(self.bucket, cluster=CLUSTER, run=RUN, node=1, directory=self.directory, quiet_seconds=0)
-        return up.finish(time.monotonic() + 30)
+        return up.finish(DEADLINE)
 
 
 @pytest.fixture

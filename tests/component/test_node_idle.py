@@ -9,14 +9,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from hvdcloud.node import paths
-from hvdcloud.node.boot import activity, idle
-from hvdcloud.node.boot.idle import Answer, Watch, may_end
+from hvdcloud.node.boot import activity, entrypoint, idle, time_limit
+from hvdcloud.node.boot.idle import Answer, may_end
 from hvdcloud.node.files import Lock, write_json
 from hvdcloud.node.mesh.nodes import Peer, remember
 from hvdcloud.node.mesh.ssh import NODE_PROGRAM
@@ -63,16 +63,17 @@ def test_what_a_node_decides(own: Answer, head: bool, peers: dict[str, Answer | 
 
 
 def test_a_run_and_its_agent_are_activity(node_root: Path) -> None:
-    assert activity.now() is None
+    assert not activity.is_there()
     agent = Lock(paths.agent_lock(RUN))
     assert agent.acquire({"pid": os.getpid()})
-    assert activity.now() == f"the agent of run {RUN}"
+    assert activity.is_there()
+    agent.release()
+    assert not activity.is_there()
     supervisor = Lock(paths.supervisor_lock())
     assert supervisor.acquire({"run": RUN, "pid": os.getpid()})
-    assert activity.now() == f"run {RUN}"
+    assert activity.is_there()
     supervisor.release()
-    agent.release()
-    assert activity.now() is None
+    assert not activity.is_there()
 
 
 def test_only_callers_from_outside_the_cluster_are_activity(node_root: Path) -> None:
@@ -87,10 +88,10 @@ def test_only_callers_from_outside_the_cluster_are_activity(node_root: Path) -> 
             socket.create_connection(another.getsockname(), source_address=("127.0.0.9", 0)),
             socket.create_connection(address, source_address=("127.0.0.3", 0)),
         ):
-            assert activity.now() is None
+            assert not activity.is_there()
             with socket.create_connection(address, source_address=("127.0.0.4", 0)):
-                assert activity.now() == "an SSH connection from 127.0.0.4"
-            assert activity.now() is None
+                assert activity.is_there()
+            assert not activity.is_there()
 
 
 def test_what_the_laptop_asks_for_is_activity_and_what_nodes_ask_is_not(cluster: NodeCluster) -> None:
@@ -168,7 +169,6 @@ class Mesh:
 
         monkeypatch.setattr(os, "kill", record)
         monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
-        monkeypatch.setenv(Watch.variable, "0.01")
         write_json(paths.node_file(), {"name": me})
         remember([Peer(name, "192.0.2.1", 22, "") for name in ("n0", "n1", "n2")])
         write_json(paths.activity_file(), {"seen": time.monotonic() - 60})
@@ -187,9 +187,9 @@ class Mesh:
 
     def decide(self) -> bool:
         """Whether this node ended itself."""
-        assert idle.end_if_idle() == 0
-        assert self.ended in ([], [signal.SIGTERM])
-        return bool(self.ended)
+        ends = idle.end_if_idle(0.01)
+        assert self.ended == [signal.SIGTERM] * ends
+        return ends
 
 
 IDLE_ANSWER, BUSY_ANSWER = '{"idle": 60, "complete": true}', '{"idle": 0, "complete": true}'
@@ -263,64 +263,78 @@ def test_a_node_ends_alone_where_the_head_is_dead(worker: Mesh) -> None:
     assert worker.asked() == ["n0 idle"] * 3
 
 
-def test_the_watch_acts_once_the_limit_is_over_and_not_before(node_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
+class Machine:
+    """A machine on which time passes while the process that checks for activity sleeps.
 
-    def spawn(path: str, argv: list[str], environ: object, **_: object) -> int:
-        started.append(argv)
-        return 4711
+    Attributes:
+        asked: when it asked whether the node may end now; it may not.
+        does: by the time, what else happens then.
+    """
 
-    monkeypatch.setattr(os, "posix_spawn", spawn)
-    clock = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    watch = Watch(120.0)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.asked: list[float] = []
+        self.does: dict[float, Callable[[], object]] = {}
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "sleep", self._sleep)
+        monkeypatch.setattr(idle, "end_if_idle", self._ask)
 
-    def looks(seconds: float) -> int:
-        for _ in range(int(seconds / 15)):
-            clock[0] += 15.0
-            watch.check()
-        return len(started)
+    def runs(self, seconds: float) -> list[float]:
+        """What it asked in so many seconds, with a limit of 120 s."""
+        self._until = self.now + seconds
+        with pytest.raises(InterruptedError):
+            idle.main(120.0)
+        return self.asked
 
-    assert looks(105) == 0
-    assert looks(15) == 1
-    assert started[0][-1] == "end-if-idle"
-    assert looks(600) == 1, "one at a time"
-    watch.ended({1, 4711})
-    assert looks(15) == 2
-    watch.ended({4711})
-    activity.mark()
-    assert looks(105) == 2, "a user connected"
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.does.pop(self.now, lambda: None)()
+        if self.now >= self._until:
+            raise InterruptedError
+
+    def _ask(self, limit: float) -> bool:
+        assert limit == 120.0
+        self.asked.append(self.now)
+        return False
+
+
+def test_a_node_decides_once_the_limit_is_over_and_not_before(node_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    assert machine.runs(200.0) == [1120.0, 1150.0, 1180.0]
+
+
+def test_a_node_whose_user_connects_waits_once_more(node_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    machine.does[1105.0] = activity.mark
+    assert machine.runs(220.0) == []
 
 
 def test_a_node_that_was_frozen_waits_once_more(node_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
+    machine = Machine(monkeypatch)
 
-    def spawn(path: str, argv: list[str], environ: object, **_: object) -> int:
-        started.append(argv)
-        return 4711
+    def freeze() -> None:
+        machine.now += 3600.0
 
-    monkeypatch.setattr(os, "posix_spawn", spawn)
-    clock = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    watch = Watch(120.0)
-    clock[0] += 3600.0
-    watch.check()
-    assert started == []
-    for _ in range(8):
-        clock[0] += 15.0
-        watch.check()
-    assert len(started) == 1
+    machine.does[1015.0] = freeze
+    assert machine.runs(3750.0) == [1015.0 + 3600.0 + 120.0]
 
 
-def test_the_limit_is_what_the_container_was_told(monkeypatch: pytest.MonkeyPatch, node_root: Path) -> None:
-    monkeypatch.delenv(Watch.variable, raising=False)
-    assert Watch.wanted() is None
-    monkeypatch.setenv(Watch.variable, "")
-    assert Watch.wanted() is None
-    monkeypatch.setenv(Watch.variable, "1800")
-    watch = Watch.wanted()
-    assert watch is not None
-    assert watch.limit == 1800.0
-    monkeypatch.setenv(Watch.variable, "soon")
+def test_a_process_that_was_killed_does_not_begin_anew(node_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    assert machine.runs(105.0) == []
+    assert machine.runs(30.0) == [1120.0]
+
+
+def test_the_entrypoint_starts_what_the_container_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(entrypoint.IDLE_VARIABLE, raising=False)
+    monkeypatch.delenv(time_limit.VARIABLE, raising=False)
+    assert entrypoint._limits() == []
+    monkeypatch.setenv(entrypoint.IDLE_VARIABLE, "")
+    assert entrypoint._limits() == []
+    monkeypatch.setenv(entrypoint.IDLE_VARIABLE, "1800")
+    monkeypatch.setenv(time_limit.VARIABLE, "3600")
+    monkeypatch.setattr(time_limit, "now", lambda: 1000.0)
+    assert entrypoint._limits() == [["end-when-idle", "1800.0"], ["end-at-limit", "4600.0"]]
+    monkeypatch.setenv(entrypoint.IDLE_VARIABLE, "soon")
     with pytest.raises(ValueError, match="soon"):
-        Watch.wanted()
+        entrypoint._limits()

@@ -1,4 +1,4 @@
-"""`limits.max_run_duration` where nodes end themselves: when the first process acts, and what a node decides."""
+"""`limits.max_run_duration` where nodes end themselves: when, and what a node decides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.node.boot import time_limit
-from hvdcloud.node.boot.time_limit import LATE_SECONDS, TimeLimit
+from hvdcloud.node.boot.time_limit import LATE_SECONDS
 from hvdcloud.node.files import Lock, write_json
 from hvdcloud.node.mesh import poweroff
 from hvdcloud.node.mesh.nodes import Peer, remember
@@ -21,48 +21,11 @@ from tests.support.nodes import RUN
 def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was ended: this test's process has no container."""
     monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
-    monkeypatch.setenv(TimeLimit.variable, "7200")
+    monkeypatch.setenv(time_limit.VARIABLE, "7200")
     found: list[str] = []
     monkeypatch.setattr(poweroff, "end_others", found.extend)
     monkeypatch.setattr(poweroff, "switch_off", lambda: found.append("itself"))
     return found
-
-
-def test_the_environment_says_when(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(TimeLimit.variable, raising=False)
-    assert TimeLimit.wanted() is None
-    monkeypatch.setenv(TimeLimit.variable, "3600")
-    limit = TimeLimit.wanted()
-    assert limit is not None
-    assert limit.limit == 3600.0
-    monkeypatch.setenv(TimeLimit.variable, "soon")
-    with pytest.raises(ValueError, match="soon"):
-        TimeLimit.wanted()
-
-
-def test_it_acts_once_at_a_time_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
-    now = [1000.0]
-    monkeypatch.setattr(time_limit, "_now", lambda: now[0])
-
-    def spawn(path: str, argv: list[str], environ: object, **_: object) -> int:
-        started.append(argv)
-        return 4711
-
-    monkeypatch.setattr(os, "posix_spawn", spawn)
-    limit = TimeLimit(60.0)
-    limit.check()
-    assert started == []
-    now[0] += 61
-    limit.check()
-    assert [argv[-1] for argv in started] == ["end-at-limit"]
-    now[0] += 3600
-    limit.check()
-    assert len(started) == 1, "it still works"
-    limit.ended({4711})
-    now[0] += 60
-    limit.check()
-    assert len(started) == 2
 
 
 def be(name: str) -> None:
@@ -78,6 +41,20 @@ def test_the_head_ends_the_others_and_each_node_itself(
     assert time_limit.end_at_limit() == 0
     assert ended == ends
     assert "hvdcloud: limits.max_run_duration of 2.0 h is over; switching off" in capsys.readouterr().err
+
+
+def test_a_node_ends_when_the_limit_is_over_and_not_before(ended: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    be("n1")
+    clock = [1000.0]
+
+    def pause(seconds: float) -> None:
+        assert ended == []
+        clock[0] += seconds
+
+    monkeypatch.setattr(time_limit, "now", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", pause)
+    time_limit.end_at_limit(1060.0)
+    assert (ended, clock[0]) == (["itself"], 1060.0)
 
 
 def test_a_node_waits_until_its_head_has_ended_the_run_but_not_for_ever(

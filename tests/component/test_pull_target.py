@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from hvdcloud.lifecycle.pull import MARKER, PullResult, pull, target_folder
 from hvdcloud.lifecycle.run_spec import RunOptions
 from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.storage.open import open_bucket
+from tests.support.harness import DEADLINE
 from tests.support.vanishing import Laptop
 
 RUN = "20261121-101112-abcdef"
@@ -34,7 +34,7 @@ class Project:
         (node / "epoch-1.pt").write_bytes(b"1")
         bucket = open_bucket(f"file://{laptop.folder}/bucket")
         up = Uploader(bucket, cluster="digits", run=RUN, node=0, directory=node, quiet_seconds=0)
-        assert up.finish(time.monotonic() + 30).complete
+        assert up.finish(DEADLINE).complete
         bucket.write("digits/train.py/x", b"evil")
         bucket.write("digits/src/.hvdcloud/manifest-0.json", b"evil")
 

@@ -91,7 +91,7 @@ def nothing(result: Scanned) -> bool:
 
 def finish(up: Uploader, seconds: float = 30.0) -> Scanned:
     up.uploaded.clear()
-    report = up.finish(time.monotonic() + seconds)
+    report = up.finish(seconds)
     return Scanned(sorted(up.uploaded), report)
 
 
@@ -536,15 +536,34 @@ def test_finish_keeps_its_deadline_when_the_bucket_hangs(tmp_path: Path, directo
     assert "in time" in result.errors[0]
 
 
+class SlowBucket(FolderBucket):
+    def upload(
+        self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
+    ) -> ObjectInfo:
+        time.sleep(1)
+        return super().upload(path, name, if_generation=if_generation, crc32c=crc32c)
+
+
+def test_finish_waits_for_a_large_file_to_arrive(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hvdcloud.node.uploads.uploader._SLOWEST", 1)
+    (directory / "a").write_bytes(bytes(int(DEADLINE)))
+    bucket = SlowBucket(tmp_path / "bucket")
+    result = finish(uploader(bucket, directory), seconds=0.5)
+    assert (result.uploaded, result.pending, result.errors) == (["a"], [], [])
+    assert manifest_of(bucket).complete
+
+
 PROCESS = """
-import sys, time
+import sys
 from pathlib import Path
 from hvdcloud.storage.open import open_bucket
 from hvdcloud.node.uploads.uploader import Uploader
 url, cluster, run, directory = sys.argv[1:]
 print("started", flush=True)
 up = Uploader(open_bucket(url), cluster=cluster, run=run, node=0, directory=Path(directory), quiet_seconds=0)
-result = up.finish(time.monotonic() + 60)
+result = up.finish(60)
 assert not result.pending and not result.errors, result
 """
 

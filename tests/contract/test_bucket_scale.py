@@ -32,7 +32,7 @@ bucket = open_bucket(url, endpoint=endpoint or None)
 started = time.monotonic()
 if what == "upload":
     up = Uploader(bucket, cluster=cluster, run=run, node=0, directory=Path(source), quiet_seconds=0)
-    result = up.finish(time.monotonic() + 300)
+    result = up.finish(300)
     assert not result.pending and not result.errors, result
     files = result.files
 else:

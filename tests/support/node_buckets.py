@@ -7,7 +7,6 @@ import os
 import shlex
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +57,7 @@ class BucketNode:
         uploader = Uploader(
             self.bucket, cluster="digits", run=run, node=self.index, directory=directory, quiet_seconds=0
         )
-        return uploader.finish(time.monotonic() + 60) if complete else uploader.scan(final=True)
+        return uploader.finish(60) if complete else uploader.scan(final=True)
 
     def start(self, *verb: str) -> subprocess.Popen[bytes]:
         """The node program, as a process."""

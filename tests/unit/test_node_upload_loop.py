@@ -125,7 +125,7 @@ def test_a_file_that_is_still_open_for_writing_keeps_a_run_from_being_complete(
     nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No second scan would begin before the deadline.
-    monkeypatch.setattr("hvdcloud.node.uploads.uploader._WAITS", (2 * loop.FLUSH_STEP_SECONDS,))
+    monkeypatch.setattr("hvdcloud.node.uploads.uploader._WAITS", (2 * loop.FLUSH_SECONDS,))
     head, _ = nodes
     head.write("last", b"half", modified=100)
     with head:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.storage.base import Bucket
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.open import open_bucket
+from tests.support.harness import DEADLINE
 
 CLUSTER = "digits"
 RUNS = [f"2026112{number}-000000-abc123" for number in range(5)]
@@ -50,7 +50,7 @@ class Workers:
         """The files that had to be uploaded."""
         directory = self.directory(run, node)
         up = Uploader(self.bucket, cluster=CLUSTER, run=run, node=node, directory=directory, quiet_seconds=0)
-        up.finish(time.monotonic() + 30)
+        up.finish(DEADLINE)
         return sorted(up.uploaded)
 
     def restore(self, run_from: str, run: str, node: int = 0) -> int:

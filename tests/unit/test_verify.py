@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.storage.base import Bucket
 from hvdcloud.storage.open import open_bucket
+from tests.support.harness import DEADLINE
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 
@@ -29,7 +29,7 @@ class Workers:
         )
 
     def finish(self) -> None:
-        self.uploader.finish(time.monotonic() + 30)
+        self.uploader.finish(DEADLINE)
 
     def pull(self) -> None:
         pull(self.bucket, cluster=CLUSTER, run=RUN, target=self.target, verified_files=VerifiedFiles(self.ledger_path))

@@ -29,22 +29,18 @@ def idle_seconds() -> float | None:
     return max(0.0, time.monotonic() - seen) if isinstance(seen, (int, float)) else None
 
 
-def now() -> str | None:
-    """The activity at this moment, in words; None: there is none."""
+def is_there() -> bool:
+    """Whether there is activity at this moment."""
     import psutil
 
     from hvdcloud.node.data import fetcher
 
-    if (run := active.active_run()) is not None:
-        return f"run {run}"
-    if agents := active.live_agents():
-        return f"the agent of run {min(agents)}"
-    if fetcher.is_at_work():
-        return "data sets that are fetched"
+    if active.active_run() or active.live_agents() or fetcher.is_at_work():
+        return True
     port = machine.ssh_port()
-    strangers = {
+    callers = {
         each.raddr.ip.removeprefix("::ffff:")  # An IPv4 address, as a socket of IPv6 has it.
         for each in psutil.net_connections("tcp")
         if each.status == psutil.CONN_ESTABLISHED and each.raddr and each.laddr and each.laddr.port == port
-    } - {peer.address for peer in nodes.known()}
-    return f"an SSH connection from {min(strangers)}" if strangers else None
+    }
+    return bool(callers - {peer.address for peer in nodes.known()})

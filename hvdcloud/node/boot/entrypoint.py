@@ -20,16 +20,15 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
+from hvdcloud.node.boot import time_limit
 from hvdcloud.node.boot.bucket_proof import BUCKET_VARIABLE, SETTLED_VARIABLE
-from hvdcloud.node.boot.idle import Watch
-from hvdcloud.node.boot.limit import NodeLimit
-from hvdcloud.node.boot.time_limit import TimeLimit
 from hvdcloud.node.data.fetcher import DATA_VARIABLE
 from hvdcloud.node.files import write_json
 from hvdcloud.node.processes import own_program
@@ -49,6 +48,7 @@ DRIVER = Path("/usr/local/nvidia/lib64")
 """Where Container-Optimized OS has the GPU driver's libraries: there is no NVIDIA container toolkit to mount them."""
 LDCONFIG = "/sbin/ldconfig"
 METADATA_VARIABLE = "HVDCLOUD_METADATA"
+IDLE_VARIABLE = "HVDCLOUD_IDLE"
 PORT_VARIABLE, ADDRESS_VARIABLE = "HVDCLOUD_SSH_PORT", "HVDCLOUD_SSH_ADDRESS"
 """Where sshd listens in a container that has its host's network: the port, and the address beside 127.0.0.1."""
 READY_SECONDS = 20.0
@@ -91,21 +91,41 @@ def main() -> int:
         limits = _step("limits", _limits)
     except _StepError as error:
         return _fail(error)
+    waiting: dict[int, Sequence[str]] = {}
+    start_at = 0.0
     while True:
+        if time.monotonic() >= start_at:
+            start_at = time.monotonic() + _CHECK_SECONDS
+            for words in (words for words in limits if words not in waiting.values()):
+                with contextlib.suppress(OSError):
+                    waiting[_start(*words)] = words
         received = signal.sigtimedwait(_WAITED_FOR, _CHECK_SECONDS)
         if received is not None and received.si_signo in _TOLD_TO_END:
             return _power_off(sshd)
         ended = _reap()
         if sshd in ended:
             return _fail(_StepError("sshd", "sshd ended"))
-        for limit in limits:
-            limit.ended(ended)
-            limit.check()
+        waiting = {pid: words for pid, words in waiting.items() if pid not in ended}
 
 
-def _limits() -> list[NodeLimit]:
-    """What ends the node when it is idle, and when its time is over."""
-    return [limit for limit in (Watch.wanted(), TimeLimit.wanted()) if limit is not None]
+def _limits() -> list[Sequence[str]]:
+    """What the node program is to do beside this process: end the node when it is idle, and when its time is over.
+
+    Raises ValueError: a limit is not a number of seconds.
+    """
+    found: list[Sequence[str]] = []
+    if text := os.environ.get(IDLE_VARIABLE):
+        found.append(["end-when-idle", str(float(text))])
+    if text := os.environ.get(time_limit.VARIABLE):
+        found.append(["end-at-limit", str(time_limit.now() + float(text))])
+    return found
+
+
+def _start(*words: str, output: str | None = None) -> int:
+    """Start the node program with these words; returns its process. `output`: the file that gets what it prints."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    actions = [(os.POSIX_SPAWN_OPEN, 1, output, flags, 0o600)] if output else []
+    return os.posix_spawn(sys.executable, own_program(*words), os.environ, file_actions=actions, setsigmask=())
 
 
 def publish(status: dict[str, Any], *, seconds: float = PUBLISH_SECONDS) -> None:
@@ -280,9 +300,7 @@ def _path_of_image() -> str:
 def _fetch_data() -> None:
     """Start the fetcher of data sets, in a process of its own: where it fails, a run starts it again, and says so."""
     if request := os.environ.get(DATA_VARIABLE):
-        silent = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
-        command = own_program("data-fetcher", request)
-        os.posix_spawn(sys.executable, command, os.environ, file_actions=silent, setsigmask=())
+        _start("data-fetcher", request, output=os.devnull)
 
 
 def _wait_until_ready(sshd: int) -> bool:
@@ -322,14 +340,7 @@ def _prove_bucket() -> bool:
 def _proof() -> dict[str, Any] | None:
     """The answer of `bucket-proof`, a process of its own: Google's library stays out of this one. None: told to end."""
     file = paths.volatile_dir() / "bucket-proof.json"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    child = os.posix_spawn(
-        sys.executable,
-        own_program("bucket-proof"),
-        os.environ,
-        file_actions=[(os.POSIX_SPAWN_OPEN, 1, str(file), flags, 0o600)],
-        setsigmask=(),
-    )
+    child = _start("bucket-proof", output=str(file))
     while child not in _reap():
         if signal.sigtimedwait(_TOLD_TO_END, _PROOF_POLL_SECONDS) is not None:
             return None

@@ -1,14 +1,13 @@
 """Idle nodes end themselves: `limits.idle`, from boot, whether or not the laptop is on.
 
-The entrypoint checks for activity at intervals (`Watch`). When the limit is over it starts `end-if-idle`, a process
-that decides and acts. The head decides for the whole cluster and asks the other nodes; they decide for themselves
-alone, and only where the head does not answer. Nothing ends while a checkpoint is not in the bucket.
+A process beside the entrypoint checks for activity at intervals. When the limit is over, the head decides for the whole
+cluster and asks the other nodes; they decide for themselves alone, and only where the head does not answer. Nothing
+ends while a checkpoint is not in the bucket.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,6 @@ from typing import Any, NamedTuple
 
 from hvdcloud.node import machine
 from hvdcloud.node.boot import activity
-from hvdcloud.node.boot.limit import NodeLimit
 from hvdcloud.node.mesh import ssh
 from hvdcloud.node.mesh.nodes import node_names
 from hvdcloud.node.run import control
@@ -32,40 +30,6 @@ _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 20.0
 _AT_ONCE = 32
 _FROZEN_SECONDS = 5.0
-
-
-class Watch(NodeLimit):
-    """Checks for activity in the container's first process.
-
-    Args:
-        limit: seconds without activity after which the node is idle.
-    """
-
-    variable = "HVDCLOUD_IDLE"
-
-    def __init__(self, limit: float) -> None:
-        super().__init__(limit)
-        self._every = min(CHECK_SECONDS, limit / 4)
-        self._checked_at = time.monotonic()
-        self._pause = max(self._every, min(ASK_SECONDS, limit / 4))
-        self._act_at = 0.0
-        activity.mark()
-
-    def _check(self) -> None:
-        now = time.monotonic()
-        if now < self._checked_at + self._every:
-            return
-        # A process that was frozen has missed what happened meanwhile.
-        frozen = now - self._checked_at > 2 * self._every + _FROZEN_SECONDS
-        self._checked_at = now
-        if frozen or activity.now() is not None:
-            activity.mark()
-        idle = activity.idle_seconds()
-        if idle is None:
-            activity.mark()
-        elif idle >= self.limit and self._actor is None and now >= self._act_at:
-            self._act_at = now + self._pause
-            self._act("end-if-idle")
 
 
 class Answer(NamedTuple):
@@ -101,34 +65,54 @@ def answer() -> dict[str, Any]:
     return _own()._asdict()
 
 
-def end_if_idle() -> int:
-    """`end-if-idle`: end the cluster, or this node alone, if it is time. Returns the process's exit code, always 0."""
+def main(limit: float) -> int:
+    """`end-when-idle LIMIT`: check for activity until there was none for so many seconds, and end the cluster then, or
+    this node alone. Returns the process's exit code, always 0."""
+    every, pause = min(CHECK_SECONDS, limit / 4), min(ASK_SECONDS, limit / 4)
+    checked_at, act_at = time.monotonic(), 0.0
+    while True:
+        idle, now = activity.idle_seconds(), time.monotonic()
+        # A process that was frozen has missed what happened meanwhile.
+        frozen = now - checked_at > 2 * every + _FROZEN_SECONDS
+        if idle is None or frozen or activity.is_there():
+            activity.mark()
+        elif idle >= limit and now >= act_at:
+            if end_if_idle(limit):
+                return 0
+            act_at = time.monotonic() + pause
+        checked_at = time.monotonic()
+        time.sleep(every)
+
+
+def end_if_idle(limit: float) -> bool:
+    """End the cluster, or this node alone, if it is time; returns whether it was."""
     from hvdcloud.node.mesh import poweroff
 
-    limit = float(os.environ[Watch.variable])
     names, me = node_names(), machine.name()
     head = not names or me == names[0]
     idle = activity.idle_seconds() or limit
     in_words = f"{idle / 60:.0f} min" if idle >= 60 else f"{idle:.0f} s"
     for_how_long = f"idle for {in_words}: no run, no SSH session"
     if left := incomplete_runs():
+        # That takes long; there may be activity by then.
         _flush(for_how_long, left)
+        return False
     peers: dict[str, Answer | None] = {}
     if may_end(_own(), limit=limit, head=True, peers={}):
         peers = _answers_of([name for name in names if name != me]) if head else _answer_of_head(names[0], limit)
     # Checked again: there may be activity by now.
     if not may_end(_own(), limit=limit, head=head, peers=peers):
-        return 0
+        return False
     poweroff.write_line(f"{for_how_long}; switching off")
     if head:
         # A node that did not answer may hold what is nowhere else; it ends itself when the head is gone.
         poweroff.end_others([name for name, peer in peers.items() if peer])
     poweroff.switch_off()
-    return 0
+    return True
 
 
 def _own() -> Answer:
-    return Answer(idle=0.0 if activity.now() else activity.idle_seconds(), complete=not incomplete_runs())
+    return Answer(idle=0.0 if activity.is_there() else activity.idle_seconds(), complete=not incomplete_runs())
 
 
 def _flush(for_how_long: str, runs: Sequence[str]) -> None:

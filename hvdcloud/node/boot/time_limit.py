@@ -1,9 +1,8 @@
 """`limits.max_run_duration` where no provider ends the nodes: they end themselves, whether or not the laptop is on.
 
-The entrypoint counts from its start (`TimeLimit`), also while the machine sleeps. When the limit is over it starts
-`end-at-limit`, a process that acts. The head ends the run, whose checkpoints are uploaded; another node waits until
-that is done, or its head is late. What could not be uploaded stays in the container, which nobody removes before it is
-elsewhere.
+A process beside the entrypoint waits for that, and counts also while the machine sleeps. Then the head ends the run,
+whose checkpoints are uploaded; another node waits until that is done, or its head is late. What could not be uploaded
+stays in the container, which nobody removes before it is elsewhere.
 """
 
 from __future__ import annotations
@@ -13,39 +12,30 @@ import time
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.node import machine
-from hvdcloud.node.boot.limit import NodeLimit
 from hvdcloud.node.mesh.nodes import node_names
 from hvdcloud.node.records import active, state
 from hvdcloud.node.run import control
 from hvdcloud.node.uploads import archive
 from hvdcloud.node.uploads.loop import incomplete_runs
 
-AGAIN_SECONDS = 30.0
+VARIABLE = "HVDCLOUD_TIME_LIMIT"
+"""The limit in seconds."""
 LATE_SECONDS = 1800.0
 """How long the head of a cluster may take to end its run: the last uploads are waited for."""
 _POLL_SECONDS = 1.0
 
 
-class TimeLimit(NodeLimit):
-    """Counts in the container's first process."""
+def end_at_limit(at: float = 0.0) -> int:
+    """`end-at-limit [AT]`: end this node; on the head the run first, and then the other nodes. Returns the process's
+    exit code, always 0.
 
-    variable = "HVDCLOUD_TIME_LIMIT"
-
-    def __init__(self, limit: float) -> None:
-        super().__init__(limit)
-        self._act_at = _now() + limit
-
-    def _check(self) -> None:
-        if (now := _now()) >= self._act_at:
-            self._act_at = now + AGAIN_SECONDS
-            self._act("end-at-limit")
-
-
-def end_at_limit() -> int:
-    """`end-at-limit`: end this node; on the head the run first, and then the other nodes. Returns the process's exit
-    code, always 0."""
+    Args:
+        at: when, as `now` counts.
+    """
     from hvdcloud.node.mesh import poweroff
 
+    while now() < at:
+        time.sleep(_POLL_SECONDS)
     poweroff.write_line(f"{_reason()}; switching off")
     # What fails here does not matter: the container keeps what it has.
     try:
@@ -67,11 +57,11 @@ def end_at_limit() -> int:
 
 
 def _reason() -> str:
-    limit = float(os.environ.get(TimeLimit.variable) or 0.0)
+    limit = float(os.environ.get(VARIABLE) or 0.0)
     hours = f"{limit / 3600:.1f} h" if limit >= 3600 else f"{limit:.0f} s"
     return f"limits.max_run_duration of {hours} is over"
 
 
-def _now() -> float:
-    # Unlike time.monotonic(), it also counts while the machine is suspended.
+def now() -> float:
+    """Seconds since the machine's boot; unlike those of time.monotonic(), also while it is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

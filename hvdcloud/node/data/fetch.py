@@ -40,7 +40,6 @@ SPACE_HINT = (
     "with provider local, free space where Docker keeps its containers"
 )
 _NAME_HINT = "rename or delete the object in the bucket"
-_BLOCK = 4096
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,11 +50,6 @@ class _Plan:
     bucket: Bucket
     index: Mapping[str, Any]
     missing: Sequence[ObjectInfo]
-
-    @property
-    def needed(self) -> int:
-        """Bytes of the disk."""
-        return sum(-(-each.size // _BLOCK) * _BLOCK for each in self.missing)
 
 
 def set_dir(name: str) -> Path:
@@ -223,7 +217,7 @@ def _missing(tree: Path, objects: Sequence[ObjectInfo]) -> list[ObjectInfo]:
 
 def _check_space(plans: Sequence[_Plan]) -> None:
     """Raise CapacityError: the disk has no room for all of the sets."""
-    needed, free = sum(plan.needed for plan in plans), shutil.disk_usage(paths.data_dir()).free
+    needed, free = sum(each.size for plan in plans for each in plan.missing), shutil.disk_usage(paths.data_dir()).free
     if needed > free:
         names = " and ".join(plan.wanted.name for plan in plans)
         why = f"data set {names}: {needed / 1e9:.2f} GB more are needed, and the disk has {free / 1e9:.2f} GB left"

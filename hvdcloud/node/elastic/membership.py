@@ -171,12 +171,11 @@ class Membership:
 
     def usable(self) -> list[Member]:
         """Those that Horovod uses or could use now."""
-        return sorted([*self.in_use(), *self._candidates()], key=_index)
+        return [*self.in_use(), *self._candidates()]
 
     def may_leave(self, names: Iterable[str]) -> bool:
         """Whether enough would remain without these."""
-        leaving = set(names)
-        return sum(1 for member in self.usable() if member.name not in leaving) >= self.least
+        return len({member.name for member in self.usable()} - {*names}) >= self.least
 
     def list_unused_again(self, used: Iterable[str], *, now: float) -> None:
         """Give those that were listed long ago and have no worker yet another name: Horovod has missed them. Or the
@@ -219,11 +218,10 @@ class Membership:
 
     def shown(self) -> list[state.Member]:
         """As the run's state has them, the head first."""
-        return [member.shown() for member in sorted(self.members.values(), key=_index)]
+        return [member.shown() for member in self._in_order()]
 
     def _candidates(self) -> list[Member]:
-        return [member for member in sorted(self.members.values(), key=_index) if member.is_candidate]
+        return [member for member in self._in_order() if member.is_candidate]
 
-
-def _index(member: Member) -> int:
-    return member.index
+    def _in_order(self) -> list[Member]:
+        return sorted(self.members.values(), key=lambda member: member.index)

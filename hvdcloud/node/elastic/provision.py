@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import tarfile
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import IO, Any
+from typing import Any
 
 from hvdcloud.errors import NodeError
 from hvdcloud.json_values import parse_object
@@ -65,7 +63,7 @@ def provision(member: Member, spec: Spec, environment: dict[str, str]) -> None:
     Raises:
         UnreachableError: it cannot be reached.
         NodeError: it refuses, or takes too long.
-        OSError: what the head has for its own ranks cannot be written again.
+        OSError: a file of the project changes, or what the head has for its own ranks cannot be written again.
     """
     node = member.name
     if node == spec.names[0]:
@@ -81,27 +79,16 @@ def provision(member: Member, spec: Spec, environment: dict[str, str]) -> None:
         start_new_session=True,
     ) as process:
         assert process.stdin
-        assert process.stdout
-        assert process.stderr
         # Where the node refuses or goes, the pipe breaks; its answer says why.
-        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(json.dumps(header).encode() + b"\n")
-            _send(pipe, [file for file in files if "link" not in file])
-        answer = process.stdout.read().decode(errors="replace")
-        said = process.stderr.read().decode(errors="replace").strip()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(header).encode() + b"\n")
+            with tarfile.open(fileobj=process.stdin, mode="w|", format=tarfile.PAX_FORMAT, dereference=True) as archive:
+                for file in (file for file in files if "link" not in file):
+                    archive.add(paths.workspace() / file["path"], file["path"], recursive=False)
+        answer, said = process.communicate()
     if process.returncode != 0:
-        error = (parse_object(answer.strip().rpartition("\n")[2]) or {}).get("error")
-        why = str(error or said.rpartition("\n")[2] or f"exit code {process.returncode}")
+        error = (parse_object(answer.strip().rpartition(b"\n")[2]) or {}).get("error")
+        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        why = str(error or last or f"exit code {process.returncode}")
         kind = UnreachableError if process.returncode == ssh.FAILED else NodeError
         raise kind(f"node {node} could not be made ready: {why}", hint="hvdcloud ssh shows the node")
-
-
-def _send(pipe: IO[bytes], files: Sequence[dict[str, Any]]) -> None:
-    with tarfile.open(fileobj=pipe, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-        for entry in files:
-            info = tarfile.TarInfo(entry["path"])
-            info.size, info.mode = entry["size"], entry["mode"]
-            with (paths.workspace() / entry["path"]).open("rb") as content:
-                if os.fstat(content.fileno()).st_size < info.size:
-                    raise NodeError(f"{entry['path']} changed while it was sent", hint="hvdcloud logs")
-                archive.addfile(info, content)

@@ -1,6 +1,6 @@
 """The supervisor of an elastic run: nodes leave and join while it trains.
 
-Horovod's driver gets its hosts from a list (host_list.py) that follows the rules of membership.py. What closes its
+Horovod's driver gets its hosts from a list, a file, that follows the rules of membership.py. What closes its
 connections, Horovod notices and recovers from. A node that falls silent closes none, and a node that is lost while the
 workers are still finding each other leaves them waiting: then, and where a loss ends the driver all the same, Horovod
 is started again from the newest checkpoint.
@@ -12,17 +12,19 @@ import selectors
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from hvdcloud.node import files, paths
 from hvdcloud.node.channel import Caller, Listener, Mailbox
 from hvdcloud.node.elastic.admission import Admission, socket_file
-from hvdcloud.node.elastic.host_list import HostList
 from hvdcloud.node.elastic.membership import MARGIN_BEATS, Member, Membership, Place
 from hvdcloud.node.elastic.provision import UnreachableError, provision
 from hvdcloud.node.elastic.restart import GATHER, RESET, Restart
 from hvdcloud.node.elastic.workers import Workers
 from hvdcloud.node.machine import outward_interface
+from hvdcloud.node.mesh import hosts
 from hvdcloud.node.records import state
 from hvdcloud.node.records.secrets_file import read_environment
 from hvdcloud.node.records.spec import Spec
@@ -56,12 +58,14 @@ class ElasticSupervisor(Supervisor):
             quiet=spec.gloo_timeout + MARGIN_BEATS * spec.beat,
             wall=time.time,
         )
-        self._hosts = HostList(spec.run)
+        self._hosts = paths.run_dir(spec.run) / "hosts"
+        self._script = paths.run_dir(spec.run) / "discover"
+        """Prints the hosts; Horovod's driver calls it every second."""
         self._listed = False
         """Whether Horovod was given the first nodes."""
         # A node that begins alone is given the loopback interface, and others may join it.
         command = [outward_interface() if word == "lo" else word for word in spec.horovodrun]
-        command += ["--host-discovery-script", str(self._hosts.script)]
+        command += ["--host-discovery-script", str(self._script)]
         super().__init__(replace(spec, horovodrun=tuple(command)), current)
         self._silence = SILENCE_SECONDS
         self._workers = Workers()
@@ -90,7 +94,9 @@ class ElasticSupervisor(Supervisor):
     # -- the start -----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._hosts.create()
+        self._write_hosts({}, names={})
+        self._script.write_text(f"#!/bin/sh\nexec cat {self._hosts}\n")
+        self._script.chmod(0o755)
         self._selector.register(self._mailbox, selectors.EVENT_READ, self._mailbox.deliver)
         self._control = Listener(socket_file(self._spec.run), self._selector, kind=Caller, hear=self._hear_caller)
         for name in self._membership.members:
@@ -135,11 +141,16 @@ class ElasticSupervisor(Supervisor):
         if (slots := membership.change(now=now)) is None:
             return
         in_use = membership.in_use()
-        self._hosts.write(slots, names={member.alias: member.name for member in in_use})
+        self._write_hosts(slots, names={member.alias: member.name for member in in_use})
         for member in in_use:
             if member not in before and (member.listings > 1 or self._state.world):
                 self._disturbed_at = now
                 self._recorder.event("node joins", member.name, f"as {member.alias}", note=f"node {member.name} joins")
+
+    def _write_hosts(self, slots: Mapping[str, int], *, names: Mapping[str, str]) -> None:
+        """Make these Horovod's list, in one move: the slots, and the nodes' own names, by alias."""
+        hosts.write_aliases({alias: name for alias, name in names.items() if alias != name})
+        files.replace(self._hosts, "".join(f"{alias}:{number}\n" for alias, number in slots.items()))
 
     def _prepare(self, now: float) -> None:
         """Prepare the nodes that were lost, or are new, each in a thread of its own; again where that fails."""
@@ -331,7 +342,7 @@ class ElasticSupervisor(Supervisor):
         self._log.note(f"{why}; Horovod is started again from the newest checkpoint")
         self._launcher.signal(signal.SIGKILL, rest=True)
         self._close_output()
-        self._hosts.write({}, names={})
+        self._write_hosts({}, names={})
         self._hurry_at = float("inf")
         self._restart = Restart(self._leases, now=time.monotonic())
 

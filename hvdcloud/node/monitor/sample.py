@@ -23,8 +23,6 @@ Sample = dict[str, Any]
 
 GPU_SECONDS = 4.0
 """How long nvidia-smi may take."""
-AGAIN_SECONDS = 60.0
-"""After how long it is asked again, if it did not answer."""
 _PATH = "/usr/local/nvidia/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _GPU_FIELDS = {
     "index": "index",
@@ -68,28 +66,20 @@ class GpuReader:
         # Without the mark of the run, by which its processes are found and ended.
         self._environment = {"PATH": _PATH, "LANG": "C", "LD_LIBRARY_PATH": image.get("LD_LIBRARY_PATH", "")}
         self._seconds = seconds
-        self._again_at = 0.0
         self._process: subprocess.Popen[str] | None = None
         self.trouble = ""
         """Why there is no answer; empty while there is one, or nothing to ask."""
 
     def read(self) -> list[dict[str, Any]]:
-        """One object a GPU; none where nvidia-smi is missing, or does not answer, which is tried again much later."""
-        if self._program is None or time.monotonic() < self._again_at:
+        """One object a GPU; none where nvidia-smi is missing, or does not answer."""
+        if self._program is None:
             return []
-        gpus, self.trouble = self._ask(self._program)
-        if self.trouble:
-            self._again_at = time.monotonic() + AGAIN_SECONDS
-        return gpus
-
-    def _ask(self, program: str) -> tuple[list[dict[str, Any]], str]:
-        """The GPUs, or why there are none."""
-        too_long = f"nvidia-smi did not answer within {self._seconds:g} s"
+        self.trouble = f"nvidia-smi did not answer within {self._seconds:g} s"
         if self._process is not None and self._process.poll() is None:
-            return [], too_long
+            return []
         try:
             process = self._process = subprocess.Popen(
-                [program, f"--query-gpu={','.join(_GPU_FIELDS.values())}", "--format=csv,noheader,nounits"],
+                [self._program, f"--query-gpu={','.join(_GPU_FIELDS.values())}", "--format=csv,noheader,nounits"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -100,15 +90,17 @@ class GpuReader:
             )
             output, _ = process.communicate(timeout=self._seconds)
         except OSError as error:
-            return [], f"nvidia-smi cannot be started: {error.strerror}"
+            self.trouble = f"nvidia-smi cannot be started: {error.strerror}"
+            return []
         except subprocess.TimeoutExpired:
             # Nothing waits for its end, while it is stuck in the driver.
             process.kill()
             if process.stdout is not None:
                 process.stdout.close()
-            return [], too_long
+            return []
         gpus = parse_gpus(output)
-        return gpus, "" if gpus else f"nvidia-smi said nothing of any GPU (exit code {process.returncode})"
+        self.trouble = "" if gpus else f"nvidia-smi said nothing of any GPU (exit code {process.returncode})"
+        return gpus
 
 
 class Sensors:

@@ -25,7 +25,7 @@ def main(*, offset: int | None) -> dict[str, Any]:
     run = max((folder.name for folder in paths.runs_dir().glob("*")), default=None)
     answer: dict[str, Any] = {"now": time.time(), "run": run, "sample": _sample(run)}
     if run is not None and state.state_file(run).exists():
-        answer |= {"state": state.read(run).to_json(), "log": _log(run, offset)}
+        answer |= {"state": state.read(run).to_json(), "log": _log(run, offset or 0)}
     return answer
 
 
@@ -42,19 +42,16 @@ def _sample(run: str | None) -> Sample:
     return sample
 
 
-def _log(run: str, offset: int | None) -> dict[str, Any]:
+def _log(run: str, offset: int) -> dict[str, Any]:
     """Whole lines from an offset on; of a long log only the end."""
     try:
         with state.log_file(run).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            start = max(0, size - _MOST_LOG)
-            cut = start > (offset or 0)
-            start = start if cut else offset or 0
+            start = max(offset, os.fstat(file.fileno()).st_size - _MOST_LOG)
             file.seek(start)
             data = file.read(_MOST_LOG)
     except OSError:
-        return {"offset": offset or 0, "text": ""}
-    if cut and start:
+        return {"offset": offset, "text": ""}
+    if start > offset:
         skip = data.find(b"\n") + 1
         start, data = start + skip, data[skip:]
     whole = data.rfind(b"\n") + 1

@@ -11,7 +11,6 @@ from hvdcloud.checkpoints.manifest import events_name, log_name, stacks_name, st
 from hvdcloud.node import paths
 from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
-from hvdcloud.storage.checksum import crc32c_of_file
 
 _POLL_SECONDS = 0.05
 
@@ -21,9 +20,7 @@ def keep(run: str) -> None:
     try:
         spec = Spec.load(run)
         bucket = spec.open_bucket()
-        log = state.log_file(run)
-        _, crc32c = crc32c_of_file(log)
-        bucket.upload(log, log_name(spec.cluster, run), crc32c=crc32c)
+        bucket.upload(state.log_file(run), log_name(spec.cluster, run))
         if (events := state.events_file(run)).exists():
             bucket.write(events_name(spec.cluster, run), events.read_bytes())
         bucket.write(state_name(spec.cluster, run), json.dumps(state.read(run).to_json()).encode())

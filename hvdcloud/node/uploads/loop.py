@@ -7,8 +7,8 @@ ranks, and a bucket that comes back later is used then.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,9 @@ from hvdcloud.storage.threads import attempt
 FIRST_SCAN_SECONDS = 1.0
 HURRIED_SECONDS = 0.5
 """Between two looks at the directory of a node that leaves."""
-FLUSH_STEP_SECONDS = 60.0
+FLUSH_SECONDS = 60.0
 """A final flush that gets nothing done for this long is given up; `flush` tries again later."""
-FLUSH_SECONDS = 3600.0
+_FINAL_SCAN = partial(Uploader.scan, final=True)
 
 
 def is_complete(run: str) -> bool:
@@ -82,14 +82,14 @@ class UploadLoop:
     def flush_now(self) -> UploadReport:
         """Upload everything that is not being written at this moment, while the run is active. Blocks."""
         with self._working:
-            return self._scan(final=True)
+            return self._report(_FINAL_SCAN)
 
     def gather(self) -> str:
         """Fetch what is newer in the bucket, while no rank runs and all nodes have uploaded what they have. Blocks.
         Returns what went wrong; empty if nothing did. Horovod can be started all the same, with what is here."""
         with self._working:
             # What could not be uploaded must not be replaced by something older.
-            if errors := self._scan(final=True).errors:
+            if errors := self._report(_FINAL_SCAN).errors:
                 return "; ".join(errors)
             assert self.bucket is not None
             try:
@@ -101,7 +101,7 @@ class UploadLoop:
                 self._uploader = None
             return ""
 
-    def finish(self, *, patience: float = FLUSH_SECONDS) -> UploadReport:
+    def finish(self, *, patience: float = math.inf) -> UploadReport:
         """The ranks have ended: upload the rest and close the manifest. Blocks; waits for an upload in progress.
 
         Args:
@@ -110,14 +110,7 @@ class UploadLoop:
         self._ending.set()
         self._woken.set()
         with self._working:
-            deadline = time.monotonic() + FLUSH_SECONDS
-            patient_until = time.monotonic() + patience
-            report, before = UploadReport(), -1
-            # As long as that makes progress; `flush` tries again.
-            while not report.complete and before < len(self._uploaded) and time.monotonic() < deadline:
-                before = len(self._uploaded)
-                until = min(deadline, time.monotonic() + FLUSH_STEP_SECONDS)
-                report = self._reported(partial(Uploader.finish, deadline=until, patient_until=patient_until))
+            report = self._report(partial(Uploader.finish, seconds=FLUSH_SECONDS, patience=patience))
         write_report(self._spec.run, report)
         return report
 
@@ -132,7 +125,7 @@ class UploadLoop:
             with self._working:
                 if self._ending.is_set():
                     return
-                report = self._scan(final=told is not None)
+                report = self._report(_FINAL_SCAN if told is not None else Uploader.scan)
             if told is not None:
                 told(report)
             wait = self._spec.keep_every if told is None else HURRIED_SECONDS
@@ -152,19 +145,7 @@ class UploadLoop:
             )
         return self._uploader
 
-    def _scan(self, *, final: bool) -> UploadReport:
-        return self._reported(partial(Uploader.scan, final=final))
-
-    def _reported(self, work: Callable[[Uploader], UploadReport]) -> UploadReport:
-        """What the uploader reports of its work, which is told and remembered."""
-        report = self._attempted(work)
-        self.waiting = len(report.pending)
-        if new := {*report.left_out} - self._left_out:
-            self._left_out |= new
-            self._say_left_out(sorted(new))
-        return report
-
-    def _attempted(self, work: Callable[[Uploader], UploadReport]) -> UploadReport:
+    def _report(self, work: Callable[[Uploader], UploadReport]) -> UploadReport:
         """What the uploader reports of its work. Whatever goes wrong, the run continues, and its end reports it."""
         try:
             uploader = self._open()
@@ -172,12 +153,17 @@ class UploadLoop:
             # Everything there is, is pending.
             there = attempt(self._directory, lambda folder: walk(folder, []) + self._outputs.files([], set()))
             pending = sorted(file.name for file in there.result or ())
-            return UploadReport(pending=pending, errors=[f"{self._spec.bucket}: {error}"])
-        try:
-            return work(uploader)
-        except Exception as error:  # noqa: BLE001 - as above
-            # Nobody knows which files are pending.
-            return UploadReport(files=len(self._uploaded), errors=[f"{type(error).__name__}: {error}"])
+            report = UploadReport(pending=pending, errors=[f"{self._spec.bucket}: {error}"])
+        else:
+            # Where that fails, nobody knows which files are pending.
+            done = attempt(uploader, work)
+            failed = UploadReport(files=len(self._uploaded), errors=[f"{type(done.error).__name__}: {done.error}"])
+            report = done.result or failed
+        self.waiting = len(report.pending)
+        if new := {*report.left_out} - self._left_out:
+            self._left_out |= new
+            self._say_left_out(sorted(new))
+        return report
 
 
 def write_report(run: str, report: UploadReport) -> None:

@@ -8,8 +8,10 @@ the earlier run instead, and a later restore follows that chain.
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hvdcloud.checkpoints.fetch import fetch, local_paths, remove_partials
 from hvdcloud.checkpoints.manifest import Entry, continued_runs, file_name, load_manifests, run_prefix
@@ -21,15 +23,6 @@ from hvdcloud.storage.base import Bucket, disk_error
 from hvdcloud.storage.checksum import crc32c_of_file
 
 WORKERS = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
-    """What a restore put into a directory: the run it came from, and size and modification time in nanoseconds by
-    path."""
-
-    run: str | None = None
-    files: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +38,10 @@ def baseline_path(directory: Path) -> Path:
     return directory.parent / f".{directory.name}.restored.json"
 
 
-def read_baseline(directory: Path) -> Baseline:
-    value = read_json(baseline_path(directory))
-    if value is None:
-        return Baseline()
-    return Baseline(run=value["from"], files={name: (size, time) for name, (size, time) in value["files"].items()})
+def read_baseline(directory: Path) -> dict[str, Any]:
+    """What a restore put into a directory: the run it came `from`, and by the names of `files` their size and
+    modification time in nanoseconds."""
+    return read_json(baseline_path(directory)) or {"from": None, "files": {}}
 
 
 def restore(bucket: Bucket, *, cluster: str, run_from: str, directory: Path) -> int:
@@ -73,7 +65,7 @@ def gather(bucket: Bucket, *, cluster: str, run: str, directory: Path, only: str
     """
     if not load_manifests(bucket, cluster=cluster, run=run):
         return 0
-    earlier = read_baseline(directory).run
+    earlier = read_baseline(directory)["from"]
     choices = choices_of(bucket, cluster=cluster, run_from=run)
     choices = {name: choices[name] for name in choices if name.startswith(only)}
     return _restore(bucket, choices, directory, earlier, replace=True)
@@ -134,30 +126,22 @@ def _places(directory: Path, choices: dict[str, list[Candidate]]) -> dict[str, P
 
 def choices_of(bucket: Bucket, *, cluster: str, run_from: str) -> dict[str, list[Candidate]]:
     """For each file the objects to try, the last of which has to be there."""
-    listed: dict[str, Candidate] = {}
-    announced: dict[str, list[Candidate]] = {}
+    found: dict[str, list[Candidate]] = defaultdict(list)
     for run, manifests in continued_runs(bucket, cluster=cluster, run=run_from):
         if not manifests and run == run_from:
             hint = f"hvdcloud --name {cluster} pull shows which runs have"
             raise CheckpointError(f"run {run} of {cluster} has no checkpoints in {bucket.url}", hint=hint)
         prefix = run_prefix(cluster, run)
         for manifest in manifests:
-            for entry in manifest.files:
-                name = file_name(entry.name)
-                if name not in listed or entry.modified > listed[name].entry.modified:
-                    listed[name] = Candidate(prefix=prefix, entry=entry, announced=False)
-            for entry in manifest.uploading:
-                candidate = Candidate(prefix=prefix, entry=entry, announced=True)
-                announced.setdefault(file_name(entry.name), []).append(candidate)
+            for announced, entries in ((False, manifest.files), (True, manifest.uploading)):
+                for entry in entries:
+                    found[file_name(entry.name)].append(Candidate(prefix=prefix, entry=entry, announced=announced))
     choices: dict[str, list[Candidate]] = {}
-    for name in sorted({*listed, *announced}):
-        last = listed.get(name)
-        newer = [c for c in announced.get(name, []) if last is None or c.entry.modified >= last.entry.modified]
-        newer.sort(key=lambda choice: choice.entry.modified, reverse=True)
-        if last is not None:
-            newer.append(last)
-        if newer:
-            choices[name] = newer
+    for name, candidates in sorted(found.items()):
+        # Newest first; of two that are equally new, the one of the later run.
+        candidates.sort(key=lambda each: (each.entry.modified, each.announced), reverse=True)
+        listed = next((each for each in candidates if not each.announced), candidates[-1])
+        choices[name] = candidates[: candidates.index(listed) + 1]
     return choices
 
 
@@ -170,13 +154,13 @@ def _fetch(
 ) -> dict[str, Exception]:
     """Try the choices in turn; only a failure of one that has to be there is a failure."""
     failures: dict[str, Exception] = {}
-    by_path = {str(path): name for name, path in places.items()}
+    names = {path: name for name, path in places.items()}
     waiting = {name: list(candidates) for name, candidates in choices.items()}
     while waiting:
         turn = {name: candidates.pop(0) for name, candidates in waiting.items()}
 
         def done(_: Entry, path: Path, error: Exception | None, turn: dict[str, Candidate] = turn) -> None:
-            name = by_path[str(path)]
+            name = names[path]
             if error is None:
                 restored[name] = _size_and_time(path)
             elif not turn[name].announced:

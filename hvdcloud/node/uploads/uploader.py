@@ -46,6 +46,8 @@ WORKERS_LARGE = 2
 _BATCH_FILES = 256
 _BATCH_BYTES = 1 << 30
 _WAITS = (0.05, 0.1, 0.2, 0.5, 1.0)
+_SLOWEST = 10e6
+"""Bytes a second at which what is left is waited for at the end."""
 
 
 @dataclass(slots=True)
@@ -101,7 +103,8 @@ class Uploader:
         self._manifest = OwnManifest(bucket, cluster=cluster, run=run, node=node)
         self._loaded = False
         self._known: dict[str, Signature] = {}
-        self._seen: dict[str, tuple[Signature, float]] = {}
+        self._arrived = 0
+        """How many files have, also again."""
         self._taken: set[str] = set()
         """Names of objects that exist and are in no manifest of this node."""
 
@@ -130,18 +133,22 @@ class Uploader:
             left_out=sorted(found.left_out),
         )
 
-    def finish(self, deadline: float, *, patient_until: float = math.inf) -> UploadReport:
+    def finish(self, seconds: float, *, patience: float = math.inf) -> UploadReport:
         """Final scans until everything is in the bucket, then mark the manifest complete.
 
         Args:
-            deadline: of time.monotonic(); it holds even while the bucket doesn't answer.
-            patient_until: until when files that are being written are waited for.
+            seconds: after which the rest is given up where no file has arrived, even while the bucket doesn't answer;
+                what is large gets more.
+            patience: for how many seconds files that are being written are waited for.
         """
         last: list[UploadReport] = []
-        args = (deadline, patient_until, last)
+        args = (seconds, time.monotonic() + patience, last)
         thread = threading.Thread(target=self._finish, args=args, name="hvdcloud-finish", daemon=True)
         thread.start()
-        thread.join(max(0.0, deadline - time.monotonic()))
+        before = -1
+        while thread.is_alive() and before < self._arrived:
+            before = self._arrived
+            thread.join(seconds + sum(file.signature.size for file in self._changed(_Found())) / _SLOWEST)
         if thread.is_alive():
             pending = [file.name for file in self._changed(_Found())]
             errors = [f"{self._bucket.url} did not take everything in time"]
@@ -150,10 +157,12 @@ class Uploader:
             return UploadReport(files=len(self.uploaded), errors=["a bug ended the upload; the agent's log has it"])
         return replace(last[-1], complete=not (last[-1].pending or last[-1].errors))
 
-    def _finish(self, deadline: float, patient_until: float, last: list[UploadReport]) -> None:
+    def _finish(self, seconds: float, patient_until: float, last: list[UploadReport]) -> None:
         waits = iter(_WAITS)
-        pause = threading.Event()
+        before, deadline = -1, 0.0
         while True:
+            if before < self._arrived:
+                before, deadline = self._arrived, time.monotonic() + seconds
             found = _Found()
             with self._lock:
                 self._scan(found, final=True, completing=True)
@@ -164,7 +173,7 @@ class Uploader:
             until = deadline if found.errors else min(deadline, patient_until)
             if not (found.pending or found.errors) or hopeless or time.monotonic() + wait >= until:
                 return
-            pause.wait(wait)
+            time.sleep(wait)
 
     # -- one scan --------------------------------------------------------------------------------------------------
 
@@ -172,11 +181,6 @@ class Uploader:
         manifest = self._manifest
         try:
             self._load()
-        except HvdcloudError as error:
-            self._fail(found, error)
-            found.pending.extend(file.name for file in self._changed(found))
-            return
-        try:
             ready = self._ready(self._changed(found), found, final=final)
             for batch in self._batches(ready):
                 if found.may_pass:
@@ -189,23 +193,23 @@ class Uploader:
                 manifest.adopt(list(manifest.announced.values()))
                 manifest.announced.clear()
             manifest.save(complete=everything and (completing or manifest.complete))
-        except HvdcloudError as error:
+        except (HvdcloudError, OSError) as error:
             self._fail(found, error)
-        except OSError as error:
-            self._fail(found, error)
-            found.may_pass = True
+            found.may_pass |= isinstance(error, OSError)
+            if not self._loaded:
+                found.pending.extend(file.name for file in self._changed(found))
 
     def _load(self) -> None:
         """Once: what an earlier uploader of this node has done."""
         if self._loaded:
             return
         baseline = read_baseline(self._directory)
-        self._manifest.load(resumed=baseline.run)
+        self._manifest.load(resumed=baseline["from"])
         for file in self._files(_Found()):
             entry = self._manifest.entries.get(object_name(file.name, node=self._node))
-            size_and_time = (file.signature.size, file.signature.mtime_ns)
+            size_and_time = [file.signature.size, file.signature.mtime_ns]
             uploaded = entry is not None and (entry.size, entry.modified) == (file.signature.size, file.modified)
-            if uploaded or baseline.files.get(file.name) == size_and_time:
+            if uploaded or baseline["files"].get(file.name) == size_and_time:
                 self._known[file.name] = file.signature
         self._loaded = True
 
@@ -220,9 +224,7 @@ class Uploader:
         return sorted(files, key=lambda file: (file.signature.mtime_ns, file.name))
 
     def _ready(self, files: Sequence[File], found: _Found, *, final: bool) -> list[File]:
-        now, wall = time.monotonic(), time.time()
-        names = {file.name for file in files}
-        self._seen = {name: seen for name, seen in self._seen.items() if name in names}
+        now = time.time()
         resting: list[File] = []
         for file in files:
             try:
@@ -230,13 +232,8 @@ class Uploader:
             except CheckpointError as error:
                 found.errors.append(error.message)
                 continue
-            signature, since = self._seen.get(file.name, (None, now))
-            if signature != file.signature:
-                since = now
-            self._seen[file.name] = (file.signature, since)
-            # By the clock of the file system, unless that is ahead of ours; then by what we have seen ourselves.
-            age = wall - file.signature.ctime_ns / 1e9
-            if final or age >= self._quiet or now - since >= self._quiet:
+            # Where the clock was put back since, nobody knows how old it is.
+            if final or abs(now - file.signature.ctime_ns / 1e9) >= self._quiet:
                 resting.append(file)
             else:
                 found.pending.append(file.name)
@@ -344,6 +341,7 @@ class Uploader:
             self._manifest.arrived(entry, info)
             self._known[file.name] = file.signature
             self.uploaded.add(file.name)
+            self._arrived += 1
         elif isinstance(error, (ChangedWhileUploadingError, _SkippedError)):
             # Not in the bucket for sure, so it is not announced any more.
             self._manifest.announced.pop(entry.name, None)
