@@ -16,6 +16,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeGuard, get_args, get_origin
 
@@ -331,8 +332,14 @@ def _untrusted(config: Config, *, file: Path, places: Mapping[Key, Place]) -> It
         yield _Problem(f"{places.get(key, file)}: {'.'.join(key)}: {why}", fix)
 
 
-def _text(field: FieldInfo, value: object) -> str:
+def text_of(config: Config, key: str) -> str:
     """A key's value as hvdcloud.yaml would have it."""
+    field = _field_at(key.split("."))
+    assert field is not None, f"{key} is a key"
+    return _text(field, attrgetter(key)(config))
+
+
+def _text(field: FieldInfo, value: object) -> str:
     return duration_text(value) if isinstance(value, float) and is_duration(field) else _as_yaml(value)
 
 

@@ -7,7 +7,7 @@ may be repeated. A provider never prints and never reads the configuration file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -135,9 +135,6 @@ class Platform(Protocol):
 
     def machines(self) -> str | None:
         """What the nodes are, in words; None: they are not separate machines."""
-
-    def fixed_keys(self) -> Mapping[str, Set[str]]:
-        """The keys of the configuration, by section, that this provider applies only when it makes a cluster."""
 
     def device_mismatch(self) -> Finding | None:
         """GPUs that are paid for and that the image does not use, or GPUs that the image needs and nodes lack.
