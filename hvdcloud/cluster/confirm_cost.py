@@ -19,18 +19,11 @@ class Consent:
         self._given = given
         self._agreed: float | None = None
         self._shown: list[str] = []
-        self._warned: list[str] = []
 
     @property
     def given(self) -> bool:
         """Whether the user has agreed to anything in advance."""
         return self._given
-
-    def warn(self, console: Console, text: str) -> None:
-        """Print a warning, unless this command has printed it already."""
-        if text not in self._warned:
-            self._warned.append(text)
-            console.warn(text)
 
     def confirm_cost(
         self, plan: Plan, *, console: Console, ask_above: float | None, before: float | None = None

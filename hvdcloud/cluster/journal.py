@@ -58,15 +58,9 @@ class Journal:
         """Whether a command here has begun to delete this cluster."""
         return any(entry["event"] == "down" for entry in self.entries() if entry.get("cluster_id") == cluster_id)
 
-    def cut_off_create(self, *, seconds: float) -> str | None:
-        """The cluster id of the newest `up`, if it was killed before its create ended, at most `seconds` ago.
-
-        What it had asked for by then may not exist yet.
-        """
-        entries = [entry for entry in self.entries() if "cluster_id" in entry]
-        begun = [str(entry["cluster_id"]) for entry in entries if entry["event"] == "up"]
-        if not begun or not self.unfinished_up(begun[-1]):
-            return None
-        own = [entry for entry in entries if entry["cluster_id"] == begun[-1]]
-        created = any(entry["event"] == "created" for entry in own)
-        return None if created or time.time() - own[-1]["time"] > seconds else begun[-1]
+    def cut_off_create(self) -> str | None:
+        """The cluster id of the newest `up`, if it was killed before its create ended: what it had asked for by then
+        may not exist yet."""
+        begun = [str(entry["cluster_id"]) for entry in self.entries() if entry["event"] == "up"]
+        ended = not begun or not self.unfinished_up(begun[-1]) or "created" in self.times(begun[-1])
+        return None if ended else begun[-1]

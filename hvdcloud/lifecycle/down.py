@@ -15,7 +15,7 @@ from hvdcloud.cluster.model import Cluster, NodeState, ObjectKind
 from hvdcloud.errors import CheckpointError, HvdcloudError, first_of
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
-from hvdcloud.lifecycle.late_arrival import LateArrival
+from hvdcloud.lifecycle.late_arrival import late_arrival
 from hvdcloud.lifecycle.logs import wait_for_record
 from hvdcloud.lifecycle.pull import PullResult, pull_runs
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirror_of, unsaved_on_nodes
@@ -71,10 +71,10 @@ def down(
     """
     started = time.monotonic()
     with context.state.lock("down", required=False):
-        late_arrival = LateArrival(context)
+        killed = context.state.journal.cut_off_create()
         with context.console.waiting(context.name, "looking for the cluster"):
             found = context.query()
-        cluster = found = found or late_arrival.wait()
+        cluster = found = found or late_arrival(context, killed)
         if cluster is not None and not force:
             with context.console.waiting(context.name, "checking that every checkpoint is on this disk"):
                 _refuse_if_unsafe(context, cluster, checked)
@@ -84,7 +84,7 @@ def down(
         deleted = []
         while found is not None:
             deleted += _delete(context, found, on_interrupt=on_interrupt)
-            found = late_arrival.wait()
+            found = late_arrival(context, killed)
         context.state.forget()
     cost = meter.read()
     return DownResult(

@@ -204,7 +204,7 @@ def add_nodes(
     if half_made and (left := provider.shrink(spec.name, half_made, on_progress=on_progress)):
         raise context.not_deleted(left, again=f"hvdcloud resize {spec.nodes}")
     try:
-        made = provider.grow(spec, make, journal=context.state.journal, on_progress=on_progress)
+        made = provider.grow(spec, make, on_progress=on_progress)
         on_made()
         made = provider.wait_ready(made, deadline=time.monotonic() + provider.ready_seconds, on_progress=on_progress)
         on_ready()

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.checks import require
@@ -18,10 +18,10 @@ from hvdcloud.doctor.machine import build_checks, gpu_checks, project_checks
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.build import ensure_image, find_image
-from hvdcloud.lifecycle.capacity_wait import CapacityWait
+from hvdcloud.lifecycle.capacity_wait import next_plan
 from hvdcloud.lifecycle.changed_settings import changes_since_up, settings_of
 from hvdcloud.lifecycle.context import node_progress, owner_label
-from hvdcloud.lifecycle.late_arrival import LateArrival
+from hvdcloud.lifecycle.late_arrival import late_arrival
 from hvdcloud.providers.base import NoRoomError
 from hvdcloud.remote.keys import new_key_pair, write_key_pair
 from hvdcloud.units import counted
@@ -81,7 +81,7 @@ def plan_up(context: Context) -> Plan:
     Raises:
         HvdcloudError: the provider could not fulfil them.
     """
-    check(context, Consent())
+    check(context)
     image, there = find_image(context)
     if not there:
         where = "at the registry" if context.platform.needs_registry else "on this engine"
@@ -130,35 +130,40 @@ def up(
     if command == "up":
         check_project(context, begins=False)
     with context.state.lock("up"):
-        late_arrival = LateArrival(context)
-        existing = context.find() or late_arrival.wait()
+        killed = context.state.journal.cut_off_create()
+        existing = context.find() or late_arrival(context, killed)
         while existing is not None:
             context.refuse_others(existing)
             if not _clear_unfinished(context, existing):
                 return _reuse(context, existing, started=started)
-            existing = late_arrival.wait()
+            existing = late_arrival(context, killed)
 
         confirm_hosts(context.config, console=context.console, given=consent.given)
-        check(context, consent)
+        check(context)
         image, there = find_image(context)
         if not there:
             if context.platform.costs_money:
                 # Before the image is built, which takes long.
-                _confirmed_plan(context, make_spec(context, image=image), consent)
-            check(context, consent, image=True)
+                _confirm(context, context.provider.plan(make_spec(context, image=image)), consent)
+            check(context, image=True)
             ensure_image(context)
             image, _ = find_image(context)
         login = new_key_pair(f"hvdcloud-{context.name}")
         spec = make_spec(context, image=image, public_key=login.public, within=within)
-        plan = _confirmed_plan(context, spec, consent)
+        plan = _confirm(context, context.provider.plan(spec), consent)
         with interrupted_once():
-            capacity = CapacityWait(context, consent, limit_seconds=wait, command=command)
-            nodes = None
+            nodes, until = None, 0.0
             while nodes is None:
                 try:
                     nodes = _create(context, plan, login, command=command)
                 except NoRoomError as error:
-                    plan = capacity.next_plan(plan, error)
+                    if wait and not until:
+                        ends = datetime.now() + timedelta(seconds=wait)
+                        said = f"no zone has room; trying until {ends:%a %H:%M}, which costs nothing; Ctrl-C ends it"
+                        context.console.say(said)
+                    until = until or time.monotonic() + wait
+                    plan = next_plan(context, plan, error, until=until, command=command)
+                    _confirm(context, plan, consent)
     return _result(context, plan.spec, plan, nodes=nodes, started=started)
 
 
@@ -179,7 +184,7 @@ def _result(
     )
 
 
-def check(context: Context, consent: Consent, *, image: bool = False) -> None:
+def check(context: Context, *, image: bool = False) -> None:
     """Raises HvdcloudError: the cluster cannot be made; with `image`, its image can be neither built nor pushed."""
     import docker  # noqa: F401 - its modules import each other, which fails where two threads import different ones first
 
@@ -192,12 +197,11 @@ def check(context: Context, consent: Consent, *, image: bool = False) -> None:
     with context.console.waiting(context.name, "checking that it can be created"):
         require(checks, warn=warnings.append)
     for text in warnings:
-        consent.warn(context.console, text)
+        context.console.warn(text)
 
 
-def _confirmed_plan(context: Context, spec: ClusterSpec, consent: Consent) -> Plan:
-    """The plan of a cluster, once the user has agreed to what it costs."""
-    plan = context.provider.plan(spec)
+def _confirm(context: Context, plan: Plan, consent: Consent) -> Plan:
+    """The plan, once the user has agreed to what it costs."""
     consent.confirm_cost(plan, console=context.console, ask_above=context.config.limits.ask_above)
     return plan
 
@@ -277,7 +281,7 @@ def _create(context: Context, plan: Plan, login: KeyPair, *, command: str) -> Se
         # Inside: what is shown of nodes ends before they are deleted.
         with context.console.steps() as steps:
             on_progress = node_progress(steps)
-            nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
+            nodes = context.provider.create(plan, on_progress=on_progress)
             context.state.journal.record("created", cluster_id=plan.spec.id)
             deadline = time.monotonic() + context.provider.ready_seconds
             nodes = context.provider.wait_ready(nodes, deadline=deadline, on_progress=on_progress)

@@ -16,7 +16,6 @@ from hvdcloud.errors import CapacityError, TeardownError
 
 if TYPE_CHECKING:
     from hvdcloud.checks import Check, Finding
-    from hvdcloud.cluster.journal import Journal
     from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, Plan
     from hvdcloud.providers.pricing import OffersResult
 
@@ -164,11 +163,11 @@ class Provider(Protocol):
     def plan(self, spec: ClusterSpec) -> Plan:
         """The exact requests for `spec`; nothing is changed by making them."""
 
-    def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
+    def create(self, plan: Plan, *, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """Make all nodes or none.
 
-        The journal hears of every object before the call that makes it. After any failure, Ctrl-C included, what this
-        call made is deleted before it raises; what others made under the same name is not touched.
+        After any failure, Ctrl-C included, what this call made is deleted before it raises; what others made under the
+        same name is not touched.
 
         Raises:
             NameTakenError: a node's.  CapacityError: no room.  ImageError: the image is missing.
@@ -195,12 +194,12 @@ class Provider(Protocol):
         """
 
     def grow(
-        self, spec: ClusterSpec, indices: Sequence[int], *, journal: Journal, on_progress: OnProgress = ignore_progress
+        self, spec: ClusterSpec, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Node]:
         """Make more nodes of a cluster that exists, all of them or none.
 
         A stopped node of one of their names is deleted first. They live no longer than the others. As with
-        `create`, the journal hears of them first, and after a failure or Ctrl-C nothing that this call made is left.
+        `create`, after a failure or Ctrl-C nothing that this call made is left.
 
         Args:
             spec: the cluster's own name, id and so on; `nodes`: how many it will have.

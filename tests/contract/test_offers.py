@@ -42,9 +42,9 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench() -> Iterator[Bench]:
     with Emulator() as emulator:
-        yield Bench(emulator, tmp_path)
+        yield Bench(emulator)
 
 
 def test_offers_are_listed_with_what_they_cost(bench: Bench) -> None:

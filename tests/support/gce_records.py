@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.image.engine_stream import ignore
 from hvdcloud.image.publish.push import push
@@ -143,7 +142,7 @@ def make(project: Project, *, age: float = 0.0) -> None:
             authorized_key=new_key_pair("test").public,
             created=datetime.now(timezone.utc) - timedelta(seconds=age),
         )
-        nodes = provider.create(provider.plan(spec), journal=Journal(project.folder / "journal.jsonl"))
+        nodes = provider.create(provider.plan(spec))
         provider.wait_ready(nodes, deadline=time.monotonic() + 60)
 
 

@@ -38,7 +38,6 @@ from hvdcloud.providers.local import requests as plan_of
 if TYPE_CHECKING:
     from docker import DockerClient
 
-    from hvdcloud.cluster.journal import Journal
     from hvdcloud.providers.engine.gpus import Wish
 
 
@@ -99,7 +98,7 @@ class LocalProvider(EngineProvider):
 
     # --- creating -------------------------------------------------------------------------------------------------
 
-    def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
+    def create(self, plan: Plan, *, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """Network first, then all containers at once."""
         spec = plan.spec
         maker = Maker(self._api, on_progress=on_progress)
@@ -112,8 +111,6 @@ class LocalProvider(EngineProvider):
                     _make_folder(Path(folder))
                 for folder in (*folders, *(mount["Source"] for mount in host["Mounts"])):
                     _refuse_link(folder)
-            objects = [request.object for request in plan.requests]
-            journal.record("create", cluster_id=spec.id, cluster=spec.name, objects=objects)
             # In a thread: Ctrl-C must not leave us without the answer to a request that the engine carries out.
             side_by_side(maker.network, networks)
             side_by_side(maker.create, containers)
