@@ -169,18 +169,13 @@ def stop(context: Context, run_id: str | None) -> RunState:
     return RunState.from_json(context.fleet(cluster).head.call(f"stop {run_id}", timeout=STOP_SECONDS + grace))
 
 
-class HeadGoneError(NodeError):
-    """The head of a run is gone, and how the run ended is not in the bucket."""
-
-
 def follow(
     context: Context, cluster: Cluster, run_id: str, *, rank: int | None = None, elastic: bool = False
 ) -> Followed:
     """Stream a run's output, or one rank's, until it ends; a lost connection is made again where it broke off.
 
     Raises:
-        HeadGoneError: the head is gone.
-        NodeError: it was unreachable for ten minutes.
+        NodeError: the head is gone, or was unreachable for ten minutes.
     """
     log, offset = _Log(context, rank, elastic=elastic), 0
     lost_since: float | None = None
@@ -231,9 +226,7 @@ def _stream(context: Context, cluster: Cluster, run_id: str, log: _Log, *, follo
         return stream.end()
 
 
-def _head_is_gone(
-    context: Context, cluster: Cluster, run_id: str, *, warn: Callable[[str], None]
-) -> HeadGoneError | None:
+def _head_is_gone(context: Context, cluster: Cluster, run_id: str, *, warn: Callable[[str], None]) -> NodeError | None:
     """The error for a head that is gone; None while it runs, or if the provider, or a place that may have it, does not
     answer."""
     try:
@@ -250,7 +243,7 @@ def _head_is_gone(
         return None
     name = cluster.nodes[0].name
     what = {None: "is gone", NodeState.FROZEN: "is frozen"}.get(head.state if head else None, "has stopped")
-    return HeadGoneError(
+    return NodeError(
         f"node {name}, the head, {what}: run {run_id} is lost",
         hint=f"hvdcloud pull --name {cluster.name} fetches the checkpoints that are in the bucket; then hvdcloud down, "
         f"and after another up, hvdcloud run --resume {run_id} continues from them",

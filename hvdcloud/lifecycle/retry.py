@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.checkpoints.manifest import list_runs
-from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.cost import Meter
 from hvdcloud.cluster.model import NodeState, Within
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError, NodeError
@@ -166,7 +165,7 @@ class Retries:
             context.console.say(f"{self._attempts[-1].ended(number)}; {following}; {left.text}")
             ends = datetime.fromtimestamp(self._ends, timezone.utc)
             within, wait = Within(ends=ends, max_dollars=left.dollars), max(0.0, left.seconds - policy.LEAST_SECONDS)
-            up(context, consent=Consent(given=True), wait=wait, command=self._command, within=within)
+            up(context, confirmed=True, wait=wait, command=self._command, within=within)
         except (KeyboardInterrupt, InterruptedByUserError):
             raise self._interrupted() from None
         except NodeError as error:

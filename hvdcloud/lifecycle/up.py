@@ -107,7 +107,7 @@ def check_project(context: Context, command: Sequence[str] = (), *, begins: bool
 def up(
     context: Context,
     *,
-    consent: Consent | None = None,
+    confirmed: bool = False,
     wait: float = 0.0,
     command: str = "up",
     within: Within | None = None,
@@ -115,6 +115,7 @@ def up(
     """Create the cluster; if anything fails, or on Ctrl-C, leave nothing. Its image is built if it does not exist.
 
     Args:
+        confirmed: the user has agreed to what it costs, and to the hosts of provider ssh.
         wait: seconds for which it is tried again where no place has room.
         command: what the user has typed, and types again after Ctrl-C; others than `up` check the project themselves.
         within: what earlier attempts of the run have left of its limits.
@@ -126,7 +127,7 @@ def up(
         InterruptedByUserError: Ctrl-C; all that was made is deleted. Or the answer to what it costs was no.
     """
     started = time.monotonic()
-    consent = consent or Consent()
+    consent = Consent(context.console, ask_above=context.config.limits.ask_above, given=confirmed)
     if command == "up":
         check_project(context, begins=False)
     with context.state.lock("up"):
@@ -138,19 +139,19 @@ def up(
                 return _reuse(context, existing, started=started)
             existing = late_arrival(context, killed)
 
-        confirm_hosts(context.config, console=context.console, given=consent.given)
+        confirm_hosts(context.config, console=context.console, given=confirmed)
         check(context)
         image, there = find_image(context)
         if not there:
             if context.platform.costs_money:
                 # Before the image is built, which takes long.
-                _confirm(context, context.provider.plan(make_spec(context, image=image)), consent)
+                consent.confirm(context.provider.plan(make_spec(context, image=image)))
             check(context, image=True)
             ensure_image(context)
             image, _ = find_image(context)
         login = new_key_pair(f"hvdcloud-{context.name}")
         spec = make_spec(context, image=image, public_key=login.public, within=within)
-        plan = _confirm(context, context.provider.plan(spec), consent)
+        plan = consent.confirm(context.provider.plan(spec))
         with interrupted_once():
             nodes, until = None, 0.0
             while nodes is None:
@@ -162,8 +163,7 @@ def up(
                         said = f"no zone has room; trying until {ends:%a %H:%M}, which costs nothing; Ctrl-C ends it"
                         context.console.say(said)
                     until = until or time.monotonic() + wait
-                    plan = next_plan(context, plan, error, until=until, command=command)
-                    _confirm(context, plan, consent)
+                    plan = consent.confirm(next_plan(context, plan, error, until=until, command=command))
     return _result(context, plan.spec, plan, nodes=nodes, started=started)
 
 
@@ -198,12 +198,6 @@ def check(context: Context, *, image: bool = False) -> None:
         require(checks, warn=warnings.append)
     for text in warnings:
         context.console.warn(text)
-
-
-def _confirm(context: Context, plan: Plan, consent: Consent) -> Plan:
-    """The plan, once the user has agreed to what it costs."""
-    consent.confirm_cost(plan, console=context.console, ask_above=context.config.limits.ask_above)
-    return plan
 
 
 def _clear_unfinished(context: Context, existing: Cluster) -> bool:
