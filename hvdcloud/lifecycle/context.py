@@ -202,7 +202,7 @@ class Context:
         if cluster.is_headless:
             if kept := archive.states(self.bucket(cluster), cluster=self.name, cluster_id=cluster.id):
                 return kept
-            raise not_whole(cluster, boot_log=self.provider.console)
+            raise not_whole(cluster)
         self.record(cluster)
         with self.console.waiting(self.name, "asking the head"):
             answer = self.fleet(cluster).head.call("state", timeout=STATE_SECONDS)

@@ -294,21 +294,19 @@ def refusal(
 
 
 def _ended_meanwhile(context: Context, cluster: Cluster, on_nodes: Sequence[Unsaved]) -> Cluster | None:
-    """As `if_nodes_ended`. A node with a bucket of its own that does not answer may just be switching itself off: that
-    is waited for."""
+    """The cluster as it is now, if nodes have ended since it was queried and everything left was seen. A node with a
+    bucket of its own that does not answer may just be switching itself off: that is waited for."""
     silent = mirror_of(context, cluster) is not None and any(each.is_silent for each in on_nodes)
     deadline = time.monotonic() + (SWITCH_OFF_SECONDS if silent and _running(cluster) else 0.0)
-    while (now := if_nodes_ended(context, cluster)) is None and time.monotonic() < deadline:
+    while True:
+        now = context.query()
+        if now is None:
+            return replace(cluster, nodes=(), unseen=())
+        if now.id == cluster.id and not now.unseen and _running(now) < _running(cluster):
+            return now
+        if time.monotonic() >= deadline:
+            return None
         time.sleep(1.0)
-    return now
-
-
-def if_nodes_ended(context: Context, cluster: Cluster) -> Cluster | None:
-    """The cluster as it is now, if nodes have ended since it was queried and everything left was seen."""
-    now = context.query()
-    if now is None:
-        return replace(cluster, nodes=(), unseen=())
-    return now if now.id == cluster.id and not now.unseen and _running(now) < _running(cluster) else None
 
 
 def _running(cluster: Cluster) -> set[str]:

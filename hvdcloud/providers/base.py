@@ -251,9 +251,6 @@ class Provider(Protocol):
     def list(self) -> Listing:
         """Every cluster of this project or engine, of any user."""
 
-    def console(self, node: Node) -> str:
-        """The node's boot log."""
-
     def close(self) -> None:
         """End its connections, where it has any that last."""
         return

@@ -89,7 +89,6 @@ def test_a_cluster_comes_up_is_found_by_label_and_goes(bench: Bench) -> None:
     assert found.worst_case_dollars is not None
     assert 0 < found.dollars_so_far < found.worst_case_dollars <= plan.worst_case_dollars
     assert [cluster.name for cluster in elsewhere.list().clusters] == [spec.name]
-    assert "hvdcloud: " in bench.provider.console(ready[0])
     gone: list[str] = []
     assert elsewhere.destroy(spec.name, on_progress=lambda progress: gone.append(progress.object)) == []
     assert {f"VM {A}/{spec.node_name(0)}", f"firewall hvdcloud-{spec.name}-{spec.id}-ssh"} <= set(gone)

@@ -56,10 +56,6 @@ class EngineProvider(Provider):
 
         return side_by_side(wait_for, nodes, on_abort=given_up.set)
 
-    def console(self, node: Node) -> str:
-        """The container's output."""
-        return self._engine_of(node).console(node)
-
     def set_size(self, name: str, nodes: int) -> None:
         """Labels cannot be changed here: the newest container's count, and what its machine remembers."""
 

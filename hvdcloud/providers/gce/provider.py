@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from hvdcloud.config.gce import GceConfig
     from hvdcloud.config.model import LimitsConfig
 
-CONSOLE_BYTES = 200_000
-
 
 class GceProvider(Provider):
     """VMs of one project.
@@ -177,12 +175,6 @@ class GceProvider(Provider):
                 raise inventory.failures[VMS]
         # An account that may not see disks can still delete VMs.
         return inventory.with_failures_unseen()
-
-    def console(self, node: Node) -> str:
-        """The end of what the VM wrote to its serial port."""
-        zone, _, name = node.id.partition("/")
-        with explained(f"read the boot log of {name}"):
-            return self._client.serial_output(zone, name, start=-CONSOLE_BYTES)
 
     # --- deleting -------------------------------------------------------------------------------------------------
 

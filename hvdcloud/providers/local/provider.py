@@ -131,7 +131,7 @@ class LocalProvider(EngineProvider):
         ports = self._api.inspect_container(node.id)["NetworkSettings"]["Ports"] or {}
         bindings = ports.get(f"{SSH_PORT}/tcp")
         if not bindings:
-            log = self.console(node)[-2000:]
+            log = self._nodes.console(node)[-2000:]
             raise NodeError(f"node {node.name} stopped while coming up", hint="hvdcloud up", details=log)
         port = int(bindings[0]["HostPort"])
         return replace(node, state=NodeState.RUNNING, address="127.0.0.1", port=port, host_key=host_key)
