@@ -13,7 +13,6 @@ from hvdcloud.cluster.model import NodeState
 from hvdcloud.config.types import duration_text
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, UsageError
 from hvdcloud.json_values import mapping, text
-from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
 from hvdcloud.lifecycle.elastic.replace import replacing
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_from_head, mirroring
 from hvdcloud.remote.ssh import NODE_PROGRAM
@@ -118,8 +117,8 @@ def wait_for_record(context: Context, cluster: Cluster, run_id: str) -> None:
     """Wait until a run that has just ended has its log and how it ended in the bucket, but not long."""
     # What is wrong with the bucket is said where something depends on it.
     with contextlib.suppress(HvdcloudError), context.console.waiting(cluster.name, "waiting for the run's log"):
-        bucket = context.bucket(cluster, retry_seconds=BRIEF_RETRY_SECONDS)
-        archive.wait(bucket, cluster=cluster.name, run_id=run_id, fetch=partial(bring_from_head, context, cluster))
+        fetch = partial(bring_from_head, context, cluster)
+        archive.wait(context.bucket(cluster), cluster=cluster.name, run_id=run_id, fetch=fetch)
 
 
 class _Log:

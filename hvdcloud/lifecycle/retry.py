@@ -21,7 +21,7 @@ from hvdcloud.lifecycle.ssh_nodes.homecoming import awake, mirror_of
 from hvdcloud.lifecycle.up import up
 from hvdcloud.providers.base import UnseenError
 from hvdcloud.runs import retry as policy
-from hvdcloud.runs.retry import LOST, Attempt
+from hvdcloud.runs.retry import Attempt
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -93,10 +93,10 @@ class Retries:
         elastic = self._context.config.run.elastic is not None
         lost = policy.was_lost(result=result.state, elastic=elastic, nodes_lost=result.nodes_lost)
         lost = lost and not self._was_deleted()
-        self._note(began, run_id=result.run, result=result.state, lost=lost, reason=result.reason)
+        self._note(began, run_id=result.run, lost=lost, reason=result.reason)
         return result
 
-    def _note(self, began: float, *, run_id: str, result: str = LOST, lost: bool = True, reason: str) -> None:
+    def _note(self, began: float, *, run_id: str, lost: bool = True, reason: str) -> None:
         """Note how an attempt has ended."""
         seen, cost, took = self._meter.cluster, self._meter.read(), time.time() - began
         # Nodes that were never seen cost as much as those before them.
@@ -106,15 +106,7 @@ class Retries:
             # Where nothing ends a cluster, its time begins with the run.
             start = (seen.costs_since or seen.created).timestamp() if seen is not None and seen.ends else began
             self._ends = start + self._context.config.limits.max_run_duration
-        attempt = Attempt(
-            run=run_id,
-            cluster_id=seen.id if seen is not None else "",
-            result=result,
-            lost=lost,
-            reason=reason,
-            seconds=took,
-            dollars=spent or None,
-        )
+        attempt = Attempt(run=run_id, lost=lost, reason=reason, seconds=took, dollars=spent or None)
         self._attempts = (*self._attempts, attempt)
 
     def _known_runs(self) -> tuple[str, ...]:

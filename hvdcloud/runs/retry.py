@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from hvdcloud.units import counted, dollars, seconds
 
-LOST = "lost"
 LEAST_SECONDS = 120.0
 """An attempt that could not last as long as this, with the start of its machines, is not begun."""
 
@@ -18,15 +17,12 @@ class Attempt:
 
     run: str
     """Empty: its nodes were lost before it could start."""
-    cluster_id: str
-    result: str
-    """succeeded | failed | stopped | lost"""
-    lost: bool = False
+    lost: bool
     """Another attempt may follow."""
-    reason: str = ""
-    seconds: float = 0.0
+    reason: str
+    seconds: float
     """From its start until it had ended, with the deletion of its nodes if another one follows."""
-    dollars: float | None = None
+    dollars: float | None
     """What its cluster had cost by then, at most; None: nothing, or the price is not known."""
 
     def ended(self, number: int) -> str:
@@ -61,7 +57,7 @@ def was_lost(*, result: str, elastic: bool, nodes_lost: Collection[str]) -> bool
     A run with a failure of its own (`failed`), one that a user has stopped and one whose data could not be fetched are
     never lost. An elastic run is also called lost where something else ended it: there a node has to be missing.
     """
-    return result == LOST and bool(nodes_lost or not elastic)
+    return result == "lost" and bool(nodes_lost or not elastic)
 
 
 def refusal(*, attempts: int, most: int, left: Left, dollars_per_hour: float) -> str | None:

@@ -12,14 +12,12 @@ from hvdcloud.runs.retry import Attempt, Left, left, refusal, was_lost
 NOW = 1_800_000_000.0
 FIRST = Attempt(
     run="20261124-081000-aaaaaa",
-    cluster_id="aaaaaa",
-    result="lost",
     lost=True,
     reason="node digits-1 was lost",
     seconds=720.0,
     dollars=0.31,
 )
-SECOND = replace(FIRST, run="20261124-090000-bbbbbb", cluster_id="bbbbbb", dollars=0.26)
+SECOND = replace(FIRST, run="20261124-090000-bbbbbb", dollars=0.26)
 
 
 @pytest.mark.parametrize("result", ["succeeded", "failed", "stopped", "running", ""])
