@@ -135,7 +135,7 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
     invocation: Invocation = context.obj
     config = invocation.load({"provider": provider}, default_name="any").config
     with invocation.console.waiting("list", "looking for clusters"):
-        listing = providers.connect(config, on_retry=invocation.console.say).list()
+        listing = providers.platform(config).connect(on_retry=invocation.console.say).list()
     listing = replace(listing, clusters=tuple(map(as_known_here, listing.clusters)))
     invocation.result = listing.clusters
     show_clusters(invocation.console, listing)

@@ -28,7 +28,7 @@ from hvdcloud.config.data import refused_bucket, refused_data
 from hvdcloud.config.model import Config
 from hvdcloud.config.trust import ENV_PREFIX, HOSTS, refused
 from hvdcloud.config.types import duration_text, is_duration
-from hvdcloud.config.yaml_text import Loader, Null, read
+from hvdcloud.config.yaml_text import Loader, read
 from hvdcloud.errors import UsageError
 
 CONFIG_FILE = "hvdcloud.yaml"
@@ -242,7 +242,7 @@ def _parsed(text: str, key: Key) -> object:
     with contextlib.suppress(yaml.YAMLError):
         value = read(text)
         quoted = text.strip()[:1] in ("'", '"')
-        known = quoted if type(value) is str else has_parts or value is None or isinstance(value, Null)
+        known = quoted if isinstance(value, str) else has_parts or value is None
         if known and key[:-1] != ENV:
             return value
     return text

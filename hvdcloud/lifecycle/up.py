@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.checks import require
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.confirm_hosts import confirm_hosts
-from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, Within
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan
 from hvdcloud.doctor.machine import build_checks, gpu_checks, project_checks
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
@@ -29,6 +29,7 @@ from hvdcloud.units import counted
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.remote.keys import KeyPair
+    from hvdcloud.runs.retry import Within
 
 MAKING_SECONDS = 120.0
 """From the creation of a cluster's firewall rules or network to that of its first node."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
-    from hvdcloud.providers.base import Platform, Provider
+    from hvdcloud.providers.base import Platform
 
 
 def platform(config: Config) -> Platform:
@@ -25,11 +25,6 @@ def platform(config: Config) -> Platform:
     from hvdcloud.providers.gce.platform import GcePlatform
 
     return GcePlatform(config)
-
-
-def connect(config: Config, *, on_retry: Callable[[str], None]) -> Provider:
-    """The provider that the configuration names, ready to use; as `Platform.connect`."""
-    return platform(config).connect(on_retry=on_retry)
 
 
 def refresh_prices(config: Config, *, on_progress: Callable[[str], None]) -> None:

@@ -23,7 +23,7 @@ import pytest
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.image.engine_stream import ignore
 from hvdcloud.image.publish.push import push
-from hvdcloud.providers import connect
+from hvdcloud.providers import platform
 from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import BootDelays, Delays, Records
 from tests.standins.compute.backing import Instance
@@ -131,7 +131,7 @@ def make(project: Project, *, age: float = 0.0) -> None:
         for name, value in project.environ.items():
             patch.setenv(name, value)
         config = load_config(project.folder / "hvdcloud.yaml")
-        provider = connect(config, on_retry=print)
+        provider = platform(config).connect(on_retry=print)
         spec = ClusterSpec(
             name=config.name,
             id=secrets.token_hex(3),
