@@ -41,22 +41,14 @@ class Journal:
                 found.append(json.loads(line))
         return found
 
-    def knows(self, cluster_id: str) -> bool:
-        """Whether this cluster was begun from here."""
-        return any(entry.get("cluster_id") == cluster_id for entry in self.entries())
-
     def times(self, cluster_id: str) -> dict[str, float]:
-        """When each event of this cluster was written last, in seconds since the epoch."""
+        """When each event of this cluster was written last, in seconds since the epoch; empty: none was here."""
         return {each["event"]: float(each["time"]) for each in self.entries() if each.get("cluster_id") == cluster_id}
 
     def unfinished_up(self, cluster_id: str) -> bool:
         """Whether an `up` of this cluster was begun from here and neither finished nor undone."""
-        events = [entry["event"] for entry in self.entries() if entry.get("cluster_id") == cluster_id]
-        return "up" in events and not {"up-done", "up-undone", "down-done"} & set(events)
-
-    def begun_down(self, cluster_id: str) -> bool:
-        """Whether a command here has begun to delete this cluster."""
-        return any(entry["event"] == "down" for entry in self.entries() if entry.get("cluster_id") == cluster_id)
+        events = self.times(cluster_id)
+        return "up" in events and not events.keys() & {"up-done", "up-undone", "down-done"}
 
     def cut_off_create(self) -> str | None:
         """The cluster id of the newest `up`, if it was killed before its create ended: what it had asked for by then

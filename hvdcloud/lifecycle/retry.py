@@ -134,7 +134,7 @@ class Retries:
         its network.
         """
         seen = self._meter.cluster
-        if seen is None or self._context.state.journal.begun_down(seen.id):
+        if seen is None or "down" in self._context.state.journal.times(seen.id):
             return True
         now = self._context.provider.cluster(self._context.name)
         return now is None or now.id != seen.id

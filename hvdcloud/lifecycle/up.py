@@ -224,7 +224,7 @@ def _clear_unfinished(context: Context, existing: Cluster) -> bool:
 def _refuse_while_made(context: Context, existing: Cluster) -> None:
     """Raises UsageError if an `up` elsewhere may still be making the cluster."""
     age = (datetime.now(timezone.utc) - existing.created).total_seconds()
-    if age < MAKING_SECONDS and not context.state.journal.knows(existing.id):
+    if age < MAKING_SECONDS and not context.state.journal.times(existing.id):
         raise UsageError(
             f"cluster {existing.name} was started {age:.0f} s ago by {existing.owner}, and may still be starting",
             hint="hvdcloud list shows it; try again in two minutes, or take another --name",
