@@ -99,10 +99,8 @@ def check_project(context: Context, command: Sequence[str] = (), *, begins: bool
 
     Raises UsageError: one of them is missing.
     """
-    warnings: list[str] = []
-    require([*project_checks(context.config, command, begins=begins)], warn=warnings.append)
-    for text in [] if quiet else warnings:
-        context.console.warn(text)
+    warn = (lambda _: None) if quiet else context.console.warn
+    require([*project_checks(context.config, command, begins=begins)], warn=warn)
 
 
 def up(
@@ -189,16 +187,14 @@ def check(context: Context, *, image: bool = False) -> None:
     """Raises HvdcloudError: the cluster cannot be made; with `image`, its image can be neither built nor pushed."""
     import docker  # noqa: F401 - its modules import each other, which fails where two threads import different ones first
 
-    config, platform, warnings = context.config, context.platform, list[str]()
+    config, platform = context.config, context.platform
     checks = (
         [*build_checks(config, platform)]
         if image
         else [*platform.checks(make_spec(context)), *gpu_checks(config, platform)]
     )
     with context.console.waiting(context.name, "checking that it can be created"):
-        require(checks, warn=warnings.append)
-    for text in warnings:
-        context.console.warn(text)
+        require(checks, warn=context.console.warn)
 
 
 def _clear_unfinished(context: Context, existing: Cluster) -> bool:
