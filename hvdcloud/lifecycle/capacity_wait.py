@@ -34,7 +34,7 @@ def next_plan(context: Context, plan: Plan, error: NoRoomError, *, until: float,
         InterruptedByUserError: Ctrl-C.
         HvdcloudError: it can no longer be made.
     """
-    said = f"no room in {counted(len(error.said), 'zone')}"
+    said = f"no room in {counted(error.zones, 'zone')}"
     while (left := until - time.monotonic()) > 0:
         pause = min(PAUSE_SECONDS, left)
         try:

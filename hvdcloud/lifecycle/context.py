@@ -263,8 +263,8 @@ def node_progress(steps: Steps) -> OnProgress:
 
     def show(progress: NodeProgress) -> None:
         if progress.stage is Stage.WORKING:
-            total = None if progress.done is None else progress.total
-            steps.update(progress.object, progress.step, done=progress.done, total=total, in_bytes=progress.in_bytes)
+            total = None if progress.percent is None else 100
+            steps.update(progress.object, progress.step, done=progress.percent, total=total)
         else:
             steps.finish(progress.object, progress.step)
 

@@ -7,8 +7,8 @@ may be repeated. A provider never prints and never reads the configuration file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -42,9 +42,9 @@ class Listing:
 class NoRoomError(CapacityError):
     """No place has room for the nodes now; nothing of them is left."""
 
-    def __init__(self, message: str, *, hint: str, said: Mapping[str, str], details: str = "") -> None:
+    def __init__(self, message: str, *, hint: str, zones: int, details: str = "") -> None:
         super().__init__(message, hint=hint, details=details)
-        self.said = said  # What each place that was tried said, in short.
+        self.zones = zones  # How many were tried.
 
 
 class UnseenError(TeardownError):
@@ -67,10 +67,8 @@ class NodeProgress:
     step: str
     """For people, without how far it is."""
     stage: Stage = Stage.WORKING
-    done: int | None = None
-    """How much of `total` is done, both in bytes if `in_bytes`; None: not known."""
-    total: int = 100
-    in_bytes: bool = False
+    percent: int | None = None
+    """How much of it is done; None: not known."""
 
 
 OnProgress = Callable[[NodeProgress], None]
@@ -85,7 +83,6 @@ class NodeBucket:
     """How the nodes see what the laptop sees under another name."""
 
     bucket: str
-    mounts: Mapping[str, str] = field(default_factory=dict)
     per_node: bool = False
     """Each node has one of its own, and what is in it has to be brought to the laptop's."""
 

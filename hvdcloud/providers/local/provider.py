@@ -32,7 +32,7 @@ from hvdcloud.providers.engine.containers import Maker
 from hvdcloud.providers.engine.gpu_lock import assign_gpus
 from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.engine.provider import EngineProvider
-from hvdcloud.providers.engine.requests import with_gpus
+from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, with_gpus
 from hvdcloud.providers.local import requests as plan_of
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class LocalProvider(EngineProvider):
 
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         """The folder is mounted into the node."""
-        return plan_of.bucket_as_seen_by_nodes(bucket)
+        return NodeBucket(bucket=f"file://{BUCKET_IN_NODE}")
 
     # --- creating -------------------------------------------------------------------------------------------------
 

@@ -260,8 +260,7 @@ class Creation:
         if not full or self._only is not None:
             return cause.rule.error(message, hint=cause.hint, details=details)
         hint = cause.hint if cause.metric else f"--wait 6h tries until a zone has room; or {ELSEWHERE}"
-        said = {zone: _last_said(error) for zone, error in failed.items()}
-        return NoRoomError(message, hint=hint, said=said, details=details)
+        return NoRoomError(message, hint=hint, zones=len(failed), details=details)
 
     # --- firewall rules -------------------------------------------------------------------------------------------
 

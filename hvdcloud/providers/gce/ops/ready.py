@@ -131,7 +131,7 @@ class Boots:
         if step != boot.step:
             boot.step = step
             stage = Stage.DONE if word == "ready" else Stage.WORKING
-            self.on_progress(NodeProgress(object=boot.node.name, step=said + beside, stage=stage, done=percent))
+            self.on_progress(NodeProgress(object=boot.node.name, step=said + beside, stage=stage, percent=percent))
 
     def _list_vms(self) -> None:
         """List the VMs: addresses of those that exist, and an error for one that is off or gone."""
