@@ -223,7 +223,8 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
         # Nodes end themselves at any time, also while they are asked.
         _refuse_if_unsafe(context, now, checked)
     elif on_nodes or missing:
-        raise refusal(on_nodes, missing, cluster, going=_going(context, cluster), from_here=record is not None)
+        going = [run.run for run in _runs(context, cluster) or () if not run.done]
+        raise refusal(on_nodes, missing, cluster, going=going, from_here=record is not None)
 
 
 def _never_ran(context: Context, cluster: Cluster, record: ClusterRecord | None) -> bool:
@@ -248,11 +249,6 @@ def _runs(context: Context, cluster: Cluster) -> list[RunState] | None:
     except HvdcloudError:
         # What is not known is taken for unsafe.
         return None
-
-
-def _going(context: Context, cluster: Cluster) -> list[str]:
-    """The runs that its head says have not ended."""
-    return [run.run for run in _runs(context, cluster) or () if not run.done]
 
 
 def refusal(
