@@ -187,7 +187,7 @@ def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture
 def replacer(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replacer]:
-    for name in ("CHECK_SECONDS", "FIRST_PAUSE_SECONDS", "LONGEST_PAUSE_SECONDS"):
+    for name in ("CHECK_SECONDS", "PAUSE_SECONDS"):
         monkeypatch.setattr(replacement, name, 0.05)
     replacer = Replacer(scene.context, RUN)
     replacer.start()

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 CHECK_SECONDS = 3.0
 """Between two questions to the provider."""
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 300.0
-"""After a failure, each time for longer: where there is no room now, there may be some in a few minutes."""
+PAUSE_SECONDS = 30.0
+"""After a failure: where there is no room now, there may be some in a few minutes."""
 
 
 @contextlib.contextmanager
@@ -60,8 +60,8 @@ class Replacer:
         self._thread = threading.Thread(target=self._work, name="replace nodes", daemon=True)
         self._lost: Sequence[int] = ()
         """The lost nodes, by the provider's last answer."""
-        self._pause, self._not_before = FIRST_PAUSE_SECONDS, 0.0
-        """After the next failure, and until when no attempt is made."""
+        self._not_before = 0.0
+        """Until then no attempt is made."""
         self._said: set[str] = set()
         """The lines about the lost nodes, until all are back."""
         self._making: Sequence[int] = ()
@@ -112,8 +112,7 @@ class Replacer:
             self._context.console.warn(said)
 
     def _failed(self, error: HvdcloudError) -> None:
-        self._not_before = time.monotonic() + self._pause
-        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+        self._not_before = time.monotonic() + PAUSE_SECONDS
         # What could not be deleted has been said.
         if not self._ending.is_set() and not isinstance(error, TeardownError):
             names = ", ".join(f"{self._context.name}-{index}" for index in self._lost)
@@ -137,7 +136,7 @@ class Replacer:
             return True
         before, self._lost = self._lost, self._lost_nodes(cluster)
         if [*before] != self._lost:
-            self._pause, self._not_before = FIRST_PAUSE_SECONDS, 0.0
+            self._not_before = 0.0
         there = {node.index for node in cluster.nodes}
         certain = {index for index in self._lost if index in there or index in before}
         if not certain or time.monotonic() < self._not_before:
