@@ -42,9 +42,9 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
+def bench(tmp_path: Path) -> Iterator[Bench]:
     with Emulator() as emulator:
-        yield Bench(emulator)
+        yield Bench(emulator, tmp_path)
 
 
 def test_offers_are_listed_with_what_they_cost(bench: Bench) -> None:
