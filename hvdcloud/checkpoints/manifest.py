@@ -354,21 +354,14 @@ def continued_runs(bucket: Bucket, *, cluster: str, run: str) -> Iterator[tuple[
         now = next((manifest.resumed for manifest in manifests if manifest.resumed), None)
 
 
-def list_runs(
-    bucket: Bucket, cluster: str, *, suffix: str | None = None, foreign: list[str] | None = None
-) -> list[str]:
+def list_runs(bucket: Bucket, cluster: str, *, suffix: str | None = None) -> list[str]:
     """Runs of a cluster that have something in the bucket, oldest first; none for a name that no cluster can have.
+
+    Other folders are left out: a run becomes a folder of its name on this disk.
 
     Args:
         suffix: only those of the cluster incarnation with this id (the run id's last six characters).
-        foreign: is given the names of other folders, which are no runs: they would become folders on this disk.
     """
-    runs: list[str] = []
-    for name in bucket.prefixes(f"{cluster}/") if _NAME.fullmatch(cluster) else ():
-        run = name.split("/")[-2]
-        if not RUN_ID.fullmatch(run):
-            if foreign is not None:
-                foreign.append(run)
-        elif suffix is None or run.endswith(f"-{suffix}"):
-            runs.append(run)
-    return runs
+    names = bucket.prefixes(f"{cluster}/") if _NAME.fullmatch(cluster) else ()
+    runs = (name.split("/")[-2] for name in names)
+    return [run for run in runs if RUN_ID.fullmatch(run) and (suffix is None or run.endswith(f"-{suffix}"))]

@@ -41,7 +41,6 @@ def up(
       $ hvdcloud up --dry-run --json    # the exact requests
       $ hvdcloud up --wait 6h           # until a zone has room
     """
-    from hvdcloud.cluster.confirm_cost import Consent
     from hvdcloud.lifecycle.up import plan_up
     from hvdcloud.lifecycle.up import up as make
 
@@ -53,7 +52,7 @@ def up(
             for line in plan_lines(plan, experiment.platform):
                 invocation.console.answer(line)
         else:
-            invocation.result = result = make(experiment, consent=Consent(given=yes), wait=wait)
+            invocation.result = result = make(experiment, confirmed=yes, wait=wait)
             how, took = ("up", f" in {seconds(result.seconds)}") if result.created else ("up already", "")
             nodes_up = counted(len(result.nodes), "node")
             invocation.console.answer(f"cluster {result.cluster} is {how}: {nodes_up}{took}")
@@ -136,7 +135,7 @@ def list_clusters(context: typer.Context, provider: Provider = None) -> None:
     invocation: Invocation = context.obj
     config = invocation.load({"provider": provider}, default_name="any").config
     with invocation.console.waiting("list", "looking for clusters"):
-        listing = providers.connect(config, on_retry=invocation.console.say).list()
+        listing = providers.platform(config).connect(on_retry=invocation.console.say).list()
     listing = replace(listing, clusters=tuple(map(as_known_here, listing.clusters)))
     invocation.result = listing.clusters
     show_clusters(invocation.console, listing)
@@ -193,12 +192,11 @@ def resize(
       $ hvdcloud resize 4
       $ hvdcloud resize 2    # uploads the checkpoints of the other two first
     """
-    from hvdcloud.cluster.confirm_cost import Consent
     from hvdcloud.lifecycle.resize import resize as resize_cluster
 
     invocation: Invocation = context.obj
     with invocation.context() as experiment:
-        invocation.result = result = resize_cluster(experiment, nodes, consent=Consent(given=yes), force=force)
+        invocation.result = result = resize_cluster(experiment, nodes, confirmed=yes, force=force)
         _show_resize(invocation.console, result)
 
 

@@ -66,7 +66,7 @@ def show_offers(console: Console, result: OffersResult) -> None:
         console.answer(
             f"{counted(result.nodes, 'node')} with disks and external addresses, as of {result.prices_as_of}{asked}"
         )
-        if any(row.offer.spot_nodes == "workers" for row in shown):
+        if any(row.offer.spot == "workers" for row in shown):
             console.answer("workers: the head is on demand, the others are Spot VMs")
     else:
         console.answer("nothing like it is in the table of machine types")
@@ -88,7 +88,7 @@ def _cells(row: Row, *, total: bool) -> list[str]:
         "*" if offer.configured else "",
         offer.machine_type,
         f"{offer.gpu_count} {offer.gpu_type.removeprefix('nvidia-')}" if offer.gpu_type else "-",
-        {"none": "-", "all": "spot", "workers": "workers"}[offer.spot_nodes],
+        {"none": "-", "all": "spot", "workers": "workers"}[offer.spot],
         f"{estimate}{offer.dollars_per_hour:.2f}",
         *([f"{estimate}{offer.dollars:.2f}"] if total else []),
         f"{offer.region}-{zones}{more}" if row.zones else "nowhere",

@@ -13,32 +13,22 @@ if TYPE_CHECKING:
 
 
 class Consent:
-    """What the user has agreed to, of all that one command may make; `given`: anything, in advance (`--yes`)."""
+    """What the user has agreed to, of all that one command may make.
 
-    def __init__(self, *, given: bool = False) -> None:
-        self._given = given
-        self._agreed: float | None = None
+    Args:
+        ask_above: dollars; None: never ask.
+        given: anything, in advance (`--yes`).
+    """
+
+    def __init__(self, console: Console, *, ask_above: float | None, given: bool) -> None:
+        self._console, self._ask_above, self._given = console, ask_above, given
+        self._agreed = 0.0
         self._shown: list[str] = []
-        self._warned: list[str] = []
 
-    @property
-    def given(self) -> bool:
-        """Whether the user has agreed to anything in advance."""
-        return self._given
-
-    def warn(self, console: Console, text: str) -> None:
-        """Print a warning, unless this command has printed it already."""
-        if text not in self._warned:
-            self._warned.append(text)
-            console.warn(text)
-
-    def confirm_cost(
-        self, plan: Plan, *, console: Console, ask_above: float | None, before: float | None = None
-    ) -> None:
-        """Show what a plan costs, and ask if it may be more than `ask_above` and than what was agreed to.
+    def confirm(self, plan: Plan, *, before: float | None = None) -> Plan:
+        """Show what a plan costs, and ask if it may be more than `ask_above` and than what was agreed to; returns it.
 
         Args:
-            ask_above: dollars; None: never ask.
             before: dollars per hour that the cluster costs already.
 
         Raises:
@@ -52,20 +42,21 @@ class Consent:
             lines.append(f"{now}{dollars(plan.dollars_per_hour)}/h, at worst {dollars(worst)}")
         for line in lines:
             if line not in self._shown:
-                console.say(line)
+                self._console.say(line)
         self._shown = lines
-        if self._given or ask_above is None or worst <= max(ask_above, self._agreed or 0.0):
-            return
-        limit = f"more than limits.ask_above of {dollars(ask_above)}"
+        if self._given or self._ask_above is None or worst <= max(self._ask_above, self._agreed):
+            return plan
+        limit = f"more than limits.ask_above of {dollars(self._ask_above)}"
         cluster = f"cluster {plan.spec.name} may cost {dollars(worst)}, {limit}"
-        if not console.can_ask:
+        if not self._console.can_ask:
             raise UsageError(
                 f"{cluster}, and there is no terminal to ask at",
                 hint="--yes agrees to it; limits.max_cost keeps it below an amount; limits.ask_above sets when to ask",
             )
-        if not console.confirm(f"{cluster}; continue?"):
+        if not self._console.confirm(f"{cluster}; continue?"):
             raise InterruptedByUserError(
                 f"{plan.spec.name} was not confirmed; nothing was made",
                 hint="set limits.max_cost or limits.max_run_duration to lower what it may cost",
             )
         self._agreed = worst
+        return plan

@@ -44,14 +44,10 @@ class Meter:
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
         """Seconds since the epoch."""
-        self._seen: Cluster | None = None
+        self.cluster: Cluster | None = None
+        """As it was when it cost the most; None: none was seen."""
         self._at = 0.0
         self._earlier = 0.0
-
-    @property
-    def cluster(self) -> Cluster | None:
-        """The cluster as it was when it cost the most; None: none was seen."""
-        return self._seen
 
     def observe(self, cluster: Cluster) -> None:
         """Take the cluster as its provider has just described it.
@@ -60,8 +56,8 @@ class Meter:
         is not in a later view.
         """
         now = self._now()
-        if self._seen is None or _dollars(cluster, now, until=now) >= _dollars(self._seen, self._at, until=now):
-            self._seen, self._at = cluster, now
+        if self.cluster is None or _dollars(cluster, now, until=now) >= _dollars(self.cluster, self._at, until=now):
+            self.cluster, self._at = cluster, now
 
     def close(self, *, at_least: float = 0.0) -> float | None:
         """Count no more for the cluster, which is gone: another one follows, whose cost includes this one's.
@@ -71,12 +67,12 @@ class Meter:
         cost = self.read()
         total = max(at_least, cost.own_dollars if cost is not None else 0.0)
         self._earlier += total
-        self._seen = None
+        self.cluster = None
         return total or None
 
     def read(self) -> Cost | None:
         """What it has cost until now; None if nothing is known, or it costs nothing."""
-        cluster, now = self._seen, self._now()
+        cluster, now = self.cluster, self._now()
         if cluster is None or not cluster.dollars_per_hour:
             return None
         return Cost(

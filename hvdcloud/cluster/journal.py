@@ -41,32 +41,18 @@ class Journal:
                 found.append(json.loads(line))
         return found
 
-    def knows(self, cluster_id: str) -> bool:
-        """Whether this cluster was begun from here."""
-        return any(entry.get("cluster_id") == cluster_id for entry in self.entries())
-
     def times(self, cluster_id: str) -> dict[str, float]:
-        """When each event of this cluster was written last, in seconds since the epoch."""
+        """When each event of this cluster was written last, in seconds since the epoch; empty: none was here."""
         return {each["event"]: float(each["time"]) for each in self.entries() if each.get("cluster_id") == cluster_id}
 
     def unfinished_up(self, cluster_id: str) -> bool:
         """Whether an `up` of this cluster was begun from here and neither finished nor undone."""
-        events = [entry["event"] for entry in self.entries() if entry.get("cluster_id") == cluster_id]
-        return "up" in events and not {"up-done", "up-undone", "down-done"} & set(events)
+        events = self.times(cluster_id)
+        return "up" in events and not events.keys() & {"up-done", "up-undone", "down-done"}
 
-    def begun_down(self, cluster_id: str) -> bool:
-        """Whether a command here has begun to delete this cluster."""
-        return any(entry["event"] == "down" for entry in self.entries() if entry.get("cluster_id") == cluster_id)
-
-    def cut_off_create(self, *, seconds: float) -> str | None:
-        """The cluster id of the newest `up`, if it was killed before its create ended, at most `seconds` ago.
-
-        What it had asked for by then may not exist yet.
-        """
-        entries = [entry for entry in self.entries() if "cluster_id" in entry]
-        begun = [str(entry["cluster_id"]) for entry in entries if entry["event"] == "up"]
-        if not begun or not self.unfinished_up(begun[-1]):
-            return None
-        own = [entry for entry in entries if entry["cluster_id"] == begun[-1]]
-        created = any(entry["event"] == "created" for entry in own)
-        return None if created or time.time() - own[-1]["time"] > seconds else begun[-1]
+    def cut_off_create(self) -> str | None:
+        """The cluster id of the newest `up`, if it was killed before its create ended: what it had asked for by then
+        may not exist yet."""
+        begun = [str(entry["cluster_id"]) for entry in self.entries() if entry["event"] == "up"]
+        ended = not begun or not self.unfinished_up(begun[-1]) or "created" in self.times(begun[-1])
+        return None if ended else begun[-1]

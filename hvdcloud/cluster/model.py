@@ -13,6 +13,7 @@ from hvdcloud.runs.reports import instant
 
 if TYPE_CHECKING:
     from hvdcloud.config.data import DataConfig
+    from hvdcloud.runs.retry import Within
 
 SSH_PORT = 2222
 """Where the container's own sshd answers (docs: the node contract)."""
@@ -34,16 +35,6 @@ class NodeState(str, Enum):
     RUNNING = "running"
     FROZEN = "frozen"
     STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Within:
-    """What earlier attempts of a run have left of `limits` for its next cluster."""
-
-    ends: datetime
-    """The deadline of all attempts."""
-    max_dollars: float | None
-    """None: there is no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,11 +86,3 @@ class ClusterRecord:
     def without(self, names: Collection[str]) -> ClusterRecord:
         """The record without these members: nodes of these names that appear from now on have not joined."""
         return replace(self, nodes=tuple(node for node in self.nodes if node.name not in names))
-
-
-def parse_record(value: object) -> ClusterRecord:
-    """The record that is in a file. Raises ValueError: it is none, or has keys that this version does not know."""
-    # Here, because most that import this need no pydantic.
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(ClusterRecord).validate_python(value)

@@ -21,7 +21,7 @@ from hvdcloud.cluster.files import (
 )
 from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import Cluster
-from hvdcloud.cluster.record import ClusterRecord, parse_record
+from hvdcloud.cluster.record import ClusterRecord
 from hvdcloud.errors import CapacityError, UsageError
 
 
@@ -60,9 +60,11 @@ class ClusterState:
 
     def load(self) -> ClusterRecord | None:
         """The record; None if there is none, it cannot be read, or it may be another user's."""
+        from pydantic import TypeAdapter  # Here, because most that import this need no pydantic.
+
         try:
             self.check()
-            return parse_record(json.loads(read_private(self._record_file)))
+            return TypeAdapter(ClusterRecord).validate_python(json.loads(read_private(self._record_file)))
         except (OSError, ValueError, RecursionError, UsageError):
             return None
 

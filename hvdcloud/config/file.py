@@ -16,8 +16,9 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, TypeGuard, get_args, get_origin
+from typing import Any, Literal, TypeAlias, TypeGuard, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -27,7 +28,7 @@ from hvdcloud.config.data import refused_bucket, refused_data
 from hvdcloud.config.model import Config
 from hvdcloud.config.trust import ENV_PREFIX, HOSTS, refused
 from hvdcloud.config.types import duration_text, is_duration
-from hvdcloud.config.yaml_text import Loader, Null, read
+from hvdcloud.config.yaml_text import Loader, read
 from hvdcloud.errors import UsageError
 
 CONFIG_FILE = "hvdcloud.yaml"
@@ -134,20 +135,18 @@ def load(
             key = tuple(variable.removeprefix(ENV_PREFIX).lower().split("__"))
             if key[:2] == ENV and key[2:]:
                 key = (*ENV, variable.split("__", maxsplit=2)[2])
-            value = _parsed(environ[variable], key)
-            _put(tree, key, value)
-            _place(places, key, value, Place(source="environment", text=variable))
+            place = Place(source="environment", text=variable)
+            _put(tree, places, key, _parsed(environ[variable], key), place)
     for dotted, given in (flags or {}).items():
         if given is not None:
             key = tuple(dotted.split("."))
-            _put(tree, key, given)
-            _place(places, key, given, Place(source="flag", text=f"--{key[-1].replace('_', '-')}"))
+            _put(tree, places, key, given, Place(source="flag", text=f"--{key[-1].replace('_', '-')}"))
     if "name" not in tree and not file.is_file():
         raise UsageError(
             f"there is no {CONFIG_FILE} in {Path.cwd()} and no --name",
             hint="hvdcloud init writes a project; -c names a file elsewhere; --name NAME does without one",
         )
-    problems = [_Problem(said, "keep one of them") for said in twice]
+    problems: list[_Problem] = [(said, "keep one of them") for said in twice]
     try:
         config = Config.model_validate(tree)
         problems += _untrusted(config, file=file, places=places)
@@ -165,8 +164,9 @@ def load(
     return Loaded(config=config, file=file if file.is_file() else None, places=places)
 
 
-def _put(tree: dict[str, Any], key: Key, value: object) -> None:
-    """Set a nested key; sections that are missing, or no mappings, become new ones."""
+def _put(tree: dict[str, Any], places: dict[Key, Place], key: Key, value: object, place: Place) -> None:
+    """Set a nested key, and its place; sections that are missing, or no mappings, become new ones."""
+    _place(places, key, value, place)
     for part in key[:-1]:
         child = tree.get(part)
         # A copy: what an alias shares with another key must not change there.
@@ -241,7 +241,7 @@ def _parsed(text: str, key: Key) -> object:
     with contextlib.suppress(yaml.YAMLError):
         value = read(text)
         quoted = text.strip()[:1] in ("'", '"')
-        known = quoted if type(value) is str else has_parts or value is None or isinstance(value, Null)
+        known = quoted if isinstance(value, str) else has_parts or value is None
         if known and key[:-1] != ENV:
             return value
     return text
@@ -254,12 +254,8 @@ _PRIVATE = ("env", "secrets")
 """Keys of `run` whose values no message shows, as that of `notify`: it may end up in a log."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    """One thing that is wrong, and what fixes it; "": the message says it."""
-
-    message: str
-    fix: str = ""
+_Problem: TypeAlias = tuple[str, str]
+"""One thing that is wrong, and what fixes it; "": the message says it."""
 
 
 def _field_at(key: Sequence[str]) -> FieldInfo | None:
@@ -299,19 +295,17 @@ def _problems(error: ValidationError, *, file: Path, places: Mapping[Key, Place]
             known = sorted(section.model_fields) if section else []
             close = difflib.get_close_matches(key[-1].lower(), known, n=1, cutoff=0.6)
             fix = f"did you mean {'.'.join((*key[:-1], close[0]))}?" if close else f"known: {', '.join(known)}"
-            yield _Problem(f"{place}: unknown key {dotted}", fix)
+            yield f"{place}: unknown key {dotted}", fix
         elif problem["type"] == "missing":
             fix = f"add {dotted}, or give it as --{key[-1].replace('_', '-')}"
-            yield _Problem(f"{place}: {dotted} is missing", fix)
+            yield f"{place}: {dotted} is missing", fix
         elif problem["type"] == "value_error":
             said = problem["msg"].removeprefix("Value error, ")
-            yield _Problem(f"{place}: {dotted}: {said}" if dotted else f"{place}: {said}")
+            yield f"{place}: {dotted}: {said}" if dotted else f"{place}: {said}", ""
         else:
             said = f"{problem['msg'].replace('Input', 'it', 1)}{_got(problem['input'], key)}"
-            if isinstance(place, Place) and place.source == "flag":
-                yield _Problem(f"{place}: {said}", "--help shows what it takes")
-            else:
-                yield _Problem(f"{place}: {dotted}: {said}")
+            flag = isinstance(place, Place) and place.source == "flag"
+            yield (f"{place}: {said}", "--help shows what it takes") if flag else (f"{place}: {dotted}: {said}", "")
 
 
 def _got(value: object, key: Key) -> str:
@@ -328,11 +322,17 @@ def _untrusted(config: Config, *, file: Path, places: Mapping[Key, Place]) -> It
     unfit = (*refused_bucket(bucket, provider=provider), *refused_data(config.data, provider=provider, bucket=bucket))
     written = {key: place.source for key, place in places.items()}
     for key, why, fix in (*refused(config, written, project=file.resolve().parent), *unfit):
-        yield _Problem(f"{places.get(key, file)}: {'.'.join(key)}: {why}", fix)
+        yield f"{places.get(key, file)}: {'.'.join(key)}: {why}", fix
+
+
+def text_of(config: Config, key: str) -> str:
+    """A key's value as hvdcloud.yaml would have it."""
+    field = _field_at(key.split("."))
+    assert field is not None, f"{key} is a key"
+    return _text(field, attrgetter(key)(config))
 
 
 def _text(field: FieldInfo, value: object) -> str:
-    """A key's value as hvdcloud.yaml would have it."""
     return duration_text(value) if isinstance(value, float) and is_duration(field) else _as_yaml(value)
 
 
@@ -352,6 +352,7 @@ def _usage_error(problems: Sequence[_Problem], *, file: Path) -> UsageError:
     again = "hvdcloud config validate" + ("" if file == Path(CONFIG_FILE) else f" -c {shlex.quote(str(file))}")
     hint = f"fix it, then {again}" if len(problems) == 1 else f"fix these {len(problems)} lines, then {again}"
     if len(problems) == 1:
-        return UsageError(problems[0].message, hint=problems[0].fix or hint)
-    first, *others = (f"{each.message}{f'; {each.fix}' if each.fix else ''}" for each in problems)
+        message, fix = problems[0]
+        return UsageError(message, hint=fix or hint)
+    first, *others = ("; ".join(filter(None, each)) for each in problems)
     return UsageError(first, hint=hint, details="\n".join(others))

@@ -5,34 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import yaml
-
 from hvdcloud.cluster.record import MOUNTS
+from hvdcloud.config.file import text_of
+from hvdcloud.config.gce import GceConfig
 from hvdcloud.errors import UsageError
 from hvdcloud.image.plan.requirements import digest_of
-from hvdcloud.units import seconds
 
 if TYPE_CHECKING:
     from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
 
-_KEYS = {
-    "image": {"base", "dockerfile", "framework", "device", "version", "requirements"},
-    "checkpoints": {"bucket"},
+_IMAGE = ("base", "dockerfile", "framework", "device", "version", "requirements")
+KEYS = ("nodes", *(f"image.{key}" for key in _IMAGE), "checkpoints.bucket", "limits.idle")
+"""What counts only when a cluster is made, whatever its provider."""
+KEYS_OF = {
+    "local": ("local.gpus",),
+    "ssh": ("limits.max_run_duration",),
+    "gce": ("limits.max_run_duration", "limits.max_cost", *(f"gce.{key}" for key in GceConfig.model_fields)),
 }
-"""What counts only when a cluster is made, whatever its provider; without `nodes`."""
+"""By provider, what else does."""
 _CONTENT = "content of "
 
 
 def settings_of(context: Context) -> Mapping[str, str]:
     """What a cluster is made with now, by key, as text; without what flags of this command gave."""
     config = context.config
-    tree = config.model_dump(mode="json")
-    for key in ("idle", "max_run_duration"):
-        tree["limits"][key] = tree["limits"][key] and seconds(tree["limits"][key])
-    keys = {**_KEYS, **context.platform.fixed_keys()}
-    found = {f"{section}.{key}": _text(tree[section][key]) for section in keys for key in sorted(keys[section])}
-    found["nodes"] = str(config.nodes)
+    found = {key: text_of(config, key) for key in (*KEYS, *KEYS_OF[config.provider])}
     folder, image = config.project_dir, config.image
     found[f"{_CONTENT}image.requirements"] = digest_of(folder, image.requirements, includes=True)
     found[f"{_CONTENT}image.dockerfile"] = digest_of(folder, image.dockerfile, includes=False)
@@ -64,9 +62,3 @@ def changes_since_up(context: Context, cluster: Cluster) -> UsageError | None:
     command = f"hvdcloud resize {now['nodes']}{name}" if texts[0].startswith("nodes ") and len(texts) == 1 else again
     message = f"cluster {cluster.name} was made before this changed: {', '.join(texts)}"
     return UsageError(message, hint=f"{command} applies it")
-
-
-def _text(value: object) -> str:
-    """A value as it may stand in hvdcloud.yaml."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
-    return text.removesuffix("...\n").strip()

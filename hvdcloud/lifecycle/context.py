@@ -20,7 +20,6 @@ from hvdcloud.errors import NodeError, TeardownError, UsageError
 from hvdcloud.providers.base import Stage, UnseenError
 from hvdcloud.runs import archive
 from hvdcloud.runs.state import RunState
-from hvdcloud.storage.base import RETRY_SECONDS
 from hvdcloud.storage.open import open_bucket
 from hvdcloud.units import counted
 
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 
 STATE_SECONDS = 20.0
 """How long the head may take to tell the state of its runs."""
-BRIEF_RETRY_SECONDS = 5.0
-"""How long a bucket that does not answer is asked again, where nothing depends on its answer."""
 STORAGE_ENDPOINT_VARIABLE = "STORAGE_EMULATOR_HOST"
 """Google's client libraries take another storage endpoint from this variable."""
 
@@ -109,13 +106,9 @@ class Context:
         """Another Cloud Storage endpoint than Google's."""
         return os.environ.get(STORAGE_ENDPOINT_VARIABLE) or None
 
-    def bucket(self, cluster: Cluster | ClusterSpec | None = None, *, retry_seconds: float | None = None) -> Bucket:
-        """The cluster's bucket, else the configured one; `retry_seconds` as for `open_bucket`."""
-        return open_bucket(
-            (cluster.bucket if cluster else "") or self.bucket_url,
-            endpoint=self.storage_endpoint,
-            retry_seconds=RETRY_SECONDS if retry_seconds is None else retry_seconds,
-        )
+    def bucket(self, cluster: Cluster | None = None) -> Bucket:
+        """The cluster's bucket, else the configured one."""
+        return open_bucket((cluster.bucket if cluster else "") or self.bucket_url, endpoint=self.storage_endpoint)
 
     def query(self) -> Cluster | None:
         """The cluster as its provider sees it, with what this machine remembers of it.
@@ -199,7 +192,7 @@ class Context:
         if cluster.is_headless:
             if kept := archive.states(self.bucket(cluster), cluster=self.name, cluster_id=cluster.id):
                 return kept
-            raise not_whole(cluster, boot_log=self.provider.console)
+            raise not_whole(cluster)
         self.record(cluster)
         with self.console.waiting(self.name, "asking the head"):
             answer = self.fleet(cluster).head.call("state", timeout=STATE_SECONDS)

@@ -15,7 +15,7 @@ from hvdcloud.cluster.model import Cluster, NodeState, ObjectKind
 from hvdcloud.errors import CheckpointError, HvdcloudError, first_of
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
-from hvdcloud.lifecycle.late_arrival import LateArrival
+from hvdcloud.lifecycle.late_arrival import late_arrival
 from hvdcloud.lifecycle.logs import wait_for_record
 from hvdcloud.lifecycle.pull import PullResult, pull_runs
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirror_of, unsaved_on_nodes
@@ -71,10 +71,10 @@ def down(
     """
     started = time.monotonic()
     with context.state.lock("down", required=False):
-        late_arrival = LateArrival(context)
+        killed = context.state.journal.cut_off_create()
         with context.console.waiting(context.name, "looking for the cluster"):
             found = context.query()
-        cluster = found = found or late_arrival.wait()
+        cluster = found = found or late_arrival(context, killed)
         if cluster is not None and not force:
             with context.console.waiting(context.name, "checking that every checkpoint is on this disk"):
                 _refuse_if_unsafe(context, cluster, checked)
@@ -84,7 +84,7 @@ def down(
         deleted = []
         while found is not None:
             deleted += _delete(context, found, on_interrupt=on_interrupt)
-            found = late_arrival.wait()
+            found = late_arrival(context, killed)
         context.state.forget()
     cost = meter.read()
     return DownResult(
@@ -223,7 +223,8 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
         # Nodes end themselves at any time, also while they are asked.
         _refuse_if_unsafe(context, now, checked)
     elif on_nodes or missing:
-        raise refusal(on_nodes, missing, cluster, going=_going(context, cluster), from_here=record is not None)
+        going = [run.run for run in _runs(context, cluster) or () if not run.done]
+        raise refusal(on_nodes, missing, cluster, going=going, from_here=record is not None)
 
 
 def _never_ran(context: Context, cluster: Cluster, record: ClusterRecord | None) -> bool:
@@ -248,11 +249,6 @@ def _runs(context: Context, cluster: Cluster) -> list[RunState] | None:
     except HvdcloudError:
         # What is not known is taken for unsafe.
         return None
-
-
-def _going(context: Context, cluster: Cluster) -> list[str]:
-    """The runs that its head says have not ended."""
-    return [run.run for run in _runs(context, cluster) or () if not run.done]
 
 
 def refusal(
@@ -294,21 +290,19 @@ def refusal(
 
 
 def _ended_meanwhile(context: Context, cluster: Cluster, on_nodes: Sequence[Unsaved]) -> Cluster | None:
-    """As `if_nodes_ended`. A node with a bucket of its own that does not answer may just be switching itself off: that
-    is waited for."""
+    """The cluster as it is now, if nodes have ended since it was queried and everything left was seen. A node with a
+    bucket of its own that does not answer may just be switching itself off: that is waited for."""
     silent = mirror_of(context, cluster) is not None and any(each.is_silent for each in on_nodes)
     deadline = time.monotonic() + (SWITCH_OFF_SECONDS if silent and _running(cluster) else 0.0)
-    while (now := if_nodes_ended(context, cluster)) is None and time.monotonic() < deadline:
+    while True:
+        now = context.query()
+        if now is None:
+            return replace(cluster, nodes=(), unseen=())
+        if now.id == cluster.id and not now.unseen and _running(now) < _running(cluster):
+            return now
+        if time.monotonic() >= deadline:
+            return None
         time.sleep(1.0)
-    return now
-
-
-def if_nodes_ended(context: Context, cluster: Cluster) -> Cluster | None:
-    """The cluster as it is now, if nodes have ended since it was queried and everything left was seen."""
-    now = context.query()
-    if now is None:
-        return replace(cluster, nodes=(), unseen=())
-    return now if now.id == cluster.id and not now.unseen and _running(now) < _running(cluster) else None
 
 
 def _running(cluster: Cluster) -> set[str]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.cost import Cost, Meter
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError
 from hvdcloud.interrupts import uninterrupted
@@ -57,7 +56,7 @@ def launch(
     try:
         if context.config.run.retry:
             wait = wait or context.config.limits.max_run_duration
-        cluster = up(context, consent=Consent(given=confirmed), wait=wait, command="launch")
+        cluster = up(context, confirmed=confirmed, wait=wait, command="launch")
         result = retries.run(options)
     except KeyboardInterrupt:
         if cluster is None or not cluster.created:

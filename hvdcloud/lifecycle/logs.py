@@ -13,7 +13,6 @@ from hvdcloud.cluster.model import NodeState
 from hvdcloud.config.types import duration_text
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, NodeError, UsageError
 from hvdcloud.json_values import mapping, text
-from hvdcloud.lifecycle.context import BRIEF_RETRY_SECONDS
 from hvdcloud.lifecycle.elastic.replace import replacing
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_from_head, mirroring
 from hvdcloud.runs import archive
@@ -113,8 +112,8 @@ def wait_for_record(context: Context, cluster: Cluster, run_id: str) -> None:
     """Wait until a run that has just ended has its log and how it ended in the bucket, but not long."""
     # What is wrong with the bucket is said where something depends on it.
     with contextlib.suppress(HvdcloudError), context.console.waiting(cluster.name, "waiting for the run's log"):
-        bucket = context.bucket(cluster, retry_seconds=BRIEF_RETRY_SECONDS)
-        archive.wait(bucket, cluster=cluster.name, run_id=run_id, fetch=partial(bring_from_head, context, cluster))
+        fetch = partial(bring_from_head, context, cluster)
+        archive.wait(context.bucket(cluster), cluster=cluster.name, run_id=run_id, fetch=fetch)
 
 
 class _Log:
@@ -164,18 +163,13 @@ def stop(context: Context, run_id: str | None) -> RunState:
     return RunState.from_json(context.fleet(cluster).head.call(f"stop {run_id}", timeout=STOP_SECONDS + grace))
 
 
-class HeadGoneError(NodeError):
-    """The head of a run is gone, and how the run ended is not in the bucket."""
-
-
 def follow(
     context: Context, cluster: Cluster, run_id: str, *, rank: int | None = None, elastic: bool = False
 ) -> Followed:
     """Stream a run's output, or one rank's, until it ends; a lost connection is made again where it broke off.
 
     Raises:
-        HeadGoneError: the head is gone.
-        NodeError: it was unreachable for ten minutes.
+        NodeError: the head is gone, or was unreachable for ten minutes.
     """
     log, offset = _Log(context, rank, elastic=elastic), 0
     lost_since: float | None = None
@@ -225,9 +219,7 @@ def _stream(context: Context, cluster: Cluster, run_id: str, log: _Log, *, follo
         return stream.end()
 
 
-def _head_is_gone(
-    context: Context, cluster: Cluster, run_id: str, *, warn: Callable[[str], None]
-) -> HeadGoneError | None:
+def _head_is_gone(context: Context, cluster: Cluster, run_id: str, *, warn: Callable[[str], None]) -> NodeError | None:
     """The error for a head that is gone; None while it runs, or if the provider, or a place that may have it, does not
     answer."""
     try:
@@ -244,7 +236,7 @@ def _head_is_gone(
         return None
     name = cluster.nodes[0].name
     what = {None: "is gone", NodeState.FROZEN: "is frozen"}.get(head.state if head else None, "has stopped")
-    return HeadGoneError(
+    return NodeError(
         f"node {name}, the head, {what}: run {run_id} is lost",
         hint=f"hvdcloud pull --name {cluster.name} fetches the checkpoints that are in the bucket; then hvdcloud down, "
         f"and after another up, hvdcloud run --resume {run_id} continues from them",

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 DEFAULT_FOLDER = "checkpoints"
 MARKER, MARK = ".gitignore", "# Made by hvdcloud pull."
 """A file of a folder for checkpoints, and its first line."""
-_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,11 +172,7 @@ def _holds_checkpoints(folder: Path, names: Sequence[str]) -> bool:
 
 
 def _runs(context: Context, bucket: Bucket, cluster: Cluster | None, run_id: str | None) -> Sequence[str]:
-    foreign: list[str] = []
-    every = list_runs(bucket, context.name, foreign=foreign)
-    if foreign:
-        named = ", ".join(repr(name[:40]) for name in foreign[:_NAMED]) + (", …" if len(foreign) > _NAMED else "")
-        context.console.warn(f"{bucket.url}/{context.name}/ holds folders that are no runs, which are ignored: {named}")
+    every = list_runs(bucket, context.name)
     if run_id is None and cluster is not None:
         return [run for run in every if run.endswith(f"-{cluster.id}")]
     if not every or run_id not in (None, *every):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,20 +86,10 @@ def _teardown(context: Context, state: RunState) -> float:
 
 
 def _write(path: Path, content: str) -> None:
-    """Write in one move: a report that is open in a browser stays whole; raises UsageError if that is not possible."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    """Raises UsageError: it cannot be written, or is a link."""
     try:
-        present = path.lstat() if os.path.lexists(path) else None
-        if present is not None and (not stat.S_ISREG(present.st_mode) or present.st_uid != os.geteuid()):
-            raise PermissionError(errno.EPERM, "it is a link, or another user's", str(path))
-        try:
-            # In a folder that others may write to, a link of this name may be there.
-            partial.unlink(missing_ok=True)
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(content)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(content)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}", hint="--to names another file") from error

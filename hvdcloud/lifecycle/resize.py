@@ -59,10 +59,11 @@ class ResizeResult:
         return bool(self.made or self.removed)
 
 
-def resize(context: Context, nodes: int, *, consent: Consent | None = None, force: bool = False) -> ResizeResult:
+def resize(context: Context, nodes: int, *, confirmed: bool = False, force: bool = False) -> ResizeResult:
     """Make the cluster `nodes` nodes; those that are missing or stopped are replaced.
 
     Args:
+        confirmed: as for `up`.
         force: also delete nodes that may hold checkpoints which are not in the bucket.
 
     Raises:
@@ -73,8 +74,8 @@ def resize(context: Context, nodes: int, *, consent: Consent | None = None, forc
         InterruptedByUserError: Ctrl-C; what was made is deleted again. Or the answer to what it costs was no.
     """
     started = time.monotonic()
-    consent = consent or Consent()
-    confirm_hosts(context.config, console=context.console, given=consent.given)
+    consent = Consent(context.console, ask_above=context.config.limits.ask_above, given=confirmed)
+    confirm_hosts(context.config, console=context.console, given=confirmed)
     with context.state.lock("resize"):
         cluster = context.cluster()
         record = context.current_record(cluster)
@@ -161,9 +162,7 @@ def _grow(
     context: Context, cluster: Cluster, make: Sequence[int], nodes: int, *, run: RunState | None, consent: Consent
 ) -> None:
     spec = spec_of(context.state, cluster, nodes=max(nodes, cluster.expected_nodes))
-    plan = context.provider.plan_growth(spec, make)
-    ask_above = context.config.limits.ask_above
-    consent.confirm_cost(plan, console=context.console, ask_above=ask_above, before=cluster.dollars_per_hour)
+    consent.confirm(context.provider.plan_growth(spec, make), before=cluster.dollars_per_hour)
     with interrupted_once(), context.console.steps() as steps:
         try:
             add_nodes(context, cluster, spec, make, run=run, on_progress=node_progress(steps))
@@ -204,7 +203,7 @@ def add_nodes(
     if half_made and (left := provider.shrink(spec.name, half_made, on_progress=on_progress)):
         raise context.not_deleted(left, again=f"hvdcloud resize {spec.nodes}")
     try:
-        made = provider.grow(spec, make, journal=context.state.journal, on_progress=on_progress)
+        made = provider.grow(spec, make, on_progress=on_progress)
         on_made()
         made = provider.wait_ready(made, deadline=time.monotonic() + provider.ready_seconds, on_progress=on_progress)
         on_ready()

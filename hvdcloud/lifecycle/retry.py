@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.checkpoints.manifest import list_runs
-from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.cost import Meter
-from hvdcloud.cluster.model import NodeState, Within
+from hvdcloud.cluster.model import NodeState
 from hvdcloud.errors import CheckpointError, HvdcloudError, InterruptedByUserError, NodeError
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.down import pull_and_down
@@ -22,7 +21,8 @@ from hvdcloud.lifecycle.ssh_nodes.homecoming import awake, mirror_of
 from hvdcloud.lifecycle.up import up
 from hvdcloud.providers.base import UnseenError
 from hvdcloud.runs import retry as policy
-from hvdcloud.runs.retry import LOST, Attempt
+from hvdcloud.runs.retry import Attempt, Within
+from hvdcloud.units import dollars, seconds
 
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
@@ -46,8 +46,8 @@ class Retries:
     def __init__(self, context: Context, *, command: str, meter: Meter, target: Path | None = None) -> None:
         self._context, self._command, self._meter, self._target = context, command, meter, target
         self._attempts: tuple[Attempt, ...] = ()
-        self._ends = 0.0
-        """The deadline of all attempts, in seconds since the epoch."""
+        self._ends = _now()
+        """The deadline of all attempts."""
         self._dollars_per_hour = 0.0
         """Of the newest cluster."""
 
@@ -65,7 +65,8 @@ class Retries:
         found = self._attempt(options)
         while self._attempts[-1].lost:
             number, left, rate = len(self._attempts), self._left(), self._dollars_per_hour
-            if why_not := policy.refusal(attempts=number, most=most, left=left, dollars_per_hour=rate):
+            why_not = policy.refusal(attempts=number, most=most, left=left, dollars_per_hour=rate, now=_now())
+            if why_not:
                 console.say(f"{self._attempts[-1].ended(number)}; it is not tried again: {why_not}")
                 break
             found = self._try_again(options)
@@ -94,10 +95,10 @@ class Retries:
         elastic = self._context.config.run.elastic is not None
         lost = policy.was_lost(result=result.state, elastic=elastic, nodes_lost=result.nodes_lost)
         lost = lost and not self._was_deleted()
-        self._note(began, run_id=result.run, result=result.state, lost=lost, reason=result.reason)
+        self._note(began, run_id=result.run, lost=lost, reason=result.reason)
         return result
 
-    def _note(self, began: float, *, run_id: str, result: str = LOST, lost: bool = True, reason: str) -> None:
+    def _note(self, began: float, *, run_id: str, lost: bool = True, reason: str) -> None:
         """Note how an attempt has ended."""
         seen, cost, took = self._meter.cluster, self._meter.read(), time.time() - began
         # Nodes that were never seen cost as much as those before them.
@@ -105,17 +106,11 @@ class Retries:
         self._dollars_per_hour = seen.dollars_per_hour if seen is not None else self._dollars_per_hour
         if not self._attempts:
             # Where nothing ends a cluster, its time begins with the run.
-            start = (seen.costs_since or seen.created).timestamp() if seen is not None and seen.ends else began
-            self._ends = start + self._context.config.limits.max_run_duration
-        attempt = Attempt(
-            run=run_id,
-            cluster_id=seen.id if seen is not None else "",
-            result=result,
-            lost=lost,
-            reason=reason,
-            seconds=took,
-            dollars=spent or None,
-        )
+            start = datetime.fromtimestamp(began, timezone.utc)
+            if seen is not None and seen.ends:
+                start = seen.costs_since or seen.created
+            self._ends = start + timedelta(seconds=self._context.config.limits.max_run_duration)
+        attempt = Attempt(run=run_id, lost=lost, reason=reason, seconds=took, dollars=spent or None)
         self._attempts = (*self._attempts, attempt)
 
     def _known_runs(self) -> tuple[str, ...]:
@@ -139,14 +134,13 @@ class Retries:
         its network.
         """
         seen = self._meter.cluster
-        if seen is None or self._context.state.journal.begun_down(seen.id):
+        if seen is None or "down" in self._context.state.journal.times(seen.id):
             return True
         now = self._context.provider.cluster(self._context.name)
         return now is None or now.id != seen.id
 
-    def _left(self) -> policy.Left:
-        limit = self._context.config.limits.max_cost
-        return policy.left(self._attempts, ends=self._ends, max_cost=limit, now=time.time())
+    def _left(self) -> Within:
+        return policy.left(self._attempts, ends=self._ends, max_cost=self._context.config.limits.max_cost)
 
     def _source(self) -> str | None:
         """The newest run of the attempts of which the bucket has something."""
@@ -163,10 +157,11 @@ class Retries:
             left, source = self._left(), self._source()
             what = f"continues run {source}" if source else "begins at the start: the bucket has no checkpoint"
             following = f"attempt {number + 1} of at most {context.config.run.retry + 1} {what}"
-            context.console.say(f"{self._attempts[-1].ended(number)}; {following}; {left.text}")
-            ends = datetime.fromtimestamp(self._ends, timezone.utc)
-            within, wait = Within(ends=ends, max_dollars=left.dollars), max(0.0, left.seconds - policy.LEAST_SECONDS)
-            up(context, consent=Consent(given=True), wait=wait, command=self._command, within=within)
+            money = "" if left.max_dollars is None else f"{dollars(left.max_dollars)} and "
+            still = left.seconds(_now())
+            context.console.say(f"{self._attempts[-1].ended(number)}; {following}; {money}{seconds(still)} left")
+            wait = max(0.0, still - policy.LEAST_SECONDS)
+            up(context, confirmed=True, wait=wait, command=self._command, within=left)
         except (KeyboardInterrupt, InterruptedByUserError):
             raise self._interrupted() from None
         except NodeError as error:
@@ -223,3 +218,7 @@ class Retries:
         name, source = f"--name {self._context.name}", self._source()
         again = f"hvdcloud up {name}, then hvdcloud run {name} --resume {source} continues from its checkpoints"
         return again if source else f"hvdcloud launch {name} starts again"
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

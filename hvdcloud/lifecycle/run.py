@@ -93,7 +93,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         )
     record = context.current_record(cluster)
     if not cluster.whole:
-        raise not_whole(cluster, boot_log=context.provider.console)
+        raise not_whole(cluster)
     resume = None if options.fresh else options.resume or (record.runs[-1] if record.runs else None)
     if resume and (away := bring_home(context, cluster)):
         raise first_of([*away])

@@ -7,21 +7,21 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from hvdcloud.checks import require
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.confirm_hosts import confirm_hosts
-from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan, Within
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan
 from hvdcloud.doctor.machine import build_checks, gpu_checks, project_checks
 from hvdcloud.errors import HvdcloudError, InterruptedByUserError, TeardownError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.build import ensure_image, find_image
-from hvdcloud.lifecycle.capacity_wait import CapacityWait
+from hvdcloud.lifecycle.capacity_wait import next_plan
 from hvdcloud.lifecycle.changed_settings import changes_since_up, settings_of
 from hvdcloud.lifecycle.context import node_progress, owner_label
-from hvdcloud.lifecycle.late_arrival import LateArrival
+from hvdcloud.lifecycle.late_arrival import late_arrival
 from hvdcloud.providers.base import NoRoomError
 from hvdcloud.remote.keys import new_key_pair, write_key_pair
 from hvdcloud.units import counted
@@ -29,6 +29,7 @@ from hvdcloud.units import counted
 if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.remote.keys import KeyPair
+    from hvdcloud.runs.retry import Within
 
 MAKING_SECONDS = 120.0
 """From the creation of a cluster's firewall rules or network to that of its first node."""
@@ -81,7 +82,7 @@ def plan_up(context: Context) -> Plan:
     Raises:
         HvdcloudError: the provider could not fulfil them.
     """
-    check(context, Consent())
+    check(context)
     image, there = find_image(context)
     if not there:
         where = "at the registry" if context.platform.needs_registry else "on this engine"
@@ -98,16 +99,14 @@ def check_project(context: Context, command: Sequence[str] = (), *, begins: bool
 
     Raises UsageError: one of them is missing.
     """
-    warnings: list[str] = []
-    require([*project_checks(context.config, command, begins=begins)], warn=warnings.append)
-    for text in [] if quiet else warnings:
-        context.console.warn(text)
+    warn = (lambda _: None) if quiet else context.console.warn
+    require([*project_checks(context.config, command, begins=begins)], warn=warn)
 
 
 def up(
     context: Context,
     *,
-    consent: Consent | None = None,
+    confirmed: bool = False,
     wait: float = 0.0,
     command: str = "up",
     within: Within | None = None,
@@ -115,6 +114,7 @@ def up(
     """Create the cluster; if anything fails, or on Ctrl-C, leave nothing. Its image is built if it does not exist.
 
     Args:
+        confirmed: the user has agreed to what it costs, and to the hosts of provider ssh.
         wait: seconds for which it is tried again where no place has room.
         command: what the user has typed, and types again after Ctrl-C; others than `up` check the project themselves.
         within: what earlier attempts of the run have left of its limits.
@@ -126,38 +126,42 @@ def up(
         InterruptedByUserError: Ctrl-C; all that was made is deleted. Or the answer to what it costs was no.
     """
     started = time.monotonic()
-    consent = consent or Consent()
+    consent = Consent(context.console, ask_above=context.config.limits.ask_above, given=confirmed)
     if command == "up":
         check_project(context, begins=False)
     with context.state.lock("up"):
-        late_arrival = LateArrival(context)
-        existing = context.find() or late_arrival.wait()
+        killed = context.state.journal.cut_off_create()
+        existing = context.find() or late_arrival(context, killed)
         while existing is not None:
             context.refuse_others(existing)
             if not _clear_unfinished(context, existing):
                 return _reuse(context, existing, started=started)
-            existing = late_arrival.wait()
+            existing = late_arrival(context, killed)
 
-        confirm_hosts(context.config, console=context.console, given=consent.given)
-        check(context, consent)
+        confirm_hosts(context.config, console=context.console, given=confirmed)
+        check(context)
         image, there = find_image(context)
         if not there:
             if context.platform.costs_money:
                 # Before the image is built, which takes long.
-                _confirmed_plan(context, make_spec(context, image=image), consent)
-            check(context, consent, image=True)
+                consent.confirm(context.provider.plan(make_spec(context, image=image)))
+            check(context, image=True)
             image = ensure_image(context)
         login = new_key_pair(f"hvdcloud-{context.name}")
         spec = make_spec(context, image=image, public_key=login.public, within=within)
-        plan = _confirmed_plan(context, spec, consent)
+        plan = consent.confirm(context.provider.plan(spec))
         with interrupted_once():
-            capacity = CapacityWait(context, consent, limit_seconds=wait, command=command)
-            nodes = None
+            nodes, until = None, 0.0
             while nodes is None:
                 try:
                     nodes = _create(context, plan, login, command=command)
                 except NoRoomError as error:
-                    plan = capacity.next_plan(plan, error)
+                    if wait and not until:
+                        ends = datetime.now() + timedelta(seconds=wait)
+                        said = f"no zone has room; trying until {ends:%a %H:%M}, which costs nothing; Ctrl-C ends it"
+                        context.console.say(said)
+                    until = until or time.monotonic() + wait
+                    plan = consent.confirm(next_plan(context, plan, error, until=until, command=command))
     return _result(context, plan.spec, plan, nodes=nodes, started=started)
 
 
@@ -178,27 +182,18 @@ def _result(
     )
 
 
-def check(context: Context, consent: Consent, *, image: bool = False) -> None:
+def check(context: Context, *, image: bool = False) -> None:
     """Raises HvdcloudError: the cluster cannot be made; with `image`, its image can be neither built nor pushed."""
     import docker  # noqa: F401 - its modules import each other, which fails where two threads import different ones first
 
-    config, platform, warnings = context.config, context.platform, list[str]()
+    config, platform = context.config, context.platform
     checks = (
         [*build_checks(config, platform)]
         if image
         else [*platform.checks(make_spec(context)), *gpu_checks(config, platform)]
     )
     with context.console.waiting(context.name, "checking that it can be created"):
-        require(checks, warn=warnings.append)
-    for text in warnings:
-        consent.warn(context.console, text)
-
-
-def _confirmed_plan(context: Context, spec: ClusterSpec, consent: Consent) -> Plan:
-    """The plan of a cluster, once the user has agreed to what it costs."""
-    plan = context.provider.plan(spec)
-    consent.confirm_cost(plan, console=context.console, ask_above=context.config.limits.ask_above)
-    return plan
+        require(checks, warn=context.console.warn)
 
 
 def _clear_unfinished(context: Context, existing: Cluster) -> bool:
@@ -224,7 +219,7 @@ def _clear_unfinished(context: Context, existing: Cluster) -> bool:
 def _refuse_while_made(context: Context, existing: Cluster) -> None:
     """Raises UsageError if an `up` elsewhere may still be making the cluster."""
     age = (datetime.now(timezone.utc) - existing.created).total_seconds()
-    if age < MAKING_SECONDS and not context.state.journal.knows(existing.id):
+    if age < MAKING_SECONDS and not context.state.journal.times(existing.id):
         raise UsageError(
             f"cluster {existing.name} was started {age:.0f} s ago by {existing.owner}, and may still be starting",
             hint="hvdcloud list shows it; try again in two minutes, or take another --name",
@@ -276,7 +271,7 @@ def _create(context: Context, plan: Plan, login: KeyPair, *, command: str) -> Se
         # Inside: what is shown of nodes ends before they are deleted.
         with context.console.steps() as steps:
             on_progress = node_progress(steps)
-            nodes = context.provider.create(plan, journal=context.state.journal, on_progress=on_progress)
+            nodes = context.provider.create(plan, on_progress=on_progress)
             context.state.journal.record("created", cluster_id=plan.spec.id)
             deadline = time.monotonic() + context.provider.ready_seconds
             nodes = context.provider.wait_ready(nodes, deadline=deadline, on_progress=on_progress)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hvdcloud.node import machine
-from hvdcloud.storage.base import RETRY_SECONDS
 
 if TYPE_CHECKING:
     from hvdcloud.storage.base import Bucket
 
 
-def open_bucket_here(url: str, *, endpoint: str | None, retry_seconds: float = RETRY_SECONDS) -> Bucket:
+def open_bucket_here(url: str, *, endpoint: str | None) -> Bucket:
     """A folder, or a bucket of Cloud Storage with the rights of the VM's service account.
 
     Args:
-        endpoint, retry_seconds: as for `open_bucket`.
+        endpoint: as for `open_bucket`.
 
     Raises:
         HvdcloudError: the URL is not one of a bucket, or there are no credentials.
@@ -27,4 +26,4 @@ def open_bucket_here(url: str, *, endpoint: str | None, retry_seconds: float = R
         from hvdcloud.storage.gcs_client import vm_credentials
 
         credentials = vm_credentials()
-    return open_bucket(url, endpoint=endpoint, credentials=credentials, retry_seconds=retry_seconds)
+    return open_bucket(url, endpoint=endpoint, credentials=credentials)

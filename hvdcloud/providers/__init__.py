@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
-    from hvdcloud.providers.base import Platform, Provider
+    from hvdcloud.providers.base import Platform
     from hvdcloud.providers.pricing import OffersResult
 
 
@@ -26,11 +26,6 @@ def platform(config: Config) -> Platform:
     from hvdcloud.providers.gce.platform import GcePlatform
 
     return GcePlatform(config)
-
-
-def connect(config: Config, *, on_retry: Callable[[str], None]) -> Provider:
-    """The provider that the configuration names, ready to use; as `Platform.connect`."""
-    return platform(config).connect(on_retry=on_retry)
 
 
 def offers(config: Config, *, hours: float, gpu: str | None) -> OffersResult:

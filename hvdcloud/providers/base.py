@@ -7,8 +7,8 @@ may be repeated. A provider never prints and never reads the configuration file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,7 +16,6 @@ from hvdcloud.errors import CapacityError, TeardownError
 
 if TYPE_CHECKING:
     from hvdcloud.checks import Check, Finding
-    from hvdcloud.cluster.journal import Journal
     from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover, Node, Plan
 
 
@@ -42,9 +41,9 @@ class Listing:
 class NoRoomError(CapacityError):
     """No place has room for the nodes now; nothing of them is left."""
 
-    def __init__(self, message: str, *, hint: str, said: Mapping[str, str], details: str = "") -> None:
+    def __init__(self, message: str, *, hint: str, zones: int, details: str = "") -> None:
         super().__init__(message, hint=hint, details=details)
-        self.said = said  # What each place that was tried said, in short.
+        self.zones = zones  # How many were tried.
 
 
 class UnseenError(TeardownError):
@@ -83,7 +82,6 @@ class NodeBucket:
     """How the nodes see what the laptop sees under another name."""
 
     bucket: str
-    mounts: Mapping[str, str] = field(default_factory=dict)
     per_node: bool = False
     """Each node has one of its own, and what is in it has to be brought to the laptop's."""
 
@@ -133,9 +131,6 @@ class Platform(Protocol):
     def machines(self) -> str | None:
         """What the nodes are, in words; None: they are not separate machines."""
 
-    def fixed_keys(self) -> Mapping[str, Set[str]]:
-        """The keys of the configuration, by section, that this provider applies only when it makes a cluster."""
-
     def device_mismatch(self) -> Finding | None:
         """GPUs that are paid for and that the image does not use, or GPUs that the image needs and nodes lack.
 
@@ -153,11 +148,11 @@ class Provider(Protocol):
     def plan(self, spec: ClusterSpec) -> Plan:
         """The exact requests for `spec`; nothing is changed by making them."""
 
-    def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
+    def create(self, plan: Plan, *, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """Make all nodes or none.
 
-        The journal hears of every object before the call that makes it. After any failure, Ctrl-C included, what this
-        call made is deleted before it raises; what others made under the same name is not touched.
+        After any failure, Ctrl-C included, what this call made is deleted before it raises; what others made under the
+        same name is not touched.
 
         Raises:
             NameTakenError: a node's.  CapacityError: no room.  ImageError: the image is missing.
@@ -184,12 +179,12 @@ class Provider(Protocol):
         """
 
     def grow(
-        self, spec: ClusterSpec, indices: Sequence[int], *, journal: Journal, on_progress: OnProgress = ignore_progress
+        self, spec: ClusterSpec, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Node]:
         """Make more nodes of a cluster that exists, all of them or none.
 
         A stopped node of one of their names is deleted first. They live no longer than the others. As with
-        `create`, the journal hears of them first, and after a failure or Ctrl-C nothing that this call made is left.
+        `create`, after a failure or Ctrl-C nothing that this call made is left.
 
         Args:
             spec: the cluster's own name, id and so on; `nodes`: how many it will have.
@@ -240,9 +235,6 @@ class Provider(Protocol):
 
     def list(self) -> Listing:
         """Every cluster of this project or engine, of any user."""
-
-    def console(self, node: Node) -> str:
-        """The node's boot log."""
 
     def close(self) -> None:
         """End its connections, where it has any that last."""

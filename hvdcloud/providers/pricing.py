@@ -18,8 +18,8 @@ class Offer:
     gpu_type: str | None
     gpu_count: int
     """Of one node."""
-    spot: bool
-    """Spot VMs; `spot_nodes` says which."""
+    spot: Spot
+    """Which nodes are Spot VMs; `workers`: all but the head."""
     region: str | None
     zone: str | None
     """None: in no zone."""
@@ -31,8 +31,6 @@ class Offer:
     """The price is another region's."""
     configured: bool
     """It is what hvdcloud.yaml asks for."""
-    spot_nodes: Spot = "none"
-    """`workers`: the head is on demand."""
     ends: date | None = None
     """The day from which the GPU is no longer available."""
     quota: str | None = None

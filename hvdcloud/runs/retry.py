@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from hvdcloud.units import counted, dollars, seconds
 
-LOST = "lost"
 LEAST_SECONDS = 120.0
 """An attempt that could not last as long as this, with the start of its machines, is not begun."""
 
@@ -18,15 +18,12 @@ class Attempt:
 
     run: str
     """Empty: its nodes were lost before it could start."""
-    cluster_id: str
-    result: str
-    """succeeded | failed | stopped | lost"""
-    lost: bool = False
+    lost: bool
     """Another attempt may follow."""
-    reason: str = ""
-    seconds: float = 0.0
+    reason: str
+    seconds: float
     """From its start until it had ended, with the deletion of its nodes if another one follows."""
-    dollars: float | None = None
+    dollars: float | None
     """What its cluster had cost by then, at most; None: nothing, or the price is not known."""
 
     def ended(self, number: int) -> str:
@@ -36,23 +33,23 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """What earlier attempts have left of the limits, which all attempts share; `dollars`: None: there is no limit."""
+class Within:
+    """What earlier attempts have left of the limits, which all attempts share."""
 
-    seconds: float
-    dollars: float | None
+    ends: datetime
+    """The deadline of all attempts."""
+    max_dollars: float | None
+    """None: there is no limit."""
 
-    @property
-    def text(self) -> str:
-        """`$1.69 and 11 h 48 min left`."""
-        money = "" if self.dollars is None else f"{dollars(self.dollars)} and "
-        return f"{money}{seconds(self.seconds)} left"
+    def seconds(self, now: datetime) -> float:
+        """Until the deadline."""
+        return max(0.0, (self.ends - now).total_seconds())
 
 
-def left(attempts: Sequence[Attempt], *, ends: float, max_cost: float | None, now: float) -> Left:
-    """What is left of `limits.max_cost` in dollars, and of the time until `ends`; times in seconds since the epoch."""
+def left(attempts: Sequence[Attempt], *, ends: datetime, max_cost: float | None) -> Within:
+    """What is left of `limits.max_cost`, and of the time until `ends`."""
     spent = sum(attempt.dollars or 0.0 for attempt in attempts)
-    return Left(seconds=max(0.0, ends - now), dollars=None if max_cost is None else max(0.0, max_cost - spent))
+    return Within(ends=ends, max_dollars=None if max_cost is None else max(0.0, max_cost - spent))
 
 
 def was_lost(*, result: str, elastic: bool, nodes_lost: Collection[str]) -> bool:
@@ -61,10 +58,10 @@ def was_lost(*, result: str, elastic: bool, nodes_lost: Collection[str]) -> bool
     A run with a failure of its own (`failed`), one that a user has stopped and one whose data could not be fetched are
     never lost. An elastic run is also called lost where something else ended it: there a node has to be missing.
     """
-    return result == LOST and bool(nodes_lost or not elastic)
+    return result == "lost" and bool(nodes_lost or not elastic)
 
 
-def refusal(*, attempts: int, most: int, left: Left, dollars_per_hour: float) -> str | None:
+def refusal(*, attempts: int, most: int, left: Within, dollars_per_hour: float, now: datetime) -> str | None:
     """Why no other attempt follows, in words; None: one does.
 
     Args:
@@ -74,8 +71,8 @@ def refusal(*, attempts: int, most: int, left: Left, dollars_per_hour: float) ->
     """
     if attempts > most:
         return f"it was tried again {counted(most, 'time')}, which is run.retry"
-    if left.seconds < LEAST_SECONDS:
-        return f"of limits.max_run_duration, which all attempts share, {seconds(left.seconds)} are left"
-    if left.dollars is not None and left.dollars < dollars_per_hour * LEAST_SECONDS / 3600:
-        return f"of limits.max_cost, which all attempts share, {dollars(left.dollars)} is left"
+    if left.seconds(now) < LEAST_SECONDS:
+        return f"of limits.max_run_duration, which all attempts share, {seconds(left.seconds(now))} are left"
+    if left.max_dollars is not None and left.max_dollars < dollars_per_hour * LEAST_SECONDS / 3600:
+        return f"of limits.max_cost, which all attempts share, {dollars(left.max_dollars)} is left"
     return None

@@ -184,7 +184,7 @@ def _refuse_while_clusters_exist(config: Config, project: str, console: Console)
 
     gce = config.gce.model_copy(update={"project": project})
     there = config.model_copy(update={"provider": "gce", "gce": gce})
-    listing = providers.connect(there, on_retry=console.say).list()
+    listing = providers.platform(there).connect(on_retry=console.say).list()
     if listing.clusters:
         names = ", ".join(cluster.name for cluster in listing.clusters)
         raise UsageError(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.cluster.cost import Meter
-from hvdcloud.cluster.model import Cluster, Leftover, Node, NodeState, Within
+from hvdcloud.cluster.model import Cluster, Leftover, Node, NodeState
 from hvdcloud.config.model import Config
 from hvdcloud.errors import CheckpointError, InterruptedByUserError
 from hvdcloud.lifecycle import retry
@@ -19,6 +19,7 @@ from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.retry import Retries
 from hvdcloud.lifecycle.run_result import RunResult
 from hvdcloud.lifecycle.run_spec import RunOptions
+from hvdcloud.runs.retry import Within
 from tests.support.vanishing import RUN, Laptop, Machines, NewVm, Program, Vm, says
 
 NOTHING_LEFT = says('{"runs": {}}\n')

@@ -11,7 +11,6 @@ import yaml
 
 from hvdcloud import providers
 from hvdcloud.checks import require
-from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.config.model import Config
 from hvdcloud.console import Console
 from hvdcloud.errors import CapacityError, CredentialsError
@@ -94,7 +93,7 @@ def test_nodes_that_may_not_use_their_bucket_end_up_and_nothing_is_left(
     refused = {"step": "bucket", "error": "403", "refused": step}
     emulator.faults.add({"fail_ready": refused}, instance="digits-1")
     with pytest.raises(CredentialsError) as ended:
-        up(context, consent=Consent(given=True))
+        up(context, confirmed=True)
     assert ended.value.message == f"{NODES}, which node digits-1 runs as, {words}"
     assert f"gcloud storage buckets add-iam-policy-binding gs://bucket --member=serviceAccount:{NODES} " in (
         ended.value.hint
@@ -105,5 +104,5 @@ def test_nodes_that_may_not_use_their_bucket_end_up_and_nothing_is_left(
 def test_what_blocks_makes_nothing(emulator: Emulator, context: Context) -> None:
     emulator.set_quota("NVIDIA_T4_GPUS", 1, region="us-central1")
     with pytest.raises(CapacityError, match="NVIDIA_T4_GPUS 2 needed, 1 of 1 free"):
-        up(context, consent=Consent(given=True))
+        up(context, confirmed=True)
     assert {entry.http for entry in emulator.log.entries()} == {"GET"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +14,9 @@ from tests.support.gce_bench import BULK_INSERT, DELETE, A, Bench
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench() -> Iterator[Bench]:
     with Emulator() as emulator:
-        yield Bench(emulator, tmp_path)
+        yield Bench(emulator)
 
 
 def test_an_operation_that_makes_something_for_too_long_is_left_over(

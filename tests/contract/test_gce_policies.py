@@ -6,7 +6,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,9 +22,9 @@ LOCATIONS = "gcp.resourceLocations"
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench() -> Iterator[Bench]:
     with Emulator(backing=Records()) as emulator:
-        yield (bench := Bench(emulator, tmp_path))
+        yield (bench := Bench(emulator))
         assert bench.left == []
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.gce import GceConfig, SshConfig
 from hvdcloud.config.model import LimitsConfig
@@ -72,7 +71,7 @@ def life(emulator: Emulator, folder: Path, *, nodes: int) -> Calls:
     assert provider.cluster(spec.name) is None
     plan = provider.plan(spec)
     before = calls()
-    created = provider.create(plan, journal=Journal(folder / "journal.jsonl"))
+    created = provider.create(plan)
     create = calls()
     ready = provider.wait_ready(created, deadline=time.monotonic() + 120)
     assert len({node.host_key for node in ready}) == nodes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,9 +22,9 @@ ZONE = "us-central1-b"
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench() -> Iterator[Bench]:
     with Emulator() as emulator:
-        yield Bench(emulator, tmp_path)
+        yield Bench(emulator)
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def test_new_nodes_are_where_the_others_are_and_live_no_longer(bench: Bench, spe
     plan = provider.plan_growth(larger(spec, 3), [2])
     assert plan.zones == (ZONE,)
     assert len(plan.requests) == 1
-    provider.grow(larger(spec, 3), [2], journal=bench.journal)
+    provider.grow(larger(spec, 3), [2])
     new = vms(bench)["2"]
     assert new["zone"].endswith(ZONE)
     assert 7000 < int(new["scheduling"]["maxRunDuration"]["seconds"]) <= 7200 - 60
@@ -94,7 +93,7 @@ def test_growth_keeps_to_max_cost_with_what_the_others_may_cost(
 def test_no_room_leaves_the_others_and_nothing_new(bench: Bench, provider: GceProvider, spec: ClusterSpec) -> None:
     bench.fail({"stockout": {"after": 1}}, method=BULK_INSERT)
     with pytest.raises(CapacityError):
-        provider.grow(larger(spec, 4), [2, 3], journal=bench.journal)
+        provider.grow(larger(spec, 4), [2, 3])
     assert sorted(vms(bench)) == ["0", "1"]
     found = provider.cluster(spec.name)
     assert found is not None
@@ -109,7 +108,7 @@ def test_giving_up_while_nodes_are_made_leaves_none_of_them(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        provider.grow(larger(spec, 3), [2], journal=bench.journal, on_progress=give_up)
+        provider.grow(larger(spec, 3), [2], on_progress=give_up)
     assert sorted(vms(bench)) == ["0", "1"]
 
 
@@ -117,7 +116,7 @@ def test_shrink_waits_for_what_a_killed_command_still_makes(
     bench: Bench, provider: GceProvider, spec: ClusterSpec
 ) -> None:
     bench.fail({"slow": 1.0}, method=BULK_INSERT)
-    growing = threading.Thread(target=lambda: provider.grow(larger(spec, 3), [2], journal=bench.journal), daemon=True)
+    growing = threading.Thread(target=lambda: provider.grow(larger(spec, 3), [2]), daemon=True)
     growing.start()
     until(lambda: len(vms(bench)) > 2, what="the new VM to be on its way")
     assert list(bench.another(zones=[ZONE]).shrink(spec.name, [2])) == []
@@ -128,10 +127,10 @@ def test_of_two_that_grow_at_the_same_moment_the_loser_touches_nothing_of_the_wi
     bench: Bench, provider: GceProvider, spec: ClusterSpec
 ) -> None:
     late = provider.plan_growth(larger(spec, 3), [2])
-    bench.another(zones=[ZONE]).grow(larger(spec, 3), [2], journal=bench.journal)
+    bench.another(zones=[ZONE]).grow(larger(spec, 3), [2])
     before = {name: vm["id"] for name, vm in vms(bench).items()}
     assert sorted(before) == ["0", "1", "2"]
     with pytest.raises(NameTakenError, match=f"the name {spec.node_name(2)} is taken"):
-        provider.create(late, journal=bench.journal)
+        provider.create(late)
     assert {name: vm["id"] for name, vm in vms(bench).items()} == before
     assert bench.calls()[DELETE] == 0

@@ -19,7 +19,6 @@ from typing import Any, Literal
 import docker
 import pytest
 
-from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import LABEL_CLUSTER, ClusterSpec
 from hvdcloud.errors import CapacityError, HvdcloudError
 from hvdcloud.providers.engine.gpus import LABEL_GPUS
@@ -77,11 +76,6 @@ def machine(box: Box, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert labelled(box.client) == []
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "journal.jsonl")
-
-
 def spec_of(folder: Path, *, nodes: int = 1) -> ClusterSpec:
     return ClusterSpec(
         name=f"t-{secrets.token_hex(4)}",
@@ -96,27 +90,27 @@ def spec_of(folder: Path, *, nodes: int = 1) -> ClusterSpec:
 
 
 @contextlib.contextmanager
-def up(provider: LocalProvider, spec: ClusterSpec, journal: Journal) -> Iterator[None]:
-    provider.create(provider.plan(spec), journal=journal)
+def up(provider: LocalProvider, spec: ClusterSpec) -> Iterator[None]:
+    provider.create(provider.plan(spec))
     try:
         yield
     finally:
         assert list(provider.destroy(spec.name)) == []
 
 
-def test_each_node_sees_its_own_gpus_and_no_others(box: Box, tmp_path: Path, journal: Journal) -> None:
+def test_each_node_sees_its_own_gpus_and_no_others(box: Box, tmp_path: Path) -> None:
     provider, spec = box.provider(), spec_of(tmp_path, nodes=2)
-    with up(provider, spec, journal):
+    with up(provider, spec):
         assert box.visible(spec.node_name(0)) == ["nvidia0", "nvidia1"]
         assert box.visible(spec.node_name(1)) == ["nvidia2", "nvidia3"]
     without, plain = LocalProvider(box.client), spec_of(tmp_path)
-    with up(without, plain, journal):
+    with up(without, plain):
         assert [name for name in box.visible(plain.node_name(0)) if name.startswith("nvidia")] == []
 
 
-def test_gpus_of_another_cluster_are_passed_over_then_refused(box: Box, tmp_path: Path, journal: Journal) -> None:
+def test_gpus_of_another_cluster_are_passed_over_then_refused(box: Box, tmp_path: Path) -> None:
     first, second, third = (spec_of(tmp_path) for _ in range(3))
-    with up(box.provider(count=2), first, journal), up(box.provider(count=2), second, journal):
+    with up(box.provider(count=2), first), up(box.provider(count=2), second):
         assert box.visible(second.node_name(0)) == ["nvidia2", "nvidia3"]
         with pytest.raises(CapacityError, match=f"GPU 0 is used by cluster {first.name} of tester"):
             box.provider(count=1).plan(third)
@@ -124,25 +118,23 @@ def test_gpus_of_another_cluster_are_passed_over_then_refused(box: Box, tmp_path
         box.client.api.pause(first.node_name(0))
         with pytest.raises(CapacityError, match="0 of 4 GPUs"):
             box.provider(count=1).plan(third)
-    with up(box.provider(), third, journal):
+    with up(box.provider(), third):
         assert len(box.visible(third.node_name(0))) == 4
 
 
-def test_a_node_that_was_lost_comes_back_with_its_share(box: Box, tmp_path: Path, journal: Journal) -> None:
+def test_a_node_that_was_lost_comes_back_with_its_share(box: Box, tmp_path: Path) -> None:
     provider, spec = box.provider(), spec_of(tmp_path, nodes=2)
-    with up(provider, spec, journal):
+    with up(provider, spec):
         box.client.api.kill(spec.node_name(1))
-        provider.grow(spec, [1], journal=journal)
+        provider.grow(spec, [1])
         assert box.visible(spec.node_name(1)) == ["nvidia2", "nvidia3"]
 
 
-def test_a_node_that_starts_again_gets_no_gpu_that_another_cluster_has_now(
-    box: Box, tmp_path: Path, journal: Journal
-) -> None:
+def test_a_node_that_starts_again_gets_no_gpu_that_another_cluster_has_now(box: Box, tmp_path: Path) -> None:
     provider, spec, other = box.provider(count=2), spec_of(tmp_path), spec_of(tmp_path)
-    with up(provider, spec, journal):
+    with up(provider, spec):
         box.client.api.kill(spec.node_name(0))
-        with up(box.provider(), other, journal):
+        with up(box.provider(), other):
             seen = provider.cluster(spec.name)
             assert seen is not None
             with pytest.raises(CapacityError, match=f"cluster {other.name} of tester has them"):
@@ -156,7 +148,7 @@ def test_of_many_that_want_the_same_gpus_at_once_no_two_get_one(box: Box, tmp_pa
         specs = [spec_of(tmp_path, nodes=2) for _ in range(3)]
         providers = {spec.name: box.provider(count=2) for spec in specs}
         try:
-            outcomes = created_at_once(specs, providers, tmp_path)
+            outcomes = created_at_once(specs, providers)
             held = Counter(uuid for each in running(box) for uuid in each[LABEL_GPUS].split(","))
             assert all(count == 1 for count in held.values()), outcomes
             refused = [each for each in outcomes if isinstance(each, HvdcloudError)]

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec, Node
 from hvdcloud.providers.local.provider import LocalProvider
 from tests.support.provider_backends import new_spec
@@ -27,7 +26,7 @@ def spec(engine: Any, image: str, tmp_path: Path) -> Iterator[ClusterSpec]:
 
 
 def up(provider: LocalProvider, spec: ClusterSpec, folder: Path) -> Node:
-    nodes = provider.create(provider.plan(spec), journal=Journal(folder / "journal.jsonl"))
+    nodes = provider.create(provider.plan(spec))
     (node,) = provider.wait_ready(nodes, deadline=time.monotonic() + provider.ready_seconds)
     return node
 

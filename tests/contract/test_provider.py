@@ -9,12 +9,10 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec, NodeState
 from hvdcloud.errors import HvdcloudError, NameTakenError, NodeError, UsageError
 from hvdcloud.providers.base import Provider
@@ -77,18 +75,13 @@ def spec(workshop: Workshop) -> Iterator[ClusterSpec]:
     assert not left
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "journal.jsonl")
-
-
 def deadline() -> float:
     return time.monotonic() + 60
 
 
-def test_a_cluster_comes_up_is_found_by_label_and_goes(provider: Provider, spec: ClusterSpec, journal: Journal) -> None:
+def test_a_cluster_comes_up_is_found_by_label_and_goes(provider: Provider, spec: ClusterSpec) -> None:
     assert provider.cluster(spec.name) is None
-    nodes = provider.create(provider.plan(spec), journal=journal)
+    nodes = provider.create(provider.plan(spec))
     try:
         ready = provider.wait_ready(nodes, deadline=deadline())
         assert [node.index for node in ready] == [0, 1]
@@ -102,7 +95,6 @@ def test_a_cluster_comes_up_is_found_by_label_and_goes(provider: Provider, spec:
         assert found.head is not None
         assert found.head.state is NodeState.RUNNING
         assert spec.name in [cluster.name for cluster in provider.list().clusters]
-        assert provider.console(ready[0])
     finally:
         assert list(provider.destroy(spec.name)) == []
     assert provider.cluster(spec.name) is None
@@ -123,41 +115,25 @@ def test_plan_is_pure_and_labels_every_object(workshop: Workshop, provider: Prov
     assert workshop.left(spec.name) == []
 
 
-def test_the_journal_hears_of_the_objects_before_they_are_made(
-    workshop: Workshop, provider: Provider, spec: ClusterSpec, journal: Journal
-) -> None:
-    seen: list[list[str]] = []
-
-    class Watching(Journal):
-        def record(self, event: str, **fields: object) -> None:
-            seen.append(workshop.left(spec.name))
-            super().record(event, **fields)
-
-    provider.create(provider.plan(spec), journal=Watching(journal._path))
-    provider.destroy(spec.name)
-    assert seen[0] == []
-    assert journal.entries()[0]["cluster_id"] == spec.id
-
-
 def test_create_leaves_nothing_when_one_node_cannot_be_made(
-    workshop: Workshop, provider: Provider, spec: ClusterSpec, journal: Journal
+    workshop: Workshop, provider: Provider, spec: ClusterSpec
 ) -> None:
     plan = provider.plan(spec)
     with workshop.stranger(spec.node_name(1)):
         with pytest.raises(UsageError, match=r"already exists|is taken"):
-            provider.create(plan, journal=journal)
+            provider.create(plan)
         assert [each for each in workshop.left(spec.name) if spec.node_name(1) not in each] == []
 
 
 def test_create_never_touches_a_cluster_that_another_user_made_under_the_name(
-    provider: Provider, spec: ClusterSpec, journal: Journal
+    provider: Provider, spec: ClusterSpec
 ) -> None:
     other = dataclasses.replace(spec, id=secrets.token_hex(3))
     plan_of_other = provider.plan(other)
-    provider.create(provider.plan(spec), journal=journal)
+    provider.create(provider.plan(spec))
     try:
         with pytest.raises(UsageError):
-            provider.create(plan_of_other, journal=journal)
+            provider.create(plan_of_other)
         found = provider.cluster(spec.name)
         assert found is not None
         assert found.whole
@@ -166,21 +142,18 @@ def test_create_never_touches_a_cluster_that_another_user_made_under_the_name(
         provider.destroy(spec.name)
 
 
-def test_of_two_creates_at_once_one_wins_and_stays_whole(
-    provider: Provider, spec: ClusterSpec, journal: Journal, tmp_path: Path
-) -> None:
+def test_of_two_creates_at_once_one_wins_and_stays_whole(provider: Provider, spec: ClusterSpec) -> None:
     outcomes: dict[str, object] = {}
 
-    def create(mine: ClusterSpec, journal: Journal) -> None:
+    def create(mine: ClusterSpec) -> None:
         try:
-            outcomes[mine.id] = provider.create(provider.plan(mine), journal=journal)
+            outcomes[mine.id] = provider.create(provider.plan(mine))
         except HvdcloudError as error:
             outcomes[mine.id] = error
 
     specs = [spec, dataclasses.replace(spec, id=secrets.token_hex(3))]
     # As from two machines: on one, the second waits for the lock of the cluster's state.
-    journals = [journal, Journal(tmp_path / "journal-elsewhere.jsonl")]
-    threads = [threading.Thread(target=create, args=each) for each in zip(specs, journals, strict=True)]
+    threads = [threading.Thread(target=create, args=[each]) for each in specs]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -201,10 +174,10 @@ def test_of_two_creates_at_once_one_wins_and_stays_whole(
 
 
 def test_a_node_that_stops_while_booting_is_reported_with_its_log(
-    workshop: Workshop, provider: Provider, spec: ClusterSpec, journal: Journal
+    workshop: Workshop, provider: Provider, spec: ClusterSpec
 ) -> None:
     with workshop.broken(spec, says=SAYS) as broken:
-        nodes = provider.create(provider.plan(broken), journal=journal)
+        nodes = provider.create(provider.plan(broken))
         try:
             with pytest.raises(NodeError, match=r"stopped while coming up|failed at step start") as caught:
                 provider.wait_ready(nodes, deadline=deadline())
@@ -214,10 +187,10 @@ def test_a_node_that_stops_while_booting_is_reported_with_its_log(
 
 
 def test_waiting_for_a_node_that_never_gets_ready_ends_at_the_deadline(
-    workshop: Workshop, provider: Provider, spec: ClusterSpec, journal: Journal
+    workshop: Workshop, provider: Provider, spec: ClusterSpec
 ) -> None:
     with workshop.silent(spec) as silent:
-        nodes = provider.create(provider.plan(silent), journal=journal)
+        nodes = provider.create(provider.plan(silent))
         try:
             began = time.monotonic()
             with pytest.raises(NodeError, match="did not come up in time"):
@@ -228,10 +201,10 @@ def test_waiting_for_a_node_that_never_gets_ready_ends_at_the_deadline(
 
 @pytest.mark.parametrize("workshop", ["local", "ssh"], indirect=True)
 def test_starting_nodes_again_ends_with_the_first_that_cannot(
-    workshop: Workshop, provider: Provider, spec: ClusterSpec, journal: Journal
+    workshop: Workshop, provider: Provider, spec: ClusterSpec
 ) -> None:
     with workshop.silent(spec) as silent:
-        nodes = provider.create(provider.plan(silent), journal=journal)
+        nodes = provider.create(provider.plan(silent))
         try:
             workshop.stop(nodes[0].name)
             workshop.lose(nodes[1].name)
@@ -244,10 +217,8 @@ def test_starting_nodes_again_ends_with_the_first_that_cannot(
 
 
 @pytest.mark.parametrize("workshop", ["local"], indirect=True)
-def test_a_paused_node_shows_as_frozen_and_can_be_deleted(
-    provider: Provider, spec: ClusterSpec, journal: Journal, engine: Any
-) -> None:
-    nodes = provider.create(provider.plan(spec), journal=journal)
+def test_a_paused_node_shows_as_frozen_and_can_be_deleted(provider: Provider, spec: ClusterSpec, engine: Any) -> None:
+    nodes = provider.create(provider.plan(spec))
     try:
         freeze(engine.containers.get(nodes[1].id))
         found = provider.cluster(spec.name)
@@ -271,12 +242,12 @@ def pair_spec(workshop: Workshop) -> Iterator[ClusterSpec]:
 
 
 @pytest.fixture
-def pair(provider: Provider, pair_spec: ClusterSpec, journal: Journal) -> ClusterSpec:
+def pair(provider: Provider, pair_spec: ClusterSpec) -> ClusterSpec:
     """A cluster of two nodes that is up, as every test leaves it that does not fail."""
     found = provider.cluster(pair_spec.name)
     if found is None or not found.whole or len(found.nodes) != pair_spec.nodes:
         assert list(provider.destroy(pair_spec.name)) == []
-        provider.wait_ready(provider.create(provider.plan(pair_spec), journal=journal), deadline=deadline())
+        provider.wait_ready(provider.create(provider.plan(pair_spec)), deadline=deadline())
     return pair_spec
 
 
@@ -287,14 +258,14 @@ def names(provider: Provider, spec: ClusterSpec) -> list[str]:
 
 
 def test_a_cluster_grows_by_the_nodes_that_are_named_and_shrinks_by_them(
-    workshop: Workshop, provider: Provider, pair: ClusterSpec, journal: Journal
+    workshop: Workshop, provider: Provider, pair: ClusterSpec
 ) -> None:
     before = workshop.left(pair.name)
     larger = dataclasses.replace(pair, nodes=4)
     planned = provider.plan_growth(larger, [2, 3])
     assert all("firewall" not in each.object and "network" not in each.object for each in planned.requests)
     assert workshop.left(pair.name) == before
-    made = provider.wait_ready(provider.grow(larger, [2, 3], journal=journal), deadline=deadline())
+    made = provider.wait_ready(provider.grow(larger, [2, 3]), deadline=deadline())
     assert [node.index for node in made] == [2, 3]
     assert all((node.host_key or "").startswith("ssh-ed25519 ") for node in made)
     provider.set_size(pair.name, 4)
@@ -315,7 +286,7 @@ def test_a_cluster_grows_by_the_nodes_that_are_named_and_shrinks_by_them(
 
 @pytest.mark.parametrize("way", ["stopped", "lost"])
 def test_a_node_that_is_stopped_or_lost_comes_back_new(
-    workshop: Workshop, provider: Provider, pair: ClusterSpec, journal: Journal, way: str
+    workshop: Workshop, provider: Provider, pair: ClusterSpec, way: str
 ) -> None:
     name = pair.node_name(1)
     workshop.stop(name) if way == "stopped" else workshop.lose(name)
@@ -323,7 +294,7 @@ def test_a_node_that_is_stopped_or_lost_comes_back_new(
     assert found is not None
     assert not found.whole
     before = {node.name: node for node in found.nodes}
-    (made,) = provider.wait_ready(provider.grow(pair, [1], journal=journal), deadline=deadline())
+    (made,) = provider.wait_ready(provider.grow(pair, [1]), deadline=deadline())
     assert (made.name, made.index) == (name, 1)
     found = provider.cluster(pair.name)
     assert found is not None
@@ -331,12 +302,10 @@ def test_a_node_that_is_stopped_or_lost_comes_back_new(
     assert found.nodes[0].id == before[pair.node_name(0)].id
 
 
-def test_grow_touches_no_node_that_runs(
-    workshop: Workshop, provider: Provider, pair: ClusterSpec, journal: Journal
-) -> None:
+def test_grow_touches_no_node_that_runs(workshop: Workshop, provider: Provider, pair: ClusterSpec) -> None:
     before = workshop.left(pair.name)
     with pytest.raises(NameTakenError, match=r"already exists|is taken"):
-        provider.grow(dataclasses.replace(pair, nodes=3), [1, 2], journal=journal)
+        provider.grow(dataclasses.replace(pair, nodes=3), [1, 2])
     assert workshop.left(pair.name) == before
     found = provider.cluster(pair.name)
     assert found is not None
@@ -344,29 +313,12 @@ def test_grow_touches_no_node_that_runs(
 
 
 def test_grow_makes_all_or_none_and_leaves_the_others_alone(
-    workshop: Workshop, provider: Provider, pair: ClusterSpec, journal: Journal
+    workshop: Workshop, provider: Provider, pair: ClusterSpec
 ) -> None:
     with workshop.stranger(pair.node_name(3)):
         with pytest.raises(NameTakenError, match=r"already exists|is taken"):
-            provider.grow(dataclasses.replace(pair, nodes=4), [2, 3], journal=journal)
+            provider.grow(dataclasses.replace(pair, nodes=4), [2, 3])
         assert names(provider, pair) == ["0", "1"]
     found = provider.cluster(pair.name)
     assert found is not None
     assert found.whole
-
-
-def test_the_journal_hears_of_new_nodes_before_they_are_made(
-    workshop: Workshop, provider: Provider, pair: ClusterSpec, journal: Journal
-) -> None:
-    before = workshop.left(pair.name)
-    seen: list[list[str]] = []
-
-    class Watching(Journal):
-        def record(self, event: str, **fields: object) -> None:
-            seen.append(workshop.left(pair.name))
-            super().record(event, **fields)
-
-    provider.grow(dataclasses.replace(pair, nodes=3), [2], journal=Watching(journal._path))
-    assert seen
-    assert all(each == before for each in seen)
-    assert list(provider.shrink(pair.name, [2])) == []

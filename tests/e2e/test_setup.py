@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import yaml
 
-from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.gce import GceConfig, SshConfig
 from hvdcloud.config.model import LimitsConfig
@@ -116,7 +115,7 @@ class Lab:
             authorized_key=new_key_pair("test").public,
             created=datetime.now(timezone.utc),
         )
-        provider.create(provider.plan(spec), journal=Journal(self.cloud / "journal.jsonl"))
+        provider.create(provider.plan(spec))
 
     def setup(self, *args: str, expect: int = 0) -> Any:
         return self.project.hvdcloud("setup", *args, expect=expect, timeout=300)

@@ -112,7 +112,7 @@ def test_nodes_that_end_at_their_limit_with_the_laptop_off_lose_nothing_and_leav
     hosts["gpu0"].docker("exec", "--detach", "t-home-0", "hvdcloud-node", "end-at-limit")
     until(lambda: states(hosts) == {"exited"}, what="the nodes to end by themselves")
     said = project.hvdcloud("run", "--", "true", expect=5).err
-    assert "have ended themselves; their log says: limits.max_run_duration of 2.0 h is over" in said
+    assert "have stopped: nodes end themselves " in said
     # What is only there keeps them; they are started for it, and end again.
     assert "not pulled" in project.hvdcloud("down", expect=9).err
     run = pulled(project)

@@ -6,12 +6,11 @@ import secrets
 import time
 from collections import Counter
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from google.oauth2 import service_account
 
-from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec, Node
 from hvdcloud.config.gce import GceConfig, GpuConfig, SshConfig
 from hvdcloud.config.model import LimitsConfig
@@ -31,11 +30,10 @@ A, B, W = "us-central1-a", "us-central1-b", "us-west1-a"
 
 
 class Bench:
-    """An emulator, a provider that uses it, and what was said and written down."""
+    """An emulator, a provider that uses it, and what was said."""
 
-    def __init__(self, emulator: Emulator, folder: Path) -> None:
+    def __init__(self, emulator: Emulator) -> None:
         self.emulator = emulator
-        self.journal = Journal(folder / "journal.jsonl")
         self.said: list[tuple[str, str]] = []
         self.retry_seconds = 4.0
         self.provider = self.another()
@@ -80,7 +78,7 @@ class Bench:
 
     def create(self, spec: ClusterSpec, provider: GceProvider | None = None) -> list[Node]:
         provider = provider or self.provider
-        return list(provider.create(provider.plan(spec), journal=self.journal, on_progress=self.say))
+        return list(provider.create(provider.plan(spec), on_progress=self.say))
 
     def wait(self, nodes: list[Node], *, seconds: float = DEADLINE) -> list[Node]:
         deadline = time.monotonic() + seconds
@@ -94,8 +92,13 @@ class Bench:
         return Counter(entry.method for entry in self.emulator.log.entries() if not entry.part)
 
     def zones_asked(self) -> list[str]:
-        """The zones of bulkInserts, in order, as the journal has them."""
-        return [entry["zone"] for entry in self.journal.entries() if entry["event"] == "bulkInsert"]
+        """The zones of bulkInserts, in order; one that was sent again counts once."""
+        asked: dict[str, str] = {}
+        for entry in self.emulator.log.entries():
+            if entry.method == BULK_INSERT and entry.http == "POST":
+                url = urlsplit(entry.target)
+                asked[parse_qs(url.query)["requestId"][0]] = url.path.partition("/zones/")[2].partition("/")[0]
+        return list(asked.values())
 
     @property
     def left(self) -> list[str]:

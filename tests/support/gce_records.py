@@ -20,11 +20,10 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.image.engine_stream import ignore
 from hvdcloud.image.publish.transfer import push
-from hvdcloud.providers import connect
+from hvdcloud.providers import platform
 from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import BootDelays, Delays, Records
 from tests.standins.compute.backing import Instance
@@ -132,7 +131,7 @@ def make(project: Project, *, age: float = 0.0) -> None:
         for name, value in project.environ.items():
             patch.setenv(name, value)
         config = load_config(project.folder / "hvdcloud.yaml")
-        provider = connect(config, on_retry=print)
+        provider = platform(config).connect(on_retry=print)
         spec = ClusterSpec(
             name=config.name,
             id=secrets.token_hex(3),
@@ -143,7 +142,7 @@ def make(project: Project, *, age: float = 0.0) -> None:
             authorized_key=new_key_pair("test").public,
             created=datetime.now(timezone.utc) - timedelta(seconds=age),
         )
-        nodes = provider.create(provider.plan(spec), journal=Journal(project.folder / "journal.jsonl"))
+        nodes = provider.create(provider.plan(spec))
         provider.wait_ready(nodes, deadline=time.monotonic() + 60)
 
 

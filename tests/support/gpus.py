@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.providers.base import Provider
@@ -28,7 +27,7 @@ def put_programs(folder: Path) -> None:
     (folder / "processes.csv").write_text("")
 
 
-def created_at_once(specs: Sequence[ClusterSpec], providers: Mapping[str, Provider], folder: Path) -> list[object]:
+def created_at_once(specs: Sequence[ClusterSpec], providers: Mapping[str, Provider]) -> list[object]:
     """What came of each: its nodes, or the error. All choose before the first one has a container."""
     together = threading.Barrier(len(specs))
 
@@ -36,7 +35,7 @@ def created_at_once(specs: Sequence[ClusterSpec], providers: Mapping[str, Provid
         plan = providers[spec.name].plan(spec)
         together.wait(timeout=300)
         try:
-            return providers[spec.name].create(plan, journal=Journal(folder / f"{spec.id}.jsonl"))
+            return providers[spec.name].create(plan)
         except HvdcloudError as error:
             return error
 

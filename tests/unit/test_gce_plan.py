@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.cluster.model import Within
 from hvdcloud.config.gce import GceConfig
 from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import UsageError
@@ -20,6 +19,7 @@ from hvdcloud.providers.gce import names
 from hvdcloud.providers.gce.capacity.places import check_account
 from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.settings import Settings, settings_of
+from hvdcloud.runs.retry import Within
 from tests.golden import assert_golden
 from tests.standins.compute.schema import discovery
 from tests.support.gce_requests import SETTINGS, SPEC, settings

@@ -71,15 +71,14 @@ def test_forgetting_keeps_the_journal_the_ledger_and_the_bucket() -> None:
 
 @pytest.mark.parametrize(
     ("ending", "cut_off"),
-    [((), "b"), (("create",), "b"), (("created",), None), (("up-done",), None), (("up-undone",), None)],
+    [((), "b"), (("created",), None), (("up-done",), None), (("up-undone",), None)],
 )
-def test_the_journal_knows_of_a_recent_up_that_was_cut_off(ending: tuple[str, ...], cut_off: str | None) -> None:
+def test_the_journal_knows_of_an_up_that_was_cut_off(ending: tuple[str, ...], cut_off: str | None) -> None:
     state = ClusterState("digits")
     state.make()
-    assert state.journal.cut_off_create(seconds=60) is None
-    for event, cluster_id in (("up", "a"), ("up-done", "a"), ("down-done", "a"), ("up", "b"), ("create", "b")):
+    assert state.journal.cut_off_create() is None
+    for event, cluster_id in (("up", "a"), ("up-done", "a"), ("down-done", "a"), ("up", "b")):
         state.journal.record(event, cluster_id=cluster_id)
     for event in ending:
         state.journal.record(event, cluster_id="b")
-    assert state.journal.cut_off_create(seconds=60) == cut_off
-    assert state.journal.cut_off_create(seconds=0) is None
+    assert state.journal.cut_off_create() == cut_off

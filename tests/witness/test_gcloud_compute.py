@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,9 +31,9 @@ def gcloud(shared: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Gcloud
 
 
 @pytest.fixture
-def bench(shared: Emulator, tmp_path: Path) -> Iterator[Bench]:
+def bench(shared: Emulator) -> Iterator[Bench]:
     shared.reset()
-    yield (bench := Bench(shared, tmp_path))
+    yield (bench := Bench(shared))
     assert bench.left == []
 
 

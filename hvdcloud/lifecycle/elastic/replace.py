@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 CHECK_SECONDS = 3.0
 """Between two questions to the provider."""
-PAUSE_SECONDS = 60.0
+PAUSE_SECONDS = 30.0
 """After a failure: where there is no room now, there may be some in a few minutes."""
 
 
@@ -61,7 +61,7 @@ class Replacer:
         self._lost: Sequence[int] = ()
         """The lost nodes, by the provider's last answer."""
         self._not_before = 0.0
-        """Until when no attempt is made, after a failure."""
+        """Until then no attempt is made."""
         self._said: set[str] = set()
         """The lines about the lost nodes, until all are back."""
         self._making: Sequence[int] = ()

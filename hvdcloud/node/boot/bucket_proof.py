@@ -17,7 +17,6 @@ from hvdcloud.storage.base import ObjectMissingError
 BUCKET_VARIABLE, ENDPOINT_VARIABLE = "HVDCLOUD_BUCKET", "HVDCLOUD_STORAGE_ENDPOINT"
 SETTLED_VARIABLE = "HVDCLOUD_SETTLED_AT"
 """Until then, in seconds since 1970, what is refused is tried again: rights that are granted may not hold yet."""
-_RETRY_SECONDS = 60.0
 
 
 def object_name(node: str) -> str:
@@ -30,7 +29,7 @@ def main() -> dict[str, Any]:
     url = os.environ[BUCKET_VARIABLE]
     step, name = "create", object_name(machine.name())
     try:
-        bucket = open_bucket_here(url, endpoint=os.environ.get(ENDPOINT_VARIABLE) or None, retry_seconds=_RETRY_SECONDS)
+        bucket = open_bucket_here(url, endpoint=os.environ.get(ENDPOINT_VARIABLE) or None)
         bucket.write(name, b"1")
         step = "read"
         bucket.read(next(each.name for each in bucket.list(name)))

@@ -13,7 +13,6 @@ from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Provider, Stage, ignore_progress
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.journal import Journal
     from hvdcloud.providers.engine.nodes import EngineNodes
 
 
@@ -21,14 +20,14 @@ class EngineProvider(Provider):
     """Follows and grows clusters of containers."""
 
     def grow(
-        self, spec: ClusterSpec, indices: Sequence[int], *, journal: Journal, on_progress: OnProgress = ignore_progress
+        self, spec: ClusterSpec, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Node]:
         """Stopped containers of the same names are deleted first, then all containers at once."""
         cluster = self.cluster(spec.name)
         stopped = [node.index for node in cluster.nodes if node.state is NodeState.STOPPED] if cluster else []
         if left := self.shrink(spec.name, sorted({*stopped} & {*indices}), on_progress=on_progress):
             raise TeardownError(f"{left[0].object} is in the way: {left[0].reason}", hint=left[0].delete_with)
-        return self.create(self.plan_growth(spec, indices), journal=journal, on_progress=on_progress)
+        return self.create(self.plan_growth(spec, indices), on_progress=on_progress)
 
     def wait_ready(
         self, nodes: Sequence[Node], *, deadline: float, on_progress: OnProgress = ignore_progress
@@ -56,10 +55,6 @@ class EngineProvider(Provider):
             return ready
 
         return side_by_side(wait_for, nodes, on_abort=given_up.set)
-
-    def console(self, node: Node) -> str:
-        """The container's output."""
-        return self._engine_of(node).console(node)
 
     def set_size(self, name: str, nodes: int) -> None:
         """Labels cannot be changed here: the newest container's count, and what its machine remembers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hvdcloud.checks import Finding, warning
@@ -68,11 +68,6 @@ class GcePlatform:
         if self._config.nodes == 1 or head == other:
             return str(head)
         return f"{head}, workers Spot"
-
-    def fixed_keys(self) -> Mapping[str, Set[str]]:
-        """The limits that Compute keeps, and all of `gce`."""
-        gce = type(self._config.gce).model_fields.keys()
-        return {"limits": {"idle", "max_run_duration", "max_cost"}, "gce": gce}
 
     def device_mismatch(self) -> Finding | None:
         """By image.device and the nodes' GPU."""

@@ -27,11 +27,8 @@ from hvdcloud.providers.gce.resource_mapper import ResourceMapper
 from hvdcloud.providers.gce.settings import Settings, settings_of
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.journal import Journal
     from hvdcloud.config.gce import GceConfig
     from hvdcloud.config.model import LimitsConfig
-
-CONSOLE_BYTES = 200_000
 
 
 class GceProvider(Provider):
@@ -96,10 +93,10 @@ class GceProvider(Provider):
 
     # --- creating -------------------------------------------------------------------------------------------------
 
-    def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
+    def create(self, plan: Plan, *, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """All VMs in the first zone that has room for them, or none."""
         assert isinstance(plan, GcePlan)
-        instances = Creation(self._client, plan, journal=journal, on_progress=on_progress).run()
+        instances = Creation(self._client, plan, on_progress=on_progress).run()
         return sorted(map(self._mapper.node, instances), key=lambda node: node.index)
 
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> GcePlan:
@@ -109,7 +106,7 @@ class GceProvider(Provider):
         return scale_out.plan_growth(spec, self._settings, inventory, indices, vm_image=image, now=now)
 
     def grow(
-        self, spec: ClusterSpec, indices: Sequence[int], *, journal: Journal, on_progress: OnProgress = ignore_progress
+        self, spec: ClusterSpec, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
     ) -> Sequence[Node]:
         """Stopped VMs of the same names are deleted first; then all VMs in the cluster's zone, or none."""
         plan = self.plan_growth(spec, indices)
@@ -119,7 +116,7 @@ class GceProvider(Provider):
             )
             if left := sweep.run():
                 raise TeardownError(f"{left[0].object} is in the way: {left[0].reason}", hint=left[0].delete_with)
-        return self.create(plan, journal=journal, on_progress=on_progress)
+        return self.create(plan, on_progress=on_progress)
 
     def set_size(self, name: str, nodes: int) -> None:
         """On VMs and their disks; firewall rules, which have no labels, keep saying what `create` wrote."""
@@ -178,12 +175,6 @@ class GceProvider(Provider):
                 raise inventory.failures[VMS]
         # An account that may not see disks can still delete VMs.
         return inventory.with_failures_unseen()
-
-    def console(self, node: Node) -> str:
-        """The end of what the VM wrote to its serial port."""
-        zone, _, name = node.id.partition("/")
-        with explained(f"read the boot log of {name}"):
-            return self._client.serial_output(zone, name, start=-CONSOLE_BYTES)
 
     # --- deleting -------------------------------------------------------------------------------------------------
 

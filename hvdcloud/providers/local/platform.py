@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hvdcloud.checks import Finding, failed, warning
@@ -42,10 +42,6 @@ class LocalPlatform(EnginePlatform):
     def machines(self) -> str | None:
         """None: they are processes of this machine."""
         return None
-
-    def fixed_keys(self) -> Mapping[str, Set[str]]:
-        """What a container is made with."""
-        return {"limits": {"idle"}, "local": {"gpus"}}
 
     def device_mismatch(self) -> Finding | None:
         """By image.device and local.gpus."""

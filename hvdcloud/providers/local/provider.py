@@ -32,13 +32,12 @@ from hvdcloud.providers.engine.containers import Maker
 from hvdcloud.providers.engine.gpus import assign_gpus
 from hvdcloud.providers.engine.nodes import EngineNodes
 from hvdcloud.providers.engine.provider import EngineProvider
-from hvdcloud.providers.engine.requests import with_gpus
+from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, with_gpus
 from hvdcloud.providers.local import requests as plan_of
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
-    from hvdcloud.cluster.journal import Journal
     from hvdcloud.providers.engine.gpus import Wish
 
 
@@ -103,11 +102,11 @@ class LocalProvider(EngineProvider):
 
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         """The folder is mounted into the node."""
-        return plan_of.bucket_as_seen_by_nodes(bucket)
+        return NodeBucket(bucket=f"file://{BUCKET_IN_NODE}")
 
     # --- creating -------------------------------------------------------------------------------------------------
 
-    def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
+    def create(self, plan: Plan, *, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """Network first, then all containers at once."""
         spec = plan.spec
         maker = Maker(self._api, on_progress=on_progress)
@@ -120,8 +119,6 @@ class LocalProvider(EngineProvider):
                     _make_folder(Path(folder))
                 for folder in (*folders, *(mount["Source"] for mount in host["Mounts"])):
                     _refuse_link(folder)
-            objects = [request.object for request in plan.requests]
-            journal.record("create", cluster_id=spec.id, cluster=spec.name, objects=objects)
             # In a thread: Ctrl-C must not leave us without the answer to a request that the engine carries out.
             side_by_side(maker.network, networks)
             side_by_side(maker.create, containers)
@@ -142,7 +139,7 @@ class LocalProvider(EngineProvider):
         ports = self._api.inspect_container(node.id)["NetworkSettings"]["Ports"] or {}
         bindings = ports.get(f"{SSH_PORT}/tcp")
         if not bindings:
-            log = self.console(node)[-2000:]
+            log = self._nodes.console(node)[-2000:]
             raise NodeError(f"node {node.name} stopped while coming up", hint="hvdcloud up", details=log)
         port = int(bindings[0]["HostPort"])
         return replace(node, state=NodeState.RUNNING, address="127.0.0.1", port=port, host_key=host_key)

@@ -8,7 +8,6 @@ from urllib.parse import unquote, urlsplit
 
 from hvdcloud.cluster.model import SSH_PORT, ClusterSpec, Request
 from hvdcloud.node.paths import MOUNTED
-from hvdcloud.providers.base import NodeBucket
 from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request, limits
 
 
@@ -34,7 +33,7 @@ def container_requests(
     host = {
         "NetworkMode": network,
         "PortBindings": {port: [{"HostIp": "127.0.0.1", "HostPort": ""}]},
-        "Binds": [f"{folder}:{there}:rw" for folder, there in bucket_as_seen_by_nodes(spec.bucket).mounts.items()],
+        "Binds": [f"{os.path.realpath(unquote(urlsplit(spec.bucket).path))}:{BUCKET_IN_NODE}:rw"],
         # A bind in the other form would make a folder that is missing, and cannot have a colon in its name.
         "Mounts": [
             {"Type": "bind", "Source": folder, "Target": there, "ReadOnly": True}
@@ -54,12 +53,6 @@ def container_requests(
         )
         for index in indices
     ]
-
-
-def bucket_as_seen_by_nodes(bucket: str) -> NodeBucket:
-    """The folder is mounted into the node."""
-    mounts = {os.path.realpath(unquote(urlsplit(bucket).path)): BUCKET_IN_NODE}
-    return NodeBucket(bucket=f"file://{BUCKET_IN_NODE}", mounts=mounts)
 
 
 def data_mounts(spec: ClusterSpec) -> Mapping[str, str]:

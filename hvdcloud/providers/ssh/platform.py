@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hvdcloud.checks import Finding, warning
@@ -46,10 +46,6 @@ class SshPlatform(EnginePlatform):
     def machines(self) -> str | None:
         """The hosts, by name."""
         return ", ".join(host.host for host in self._config.ssh.hosts[: self._config.nodes])
-
-    def fixed_keys(self) -> Mapping[str, Set[str]]:
-        """The limits that containers keep by themselves."""
-        return {"limits": {"idle", "max_run_duration"}}
 
     def device_mismatch(self) -> Finding | None:
         """GPUs that nodes would hold, while the image does not use them."""

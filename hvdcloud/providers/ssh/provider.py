@@ -36,7 +36,6 @@ from hvdcloud.providers.ssh.requests import LABEL_ADDRESS, LABEL_PORT, HostReque
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.journal import Journal
     from hvdcloud.config.ssh_hosts import SshMachinesConfig
 
 _UNSEEN_HINT = "hvdcloud doctor shows each host; take one that is gone for good out of ssh.hosts"
@@ -114,14 +113,12 @@ class SshProvider(EngineProvider):
 
     # --- creating -------------------------------------------------------------------------------------------------
 
-    def create(self, plan: Plan, *, journal: Journal, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
+    def create(self, plan: Plan, *, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """The image on all hosts, then the containers of all, then all are started."""
         spec, requests = plan.spec, {request.host: request for request in _host_requests(plan)}
         chosen = [self._hosts[name] for name in requests]
         images.bring(spec.image, self._hosts, chosen, on_progress=on_progress)
         makers = {host.name: Maker(host.api, on_progress=on_progress) for host in chosen}
-        objects = [request.object for request in requests.values()]
-        journal.record("create", cluster_id=spec.id, cluster=spec.name, objects=objects)
         try:
             self._hosts.require(lambda host: makers[host.name].create(requests[host.name]), chosen)
             self._hosts.require(lambda host: makers[host.name].start(), chosen)

@@ -213,9 +213,9 @@ class ComputeClient(http.ApiCalls):
         found = zip(names, side_by_side(get, names, only_reads=True), strict=True)
         return {name: written for name, written in found if written is not None}
 
-    def serial_output(self, zone: str, name: str, start: int = -4000) -> str:
-        """The VM's boot log, from byte `start`; negative: that many bytes from the end."""
-        answer = self._call("Instances", "get_serial_port_output", zone=zone, instance=name, start=start)
+    def serial_output(self, zone: str, name: str) -> str:
+        """The last 4,000 bytes of the VM's boot log."""
+        answer = self._call("Instances", "get_serial_port_output", zone=zone, instance=name, start=-4000)
         return str(answer.get("contents", ""))
 
     # --- how ------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request, leftover_table
 from hvdcloud.errors import CapacityError, HvdcloudError, NameTakenError, TeardownError, UsageError
@@ -27,9 +27,6 @@ from hvdcloud.providers.gce.ops.delete import Sweep, Target
 from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
 from hvdcloud.providers.gce.settings import Settings, groups
 from hvdcloud.units import counted
-
-if TYPE_CHECKING:
-    from hvdcloud.cluster.journal import Journal
 
 CREATE_SECONDS = 900.0
 """For one bulkInsert; gcloud gives up after as long."""
@@ -87,17 +84,15 @@ class _AbortedError(Exception):
 class Creation:
     """The VMs of one `up`, or those that come to a cluster later."""
 
-    def __init__(self, client: ComputeClient, plan: GcePlan, *, journal: Journal, on_progress: OnProgress) -> None:
+    def __init__(self, client: ComputeClient, plan: GcePlan, *, on_progress: OnProgress) -> None:
         self._client = client
         self._plan = plan
         self._spec = plan.spec
-        self._journal = journal
         self._on_progress = on_progress
         self._vms = counted(len(plan.names), "VM")
         self._only = None if plan.indices is None else plan.names
         """Nothing else of the cluster is to be touched; None: there is nothing else."""
         self._abort = threading.Event()
-        self._lock = threading.Lock()
         self._requests: set[str] = set()
         self._zones: set[str] = set()
         """Where something was asked for."""
@@ -115,8 +110,6 @@ class Creation:
         jobs: list[Callable[[], None]] = [self._in_some_zone]
         jobs += [functools.partial(self._make_firewall, request) for request in self._plan.firewalls]
         try:
-            objects = [request.object for request in self._plan.requests]
-            self._journal.record("create", cluster_id=self._spec.id, cluster=self._spec.name, objects=objects)
             # In threads: Ctrl-C must not leave us without the answer to a request that the API carries out.
             side_by_side(lambda job: job(), jobs, on_abort=self._abort.set)
         except BaseException as error:
@@ -196,7 +189,7 @@ class Creation:
         """Returns why there are none of its VMs."""
         if self._abort.is_set():
             raise _AbortedError
-        request = self._new_request("bulkInsert", zone=zone)
+        request = self._new_request()
         self._zones.add(zone)
         self._report(zone, f"asking for {counted(int(body['count']), 'VM')}")
         try:
@@ -267,8 +260,7 @@ class Creation:
         if not full or self._only is not None:
             return cause.rule.error(message, hint=cause.hint, details=details)
         hint = cause.hint if cause.metric else f"--wait 6h tries until a zone has room; or {ELSEWHERE}"
-        said = {zone: _last_said(error) for zone, error in failed.items()}
-        return NoRoomError(message, hint=hint, said=said, details=details)
+        return NoRoomError(message, hint=hint, zones=len(failed), details=details)
 
     # --- firewall rules -------------------------------------------------------------------------------------------
 
@@ -276,17 +268,14 @@ class Creation:
         if self._abort.is_set():
             raise _AbortedError
         with explained(f"create {request.object}"):
-            operation = self._client.insert_firewall(request.body, self._new_request(request.object))
+            operation = self._client.insert_firewall(request.body, self._new_request())
             operation = self._client.wait(operation, deadline=time.monotonic() + FIREWALL_SECONDS, stop=self._abort)
             if errors := operation_errors(operation):
                 raise errors[0]
 
-    def _new_request(self, what: str, **where: str) -> str:
-        """A requestId that is on disk before it is sent."""
+    def _new_request(self) -> str:
         request = request_id(self._spec.name, self._spec.id)
-        with self._lock:
-            self._journal.record(what, cluster_id=self._spec.id, cluster=self._spec.name, request_id=request, **where)
-            self._requests.add(request)
+        self._requests.add(request)
         return request
 
     def _report(self, zone: str, step: str, *, stage: Stage = Stage.WORKING) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from hvdcloud.cluster.model import Within
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.money.catalog import NodeKind, machine
 from hvdcloud.providers.gce.money.costs import LATE_SECONDS
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings, groups
+from hvdcloud.runs.retry import Within
 from hvdcloud.units import counted, dollars, some
 
 # https://cloud.google.com/compute/docs/instances/limit-vm-runtime: 30 s to 120 days, up to 30 s late.
