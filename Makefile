@@ -66,10 +66,8 @@ nightly: ## what takes long: tests with the mark, all kill points, witnesses, so
 	@$(MAKE) --no-print-directory test-images
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 
-# Half of its tests wait for most of their time.
-check: PYTEST_PROCESSES := 6
-check: lint ## while you work: lint, and the tests that need no engine
-	@$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(wildcard $(CURDIR)/tests/unit $(CURDIR)/tests/component) $(PYTEST_ARGS)
+check: lint ## while you work: lint, and the unit tests
+	@$(BIN)/python -m pytest $(PYTEST_PARALLEL) tests/unit $(PYTEST_ARGS)
 
 # The lowest versions are no lock's: what uv finds is installed without hashes.
 test-lowest: .cache/lock/.complete ## unit tests with the lowest versions that pyproject.toml allows

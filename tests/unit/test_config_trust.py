@@ -65,7 +65,9 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    "text", [BOMB, "gce: &a {zones: *a}", "gce: &a [*a]", "gce: " + "[" * 5000, "gce: " + "[" * 5000 + "]" * 5000]
+    "text",
+    [BOMB, "gce: &a {zones: *a}", "gce: &a [*a]", "gce: " + "[" * 5000, "gce: " + "[" * 5000 + "]" * 5000],
+    ids=["bomb", "mapping in itself", "list in itself", "deep and open", "deep"],
 )
 def test_a_file_that_unfolds_without_end_is_refused_at_once(file: Path, text: str) -> None:
     # Of this process: the machine may be busy with others.
