@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import _thread
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def test_ctrl_c_ends_a_call_at_once(laptop: Laptop, new_vm: NewVm) -> None:
     session = Session(vm.node(0), laptop.context([vm])[0].state)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        when_asked(vm, _thread.interrupt_main)
+        when_asked(vm, lambda: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             session.call("stop", timeout=600)
     finally:
