@@ -12,8 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from enum import Enum
+from typing import Generic, TypeVar
 
 from hvdcloud.errors import CredentialsError, ExitCode, HvdcloudError, NodeError, UsageError
+
+T = TypeVar("T")
 
 DEADLINE_SECONDS = 15.0
 
@@ -95,6 +98,24 @@ def unknown(message: str) -> Finding:
 def failed(message: str, *, hint: str, error: type[HvdcloudError] = UsageError, details: str = "") -> Finding:
     """A finding: no run is possible."""
     return Finding(status=Status.FAILED, message=message, hint=hint, error=error, details=details)
+
+
+class Once(Generic[T]):
+    """An answer that several checks need: the first call makes it, others wait for it; all raise what it raised."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: Future[T] = Future()
+
+    def __call__(self) -> T:
+        with self._lock:
+            if not self._made.done():
+                try:
+                    self._made.set_result(self._make())
+                except Exception as error:  # noqa: BLE001 - every call raises it
+                    self._made.set_exception(error)
+        return self._made.result()
 
 
 def run_checks(checks: Sequence[Check], *, seconds: float = DEADLINE_SECONDS) -> list[Checked]:

@@ -6,10 +6,10 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
-from hvdcloud.checks import Check, Finding, failed, fine, setup_hint, unknown, warning
+from hvdcloud.checks import Check, Finding, Once, failed, fine, setup_hint, unknown, warning
 from hvdcloud.doctor.command import check_command
 from hvdcloud.errors import UsageError
 from hvdcloud.units import counted, size
@@ -73,7 +73,7 @@ def project_checks(config: Config, command: Sequence[str] = (), *, begins: bool 
     """
     from hvdcloud.remote.code import list_code
 
-    code = cache(partial(list_code, config.project_dir, contents=False))
+    code = Once(partial(list_code, config.project_dir, contents=False))
     yield Check(name="code", run=lambda: _code(code()))
     run = partial(check_command, command, config.run.command, config.project_dir, code)
     yield Check(name="files", run=run, blocks=begins or "command" in config.run.model_fields_set, see=("code",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from hvdcloud.checks import (
     Checked,
     Finding,
     NoAnswerError,
+    Once,
     Status,
     failed,
     fine,
@@ -144,3 +146,20 @@ def test_neither_silence_nor_a_bug_stops_a_command(hang: Callable[[], Finding]) 
     require(checks, warn=said.append, seconds=0.2)
     assert [text.partition(":")[0] for text in said] == ["check bucket", "check quota", "check x"]
     assert "did not answer within 0.2 s" in said[0]
+
+
+@pytest.mark.parametrize("error", [None, CapacityError("it is full", hint="wait")])
+def test_what_several_checks_need_is_asked_once(error: HvdcloudError | None) -> None:
+    asked: list[int] = []
+
+    def ask() -> Finding:
+        asked.append(1)
+        time.sleep(0.2)  # The other checks come meanwhile.
+        if error is not None:
+            raise error
+        return fine("it is there")
+
+    once = Once(ask)
+    found = run_checks([Check(name=str(number), run=once) for number in range(4)])
+    assert {each.message for each in found} == {"it is full" if error else "it is there"}
+    assert len(asked) == 1

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
-from hvdcloud.checks import Check, Finding, NoAnswerError, failed, fine, setup_hint, warning
+from hvdcloud.checks import Check, Finding, NoAnswerError, Once, failed, fine, setup_hint, warning
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.google.credentials import TOKEN_SECONDS
 from hvdcloud.google.errors import explained
@@ -36,7 +36,7 @@ RETRY_SECONDS = 5.0
 def checks(config: Config, spec: ClusterSpec) -> Iterator[Check]:
     """Whether there is an account, whether and where the nodes can be made, the bucket and the data sets."""
     gce, today = config.gce, datetime.now(timezone.utc).date()
-    connect, see = cache(partial(connect_client, project=gce.project, retry_seconds=RETRY_SECONDS)), ("credentials",)
+    connect, see = Once(partial(connect_client, project=gce.project, retry_seconds=RETRY_SECONDS)), ("credentials",)
     settings = partial(settings_of, gce, config.limits)
 
     def machine() -> Finding:
