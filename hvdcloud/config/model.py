@@ -13,6 +13,9 @@ from hvdcloud.config.section import Section
 from hvdcloud.config.ssh_hosts import SshMachinesConfig
 from hvdcloud.config.types import ClusterName, Command, Duration, EnvName, ProjectPath, StorageUrl, Text
 
+Launcher = Literal["horovod", "torchrun", "each"]
+"""What starts the ranks of a run, as runs/launchers.py describes it."""
+
 
 class ImageConfig(Section):
     """What the nodes' containers run."""
@@ -75,7 +78,13 @@ class RunConfig(Section):
         default=30.0,
         description="from SIGTERM to SIGKILL where a run is ended: by stop, limits or a preemption, which leaves less",
     )
-    controller: Literal["gloo", "mpi"] = Field(default="gloo", description="what Horovod coordinates its ranks with")
+    launcher: Launcher = Field(
+        default="horovod",
+        description="what starts the command: horovod (horovodrun), torchrun (PyTorch's) or each (once on every node)",
+    )
+    controller: Literal["gloo", "mpi"] = Field(
+        default="gloo", description="with launcher horovod: what it coordinates its ranks with"
+    )
     mpi_args: str = Field(default="", description="more arguments for mpirun, with controller: mpi")
     slots_per_node: int | None = Field(default=None, ge=1, description="ranks per node; default: its GPUs, else 1")
     env: dict[EnvName, str] = Field(
@@ -201,6 +210,23 @@ class Config(Section):
     def _checkpoints_are_no_data(self) -> Config:
         for loop in loops(self.data, bucket=self.checkpoints.bucket):
             raise ValueError(loop)
+        return self
+
+    @model_validator(mode="after")
+    def _the_launcher_fits(self) -> Config:
+        run = self.run
+        if run.launcher == "torchrun" and self.image.framework != "torch":
+            raise ValueError(
+                f"run.launcher: torchrun starts PyTorch scripts, and image.framework is {self.image.framework}; take "
+                "horovod, or each"
+            )
+        given = [key for key in ("controller", "mpi_args") if key in run.model_fields_set and getattr(run, key)]
+        if run.launcher != "horovod" and given:
+            raise ValueError(f"run.{given[0]} is Horovod's, and run.launcher is {run.launcher}: remove one of them")
+        if run.launcher == "each" and run.elastic is not None:
+            raise ValueError("run.elastic needs run.launcher horovod or torchrun: with each, the command starts itself")
+        if run.launcher == "each" and run.slots_per_node is not None:
+            raise ValueError("run.slots_per_node needs run.launcher horovod or torchrun: each starts one rank a node")
         return self
 
     @model_validator(mode="after")
