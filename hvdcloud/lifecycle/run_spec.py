@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.doctor.command import ASSIGNMENT
 from hvdcloud.errors import UsageError
 from hvdcloud.node.paths import MOUNTED
-from hvdcloud.runs import horovod_args
+from hvdcloud.runs import horovod_args, launchers
 from hvdcloud.runs.spec import About, DataRequest, DataSet, Elastic, Host, RunSpec
 from hvdcloud.units import counted
 
@@ -56,14 +56,17 @@ def spec_of_run(
             "-np does not go with run.elastic: an elastic run has a rank for every slot of its nodes",
             hint="hvdcloud resize N gives it more or fewer nodes; run.slots_per_node sets the ranks of each",
         )
-    hosts = hosts_of(config, record)
-    ranks = options.ranks or horovod_args.default_ranks(hosts)
-    if few_gpus := crowded(config, record, hosts if elastic else horovod_args.taken(hosts, ranks)):
+    hosts, launcher = hosts_of(config, record), config.run.launcher
+    ranks = options.ranks or launchers.default_ranks(hosts, launcher=launcher)
+    launchers.check_ranks(hosts, ranks, launcher=launcher, least=elastic.min if elastic else 1)
+    if few_gpus := crowded(config, record, hosts if elastic else launchers.taken(hosts, ranks, launcher=launcher)):
         context.console.warn(few_gpus)
     run_id = new_run_id(cluster.id, record.runs, now=datetime.now(timezone.utc))
     timeout, interface = gloo_timeout(config), record.nodes[0].interface
     ssh_port = None if any(node.host for node in cluster.nodes) else horovod_args.SSH_PORT
-    if elastic:
+    if launcher != "horovod":
+        argv = []
+    elif elastic:
         argv = horovod_args.elastic_argv(
             hosts=hosts,
             least=elastic.min,
@@ -101,6 +104,7 @@ def spec_of_run(
         grace=config.run.grace,
         hosts=tuple(hosts),
         np=ranks,
+        launcher=launcher,
         horovodrun=tuple(argv),
         controller=config.run.controller,
         gloo_timeout=timeout,

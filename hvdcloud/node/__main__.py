@@ -16,7 +16,8 @@ from hvdcloud.json_values import parse_object
 
 _USAGE = (
     "entrypoint | join | code | prepare | launch RUN | supervisor RUN | admit RUN | dismiss RUN | "
-    "agent RUN [--probe] | rank RUN | logs RUN [--follow] [--offset N] | state [RUN] | look [--offset N] | "
+    "agent RUN [--probe] | rank RUN | every-node RUN | one-node RUN PORT NODE… | "
+    "logs RUN [--follow] [--offset N] | state [RUN] | look [--offset N] | "
     "stacks RUN | stop RUN | flush | bucket | send | data-fetcher REQUEST | bucket-proof | "
     "poweroff | idle | end-when-idle SECONDS | end-at-limit [AT]"
 )
@@ -55,6 +56,14 @@ def _dispatch(verb: str, rest: list[str]) -> dict[str, Any] | int:
             from hvdcloud.node.run import rank
 
             return rank.main(run)
+        case ["every-node", run]:
+            from hvdcloud.node.run.launcher import every_node
+
+            return every_node.every_node(run)
+        case ["one-node", run, port, *nodes] if nodes:
+            from hvdcloud.node.run.launcher import every_node
+
+            return every_node.one_node(run, port, nodes)
         case ["agent", run, *options] if options in ([], ["--probe"]):
             from hvdcloud.node.run import agent
 

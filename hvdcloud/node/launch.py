@@ -32,8 +32,8 @@ def main(run: str) -> dict[str, Any]:
         NodeError: the supervisor did not start.
     """
     spec = Spec.load(run)
-    if not spec.hosts or not spec.horovodrun or spec.np < 1:
-        raise UsageError("launch: no hosts, no ranks or no horovodrun", hint="hvdcloud run again")
+    if not spec.hosts or spec.np < 1:
+        raise UsageError("launch: no hosts or no ranks", hint="hvdcloud run again")
     if other := active.active_run():
         raise active.ActiveRunError(other)
     if state.state_file(run).exists():

@@ -72,6 +72,11 @@ def run_dir(run: str) -> Path:
     return runs_dir() / check_run_id(run)
 
 
+def hosts_file(run: str) -> Path:
+    """The nodes that an elastic run uses now, each with its slots, on its head."""
+    return run_dir(run) / "hosts"
+
+
 def uploads_file(run: str) -> Path:
     """The last report of this node's agent on its uploads."""
     return run_dir(run) / "uploads.json"

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
-_RUNS = ("failure", "log_lines", "notice", "progress", "reports", "spec", "stacks", "state")
+_RUNS = ("failure", "launchers", "log_lines", "notice", "progress", "reports", "spec", "stacks", "state")
 PARTS = (
     *("__init__.py", "errors.py", "json_values.py", "units.py", "visible.py", "runs/__init__.py"),
     *(f"runs/{name}.py" for name in _RUNS),

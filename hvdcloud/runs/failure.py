@@ -25,6 +25,8 @@ _FRAME = re.compile(r'  File "(.+)", line (\d+)(?:, in .+)?$')
 _EXCEPTION = re.compile(r"(?:[\w<>]+\.)*([A-Za-z_]\w*(?:: ?.*)?)$")
 # What a word alone has not: a message, a module, or a name like these.
 _IS_EXCEPTION = re.compile(r".*(?:[.:]|Error|Exception|Interrupt|Exit|Iteration)")
+# Before each line of a traceback, where torch.distributed is in use.
+_TORCH_RANK = re.compile(r"^\[rank\d+\]: ?")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python[\d.]+/|^<")
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)(?:\.\w+)*'$")
 _CONSEQUENCE = re.compile(
@@ -54,7 +56,7 @@ class Failure:
     reason: str
     """`rank 1 (digits-1) raised ValueError: my bug (train.py:12)`"""
     lines: Sequence[str] = ()
-    """The rank's last lines, or horovodrun's."""
+    """The rank's last lines, or the launcher's."""
     last_line: str = ""
     """The one of them that says most: the exception."""
     missing_module: str = ""
@@ -112,14 +114,14 @@ def explain(
 
     Args:
         ranks: the last lines of each rank, each with its number in the log.
-        launcher: the last lines of horovodrun.
+        launcher: the last lines that no rank wrote.
     """
     if state.result != "failed":
         return None
     if state.stuck is not None:
         return Failure(reason=told(state), lines=state.stuck.lines)
     if all(record.text != state.reason for record in state.ranks):
-        # Where the exit code is not a rank's, it is horovodrun's.
+        # Where the exit code is not a rank's, it is the launcher's.
         return Failure(
             reason=told(state), lines=[_short(line) for line in launcher[-SHOWN_LINES:]] if state.exit_code else ()
         )
@@ -150,7 +152,7 @@ class _Candidate:
 
     @classmethod
     def of(cls, record: RankRecord, numbered: Sequence[tuple[int, str]]) -> _Candidate:
-        lines = [text for _, text in numbered]
+        lines = [_TORCH_RANK.sub("", text) for _, text in numbered]
         raised = raised_in(lines) if record.exit_code in _PYTHON_ENDS else None
         if raised is not None and len(lines) - raised.at > _AFTER_LINES:
             raised = None  # It was caught, and the program continued.

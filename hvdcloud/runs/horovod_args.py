@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hvdcloud.errors import UsageError
+from hvdcloud.runs.launchers import ELASTIC_TIMEOUT_SECONDS, taken
 from hvdcloud.runs.spec import Host
-from hvdcloud.units import counted
 
 SSH_PORT = 2222
 MESH_KEY = "/root/.ssh/id_ed25519"
@@ -28,14 +27,7 @@ GLOO_TIMEOUT_SECONDS = 30
 ELASTIC_GLOO_TIMEOUT_SECONDS = 60
 """How long the ranks of an elastic run wait at every change for one that imports its framework and loads its data; if
 that takes longer, they die, and are started again. So long, at most, they also wait for one that was lost."""
-ELASTIC_TIMEOUT_SECONDS = 900
-"""How long a run waits for nodes when there are fewer than its minimum, before it ends."""
 GLOO_TIMEOUT_VARIABLE = "HOROVOD_GLOO_TIMEOUT_SECONDS"
-
-
-def default_ranks(hosts: Sequence[Host]) -> int:
-    """One rank for every slot."""
-    return sum(host.slots for host in hosts)
 
 
 def elastic_argv(
@@ -60,15 +52,7 @@ def elastic_argv(
         interface: the one network interface that connects the hosts.
         gloo_timeout: seconds after which the others continue without a node that does not answer.
         ssh_port: of every host's sshd; None: each has its own, which ssh's configuration knows.
-
-    Raises:
-        UsageError: there are fewer nodes than `least`.
     """
-    if len(hosts) < least:
-        raise UsageError(
-            f"the cluster has {counted(len(hosts), 'node')}, and run.elastic.min is {least}",
-            hint="hvdcloud resize makes the cluster larger; or set a smaller run.elastic.min",
-        )
     fewest = sum(sorted(host.slots for host in hosts)[:least])
     slots = max(host.slots for host in hosts)
     argv = ["horovodrun", "--gloo", "-np", str(fewest), "--min-np", str(fewest)]
@@ -81,16 +65,6 @@ def elastic_argv(
 def _reach(ssh_port: int | None, interface: str) -> list[str]:
     port = [] if ssh_port is None else ["-p", str(ssh_port)]
     return [*port, "-i", MESH_KEY, "--network-interfaces", interface, "--disable-cache"]
-
-
-def taken(hosts: Sequence[Host], ranks: int) -> list[Host]:
-    """The slots that this many ranks take, in the hosts' order."""
-    found = []
-    for host in hosts:
-        if ranks > 0:
-            found.append(replace(host, slots=min(host.slots, ranks)))
-        ranks -= host.slots
-    return found
 
 
 def horovodrun_argv(
@@ -115,14 +89,8 @@ def horovodrun_argv(
         ssh_port: as for `elastic_argv`.
 
     Raises:
-        UsageError: more ranks than slots, or mpi_args without mpi.
+        UsageError: mpi_args without mpi.
     """
-    slots = default_ranks(hosts)
-    if not 1 <= ranks <= slots:
-        raise UsageError(
-            f"{ranks} ranks do not fit: {counted(len(hosts), 'node')} with {counted(slots, 'slot')}",
-            hint=f"-np 1 to {slots}, more nodes, or a larger run.slots_per_node",
-        )
     filled = taken(hosts, ranks)
     if filled == taken(hosts[:1], ranks):
         # Where every host is its own, the launcher accepts no other interface (get_local_interfaces).

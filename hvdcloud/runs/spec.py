@@ -107,8 +107,10 @@ class RunSpec(Report):
     """Those that it starts with, the head first."""
     np: int = 0
     """How many ranks it starts with."""
+    launcher: str = "horovod"
+    """What starts the ranks: horovod, torchrun or each (launchers.py)."""
     horovodrun: tuple[str, ...] = ()
-    """horovodrun's command line, without what each rank runs."""
+    """With launcher horovod: horovodrun's command line, without what each rank runs."""
     controller: str = "gloo"
     gloo_timeout: float = 30.0
     """Seconds after which a frozen node ends the run."""

@@ -150,3 +150,11 @@ def test_a_run_that_did_not_fail_has_no_failure() -> None:
     reader.feed(log_of((0, PLAIN)))
     assert reader.failure(RunState(result="succeeded", exit_code=0, ranks=[record(0, 0)])) is None
     assert reader.failure(RunState(result="stopped", reason="stopped on request", ranks=[record(0, 143)])) is None
+
+
+def test_an_exception_is_found_where_torch_puts_its_rank_before_every_line() -> None:
+    text = "".join(f"[rank1]: {line}\n" for line in PLAIN.splitlines())
+    reason = record(1, 1).text
+    said, lines = explained(log_of((1, text)), [record(1, 1)], reason)
+    assert said == "rank 1 (n1) raised ValueError: my bug (my_train.py:7)"
+    assert not any("[rank1]" in line for line in lines)

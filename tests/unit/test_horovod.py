@@ -10,7 +10,8 @@ from hvdcloud.cluster.record import ClusterRecord, MemberRecord
 from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.run_spec import crowded, gloo_timeout, hosts_of
-from hvdcloud.runs.horovod_args import default_ranks, elastic_argv, horovodrun_argv, taken
+from hvdcloud.runs.horovod_args import elastic_argv, horovodrun_argv
+from hvdcloud.runs.launchers import check_ranks, default_ranks, taken
 from hvdcloud.runs.spec import Host
 
 HOSTS = (Host(name="digits-0", slots=2), Host(name="digits-1", slots=2))
@@ -50,7 +51,7 @@ def test_ranks_that_fit_on_the_head_talk_over_its_loopback(ranks: int, interface
 @pytest.mark.parametrize("ranks", [0, -1, 5])
 def test_more_ranks_than_slots_are_refused(ranks: int) -> None:
     with pytest.raises(UsageError, match="do not fit"):
-        horovodrun_argv(hosts=HOSTS, ranks=ranks, interface="eth0")
+        check_ranks(HOSTS, ranks, launcher="horovod")
 
 
 def test_mpi_arguments_need_mpi() -> None:
@@ -99,7 +100,7 @@ def test_hosts_of_different_sizes_never_keep_an_elastic_run_waiting_for_more_tha
 
 def test_fewer_nodes_than_the_minimum_are_refused() -> None:
     with pytest.raises(UsageError, match=r"the cluster has 2 nodes, and run.elastic.min is 4"):
-        elastic_argv(hosts=HOSTS, least=4, most=4, interface="eth0", gloo_timeout=120)
+        check_ranks(HOSTS, 4, launcher="torchrun", least=4)
 
 
 def config(elastic: dict[str, Any] | None, *, nodes: int = 3, **more: Any) -> Config:

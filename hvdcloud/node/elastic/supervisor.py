@@ -4,6 +4,9 @@ Horovod's driver gets its hosts from a list, a file, that follows the rules of m
 connections, Horovod notices and recovers from. A node that falls silent closes none, and a node that is lost while the
 workers are still finding each other leaves them waiting: then, and where a loss ends the driver all the same, Horovod
 is started again from the newest checkpoint.
+
+torchrun would restart its workers by itself, but each from the checkpoints of its own node, and a node that joins has
+none. So it is started again at every change, when all nodes have the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Loss, Outcome, Worker, judge_elastic
 from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, Supervisor
+from hvdcloud.runs.launchers import ELASTIC_TIMEOUT_SECONDS
+from hvdcloud.runs.reports import signal_name
 from hvdcloud.runs.state import RunState
+from hvdcloud.units import counted
 
 MOST_RESTARTS = 8
 """How often in a row Horovod is started again where it has run for less than IN_VAIN_SECONDS."""
@@ -43,6 +49,8 @@ SILENCE_SECONDS = 8.0
 """Without a heartbeat, after which a node is lost. On a machine that is overloaded, beats come seconds late."""
 PREPARE_AGAIN_SECONDS = 10.0
 """Between two attempts to prepare a node that was lost."""
+LOSS_SECONDS = SILENCE_SECONDS + 2.0
+"""How long after a worker of torchrun has failed a loss that explains it may be noticed."""
 _TURN_SECONDS = 0.25
 
 
@@ -58,15 +66,17 @@ class ElasticSupervisor(Supervisor):
             quiet=spec.gloo_timeout + MARGIN_BEATS * spec.beat,
             wall=time.time,
         )
-        self._hosts = paths.run_dir(spec.run) / "hosts"
+        self._hosts = paths.hosts_file(spec.run)
         self._script = paths.run_dir(spec.run) / "discover"
         """Prints the hosts; Horovod's driver calls it every second."""
         self._listed = False
         """Whether Horovod was given the first nodes."""
         # A node that begins alone is given the loopback interface, and others may join it.
-        command = [outward_interface() if word == "lo" else word for word in spec.horovodrun]
-        command += ["--host-discovery-script", str(self._script)]
-        super().__init__(replace(spec, horovodrun=tuple(command)), current)
+        self._horovod = spec.launcher == "horovod"
+        if self._horovod:
+            command = [outward_interface() if word == "lo" else word for word in spec.horovodrun]
+            spec = replace(spec, horovodrun=(*command, "--host-discovery-script", str(self._script)))
+        super().__init__(spec, current)
         self._silence = SILENCE_SECONDS
         self._workers = Workers()
         self._mailbox = Mailbox()
@@ -86,6 +96,8 @@ class ElasticSupervisor(Supervisor):
         self._restarts_in_vain = 0
         self._launched_at = 0.0
         self._disturbed_at = float("-inf")
+        self._waits_since = float("inf")
+        """Since when torchrun waits for enough nodes to be started on."""
         self._head_leaves = False
         self._state.elastic = spec.elastic
         self._state.world = 0
@@ -101,11 +113,17 @@ class ElasticSupervisor(Supervisor):
         self._control = Listener(socket_file(self._spec.run), self._selector, kind=Caller, hear=self._hear_caller)
         for name in self._membership.members:
             self._hold(name, self._agent_command(name))
+        self._launched_at = time.monotonic()
         self._launch()
 
     def _start_launcher(self) -> None:
-        super()._start_launcher()
+        """Start Horovod, which waits for its nodes; torchrun is started on the nodes of the list, when there is one."""
         self._launched_at = time.monotonic()
+        if self._horovod or self._listed_nodes():
+            self._waits_since = float("inf")
+            super()._start_launcher()
+        else:
+            self._waits_since = self._launched_at
 
     # -- every round ---------------------------------------------------------------------------------------------------
 
@@ -121,7 +139,8 @@ class ElasticSupervisor(Supervisor):
             self._continue_restart(self._restart, now)
         elif not self._waits_for_data:
             if self._membership.settled(now=now) and self._launcher.runs and self._workers.living():
-                self._workers.got_over()
+                if self._horovod:
+                    self._workers.got_over()
                 self._membership.list_unused_again(self._workers.nodes_served(), now=now)
             self._list(now)
         self._prepare(now)
@@ -130,8 +149,10 @@ class ElasticSupervisor(Supervisor):
         self._recorder.members(self._membership.shown())
 
     def _list(self, now: float) -> None:
-        """Change the list that Horovod sees, if that is due. At first every node that starts is waited for."""
+        """Change the list that the launcher sees, if that is due. At first every node that starts is waited for."""
         membership = self._membership
+        if not self._horovod and len(membership.usable()) < membership.least:
+            return
         if not self._listed:
             patient = len(membership.usable()) < membership.least or now < self._launched_at + self._spec.start
             if patient and any(member.place is Place.JOINING for member in membership.members.values()):
@@ -146,9 +167,19 @@ class ElasticSupervisor(Supervisor):
             if member not in before and (member.listings > 1 or self._state.world):
                 self._disturbed_at = now
                 self._recorder.event("node joins", member.name, f"as {member.alias}", note=f"node {member.name} joins")
+        if not self._horovod:
+            if self._launcher.runs:
+                self._start_over("the nodes of the run change")
+            else:
+                self._start_launcher()
+
+    def _listed_nodes(self) -> bool:
+        return bool(self._hosts.read_text())
 
     def _write_hosts(self, slots: Mapping[str, int], *, names: Mapping[str, str]) -> None:
-        """Make these Horovod's list, in one move: the slots, and the nodes' own names, by alias."""
+        """Make these the launcher's list, in one move: the slots, and the nodes' own names, by alias."""
+        if not self._horovod:
+            slots, names = {names[alias]: number for alias, number in slots.items()}, {}
         hosts.write_aliases({alias: name for alias, name in names.items() if alias != name})
         files.replace(self._hosts, "".join(f"{alias}:{number}\n" for alias, number in slots.items()))
 
@@ -197,7 +228,7 @@ class ElasticSupervisor(Supervisor):
             if member.place is Place.JOINING:
                 self._membership.move(node, Place.READY)
         elif kind == "rank":
-            alias = str(message.get("host") or node)
+            alias = str(message.get("host") or member.alias)
             worker = Worker(rank=int(message["rank"]), node=node, alias=alias)
             self._workers.processes[node, int(message["pid"])] = worker
             if self._state.state == "starting":
@@ -223,6 +254,12 @@ class ElasticSupervisor(Supervisor):
             return
         worker.ended, record = ended, ended.record
         if self._ending or self._restart is not None or not record.exit_code or record.terminated:
+            return
+        if not self._horovod:
+            # An exception may be the consequence of a loss that is yet to be noticed; if it is not, it ends the run.
+            if record.signal is not None:
+                self._disturbed_at = ended.at
+                self._start_over(f"the worker on node {member.name} was ended by {signal_name(record.signal)}")
             return
         if member.place is Place.LISTED and worker.alias == member.alias:
             if record.signal is not None:
@@ -285,6 +322,8 @@ class ElasticSupervisor(Supervisor):
                 self._start_over(f"node {node} fell silent")
             elif used and not settled:
                 self._start_over(f"node {node} was lost while the workers were connecting to each other")
+            elif used and not self._horovod:
+                self._start_over(f"node {node} was lost")
         elif why != known_why and lease.refusal:
             self._log.note(f"node {node} cannot take part: {why}")
 
@@ -315,6 +354,15 @@ class ElasticSupervisor(Supervisor):
         if self._restart is not None:
             return False
         now = time.monotonic()
+        if now - self._waits_since > ELASTIC_TIMEOUT_SECONDS:
+            least, minutes = counted(self._membership.least, "node"), ELASTIC_TIMEOUT_SECONDS // 60
+            self._trouble = f"for {minutes} minutes, fewer than {least} could be used (run.elastic.min)"
+            return True
+        if not self._horovod and any(
+            worker.failed and worker.ended and now - worker.ended.at > LOSS_SECONDS
+            for worker in self._workers.processes.values()
+        ):
+            return True
         if self._launcher.code is None:
             ended = self._workers.any_succeeded() and not self._workers.living()
             self._hurry_at = min(self._hurry_at, now + LAUNCHER_SECONDS) if ended else float("inf")
@@ -326,11 +374,12 @@ class ElasticSupervisor(Supervisor):
             return False
         by_a_loss = self._disturbed_at > self._launched_at and now - self._disturbed_at < CAUSE_SECONDS
         if self._launcher.code != 0 and by_a_loss:
-            self._start_over(f"Horovod did not recover from a loss (exit code {self._launcher.code})")
+            what = "Horovod" if self._horovod else self._spec.program
+            self._start_over(f"{what} did not recover from a loss (exit code {self._launcher.code})")
         return self._restart is None
 
     def _start_over(self, why: str) -> None:
-        """Start Horovod again from the newest checkpoint, unless it is being done, would be in vain, or the training
+        """Start the ranks again from the newest checkpoint, unless it is being done, would be in vain, or the training
         has ended well on some node."""
         if self._restart is not None or not self._launched_at or self._workers.any_completed():
             return
@@ -339,7 +388,8 @@ class ElasticSupervisor(Supervisor):
         if self._restarts_in_vain >= MOST_RESTARTS:
             return
         self._state.restarts += 1
-        self._log.note(f"{why}; Horovod is started again from the newest checkpoint")
+        what = "Horovod" if self._horovod else self._spec.program
+        self._log.note(f"{why}; {what} is started again from the newest checkpoint")
         self._launcher.signal(signal.SIGKILL, rest=True)
         self._close_output()
         self._write_hosts({}, names={})
@@ -352,6 +402,7 @@ class ElasticSupervisor(Supervisor):
         if not restart.is_over(now=now):
             return
         self._restart = None
+        self._launcher.forget()
         self._workers.processes.clear()
         self._membership.started_again(now=now)
         state.record_event(self._spec.run, "started again", detail="from the newest checkpoint")
@@ -372,6 +423,7 @@ class ElasticSupervisor(Supervisor):
             stopped=self._stopped,
             trouble=self._trouble,
             launcher=self._launcher_end,
+            program=self._spec.program,
         )
 
     def _missing(self) -> list[Loss]:

@@ -11,6 +11,7 @@ from hvdcloud.node.bucket import open_bucket_here
 from hvdcloud.node.channel import BEAT_SECONDS
 from hvdcloud.node.files import read_json, write_json
 from hvdcloud.node.paths import check_run_id, run_dir
+from hvdcloud.runs.launchers import PROGRAMS
 from hvdcloud.runs.spec import About, DataRequest, Elastic, Host, RunSpec
 
 if TYPE_CHECKING:
@@ -36,6 +37,16 @@ class Spec(RunSpec):
     def names(self) -> list[str]:
         """The nodes that it starts with, the head first."""
         return [host.name for host in self.hosts]
+
+    @property
+    def program(self) -> str:
+        """What starts the ranks, as a sentence names it: horovodrun."""
+        return PROGRAMS[self.launcher]
+
+    @property
+    def threads(self) -> int:
+        """Cores for each rank of this node: with the default of all cores, they would fight for them."""
+        return max(1, self.cores // self.slots)
 
     def open_bucket(self) -> Bucket:
         """The run's bucket, as this node opens it. Raises HvdcloudError: as `open_bucket_here`."""
@@ -64,6 +75,9 @@ class Spec(RunSpec):
             why = f"the description of the run cannot be used: {type(error).__name__}: {error}"
             hint = "the image and hvdcloud must be the same version: hvdcloud build"
             raise UsageError(why, hint=hint) from error
+        if spec.launcher not in PROGRAMS:
+            hint = "the image and hvdcloud must be the same version: hvdcloud build"
+            raise UsageError(f"the run has an unknown launcher: {spec.launcher!r}", hint=hint)
         if not spec.command:
             raise UsageError("the run has no command", hint="set run.command, or `hvdcloud run -- COMMAND`")
         return spec

@@ -47,6 +47,8 @@ class Normaliser:
     """
 
     def __init__(self) -> None:
+        self.hears_launcher = True
+        """Whether lines are taken that no rank has written."""
         self._held = b""
         """A line of the launcher's output that has no end yet."""
         self._frames: dict[_Stream, bytes] = {}
@@ -96,7 +98,7 @@ class Normaliser:
     def _hear(self, line: bytes, now: float) -> bytes:
         """A line of the launcher's output, with what several streams said."""
         launcher, *tagged = _TAG.split(line)
-        ready = self._put_together(_LAUNCHER, launcher, now) if launcher else b""
+        ready = self._put_together(_LAUNCHER, launcher, now) if launcher and self.hears_launcher else b""
         for rank, output, text in zip(tagged[::3], tagged[1::3], tagged[2::3], strict=True):
             ready += self._put_together((b"[%b] " % rank, output), text, now)
         return ready
@@ -160,12 +162,21 @@ class RunLog:
         """Why a line could not be written: a full disk, mostly."""
 
     @property
+    def hears_launcher(self) -> bool:
+        """Whether lines are taken that no rank has written."""
+        return self._normaliser.hears_launcher
+
+    @hears_launcher.setter
+    def hears_launcher(self, value: bool) -> None:
+        self._normaliser.hears_launcher = value
+
+    @property
     def holding(self) -> bool:
         """Whether a partial line waits for its end; `quiet` writes it."""
         return self._normaliser.holding
 
     def output(self, data: bytes) -> bytes:
-        """Take what horovodrun wrote; returns what of it is in the log now."""
+        """Take what the launcher wrote; returns what of it is in the log now."""
         return self._write(self._normaliser.feed(data, now=time.monotonic()))
 
     def quiet(self) -> bytes:

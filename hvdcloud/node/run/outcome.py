@@ -89,6 +89,7 @@ def judge(
     trouble: str,
     trouble_is_loss: bool,
     launcher: int | None,
+    program: str = "horovodrun",
 ) -> Outcome:
     """How the run ended, and what ended it: what came first counts, since a rank's failure or a lost node makes others
     fail.
@@ -97,7 +98,8 @@ def judge(
         ended: only those ends that the supervisor and the agents did not bring about.
         stopped: a user asked for the end, before the ranks had ended.
         trouble: what else made us end the run: a full disk, a killed agent.
-        launcher: horovodrun's exit code, if it ended by itself.
+        launcher: its exit code, if it ended by itself.
+        program: its name.
     """
     codes = {each.record.rank: each.record.exit_code for each in ended}
     # The launcher ends ranks when one has failed, or when it is itself told to end; then their 0 says nothing.
@@ -111,7 +113,7 @@ def judge(
     if launcher is not None and launcher < 0 and not trouble:
         # A launcher that ends because of a rank exits; one that is killed takes its ranks with it.
         number = -launcher
-        return Outcome("failed", 128 + number, f"horovodrun was killed by {signal_name(number)}")
+        return Outcome("failed", 128 + number, f"{program} was killed by {signal_name(number)}")
     if failure is not None:
         return Outcome("failed", failure.record.exit_code, failure.record.text)
     if stopped:
@@ -121,10 +123,10 @@ def judge(
     if launcher is None:
         return Outcome("lost", None, "the run was ended for no known reason")
     if launcher == 0 and terminated:
-        return Outcome("failed", None, "horovodrun ended its ranks although none had failed")
+        return Outcome("failed", None, f"{program} ended its ranks although none had failed")
     if launcher == 0:
-        return Outcome("failed", None, f"horovodrun ended, but only {len(codes)} of {np} ranks did")
-    why = f"horovodrun exited with {launcher} before its ranks had; the last lines of the log say why"
+        return Outcome("failed", None, f"{program} ended, but only {len(codes)} of {np} ranks did")
+    why = f"{program} exited with {launcher} before its ranks had; the last lines of the log say why"
     return Outcome("failed", launcher, why)
 
 
@@ -191,6 +193,7 @@ def judge_elastic(
     stopped: bool,
     trouble: str,
     launcher: int | None,
+    program: str = "horovodrun",
 ) -> Outcome:
     """How an elastic run ended, and what ended it.
 
@@ -201,7 +204,7 @@ def judge_elastic(
         workers: since Horovod was last started.
         least: nodes below which it waited.
         lost: nodes that are missing now.
-        stopped, trouble, launcher: as `judge` takes them.
+        stopped, trouble, launcher, program: as `judge` takes them.
     """
     done = [each for each in workers if each.completed]
     if done:
@@ -235,8 +238,8 @@ def judge_elastic(
         return Outcome("lost", None, f"nothing was heard from {names}, and fewer than {nodes} were left")
     if launcher is not None and launcher < 0:
         number = -launcher
-        return Outcome("failed", 128 + number, f"horovodrun was killed by {signal_name(number)}")
-    why = f"horovodrun exited with {launcher}, but no worker ended its training; the log's last lines say why"
+        return Outcome("failed", 128 + number, f"{program} was killed by {signal_name(number)}")
+    why = f"{program} exited with {launcher}, but no worker ended its training; the log's last lines say why"
     return Outcome("failed", launcher or None, why)
 
 

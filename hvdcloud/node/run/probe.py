@@ -1,4 +1,4 @@
-"""Whether a worker could start on this node: Horovod's elastic driver ends the whole job over one that can't."""
+"""Whether a worker could start on this node: one that cannot ends the whole job."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from hvdcloud.node.run.rank import environment_of_rank, which
 
 SECONDS = 120.0
 """The imports of a framework on a machine that has just started."""
-_IMPORTS = """
+_IMPORTS = {
+    "torchrun": "import torch.distributed.run",
+    "horovod": """
 import importlib.util
 for framework, extension in (("torch", "horovod.torch"), ("tensorflow", "horovod.tensorflow")):
     if importlib.util.find_spec(framework):
         importlib.import_module(extension)
-"""
+""",
+}
 
 
 def worker_problem(spec: Spec) -> str:
     """Why a worker could not start here; empty if it could. Blocks while Python imports the framework."""
+    needed = "Horovod" if spec.launcher == "horovod" else "PyTorch"
     try:
         user, launcher = read_environment(spec.run), launcher_environment(spec.run)
         environment = environment_of_rank(spec, user=user, launcher=launcher, image=machine.image_environment())
-        asked = [which("python", environment.get("PATH", os.defpath)), "-c", _IMPORTS]
+        asked = [which("python", environment.get("PATH", os.defpath)), "-c", _IMPORTS[spec.launcher]]
         done = subprocess.run(
             asked,
             cwd=paths.workspace(),
@@ -41,10 +45,10 @@ def worker_problem(spec: Spec) -> str:
     except FileNotFoundError as error:
         return f"{error} is not there"
     except subprocess.TimeoutExpired:
-        return f"Python did not import Horovod within {SECONDS:.0f} s"
+        return f"Python did not import {needed} within {SECONDS:.0f} s"
     except Exception as error:  # noqa: BLE001 - whatever it is, a worker could not start either
         return f"{type(error).__name__}: {error}"
     if done.returncode == 0:
         return ""
     said = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
-    return f"Horovod cannot be imported: {said}"
+    return f"{needed} cannot be imported: {said}"

@@ -34,7 +34,11 @@ AGENT_SECONDS = 15.0
 TERM_DELAY_SECONDS = 0.5
 """The launcher sends SIGTERM as soon as one rank fails, which may be but a consequence: a rank that is about to exit
 with a code of its own gets this long. What really ends the run is the agent's word."""
-_RANK_VARIABLES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
+_RANK_VARIABLES = {
+    "horovod": ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK"),
+    "torchrun": ("RANK",),
+    "each": ("HVDCLOUD_NODE_RANK",),
+}
 _INTERFACES = ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
 """Where Gloo and NCCL are told the interface to the other nodes (horovod/runner/gloo_run.py)."""
 _LOOPBACK = "lo"
@@ -56,7 +60,7 @@ def main(run: str) -> int:
     """
     environment = read_environment(run)
     spec = Spec.load(run)
-    rank = int(next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "0"))
+    rank = int(next((os.environ[name] for name in _RANK_VARIABLES[spec.launcher] if name in os.environ), "0"))
     wakeup = _catch_signals()
     processes.adopt_orphans()
     image = machine.image_environment()
@@ -78,6 +82,8 @@ def main(run: str) -> int:
         carrier.join()
     if until is not None:
         _say_ended(agent, end)
+    if until is not None or (spec.launcher == "torchrun" and end.exit_code):
+        # torchrun would write a report of its own about a rank that fails. The supervisor ends it.
         _wait_for_the_others(agent, wakeup)
         return 0
     return end.exit_code or 0
@@ -112,13 +118,12 @@ def environment_of_rank(
     launcher: Mapping[str, str],
     image: Mapping[str, str],
 ) -> dict[str, str]:
-    """What the user's command sees: the image's variables, over them the launcher's, over them the user's.
-    OMP_NUM_THREADS is cores ÷ slots: with the default of all cores, the ranks of one node fight for them."""
+    """What the user's command sees: the image's variables, over them the launcher's, over them the user's."""
     paths_of_ours = {"HVDCLOUD_CHECKPOINT_DIR": str(paths.checkpoints_dir(spec.run)), paths.RUN_VARIABLE: spec.run}
     if spec.data is not None:
         paths_of_ours["HVDCLOUD_DATA"] = str(paths.data_dir())
-    defaults = {"OMP_NUM_THREADS": str(max(1, spec.cores // spec.slots)), "PYTHONUNBUFFERED": "1"}
-    if spec.stuck is not None:
+    defaults = {"OMP_NUM_THREADS": str(spec.threads), "PYTHONUNBUFFERED": "1"}
+    if spec.stuck is not None and spec.launcher == "horovod":
         # Before the run is taken to be stuck, Horovod says for which tensors ranks wait. It ends no run itself, unless
         # HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is set.
         defaults["HOROVOD_STALL_CHECK_TIME_SECONDS"] = f"{stall_check_seconds(spec.stuck):.0f}"
@@ -185,7 +190,7 @@ def _run(
     """
     killed_before = machine.killed_for_memory()
     try:
-        child = _start(spec.command, environment)
+        child = _start(spec, environment, rank=rank)
     except FileNotFoundError:
         _say(f"command not found: {spec.command[0]}")
         return RankRecord(rank=rank, exit_code=NOT_FOUND, terminated=False), None
@@ -242,11 +247,11 @@ def _run(
     return end, until
 
 
-def _start(command: tuple[str, ...], environment: dict[str, str]) -> int:
+def _start(spec: Spec, environment: dict[str, str], *, rank: int) -> int:
     """Start the command in /workspace, in a session of its own, so that a signal reaches all of it, and what carries
     its output. Raises FileNotFoundError: there is no such program; OSError: it cannot be run."""
     os.chdir(paths.workspace())
-    path = environment.get("PATH", os.defpath)
+    path, command = environment.get("PATH", os.defpath), spec.command
     argv = shell(command[0], path=path) if len(command) == 1 else list(command)
     program = argv[0] if "/" in argv[0] else which(argv[0], path)
     outputs = {descriptor: os.pipe() for descriptor in (1, 2)}
@@ -257,16 +262,18 @@ def _start(command: tuple[str, ...], environment: dict[str, str]) -> int:
     )
     for descriptor, (reader, writer) in outputs.items():
         os.close(writer)
-        threading.Thread(target=_carry, args=(reader, descriptor), name=_CARRIER, daemon=True).start()
+        # horovodrun tells the lines of its ranks apart itself.
+        tag = b"" if spec.launcher == "horovod" else b"[%d]<std%b>:" % (rank, b"out" if descriptor == 1 else b"err")
+        threading.Thread(target=_carry, args=(reader, descriptor, tag), name=_CARRIER, daemon=True).start()
     return child
 
 
-def _carry(source: int, target: int) -> None:
+def _carry(source: int, target: int, tag: bytes) -> None:
     """Pass on what the command writes, in frames. If that ends, the command must not wait for it: it gets SIGPIPE."""
     # The launcher may be gone.
     with contextlib.suppress(BrokenPipeError), open(source, "rb", buffering=0) as output:
         while data := output.read(FRAME_BYTES):
-            frame = framed(data)
+            frame = tag + framed(data)
             while frame:
                 # A signal may cut a write to mpirun's pseudo-terminal short.
                 frame = frame[os.write(target, frame) :]

@@ -1,8 +1,8 @@
 """The supervisor of a run: one process on the head that starts it, watches it and ends it on every node.
 
 It outlives the SSH connection that launched it. It holds a lease on an agent on every node, itself included; whatever
-happens to either side ends the run there. It starts horovodrun at once, beside the agents: a rank waits for its agent.
-Where the run has data sets, it starts horovodrun when every agent says that its node has them.
+happens to either side ends the run there. It starts the launcher at once, beside the agents: a rank waits for its
+agent. Where the run has data sets, it starts it when every agent says that its node has them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from hvdcloud.runs.reports import NodeData, RankWaits, UploadReport, texts_of
 from hvdcloud.runs.state import RunState
 
 FAILURE_SECONDS = 2.0
-"""How long horovodrun may take to end the other ranks when one has failed; then we do it."""
+"""How long the launcher may take to end the other ranks when one has failed; then we do it."""
 LAUNCHER_SECONDS = 10.0
-"""How long horovodrun may outlive its last rank."""
+"""How long the launcher may outlive its last rank."""
 _MIN_SILENCE_BEATS = 3.0
 _SILENCE_MARGIN = 4.0
 _STALL_SECONDS = 3.0
@@ -66,7 +66,7 @@ class Supervisor:
         self._broke: dict[str, Loss] = {}
         self._lost: list[Loss] = []
         self._ranks = Ranks()
-        self._launcher = Launcher(spec.run, spec.horovodrun)
+        self._launcher = Launcher(spec)
         self._launcher_end: int | None = None
         """Its exit code, if it had ended by itself when we asked for the end of the run."""
         self._stop = False
@@ -94,15 +94,15 @@ class Supervisor:
         self._finish()
 
     def _begin(self) -> None:
-        """Start an agent on every node, and horovodrun beside them."""
-        # What takes longest first: a connection, then horovodrun, beside which this node's agent has time to start.
+        """Start an agent on every node, and the launcher beside them."""
+        # What takes longest first: a connection, then the launcher, beside which this node's agent has time to start.
         for node in self._spec.names[1:]:
             self._hold(node, self._agent_command(node))
         self._launch()
         self._hold(self._head, self._agent_command(self._head))
 
     def _launch(self) -> None:
-        """Start horovodrun, unless the nodes' data are waited for."""
+        """Start the launcher, unless the nodes' data are waited for."""
         if self._waits_for_data:
             state.record_event(self._spec.run, "waiting for the nodes' data")
         else:
@@ -136,7 +136,7 @@ class Supervisor:
         try:
             self._launcher.start()
         except OSError as error:
-            self._trouble = f"{self._spec.horovodrun[0]} could not be started: {error.strerror}"
+            self._trouble = f"{self._spec.program} could not be started: {error.strerror}"
             return
         self._state.launched = self._state.launched or time.time()
         self._selector.register(self._launcher.output_fd, selectors.EVENT_READ, self._read_output)
@@ -329,6 +329,8 @@ class Supervisor:
         self._ending = True
         self._hurry_at = float("inf")
         self._launcher_end = self._launcher.code
+        # What torchrun says of an end that it did not cause is about itself.
+        self._log.hears_launcher = self._launcher_end is not None or self._spec.launcher == "horovod"
         # What ends while the launcher still runs, ends because we ask for it.
         self._ranks.reaping = self._launcher_end is None
         self._state.state, self._state.training_until = "finishing", time.time()
@@ -410,6 +412,7 @@ class Supervisor:
             trouble=self._trouble,
             trouble_is_loss=self._trouble_is_loss,
             launcher=self._launcher_end,
+            program=self._spec.program,
         )
 
     def _missing(self) -> Sequence[Loss]:

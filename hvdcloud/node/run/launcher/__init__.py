@@ -1,4 +1,4 @@
-"""horovodrun: how it is started and with what environment, and the process."""
+"""What starts the ranks of a run: with what command and environment, and the process."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdcloud.node import paths
+from hvdcloud.node import paths, processes
 from hvdcloud.node.machine import image_environment
 from hvdcloud.node.mesh.ssh import NODE_PROGRAM
+from hvdcloud.node.records.spec import Spec
 
 PROGRAM = "horovodrun"
 LAUNCH_AGENT = "OMPI_MCA_orte_launch_agent"
@@ -48,7 +49,7 @@ def launcher_argv(command: Sequence[str], *, path: str) -> list[str]:
 
 
 def launcher_environment(run: str) -> dict[str, str]:
-    """All that horovodrun gets to know: its Gloo launcher puts every value on ssh command lines."""
+    """All that a launcher gets to know: horovodrun puts every value on ssh command lines."""
     image = image_environment()
     passed = {name: image[name] for name in image if name in _PASSED_ON or name.startswith(_MPI_SETTINGS)}
     # An image may have its Open MPI where sshd's sessions do not find it.
@@ -68,11 +69,11 @@ def launcher_environment(run: str) -> dict[str, str]:
 
 
 class Launcher:
-    """The horovodrun of a run, and the pipe to which it and all ranks write. `command`: without what a rank runs."""
+    """The launcher of a run, and the pipe to which it and all ranks write."""
 
-    def __init__(self, run: str, command: Sequence[str]) -> None:
-        self._run = run
-        self._command = command
+    def __init__(self, spec: Spec) -> None:
+        self._run = spec.run
+        self._command = spec.horovodrun
         self._process: subprocess.Popen[bytes] | None = None
         self.code: int | None = None
         """Its exit code; None: it is not known to have ended."""
@@ -81,13 +82,16 @@ class Launcher:
 
     def start(self) -> None:
         """Start it, also once more after it has ended. Raises OSError: it cannot be started."""
-        self._process = self.code = None
+        self.forget()
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reader, False)
         try:
             environment = launcher_environment(self._run)
+            argv = processes.own_program("every-node", self._run)
+            if self._command:
+                argv = [*launcher_argv(self._command, path=environment["PATH"]), NODE_PROGRAM, "rank", self._run]
             self._process = subprocess.Popen(
-                [*launcher_argv(self._command, path=environment["PATH"]), NODE_PROGRAM, "rank", self._run],
+                argv,
                 stdin=subprocess.DEVNULL,
                 stdout=writer,
                 stderr=writer,
@@ -111,6 +115,10 @@ class Launcher:
         """Find out whether it has ended."""
         if self._process is not None and self.code is None:
             self.code = self._process.poll()
+
+    def forget(self) -> None:
+        """Take it as not started."""
+        self._process = self.code = None
 
     def signal(self, number: int, *, rest: bool = False) -> None:
         """Send a signal to it and to what it has started here. `rest`: to what is left of that too, when it has ended
