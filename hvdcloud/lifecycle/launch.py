@@ -13,6 +13,7 @@ from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.down import DownResult, down, pull_and_down
 from hvdcloud.lifecycle.pull import PullResult, check_target
 from hvdcloud.lifecycle.retry import Retries
+from hvdcloud.lifecycle.run_spec import check_planned
 from hvdcloud.lifecycle.up import UpResult, check_project, undone, up
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def launch(
     # Before anything is built or costs anything.
     check_project(context, options.command, quiet=True)
     check_target(context, target)
+    if options.ranks:
+        check_planned(context.config, options.ranks)
     cluster: UpResult | None = None
     meter = Meter()
     retries = Retries(context, command="launch", meter=meter, target=target)

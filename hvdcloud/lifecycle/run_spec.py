@@ -117,6 +117,18 @@ def spec_of_run(
     )
 
 
+def check_planned(config: Config, ranks: int) -> None:
+    """Raise UsageError where nodes that are yet to be made will not take this many ranks, as far as that is known."""
+    slots = config.run.slots_per_node
+    if slots is None and config.image.device == "cpu":
+        slots = 1
+    elif slots is None and config.provider == "gce" and config.gce.gpu is not None:
+        slots = config.gce.gpu.count
+    if slots is not None:
+        hosts = [Host(name=f"{config.name}-{index}", slots=slots) for index in range(config.nodes)]
+        launchers.check_ranks(hosts, ranks, launcher=config.run.launcher)
+
+
 def new_run_id(cluster_id: str, runs: Sequence[str], *, now: datetime) -> str:
     """A name for a run that begins now; of those that begin in one second, the later ones get the seconds after.
 

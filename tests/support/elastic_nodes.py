@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 import pytest
 
 from hvdcloud.node.elastic.membership import MARGIN_BEATS
-from hvdcloud.runs.horovod_args import default_ranks, elastic_argv
+from hvdcloud.runs.horovod_args import elastic_argv
+from hvdcloud.runs.launchers import default_ranks
 from hvdcloud.runs.spec import DataRequest, Host
 from tests.support.harness import until
 from tests.support.nodes import RUN, NodeCluster, gone_afterwards

@@ -6,6 +6,7 @@ import pytest
 
 from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
+from hvdcloud.lifecycle.run_spec import check_planned
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.launcher.every_node import nodes_of
 from hvdcloud.node.run.log import Normaliser, framed
@@ -53,6 +54,27 @@ def spec_of(launcher: str, ranks: int) -> Spec:
 def test_a_launcher_starts_on_the_nodes_that_the_ranks_take() -> None:
     assert nodes_of(spec_of("torchrun", 4)) == ["d-0", "d-1"]
     assert nodes_of(spec_of("each", 2)) == ["d-0", "d-1"]
+
+
+@pytest.mark.parametrize(
+    ("values", "ranks", "said"),
+    [
+        ({"run": {"launcher": "torchrun", "slots_per_node": 2}}, 3, "3 ranks do not fill d-1"),
+        ({"run": {"launcher": "each"}}, 3, "starts one on each of 2 nodes"),
+        ({}, 3, "2 nodes with 2 slots"),
+        (
+            {"provider": "gce", "gce": {"gpu": {"type": "nvidia-l4", "count": 4}}, "image": {"device": "cuda"}},
+            9,
+            "8 slots",
+        ),
+    ],
+)
+def test_ranks_that_will_not_fit_are_refused_before_there_are_nodes(
+    values: dict[str, object], ranks: int, said: str
+) -> None:
+    config = Config.model_validate({"name": "d", "nodes": 2, **values})
+    with pytest.raises(UsageError, match=said):
+        check_planned(config, ranks)
 
 
 @pytest.mark.parametrize(
