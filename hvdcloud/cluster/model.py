@@ -187,7 +187,7 @@ class Cluster:
 
     @property
     def head(self) -> Node | None:
-        """Node 0, where horovodrun runs, if it exists."""
+        """Node 0, where the supervisor of a run runs, if it exists."""
         return next((node for node in self.nodes if node.index == 0), None)
 
     @property

@@ -85,7 +85,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
 
 
 def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str, int]:
-    """Send the code, start horovodrun on the head. Returns the run's id and its number of ranks."""
+    """Send the code, start the run on the head. Returns the run's id and its number of ranks."""
     config = context.config
     if options.fresh and options.resume:
         raise UsageError(

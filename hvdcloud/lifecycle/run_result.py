@@ -69,7 +69,7 @@ class RunResult:
     world: int | None = None
     """How many ranks train now; None: the run is not elastic, or has ended."""
     restarts: int = 0
-    """How often horovodrun was started again."""
+    """How often the ranks were started again."""
     members: Sequence[Member] = ()
     """The nodes of an elastic run."""
     data: RunData | None = None

@@ -127,7 +127,7 @@ class RunState(Report):
     world: int | None = None
     """How many ranks of an elastic run train now; None: the run is static, or has not begun."""
     restarts: int = 0
-    """How often horovodrun was started again."""
+    """How often the ranks were started again."""
     members: Sequence[Member] = ()
     """The nodes of an elastic run."""
     left_behind: Sequence[str] | None = None
@@ -141,7 +141,7 @@ class RunState(Report):
     data_seconds: float | None = None
     """For how long its start waited for them; None: it has none, or waits still."""
     launched: Instant | None = None
-    """When horovodrun was started first; None, as below: not yet."""
+    """When the launcher was started first; None, as below: not yet."""
     training_since: Instant | None = None
     """When every rank had started; of an elastic run, the first."""
     training_until: Instant | None = None

@@ -244,6 +244,7 @@ def test_through_iap_the_vms_need_no_external_address_and_only_iap_may_come_in(c
     assert ["accessConfigs" in vm["networkInterfaces"][0] for vm in ours] == [False, False]
     assert "through IAP" in project.hvdcloud("status").out
     assert project.hvdcloud("ssh", "1", "--", "hostname").out == "t-gce-iap-1\n"
+    project.environ["HVDCLOUD_RUN__LAUNCHER"] = "torchrun"
     ran = project.hvdcloud("run", "--", "hostname").out
     assert {"[0] t-gce-iap-0", "[1] t-gce-iap-1"} <= set(ran.splitlines())
     project.hvdcloud("down")

@@ -29,6 +29,16 @@ pytestmark = pytest.mark.engine
 
 NAMES = ("gpu1", "gpu2", "gpu3")
 TWO = {"hosts": ["gpu1", {"host": "gpu2", "jump": "gpu1"}]}
+REDUCES = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(total)
+print("sum", total.item(), flush=True)
+dist.destroy_process_group()
+"""
 WRITES = 'open(os.environ["HVDCLOUD_CHECKPOINT_DIR"] + f"/{hvd.rank()}.pt", "w").write("weights")\n'
 
 
@@ -84,6 +94,9 @@ def test_the_whole_life_on_two_hosts(project: Project, hosts: SshHosts, tmp_path
     assert sorted(out.splitlines()) == ["[0] rank 0 of 2 sums 1", "[1] rank 1 of 2 sums 1"]
     project.configure(**settings(run={"controller": "mpi"}))
     assert "rank 1 of 2 sums 1" in project.hvdcloud("run", "--fresh").out
+    project.write("ddp.py", REDUCES)
+    project.configure(**settings(run={"launcher": "torchrun", "command": "python ddp.py"}))
+    assert sorted(project.hvdcloud("run", "--fresh").out.splitlines()) == ["[0] sum 3.0", "[1] sum 3.0"]
     assert project.hvdcloud("ssh", "1", "--", "hostname").out == f"{project.name}-1\n"
     # The image's programs, as in a run, and in a login shell too.
     prints = 'python -c "import horovod; print(1)"'
