@@ -164,9 +164,9 @@ def _fail(verb: str, error: HvdcloudError) -> int:
     answer = {"error": error.message, "hint": error.hint}
     if active := getattr(error, "active", None):
         answer["active"] = active
-    # The standard output of a rank is the log of the run, and that of `logs`: people read it, not programs. That of
-    # `send` are objects.
-    if verb == "rank":
+    # The standard output of a rank, or a launcher, is the log of the run, and that of `logs`: people read it, not
+    # programs. That of `send` are objects.
+    if verb in ("rank", "every-node", "one-node"):
         sys.stderr.write(f"hvdcloud: {error.message}\n")
         return 1
     stream = sys.stderr if verb in ("logs", "send") else sys.stdout

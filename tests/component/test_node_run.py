@@ -82,7 +82,8 @@ WRITES_BYTES = """
 import os, random
 
 def write(descriptor):
-    source = random.Random(f"{os.environ['HOROVOD_RANK']} {descriptor}")
+    rank = os.environ.get("HOROVOD_RANK") or os.environ["HVDCLOUD_NODE_RANK"]
+    source = random.Random(f"{rank} {descriptor}")
     data = source.randbytes(SIZE) + bytes(range(256)) + "[1]<stdout>:münchen ".encode()[:-3] + b"\\xe9\\r\\n last"
     while data:
         data = data[os.write(descriptor, data[: source.randrange(1, 20000)]) :]
@@ -91,7 +92,9 @@ write(1)
 """
 
 
-def test_what_ranks_write_is_in_the_log_and_the_bucket_byte_for_byte(cluster: NodeCluster) -> None:
+@pytest.mark.parametrize("launcher", ["horovod", "each"])
+def test_what_ranks_write_is_in_the_log_and_the_bucket_byte_for_byte(cluster: NodeCluster, launcher: str) -> None:
+    cluster.launcher = launcher
     size = 3_000_000
     cluster.start_run(WRITES_BYTES.replace("SIZE", str(size)))
     assert cluster.wait_done(seconds=120)["result"] == "succeeded"
@@ -103,6 +106,42 @@ def test_what_ranks_write_is_in_the_log_and_the_bucket_byte_for_byte(cluster: No
         assert b"\n".join(lines) == wrote + b"\xe9\r\n last"
     kept = cluster.bucket / "digits" / RUN / ".hvdcloud/log"
     assert until(lambda: kept.exists() and kept.read_bytes(), what="the log in the bucket") == log
+
+
+EACH = """
+import os, sys
+print({name: os.environ[name] for name in ("HVDCLOUD_NODE_RANK", "HVDCLOUD_NODES", "HVDCLOUD_HEAD", "MASTER_ADDR")})
+print(open(os.environ["HVDCLOUD_HOSTFILE"]).read(), os.environ["MASTER_PORT"].isdigit())
+sys.exit(CODE * int(os.environ["HVDCLOUD_NODE_RANK"]))
+"""
+
+
+def test_each_starts_one_rank_on_every_node_that_knows_its_place(cluster: NodeCluster) -> None:
+    cluster.launcher = "each"
+    cluster.start_run(EACH.replace("CODE", "0"))
+    assert cluster.wait_done()["result"] == "succeeded"
+    log = cluster.log()
+    for rank in (0, 1):
+        known = {"HVDCLOUD_NODE_RANK": str(rank), "HVDCLOUD_NODES": "2", "HVDCLOUD_HEAD": "n0", "MASTER_ADDR": "n0"}
+        assert f"[{rank}] {known}" in log
+        assert f"[{rank}] n0 slots=1\n[{rank}] n1 slots=1\n[{rank}]  True\n" in log
+    assert "[launcher]" not in log
+
+
+def test_each_fails_with_the_code_of_the_rank_that_failed(cluster: NodeCluster) -> None:
+    cluster.launcher = "each"
+    cluster.start_run(EACH.replace("CODE", "3"))
+    state = cluster.wait_done()
+    assert (state["result"], state["exit_code"], state["reason"]) == ("failed", 3, "rank 1 on n1 exited with 3")
+
+
+def test_torchrun_that_is_not_in_the_image_fails_the_run_with_what_to_do(cluster: NodeCluster) -> None:
+    cluster.launcher = "torchrun"
+    cluster.start_run("print('never')")
+    state = cluster.wait_done()
+    assert state["result"] == "failed"
+    assert "torchrun exited with 1 before its ranks had" in state["reason"]
+    assert "node n0 has no torchrun on its PATH" in cluster.log()
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,8 @@ class NodeCluster:
         """`limits.stuck` of the runs that are prepared and launched."""
         self.grace = 30.0
         """`run.grace` of the runs that are prepared."""
+        self.launcher = "horovod"
+        """`run.launcher` of the runs that are prepared."""
         self.pace: dict[str, float] = {}
         """Of `Spec`: `beat` and `start` of the runs that are launched, where they are not as usual."""
         self._tools = base / "bin"
@@ -260,6 +262,7 @@ class NodeCluster:
                 "command": list(command),
                 "env": dict(env or {}),
                 "resume": resume,
+                "launcher": self.launcher,
                 "elastic": elastic,
                 **({"notify": notify} if notify and not index else {}),
                 "stuck": self.stuck,
@@ -294,7 +297,7 @@ class NodeCluster:
             run=run,
             hosts=[{"name": name, "index": index, "slots": slots} for index, name in enumerate(self.names)],
             np=ranks,
-            horovodrun=["horovodrun", "--gloo", "-np", str(ranks), "-H", hosts],
+            horovodrun=["horovodrun", "--gloo", "-np", str(ranks), "-H", hosts] if self.launcher == "horovod" else [],
             gloo_timeout=gloo_timeout,
             stuck=self.stuck,
             about=dict(about or {}),

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdcloud.node import paths, processes
+from hvdcloud.node import paths
 from hvdcloud.node.machine import image_environment
 from hvdcloud.node.mesh.ssh import NODE_PROGRAM
 from hvdcloud.node.records.spec import Spec
@@ -87,7 +87,7 @@ class Launcher:
         os.set_blocking(reader, False)
         try:
             environment = launcher_environment(self._run)
-            argv = processes.own_program("every-node", self._run)
+            argv = [NODE_PROGRAM, "every-node", self._run]
             if self._command:
                 argv = [*launcher_argv(self._command, path=environment["PATH"]), NODE_PROGRAM, "rank", self._run]
             self._process = subprocess.Popen(

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 
 from hvdcloud.errors import NodeError
-from hvdcloud.node import paths, processes
+from hvdcloud.node import paths
 from hvdcloud.node.files import replace
 from hvdcloud.node.mesh import ssh
 from hvdcloud.node.mesh.nodes import mesh_interface
@@ -42,12 +42,12 @@ def every_node(run: str) -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
-    words = ["one-node", run, str(port), *names]
+    here = [ssh.NODE_PROGRAM, "one-node", run, str(port), *names]
     ends: queue.SimpleQueue[int] = queue.SimpleQueue()
     writing = threading.Lock()
     relays = []
     for name in names:
-        argv = processes.own_program(*words) if name == spec.name else ssh.node_command(name, " ".join(words))
+        argv = here if name == spec.name else ssh.node_command(name, " ".join(here[1:]))
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         relays.append(threading.Thread(target=_relay, args=(process, writing, ends), daemon=True))
         relays[-1].start()
