@@ -100,16 +100,25 @@ class Membership:
         most: nodes that Horovod uses at once.
         quiet: seconds after a loss or a change until the workers have found each other again, or have ended.
         wall: the time of day, seconds since the epoch. Every `now` is in monotonic seconds.
+        renames: a node gets another name each time it is listed.
     """
 
     def __init__(
-        self, members: Iterable[Member], *, least: int, most: int, quiet: float, wall: Callable[[], float]
+        self,
+        members: Iterable[Member],
+        *,
+        least: int,
+        most: int,
+        quiet: float,
+        wall: Callable[[], float],
+        renames: bool = True,
     ) -> None:
         self.members = {member.name: member for member in members}
         self.least = least
         self.most = most
         self._quiet = quiet
         self._wall = wall
+        self._renames = renames
         self._quiet_until = float("-inf")
         """Until then the list stays as it is."""
         self._excused_until = float("-inf")
@@ -194,7 +203,7 @@ class Membership:
             return None
         keep = {member.alias: member for member in self.in_use()}
         for member in self._candidates()[: max(0, self.most - len(keep))]:
-            keep[member.next_alias] = member
+            keep[member.next_alias if self._renames else member.name] = member
         leaving = [member for member in self.members.values() if member.place is Place.LEAVING]
         # As many of those that leave stay listed as Horovod needs for its minimum.
         for member in leaving[: max(0, self.least - len(keep))]:

@@ -65,12 +65,15 @@ class ElasticSupervisor(Supervisor):
             most=spec.elastic.max,
             quiet=spec.gloo_timeout + MARGIN_BEATS * spec.beat,
             wall=time.time,
+            renames=spec.launcher == "horovod",
         )
         self._hosts = paths.hosts_file(spec.run)
         self._script = paths.run_dir(spec.run) / "discover"
         """Prints the hosts; Horovod's driver calls it every second."""
         self._listed = False
         """Whether Horovod was given the first nodes."""
+        self._used: set[str] = set()
+        """The nodes of the last list."""
         # A node that begins alone is given the loopback interface, and others may join it.
         self._horovod = spec.launcher == "horovod"
         if self._horovod:
@@ -119,7 +122,7 @@ class ElasticSupervisor(Supervisor):
     def _start_launcher(self) -> None:
         """Start Horovod, which waits for its nodes; torchrun is started on the nodes of the list, when there is one."""
         self._launched_at = time.monotonic()
-        if self._horovod or self._listed_nodes():
+        if self._horovod or self._hosts.read_text():
             self._waits_since = float("inf")
             super()._start_launcher()
         else:
@@ -138,9 +141,9 @@ class ElasticSupervisor(Supervisor):
         if self._restart is not None:
             self._continue_restart(self._restart, now)
         elif not self._waits_for_data:
-            if self._membership.settled(now=now) and self._launcher.runs and self._workers.living():
-                if self._horovod:
-                    self._workers.got_over()
+            settled = self._membership.settled(now=now)
+            if self._horovod and settled and self._launcher.runs and self._workers.living():
+                self._workers.got_over()
                 self._membership.list_unused_again(self._workers.nodes_served(), now=now)
             self._list(now)
         self._prepare(now)
@@ -163,8 +166,11 @@ class ElasticSupervisor(Supervisor):
             return
         in_use = membership.in_use()
         self._write_hosts(slots, names={member.alias: member.name for member in in_use})
+        used_before, self._used = self._used, {member.name for member in in_use}
         for member in in_use:
-            if member not in before and (member.listings > 1 or self._state.world):
+            if member.name in used_before if not self._horovod else member in before:
+                continue
+            if member.listings > 1 or self._state.world:
                 self._disturbed_at = now
                 self._recorder.event("node joins", member.name, f"as {member.alias}", note=f"node {member.name} joins")
         if not self._horovod:
@@ -173,13 +179,8 @@ class ElasticSupervisor(Supervisor):
             else:
                 self._start_launcher()
 
-    def _listed_nodes(self) -> bool:
-        return bool(self._hosts.read_text())
-
     def _write_hosts(self, slots: Mapping[str, int], *, names: Mapping[str, str]) -> None:
         """Make these the launcher's list, in one move: the slots, and the nodes' own names, by alias."""
-        if not self._horovod:
-            slots, names = {names[alias]: number for alias, number in slots.items()}, {}
         hosts.write_aliases({alias: name for alias, name in names.items() if alias != name})
         files.replace(self._hosts, "".join(f"{alias}:{number}\n" for alias, number in slots.items()))
 
@@ -259,7 +260,7 @@ class ElasticSupervisor(Supervisor):
             # An exception may be the consequence of a loss that is yet to be noticed; if it is not, it ends the run.
             if record.signal is not None:
                 self._disturbed_at = ended.at
-                self._start_over(f"the worker on node {member.name} was ended by {signal_name(record.signal)}")
+                self._start_over(f"the worker on node {member.name} was killed by {signal_name(record.signal)}")
             return
         if member.place is Place.LISTED and worker.alias == member.alias:
             if record.signal is not None:
@@ -320,10 +321,10 @@ class ElasticSupervisor(Supervisor):
             if used and silent:
                 # The workers that are connected to it would wait for Gloo's timeout, or without limit.
                 self._start_over(f"node {node} fell silent")
-            elif used and not settled:
-                self._start_over(f"node {node} was lost while the workers were connecting to each other")
             elif used and not self._horovod:
                 self._start_over(f"node {node} was lost")
+            elif used and not settled:
+                self._start_over(f"node {node} was lost while the workers were connecting to each other")
         elif why != known_why and lease.refusal:
             self._log.note(f"node {node} cannot take part: {why}")
 

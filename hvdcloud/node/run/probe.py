@@ -14,7 +14,11 @@ from hvdcloud.node.run.rank import environment_of_rank, which
 SECONDS = 120.0
 """The imports of a framework on a machine that has just started."""
 _IMPORTS = {
-    "torchrun": "import torch.distributed.run",
+    "torchrun": """
+import importlib.util
+if importlib.util.find_spec("torch"):
+    import torch.distributed.run
+""",
     "horovod": """
 import importlib.util
 for framework, extension in (("torch", "horovod.torch"), ("tensorflow", "horovod.tensorflow")):
