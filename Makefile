@@ -116,7 +116,7 @@ mutants: setup ## damaged copies of the package, each of which a test has to not
 fuzz: setup .cache/fuzz/.complete ## hostile input for whatever a node, bucket or file can say: make fuzz FUZZ_SECONDS=600
 	@PYTHONPATH=$(CURDIR):$$(echo .cache/fuzz/lib/python3.*/site-packages) $(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
-bench: setup base-image ## a launch, against the same job started by hand
+bench: setup base-image .cache/bench/.complete ## a launch, against the same job started by hand, and by TorchX
 	@$(BIN)/python -m tests.bench
 
 bench-elastic: setup base-image ## from the loss of a node to the next step of an elastic run
@@ -127,6 +127,10 @@ bench-step-cost: setup base-image ## what a training step costs, against horovod
 
 .cache/record/.complete: tools/setup.sh tools/locks/record.txt
 	@PYTHON="$(PYTHON)" tools/setup.sh .cache/record record
+	@touch $@
+
+.cache/bench/.complete: tools/setup.sh tools/locks/bench.txt
+	@PYTHON="$(PYTHON)" tools/setup.sh .cache/bench bench
 	@touch $@
 
 .cache/docs/.complete: tools/setup.sh tools/locks/docs.txt

@@ -25,6 +25,7 @@ lock docs 3.10 --group docs "$@"
 lock record 3.10 --group record "$@"
 # atheris needs 3.11.
 lock fuzz 3.11 --group fuzz "$@"
+lock bench 3.10 --group bench "$@"
 lock lock 3.10 --group lock "$@"
 lock pip 3.10 --group pip "$@"
 

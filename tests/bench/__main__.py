@@ -11,7 +11,7 @@ import signal
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -25,7 +25,13 @@ BUILD_SECONDS = 3600
 ANSWER = "2 ranks summed"
 """What the job has to print."""
 CHECKPOINT_BYTES = 100_000
-TITLES: Mapping[str, str] = {"floor": "by hand: shell and docker", "launch": "`hvdcloud launch`"}
+TITLES: Mapping[str, str] = {
+    "floor": "by hand: shell, docker and horovodrun",
+    "launch": "`hvdcloud launch`, launcher horovod",
+    "torchx": "`torchx run -s local_docker dist.ddp -j 2x1`",
+    "torchrun": "`hvdcloud launch`, launcher torchrun",
+}
+TORCHX = Path(__file__).resolve().parents[2] / ".cache" / "bench" / "bin" / "torchx"
 
 
 def launched(folder: Path, name: str, environ: Mapping[str, str]) -> Sample:
@@ -41,27 +47,59 @@ def launched(folder: Path, name: str, environ: Mapping[str, str]) -> Sample:
     return sample
 
 
+def by_torchx(image: str, folder: Path) -> Sample:
+    """The same job under TorchX, which leaves its containers behind: they are removed after the clock has stopped."""
+    mount = f"type=bind,src={JOB},dst=/bench,readonly"
+    words = ["dist.ddp", "-j", "2x1", "--image", image, "--script", "/bench/ddp.py", "--mounts", mount]
+    sample = run([TORCHX, "run", "--wait", "--log", "--scheduler", "local_docker", *words], cwd=folder)
+    if left := output("docker", "ps", "--all", "--quiet", "--filter", f"ancestor={image}").split():
+        output("docker", "rm", "--force", *left)
+    return sample
+
+
+def project_of(folder: Path, name: str, job: str, **run_section: str) -> Path:
+    """A project that launches one of the jobs on two nodes."""
+    project = folder / name
+    project.mkdir()
+    shutil.copy(JOB / job, project)
+    section = {"command": f"python {job}", **run_section}
+    config = {"name": name, "nodes": 2, "image": {"requirements": None}, "run": section}
+    (project / "hvdcloud.yaml").write_text(json.dumps(config))
+    return project
+
+
+def image_of(project: Path, environ: Mapping[str, str]) -> str:
+    """The image of a project, built if it is not there."""
+    built = run([*HVDCLOUD, "build", "--json"], cwd=project, env=environ, limit=BUILD_SECONDS).out
+    return str(json.loads(built)["result"]["reference"])
+
+
 def measure(folder: Path, *, runs: int) -> dict[str, list[float]]:
     """Seconds of each in every round; the first round only warms up, and who begins changes by the round."""
     name = f"t-bench-{secrets.token_hex(3)}"
-    project = folder / name
-    project.mkdir()
     environ = {"HVDCLOUD_STATE_DIR": str(folder / "state"), "TMPDIR": str(folder)}
-    shutil.copy(JOB / "allreduce.py", project)
-    config = {
-        "name": name,
-        "nodes": 2,
-        "image": {"requirements": None},
-        "run": {"command": "python allreduce.py"},
-    }
-    (project / "hvdcloud.yaml").write_text(json.dumps(config))
-    say("building the image, if it is not there")
-    built = run([*HVDCLOUD, "build", "--json"], cwd=project, env=environ, limit=BUILD_SECONDS).out
-    image = json.loads(built)["result"]["reference"]
+    project = project_of(folder, name, "allreduce.py")
+    ddp = project_of(folder, f"{name}-ddp", "ddp.py", launcher="torchrun")
+    say("building the images, if they are not there")
+    image, plain = image_of(project, environ), image_of(ddp, environ)
+    # TorchX starts what it is told as the image's arguments.
+    for_torchx = f"hvdcloud-bench/torchx:{secrets.token_hex(3)}"
+    (folder / "Dockerfile").write_text(f"FROM {plain}\nENTRYPOINT []\n")
+    run(["docker", "build", "--tag", for_torchx, "--file", folder / "Dockerfile", JOB])
     ways = {
         "floor": lambda: run(["bash", HERE / "floor.sh", image, f"{name}-floor"], env=environ),
         "launch": lambda: launched(project, name, environ),
+        "torchx": lambda: by_torchx(for_torchx, folder),
+        "torchrun": lambda: launched(ddp, f"{name}-ddp", environ),
     }
+    try:
+        return rounds(ways, runs=runs)
+    finally:
+        output("docker", "rmi", for_torchx)
+
+
+def rounds(ways: Mapping[str, Callable[[], Sample]], *, runs: int) -> dict[str, list[float]]:
+    """Do each of them in every round, beginning with another end each time. Returns the seconds of each."""
     found: dict[str, list[float]] = {key: [] for key in ways}
     for turn in range(runs + 1):
         for key in list(ways) if turn % 2 else reversed(ways):
@@ -80,7 +118,15 @@ def tables(found: Mapping[str, Sequence[float]]) -> str:
         [TITLES[key], *(f"{value:.2f} s" for value in (statistics.median(each), min(each), max(each)))]
         for key, each in found.items()
     ]
-    return f"{table(['two nodes, one all-reduce job', 'median', 'least', 'most'], rows)}\n"
+    pairs = (("launch", "floor"), ("torchrun", "torchx"))
+    ratios = [f"- {TITLES[one]} takes {_ratio(found, one, other):.2f} of {TITLES[other]}" for one, other in pairs]
+    columns = ["two nodes, one all-reduce job", "median", "least", "most"]
+    return f"{table(columns, rows)}\n\n{chr(10).join(ratios)}\n"
+
+
+def _ratio(found: Mapping[str, Sequence[float]], one: str, other: str) -> float:
+    """Of the medians."""
+    return statistics.median(found[one]) / statistics.median(found[other])
 
 
 def main() -> int:
