@@ -23,7 +23,7 @@ def init(
         str | None,
         typer.Option(
             metavar="TEMPLATE",
-            help="The template: torch, torch-elastic, keras or bench.",
+            help="The template: torch, torch-elastic, keras, ddp or bench.",
             show_default="torch",
         ),
     ] = None,
@@ -35,7 +35,8 @@ def init(
     """Write a project that runs as it is, or hvdcloud.yaml for a script.
 
     A project is hvdcloud.yaml, train.py and requirements.txt. With `--script`, it writes hvdcloud.yaml for a training
-    script of yours and nothing else: the script's imports tell the framework. Files that exist are never changed.
+    script of yours and nothing else: the script's imports tell the framework and the launcher. Files that exist are
+    never changed.
 
     \b
     Example:

@@ -76,7 +76,8 @@ def project_checks(config: Config, command: Sequence[str] = (), *, begins: bool 
 
     code = Once(partial(list_code, config.project_dir, contents=False))
     yield Check(name="code", run=lambda: _code(code()))
-    run = partial(check_command, command, config.run.command, config.project_dir, code)
+    launcher = config.run.launcher
+    run = partial(check_command, command, config.run.command, config.project_dir, code, launcher=launcher)
     yield Check(name="files", run=run, blocks=begins or "command" in config.run.model_fields_set, see=("code",))
     if config.run.env:
         yield Check(name="environment", run=lambda: _environment(config.run.env), blocks=begins)

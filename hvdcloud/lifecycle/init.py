@@ -16,8 +16,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.project_files import GITIGNORE
 from hvdcloud.training_script import read_script, training_scripts
 
-TEMPLATES = ("torch", "torch-elastic", "keras", "bench")
-_TEMPLATE_OF = {"torch": "torch", "tensorflow": "keras"}
+TEMPLATES = ("torch", "torch-elastic", "keras", "ddp", "bench")
 _REQUIREMENTS = "requirements.txt"
 
 
@@ -70,7 +69,7 @@ def init_script(
     Args:
         folder: the project's, with the script in it.
         script: as seen from here, or from `folder`.
-        template: whose hvdcloud.yaml to take; None: by what the script imports.
+        template: whose hvdcloud.yaml to take; None: by what the script imports. The launcher is always that.
         name: of the cluster; None: made from the folder's name.
         gpus: of each node; 0: nodes without GPUs.
 
@@ -83,9 +82,10 @@ def init_script(
     if not script.resolve().is_relative_to(folder.resolve()):
         message = f"{script} is not in the project's folder {folder.resolve()}"
         raise UsageError(message, hint=_command(script.parent, script))
-    if template is None and found.framework is None:
-        hint = f"{_command(folder, script)} --template torch, or keras"
-        raise UsageError(f"{script} imports none of torch, tensorflow and keras", hint=hint)
+    launcher, decided = next(iter(found.launchers.items()), (None, ""))
+    if template is None and found.framework is None and launcher is None:
+        hint = f"{_command(folder, script)} --template torch, ddp, or keras"
+        raise UsageError(f"{script} imports none of torch, tensorflow, keras and jax", hint=hint)
     inside = script.resolve().relative_to(folder.resolve())
     command = f"python {shlex.quote(inside.as_posix())}"
     if found.relative and len(inside.parts) > 1:
@@ -93,21 +93,33 @@ def init_script(
     if (folder / CONFIG_FILE).exists():
         raise UsageError(f"{folder / CONFIG_FILE} already exists", hint=f"hvdcloud launch {command}")
     name = name or _name_from(folder)
-    template = template or _TEMPLATE_OF[str(found.framework)]
+    because = f"--template {template}" if template else "it or TensorFlow is in every image"
+    if template is None:
+        own = "torch" if launcher in ("horovod", None) else "ddp"
+        template = "keras" if found.framework == "tensorflow" else own
     text = _template(template)[CONFIG_FILE]
     has_requirements = (folder / _REQUIREMENTS).is_file()
     if not has_requirements:
         text = re.sub(r"(?m)^  requirements: .*\n", "", text)
     # The templates train for seconds.
     values = {"name": name, "run.command": command, "checkpoints.keep_every": "60s", "limits.max_run_duration": "12h"}
+    if launcher is not None:
+        values["run.launcher"] = launcher
     _write(folder, {CONFIG_FILE: _configuration(text, values, gpus=gpus)})
-    framework = next(key for key, value in _TEMPLATE_OF.items() if template.startswith(value))
-    because = found.because if found.framework == framework else f"--template {template}"
-    notes = [f"image.framework is {framework}: {because}"]
+    framework = "tensorflow" if template == "keras" else "torch"
+    notes = [f"image.framework is {framework}: {found.because if found.framework == framework else because}"]
     if found.other_framework:
         notes.append(f"{script.name} imports {found.other_framework} too; the image has one framework")
-    if not found.uses_horovod:
-        notes.append(f"{script.name} does not import horovod.{framework}: each rank would train on its own")
+    if launcher is not None:
+        notes.append(f"run.launcher is {launcher}: {decided}")
+    else:
+        example = "keras" if framework == "tensorflow" else "ddp"
+        notes.append(
+            f"{script.name} has nothing that joins its ranks: each would train alone. `hvdcloud init DIR "
+            f"--template {example}` shows what it needs; if it starts its own processes, set run.launcher: each"
+        )
+    if launcher == "torchrun" and found.spawns:
+        notes.append(f"{found.spawns}, which torchrun does itself: take it out and read LOCAL_RANK")
     if found.packages and not has_requirements:
         notes.append(f"{script.name} imports {', '.join(found.packages)}: list their packages in {_REQUIREMENTS}")
     return InitResult(folder=folder, name=name, files=[CONFIG_FILE], notes=notes, gpus=gpus)

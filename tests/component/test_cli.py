@@ -104,7 +104,8 @@ MY_TRAIN = "import pandas\nimport torch\n"
 DESCRIBED = """\
 wrote hvdcloud.yaml
 note: image.framework is torch: my_train.py:2 imports torch
-note: my_train.py does not import horovod.torch: each rank would train on its own
+note: my_train.py has nothing that joins its ranks: each would train alone. `hvdcloud init DIR --template ddp` shows \
+what it needs; if it starts its own processes, set run.launcher: each
 note: my_train.py imports pandas: list their packages in requirements.txt
 next: hvdcloud launch
 """

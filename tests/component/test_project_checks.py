@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.checks import Finding, Status
+from hvdcloud.config.model import Launcher
 from hvdcloud.doctor.command import check_command
 from hvdcloud.doctor.machine import project_checks
 from hvdcloud.errors import UsageError
@@ -30,35 +31,125 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def found(folder: Path, *words: str, text: str = "") -> tuple[Status, str, str]:
-    finding = check_command(words, text, folder, lambda: list_code(folder, contents=False))
+def found(folder: Path, *words: str, text: str = "", launcher: Launcher = "horovod") -> tuple[Status, str, str]:
+    finding = check_command(words, text, folder, lambda: list_code(folder, contents=False), launcher=launcher)
     return finding.status, finding.message, finding.hint
 
 
 @pytest.mark.parametrize(
-    ("text", "launcher"),
+    ("text", "named", "same"),
     [
-        ("horovodrun -np 4 -H localhost:4 python train.py --lr 1", "horovodrun"),
-        ("/usr/bin/mpiexec -n 2 ./run.sh", "mpiexec"),
-        ("torchrun --nnodes 2 -m pkg.train", "torchrun"),
-        ("python -m torch.distributed.run --nproc_per_node 2 train.py", "python -m torch.distributed.run"),
-        ("python3 -um torch.distributed.launch train.py", "python -m torch.distributed.launch"),
-        ("accelerate launch --num_processes 2 train.py", "accelerate"),
-        ("OMP_NUM_THREADS=1 env A=b horovodrun -np 2 python train.py", "horovodrun"),
-        ("hvdcloud run python train.py", "hvdcloud"),
+        ("horovodrun -np 4 -H localhost:4 python train.py --lr 1", "horovodrun", "horovod"),
+        ("/usr/bin/mpiexec -n 2 ./run.sh", "mpiexec", ""),
+        ("torchrun --nnodes 2 -m pkg.train", "torchrun", "torchrun"),
+        ("python -m torch.distributed.run --nproc_per_node 2 train.py", "python -m torch.distributed.run", "torchrun"),
+        ("python3 -um torch.distributed.launch train.py", "python -m torch.distributed.launch", "torchrun"),
+        ("accelerate launch --num_processes 2 train.py", "accelerate", "each"),
+        ("deepspeed train.py", "deepspeed", "each"),
+        ("OMP_NUM_THREADS=1 env A=b horovodrun -np 2 python train.py", "horovodrun", "horovod"),
+        ("hvdcloud run python train.py", "hvdcloud", ""),
     ],
 )
-def test_a_launcher_is_refused_with_what_to_type_instead(folder: Path, text: str, launcher: str) -> None:
-    expected = f"starts {launcher}, but hvdcloud starts the ranks itself"
-    assert found(folder, text=text) == (
-        Status.FAILED,
-        f"run.command {expected}",
-        "name what each rank runs: run.command: python train.py in hvdcloud.yaml",
-    )
-    status, message, hint = found(folder, text)
+@pytest.mark.parametrize("launcher", ["horovod", "torchrun"])
+def test_a_launcher_is_refused_with_what_to_type_instead(
+    folder: Path, text: str, named: str, same: str, launcher: Launcher
+) -> None:
+    expected = f"starts {named}, but hvdcloud starts the ranks itself"
+    name = "name what each rank runs: run.command: python train.py in hvdcloud.yaml"
+    also = f"set run.launcher: {same} in hvdcloud.yaml"
+    hint = name if same in ("", launcher) else f"{name}, and {also}"
+    if same == "each":
+        hint = f"{also}, which starts this command once on every node; or {name}"
+    assert found(folder, text=text, launcher=launcher) == (Status.FAILED, f"run.command {expected}", hint)
+    status, message, hint = found(folder, text, launcher=launcher)
     assert status is Status.FAILED
     assert message.endswith(expected)
-    assert hint == "name what each rank runs: hvdcloud run python train.py"
+    assert "name what each rank runs: hvdcloud run python train.py" in hint
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("torchrun --nnodes $HVDCLOUD_NODES train.py", Status.OK),
+        ("accelerate launch --machine_rank $HVDCLOUD_NODE_RANK train.py", Status.OK),
+        ("deepspeed --hostfile $HVDCLOUD_HOSTFILE train.py", Status.OK),
+        ("python -m torch.distributed.run train.py", Status.OK),
+        ("horovodrun -np 2 python train.py", Status.FAILED),
+        ("hvdcloud run", Status.FAILED),
+    ],
+)
+def test_with_each_a_command_may_start_its_own_processes(folder: Path, text: str, status: Status) -> None:
+    assert found(folder, text=text, launcher="each")[0] is status
+
+
+SPAWNS = """
+import torch.distributed as dist
+import torch.multiprocessing as mp
+def main(rank):
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+mp.spawn(main)
+"""
+MISFITS = {
+    ("horovod", "import torch\nimport torch.distributed as dist\n"): (
+        "train.py:2 imports torch.distributed, and run.launcher is horovod: each rank would train alone",
+        "set run.launcher: torchrun in hvdcloud.yaml",
+    ),
+    ("torchrun", "import horovod.torch as hvd\n"): (
+        "train.py:1 imports horovod.torch, and run.launcher is torchrun, which starts no Horovod",
+        "set run.launcher: horovod in hvdcloud.yaml; or let it use torch.distributed, as "
+        "`hvdcloud init --template ddp` shows",
+    ),
+    ("torchrun", SPAWNS): (
+        "train.py:6 calls torch.multiprocessing.spawn, and run.launcher is torchrun, which starts all ranks itself",
+        "take that out and read LOCAL_RANK, as `hvdcloud init --template ddp` shows; or set run.launcher: each in "
+        "hvdcloud.yaml",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS, ids=["torch.distributed", "horovod", "spawn"])
+@pytest.mark.parametrize(
+    ("file", "command"), [("train.py", "python train.py"), ("pkg/train.py", "A=b python -m pkg.train --lr 1")]
+)
+def test_a_script_for_another_launcher_is_refused_with_the_import_that_says_so(
+    folder: Path, case: tuple[Launcher, str], file: str, command: str
+) -> None:
+    launcher, text = case
+    (folder / file).write_text(text)
+    assert found(folder, text=command, launcher=launcher) == (Status.FAILED, *MISFITS[case])
+
+
+@pytest.mark.parametrize(
+    ("launcher", "text"),
+    [
+        ("torchrun", "import torch.distributed\n"),
+        ("torchrun", "import torch.distributed\nimport horovod.torch\n"),
+        ("torchrun", "try:\n    import horovod.torch\nexcept ImportError:\n    horovod = None\n"),
+        ("torchrun", "print 'of another Python'\n"),
+        ("torchrun", "import torch\n"),
+        pytest.param("torchrun", f"{SPAWNS}if 'LOCAL_RANK' in os.environ: pass\n", id="spawns or reads LOCAL_RANK"),
+        ("horovod", "import torch.distributed\nimport horovod.torch\n"),
+        ("horovod", "import lightning\nTrainer(strategy='horovod')\n"),
+        ("horovod", "import jax\n"),
+        ("horovod", "import torch\n"),
+        ("each", "import horovod.torch\n"),
+        pytest.param("each", SPAWNS, id="spawns"),
+    ],
+)
+def test_a_script_that_may_be_right_under_a_launcher_is_not_refused(
+    folder: Path, launcher: Launcher, text: str
+) -> None:
+    (folder / "train.py").write_text(text)
+    assert found(folder, text="python train.py", launcher=launcher)[0] is Status.OK
+
+
+def test_the_configured_launcher_is_what_the_script_is_compared_with(folder: Path) -> None:
+    (folder / "hvdcloud.yaml").write_text("name: digits\nrun: {launcher: torchrun}\n")
+    (folder / "train.py").write_text("import horovod.torch\n")
+    (check,) = (
+        each for each in project_checks(load_config(folder / "hvdcloud.yaml", environ={})) if each.name == "files"
+    )
+    assert (check.run().status, check.blocks) == (Status.FAILED, True)
 
 
 @pytest.mark.parametrize(

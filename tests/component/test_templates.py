@@ -6,21 +6,25 @@ import ast
 import re
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 import hvdcloud
-from hvdcloud.config.model import Config
+from hvdcloud.checks import Status
+from hvdcloud.config.model import Config, Launcher
+from hvdcloud.doctor.command import check_command
+from hvdcloud.doctor.machine import project_checks
 from hvdcloud.lifecycle.init import TEMPLATES, init
 from hvdcloud.remote.code import list_code
+from hvdcloud.training_script import read_script
 from tests.support.configs import load_config
 
 TRAINING = [name for name in TEMPLATES if name != "bench"]
-FRAMEWORKS = {name: "torch" if name.startswith("torch") else "tensorflow" for name in TRAINING}
 # What the images bring (numpy comes with TensorFlow), and what packages are called when they are imported.
-IN_THE_IMAGE = {"torch": {"torch", "horovod"}, "tensorflow": {"tensorflow", "numpy", "horovod"}}
+IN_THE_IMAGE = {"torch": {"torch"}, "tensorflow": {"tensorflow", "numpy"}}
 IMPORT_NAMES = {"scikit-learn": "sklearn"}
 
 
@@ -69,8 +73,25 @@ def test_the_training_script_does_not_depend_on_hvdcloud(template: Path) -> None
 
 def test_the_image_and_requirements_have_every_package_the_script_imports(template: Path) -> None:
     required = {IMPORT_NAMES.get(requirement.name, requirement.name) for requirement in requirements(template)}
-    in_the_image = IN_THE_IMAGE[FRAMEWORKS[template.name]]
-    assert imported_packages(template / "train.py") == in_the_image | required
+    config = config_of(template)
+    launcher = {"horovod"} if config.run.launcher == "horovod" else set()
+    assert imported_packages(template / "train.py") == IN_THE_IMAGE[config.image.framework] | launcher | required
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_launcher_is_that_of_the_script(name: str, tmp_path: Path) -> None:
+    init(tmp_path, template=name, name=None)
+    config = load_config(tmp_path / "hvdcloud.yaml", environ={})
+    assert config.run.launcher in read_script(tmp_path / "train.py").launchers
+    (check,) = (each for each in project_checks(config) if each.name == "files")
+    assert check.run().status is Status.OK
+
+
+@pytest.mark.parametrize("launcher", ["horovod", "torchrun"])
+def test_the_bench_runs_under_both_launchers(launcher: Launcher, tmp_path: Path) -> None:
+    init(tmp_path, template="bench", name=None)
+    words, code = ["python", "train.py"], partial(list_code, tmp_path, contents=False)
+    assert check_command(words, "", tmp_path, code, launcher=launcher).status is Status.OK
 
 
 def test_the_configuration_is_valid(template: Path) -> None:

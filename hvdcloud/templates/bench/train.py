@@ -1,18 +1,44 @@
 """Measures the nodes before a long run: the all-reduces of messages of every size, and the steps of every rank.
 
 A node is suspicious if its ranks compute much more slowly than the others, which wait for it in every step. The table
-goes to the log, and as JSON to bench.json in the checkpoint folder.
+goes to the log, and as JSON to bench.json in the checkpoint folder. It reduces by what started it: Horovod, or torchrun
+(run.launcher), and then torch.distributed.
 """
 
 import argparse
+import atexit
 import json
 import os
 import time
 from functools import partial
 from pathlib import Path
 
-import horovod.torch as hvd
 import torch
+
+
+def join():
+    """Joins the ranks that torchrun or Horovod has started. Returns this one's number, its number on the node, how many
+    there are, and two functions: one reduces a tensor over all ranks, one gets an object of each."""
+    if "LOCAL_RANK" not in os.environ:
+        import horovod.torch as hvd
+
+        hvd.init()
+
+        def reduce(tensor):
+            hvd.allreduce_(tensor, name=f"message.{len(tensor)}")
+
+        return hvd.rank(), hvd.local_rank(), hvd.size(), reduce, hvd.allgather_object
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    atexit.register(dist.destroy_process_group)
+
+    def gather(own):
+        found = [None] * dist.get_world_size()
+        dist.all_gather_object(found, own)
+        return found
+
+    return dist.get_rank(), int(os.environ["LOCAL_RANK"]), dist.get_world_size(), dist.all_reduce, gather
 
 
 def median_seconds(work, repeat):
@@ -25,20 +51,21 @@ def median_seconds(work, repeat):
     return sorted(seconds)[len(seconds) // 2]
 
 
-def reduce_one(tensor):
+def reduce_one(reduce, tensor):
     """One all-reduce, until its result is there on a GPU too."""
-    hvd.allreduce(tensor, name=f"message.{len(tensor)}").sum().item()
+    reduce(tensor)
+    tensor.sum().item()
 
 
-def reduce_all(sizes, repeat, device):
+def reduce_all(sizes, repeat, device, reduce, ranks):
     """For each message size in bytes: seconds of an all-reduce, and the bandwidth of each rank's network in bytes/s."""
     found = []
     for size in sizes:
-        tensor = torch.ones(size // 4, device=device)
-        hvd.allreduce(tensor, name=f"warm-up.{size}")  # The first one makes connections.
-        seconds = median_seconds(partial(reduce_one, tensor), repeat)
+        tensor = torch.zeros(size // 4, device=device)
+        reduce_one(reduce, tensor)  # The first one makes connections.
+        seconds = median_seconds(partial(reduce_one, reduce, tensor), repeat)
         # A ring sends and receives each byte 2 (n - 1) / n times.
-        bandwidth = 2 * (hvd.size() - 1) / hvd.size() * size / seconds
+        bandwidth = 2 * (ranks - 1) / ranks * size / seconds
         found.append({"bytes": size, "seconds": seconds, "bytes_per_second": bandwidth})
     return found
 
@@ -65,18 +92,18 @@ def main():
     parser.add_argument("--width", type=int, default=1024, help="of the layers that are computed")
     options = parser.parse_args()
 
-    hvd.init()
-    device = torch.device("cuda", hvd.local_rank()) if torch.cuda.is_available() else torch.device("cpu")
+    rank, local_rank, size, reduce, gather = join()
+    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
 
-    own = {"rank": hvd.rank(), "node": os.environ.get("HOROVOD_HOSTNAME") or os.uname().nodename}
+    own = {"rank": rank, "node": os.environ.get("HOROVOD_HOSTNAME") or os.uname().nodename}
     own["seconds"] = compute(options.width, options.repeat, device)
-    ranks = hvd.allgather_object(own)
+    ranks = gather(own)
     sizes = [4 * 10**power for power in range(3, 8) if 4 * 10**power < options.largest * 10**6]
-    messages = reduce_all([*sizes, options.largest * 10**6], options.repeat, device)
+    messages = reduce_all([*sizes, options.largest * 10**6], options.repeat, device, reduce, size)
 
-    if hvd.rank() == 0:
+    if rank == 0:
         usual = sorted(each["seconds"] for each in ranks)[(len(ranks) - 1) // 2]
         print(f"{'RANK':>6}  {'NODE':24} {'STEP':>10}  AGAINST THE MEDIAN")
         for each in ranks:
