@@ -133,9 +133,3 @@ def torchrun_image() -> str:
 def tensorflow_image() -> str:
     """The TensorFlow CPU image with scikit-learn, likewise."""
     return built("tensorflow")
-
-
-@pytest.fixture(scope="session")
-def torchrun_image(image: str) -> str:
-    """PLACEHOLDER until branch image is merged."""
-    return image

@@ -48,6 +48,9 @@ def changes_since_up(context: Context, cluster: Cluster) -> UsageError | None:
     texts = []
     for key, value in now.items() if before else ():
         was = before.get(key)
+        if key == "run.launcher" and value != "horovod":
+            # What the others need, Horovod's image has too.
+            continue
         if was == value or (was is None and not key.startswith(MOUNTS)):
             continue
         if key.startswith(_CONTENT):

@@ -145,7 +145,7 @@ ROWS = (
         nccl="2.30.7",
         horovod="",
         horovod_sha256="",
-        evidence="check_ranks.py with the lock in a virtual environment: one NCCL, torchrun; tests/images was not run yet",
+        evidence="check_ranks.py with the lock in a virtual environment: one NCCL, torchrun; tests/images builds it",
     ),
     Row(
         framework="tensorflow",
