@@ -55,19 +55,14 @@ class Device:
     uuid: str
     name: str
     driver: str
-    total_bytes: int
-    used_bytes: int
+    free_bytes: int
+    """Of its memory."""
     divided: bool
     """It is in MIG mode: only its parts can be used, which hvdcloud does not give out."""
     capability: str
     """Compute capability: `7.5`."""
     processes: tuple[str, ...] = ()
     """What computes on it: `python (pid 4711, 12.3 GB)`."""
-
-    @property
-    def free_bytes(self) -> int:
-        """Of its memory."""
-        return self.total_bytes - self.used_bytes
 
     @property
     def title(self) -> str:
@@ -120,8 +115,7 @@ def parse(devices: str, processes: str) -> tuple[Device, ...]:
             uuid=uuid,
             name=_seen(name),
             driver=_seen(driver),
-            total_bytes=int(total) * _MIB if total.isdecimal() else 0,
-            used_bytes=int(used) * _MIB if used.isdecimal() else 0,
+            free_bytes=(int(total) - int(used)) * _MIB if total.isdecimal() and used.isdecimal() else 0,
             divided=mig == "Enabled",
             capability=capability,
             processes=tuple(computing[uuid]),

@@ -64,7 +64,7 @@ def _gpus(spec: ClusterSpec, wish: Wish) -> Finding:
     choose(found, held, wish, nodes=spec.nodes, indices=range(spec.nodes))
     used = users(found, held)
     lines = [
-        f"{device.title} {device.name}, {size(device.free_bytes)} of {size(device.total_bytes)} free"
+        f"{device.title} {device.name}, {size(device.free_bytes)} free"
         + (f", used by {used[device.uuid]}" if device.uuid in used else "")
         for device in found
     ]

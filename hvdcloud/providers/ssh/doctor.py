@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hvdcloud.checks import Check, Finding, failed, fine
@@ -21,19 +23,13 @@ def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     """One for each host that would have a node."""
     hosts = [Host(each) for each in config.ssh.hosts[: spec.nodes]]
     engines: dict[str, Host] = {}
-
-    def check(host: Host) -> Check:
-        return Check(name=f"host {host.name}", run=lambda: _host(host, hosts, engines))
-
-    return [check(host) for host in hosts]
+    return [Check(name=f"host {host.name}", run=partial(_host, host, hosts, engines)) for host in hosts]
 
 
 def _host(host: Host, hosts: Sequence[Host], engines: dict[str, Host]) -> Finding:
     """Whether it could have its node, and what it has; `engines`: of the hosts that have answered, by id."""
-    try:
+    with contextlib.closing(host):
         found = settled(lambda asked: _examined(asked, hosts, engines), host)
-    finally:
-        host.close()
     if isinstance(found, HvdcloudError):
         raise found
     return found
