@@ -86,10 +86,6 @@ class ComputeClient(http.ApiCalls):
         rule = _message("Firewall", body)
         return self._call("Firewalls", "insert_unary", request_id=request_id, firewall_resource=rule)
 
-    def delete_firewall(self, name: str, request_id: str) -> dict[str, Any] | None:
-        """Start to delete a firewall rule; returns the operation, None if it is gone already."""
-        return self._delete("Firewalls", firewall=name, request_id=request_id)
-
     # --- VMs and disks --------------------------------------------------------------------------------------------
 
     def instances(self, cluster: str | None) -> Aggregated:
@@ -122,13 +118,13 @@ class ComputeClient(http.ApiCalls):
             bulk_insert_instance_resource_resource=resource,
         )
 
-    def delete_instance(self, zone: str, name: str, request_id: str) -> dict[str, Any] | None:
-        """Start to delete a VM; returns the operation, None if it is gone already."""
-        return self._delete("Instances", zone=zone, instance=name, request_id=request_id)
+    def delete(self, service: str, request_id: str, **names: str) -> dict[str, Any] | None:
+        """Start to delete one of `Instances`, `Disks` or `Firewalls`; returns the operation, None if it is gone.
 
-    def delete_disk(self, zone: str, name: str, request_id: str) -> dict[str, Any] | None:
-        """Start to delete a disk; returns the operation, None if it is gone already."""
-        return self._delete("Disks", zone=zone, disk=name, request_id=request_id)
+        Args:
+            names: its zone, if it is of one, and its own: `zone="us-central1-a", instance="digits-0"`.
+        """
+        return _unless_gone(partial(self._call, service, "delete_unary", request_id=request_id, **names))
 
     def set_labels(self, resource: Mapping[str, Any], labels: Mapping[str, str], request_id: str) -> dict[str, Any]:
         """Start to replace all labels of a VM or a disk, as `resource` was listed; returns the operation.
@@ -252,9 +248,6 @@ class ComputeClient(http.ApiCalls):
                     unseen.append(_place(scope))
         return Aggregated(items=items, unseen=tuple(dict.fromkeys(unseen)))
 
-    def _delete(self, service: str, **fields: Any) -> dict[str, Any] | None:
-        return _unless_gone(partial(self._call, service, "delete_unary", **fields))
-
     def _send(
         self, service: str, method: str, fields: Mapping[str, Any], *, read_seconds: float = http.READ_SECONDS
     ) -> dict[str, Any]:
@@ -302,7 +295,10 @@ def _library_errors(project: str) -> Iterator[None]:
         body = error.response.content if error.response is not None else error.message
         raise answer_error(int(error.code or 0), body, project=project) from error
     except ParseError as error:
-        raise http.not_json(project) from error
+        # A proxy or a captive portal that says 200.
+        raise ApiError(
+            message="the answer is not the API's JSON", status=502, reason="notJson", project=project
+        ) from error
 
 
 def _message(name: str, content: Mapping[str, Any]) -> Any:
