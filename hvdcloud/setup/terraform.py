@@ -79,17 +79,15 @@ class Terraform:
 
     def variables(self) -> dict[str, Any]:
         """What the module was applied with last; empty: it was not."""
-        try:
-            return parse_object((self.folder / VARIABLES_FILE).read_bytes()) or {}
-        except FileNotFoundError:
-            return {}
+        return parse_object(self._content(VARIABLES_FILE)) or {}
 
     def state(self) -> bytes:
         """Terraform's state; empty: there is none."""
-        try:
-            return (self.folder / "terraform.tfstate").read_bytes()
-        except FileNotFoundError:
-            return b""
+        return self._content("terraform.tfstate")
+
+    def _content(self, name: str) -> bytes:
+        file = self.folder / name
+        return file.read_bytes() if file.exists() else b""
 
     @contextlib.contextmanager
     def using(

@@ -43,11 +43,7 @@ def _examined(host: Host, hosts: Sequence[Host], engines: dict[str, Host]) -> Fi
         first, second = (each.name for each in hosts if each in (host, other))
         message = f"{first} and {second} in ssh.hosts are the same machine"
         return failed(message, hint=f"take {second} out, or use fewer --nodes")
-    parts = [
-        f"Docker {info.get('ServerVersion', '?')}",
-        counted(int(info.get("NCPU", 0)), "core"),
-        f"{float(info.get('MemTotal', 0)) / 1e9:.1f} GB memory",
-    ]
-    parts.append(f"reached by the others at {facts.address}")
-    parts += [f"{each.title} {each.name}, {size(each.free_bytes)} free" for each in facts.gpus]
-    return fine("; ".join([", ".join(parts[:3]), *parts[3:]]))
+    cores, memory = counted(int(info.get("NCPU", 0)), "core"), float(info.get("MemTotal", 0)) / 1e9
+    machine = f"Docker {info.get('ServerVersion', '?')}, {cores}, {memory:.1f} GB memory"
+    gpus = (f"{each.title} {each.name}, {size(each.free_bytes)} free" for each in facts.gpus)
+    return fine("; ".join([machine, f"reached by the others at {facts.address}", *gpus]))
