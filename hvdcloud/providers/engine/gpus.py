@@ -138,9 +138,6 @@ def _seen(text: str) -> str:
     return visible(words(text), lines=False)
 
 
-# --- who has them ---------------------------------------------------------------------------------------------------
-
-
 def holders(api: Any) -> tuple[Holder, ...]:
     """The containers of ours on the engine of docker-py's `api` that have GPUs, or will have them."""
     return tuple(
@@ -191,9 +188,6 @@ def users(devices: Sequence[Device], held: Sequence[Holder]) -> Mapping[str, str
     return found
 
 
-# --- which node gets which ------------------------------------------------------------------------------------------
-
-
 def choose(
     devices: Sequence[Device],
     held: Sequence[Holder],
@@ -239,9 +233,6 @@ def choose(
         )
     remaining = iter(free)
     return {index: tuple(next(remaining) for _ in range(count)) for index, count in counts.items()}
-
-
-# --- how a container gets them --------------------------------------------------------------------------------------
 
 
 def device_request(info: Mapping[str, Any], devices: Sequence[Device], *, hook: bool) -> dict[str, Any]:

@@ -118,8 +118,6 @@ class EngineNodes:
             details=log_of(f"node {node.name}", "\n".join(said[-20:]).strip()),
         )
 
-    # --- deleting -------------------------------------------------------------------------------------------------
-
     def destroy(
         self, name: str, *, on_progress: OnProgress, indices: Collection[int] | None = None
     ) -> Sequence[Leftover]:

@@ -48,8 +48,6 @@ class GceProvider(Provider):
         self._limits = limits
         self._connect = client
 
-    # --- planning -------------------------------------------------------------------------------------------------
-
     def plan(self, spec: ClusterSpec) -> GcePlan:
         """The firewall rules, and the bulkInserts for the first zone: one for each kind of node.
 
@@ -90,8 +88,6 @@ class GceProvider(Provider):
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         """VMs see a bucket under the name that the laptop uses."""
         return NodeBucket(bucket=bucket)
-
-    # --- creating -------------------------------------------------------------------------------------------------
 
     def create(self, plan: Plan, *, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """All VMs in the first zone that has room for them, or none."""
@@ -146,8 +142,6 @@ class GceProvider(Provider):
         with explained(f"follow how the VMs of {cluster} come up"):
             return boots.wait()
 
-    # --- listing -------------------------------------------------------------------------------------------------
-
     def cluster(self, name: str) -> Cluster | None:
         """From the labels of VMs and disks, the descriptions of firewall rules, and the operations under way."""
         inventory = self._take_inventory(name)
@@ -175,8 +169,6 @@ class GceProvider(Provider):
         places = (f"{what} ({why(error)})" for what, error in sorted(inventory.failures.items()))
         return replace(inventory, unseen=(*inventory.unseen, *places), failures={})
 
-    # --- deleting -------------------------------------------------------------------------------------------------
-
     def destroy(self, name: str, *, on_progress: OnProgress = ignore_progress) -> Sequence[Leftover]:
         """VMs and firewall rules at once, then disks that stayed; looked for again until nothing is found."""
         return Sweep(self._client, name, on_progress=on_progress).run()
@@ -189,8 +181,6 @@ class GceProvider(Provider):
             return []
         names = {f"{name}-{index}" for index in indices}
         return Sweep(self._client, name, names=names, on_progress=on_progress).run()
-
-    # --- what all of them need ------------------------------------------------------------------------------------
 
     @cached_property
     def _client(self) -> ComputeClient:

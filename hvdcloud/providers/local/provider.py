@@ -63,8 +63,6 @@ class LocalProvider(EngineProvider):
         self._limits = limits
         self._gpus = gpus
 
-    # --- planning -------------------------------------------------------------------------------------------------
-
     def plan(self, spec: ClusterSpec) -> Plan:
         """One network and a container for each node. Running them costs nothing.
 
@@ -100,8 +98,6 @@ class LocalProvider(EngineProvider):
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         """The folder is mounted into the node."""
         return NodeBucket(bucket=f"file://{BUCKET_IN_NODE}")
-
-    # --- creating -------------------------------------------------------------------------------------------------
 
     def create(self, plan: Plan, *, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """Network first, then all containers at once."""
@@ -145,8 +141,6 @@ class LocalProvider(EngineProvider):
         """End the connections to the engine."""
         self._client.close()
 
-    # --- looking --------------------------------------------------------------------------------------------------
-
     def cluster(self, name: str) -> Cluster | None:
         """From the labels of containers and networks."""
         return next(iter(self._clusters(f"{LABEL_CLUSTER}={name}")), None)
@@ -158,8 +152,6 @@ class LocalProvider(EngineProvider):
     def _clusters(self, *labels: str) -> Sequence[Cluster]:
         objects = self._nodes.objects(*labels)
         return view.describe_clusters(objects, provider=self.name, describe=view.node_of)
-
-    # --- deleting -------------------------------------------------------------------------------------------------
 
     def _destroy(self, name: str, indices: set[int] | None, *, on_progress: OnProgress) -> Sequence[Leftover]:
         return self._nodes.destroy(name, on_progress=on_progress, indices=indices)

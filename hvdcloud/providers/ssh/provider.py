@@ -58,8 +58,6 @@ class SshProvider(EngineProvider):
         """End the connections to all hosts."""
         self._hosts.close()
 
-    # --- planning -------------------------------------------------------------------------------------------------
-
     def plan(self, spec: ClusterSpec) -> Plan:
         """A container for each node, on the first hosts. Running them costs nothing.
 
@@ -111,8 +109,6 @@ class SshProvider(EngineProvider):
         """In place of the folder of this machine each has one of its own."""
         return NodeBucket(bucket=f"file://{BUCKET_IN_NODE}", per_node=True)
 
-    # --- creating -------------------------------------------------------------------------------------------------
-
     def create(self, plan: Plan, *, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """The image on all hosts, then the containers of all, then all are started."""
         spec, requests = plan.spec, {each.host: each for each in plan.requests if isinstance(each, HostRequest)}
@@ -136,8 +132,6 @@ class SshProvider(EngineProvider):
 
     def _with_address(self, node: Node, host_key: str) -> Node:
         return replace(node, state=NodeState.RUNNING, host_key=host_key)
-
-    # --- looking --------------------------------------------------------------------------------------------------
 
     def cluster(self, name: str) -> Cluster | None:
         """From the labels of the containers on all hosts.
@@ -191,8 +185,6 @@ class SshProvider(EngineProvider):
 
     def _engine_of(self, node: Node) -> EngineNodes:
         return _engine_nodes(self._hosts[node.host])
-
-    # --- deleting -------------------------------------------------------------------------------------------------
 
     def _destroy(self, name: str, indices: set[int] | None, *, on_progress: OnProgress) -> Sequence[Leftover]:
         """A host that does not answer is a leftover, unless all of these nodes were found on others."""

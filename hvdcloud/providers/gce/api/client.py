@@ -57,8 +57,6 @@ class ComputeClient(http.ApiCalls):
         self._services: dict[str, Any] = {}
         self._lock = threading.Lock()
 
-    # --- what the project has -------------------------------------------------------------------------------------
-
     def get_project(self) -> dict[str, Any]:
         """The project with its project-wide quotas."""
         return self._call("Projects", "get")
@@ -75,8 +73,6 @@ class ComputeClient(http.ApiCalls):
         """The newest VM image of a family that is not deprecated."""
         return self._call("Images", "get_from_family", project=project, family=family)
 
-    # --- firewall rules -------------------------------------------------------------------------------------------
-
     def firewalls(self) -> list[dict[str, Any]]:
         """Every firewall rule of the project."""
         return self._list("Firewalls")
@@ -85,8 +81,6 @@ class ComputeClient(http.ApiCalls):
         """Start to make a firewall rule; returns the operation."""
         rule = _message("Firewall", body)
         return self._call("Firewalls", "insert_unary", request_id=request_id, firewall_resource=rule)
-
-    # --- VMs and disks --------------------------------------------------------------------------------------------
 
     def instances(self, cluster: str | None) -> Aggregated:
         """hvdcloud's VMs in all zones; of one cluster, or of all."""
@@ -139,8 +133,6 @@ class ComputeClient(http.ApiCalls):
         fields["instances_set_labels_request_resource"] = _message("InstancesSetLabelsRequest", body)
         return self._call("Instances", "set_labels_unary", instance=resource["name"], **fields)
 
-    # --- operations -----------------------------------------------------------------------------------------------
-
     def wait(
         self, operation: Mapping[str, Any], *, deadline: float, stop: threading.Event | None = None
     ) -> dict[str, Any]:
@@ -186,8 +178,6 @@ class ComputeClient(http.ApiCalls):
         """Every operation of the project that is not DONE."""
         return self._aggregated("GlobalOperations", "operations", "status!=DONE")
 
-    # --- what a node tells ----------------------------------------------------------------------------------------
-
     def guest_attributes(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """What each VM has written under `hvdcloud/`; one call for each.
 
@@ -213,8 +203,6 @@ class ComputeClient(http.ApiCalls):
         """The last 4,000 bytes of the VM's boot log."""
         answer = self._call("Instances", "get_serial_port_output", zone=zone, instance=name, start=-4000)
         return str(answer.get("contents", ""))
-
-    # --- how ------------------------------------------------------------------------------------------------------
 
     def _call(self, service: str, method: str, **fields: Any) -> dict[str, Any]:
         """One method of one service, such as `Instances` `bulk_insert_unary`; the answer as the API's own JSON."""
