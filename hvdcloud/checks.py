@@ -5,7 +5,6 @@ Nothing here knows what is checked: the providers and hvdcloud/doctor say that.
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,8 @@ from hvdcloud.errors import CredentialsError, ExitCode, HvdcloudError, NodeError
 T = TypeVar("T")
 
 DEADLINE_SECONDS = 15.0
+SETUP_HINT = "hvdcloud setup makes one and writes it into hvdcloud.yaml"
+"""How to get what costs nothing while idle: networks, service accounts, buckets, repositories."""
 
 
 class Status(str, Enum):
@@ -196,9 +197,3 @@ def _explains(cause: Finding, finding: Finding) -> bool:
     # What somebody may not see looks as if it did not exist.
     unseen = issubclass(cause.error, CredentialsError) and issubclass(finding.error, UsageError)
     return unseen or issubclass(finding.error, cause.error)
-
-
-def setup_hint() -> str:
-    """How to get what costs nothing while idle: networks, service accounts, buckets, repositories."""
-    more = "" if shutil.which("terraform") else " (it needs terraform, which is not on this machine's PATH)"
-    return f"hvdcloud setup makes one and writes it into hvdcloud.yaml{more}"

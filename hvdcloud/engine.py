@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,16 +43,19 @@ def connect(timeout: int = 60) -> docker.DockerClient:
             hint = _other_context()
         return EngineClient(address=address, timeout=timeout, **settings)
     except (DockerException, OSError, SSHException) as error:
-        causes = [error, *_causes(error)]
-        for cause in causes:
-            if isinstance(cause, EngineSilentError):
-                raise cause from error
-            if isinstance(cause, PermissionError) and "ssh://" not in address:
+        # requests and urllib3 hide the operating system's error three levels down.
+        causes: list[BaseException] = [error]
+        while cause := causes[-1].__cause__ or causes[-1].__context__:
+            causes.append(cause)
+        for each in causes:
+            if isinstance(each, EngineSilentError):
+                raise each from error
+            if isinstance(each, PermissionError) and "ssh://" not in address:
                 raise CredentialsError(
                     f"the Docker engine at {address} may not be used by this user: permission denied",
                     hint="sudo usermod -aG docker $USER, then log in again",
                 ) from error
-        said = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
+        said = [each.strerror for each in causes if isinstance(each, OSError) and each.strerror]
         why = said[0] if said else str(error)
         raise NodeError(f"no Docker engine answers at {address}: {why}", hint=hint) from error
 
@@ -122,14 +125,6 @@ def _context() -> Any:
 def _other_context() -> str:
     other = "unset DOCKER_CONTEXT" if os.environ.get("DOCKER_CONTEXT") else "docker context use default"
     return f"docker context ls shows the engines; {other} takes this machine's"
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """What led to the error: requests and urllib3 hide the operating system's error three levels down."""
-    cause = error.__cause__ or error.__context__
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__ or cause.__context__
 
 
 def says_disk_full(said: str) -> bool:

@@ -49,19 +49,13 @@ def private_part(path: str, file: Path) -> str | None:
         path: relative to the project's folder.
         file: the file itself, which is read where its name says nothing. Raises OSError: it cannot be.
     """
-    folder = path.rpartition("/")[0]
-    if folder and (private := _private_folder(folder)) is not None:
+    folders = (path[: slash.start()] for slash in re.finditer("/", path))
+    if (private := next(filter(_is_private, folders), None)) is not None:
         return private
     return path if _is_private(path) or _holds_key(file) else None
 
 
 @cache
-def _private_folder(path: str) -> str | None:
-    above = path.rpartition("/")[0]
-    private = _private_folder(above) if above else None
-    return private or (path if _is_private(path) else None)
-
-
 def _is_private(path: str) -> bool:
     names = path.casefold().split("/")
     name = names[-1]

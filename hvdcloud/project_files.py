@@ -32,10 +32,6 @@ Withheld = Callable[[str], object]
 """Called with the relative path of each private file, or of the folder that makes it one."""
 
 
-def _ignore(_: str) -> None:
-    pass
-
-
 def _holds_home(folder: Path) -> bool:
     """Whether a folder is the user's home folder, or one above it."""
     try:
@@ -45,7 +41,7 @@ def _holds_home(folder: Path) -> bool:
     return real == home or real in home.parents
 
 
-def code_files(root: Path, *, withheld: Withheld = _ignore) -> Iterator[Path]:
+def code_files(root: Path, *, withheld: Withheld = lambda _: None) -> Iterator[Path]:
     """Files and links that nodes get: what neither git nor .dockerignore excludes.
 
     Raises:
@@ -55,7 +51,7 @@ def code_files(root: Path, *, withheld: Withheld = _ignore) -> Iterator[Path]:
     return _files(root, _read_docker_ignore(root) or _DockerIgnore(), by_git=True, withheld=withheld)
 
 
-def build_files(root: Path, *, withheld: Withheld = _ignore) -> Iterator[Path]:
+def build_files(root: Path, *, withheld: Withheld = lambda _: None) -> Iterator[Path]:
     """Files and links that the build of `image.dockerfile` gets: what .dockerignore does not exclude.
 
     Without a .dockerignore, what git ignores is left out, as `gcloud builds submit` does: pulled checkpoints are no

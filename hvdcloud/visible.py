@@ -60,9 +60,9 @@ def says(who: str, text: object) -> str:
     return f"{who} says: {words(text)}"
 
 
-def log_of(who: str, text: str, *, most: int = 2000) -> str:
+def log_of(who: str, text: str) -> str:
     """Several lines that another wrote, under a line that says who; empty if there are none."""
-    return f"{who} says:\n{text[-most:]}" if text else ""
+    return f"{who} says:\n{text[-2000:]}" if text else ""
 
 
 def as_left(line: str) -> str:
@@ -121,16 +121,7 @@ class JobText:
         return part
 
 
-class _Names(dict[int, str]):
-    """Characters as Python writes them, as `str.translate` asks for them."""
-
-    def __missing__(self, code: int) -> str:
-        self[code] = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-        return self[code]
-
-
-_NAMES = _Names()
-
-
 def _as_text(found: re.Match[str]) -> str:
-    return found[0].translate(_NAMES)
+    """Characters as Python writes them."""
+    codes = map(ord, found[0])
+    return "".join(f"\\x{c:02x}" if c < 0x100 else f"\\u{c:04x}" if c < 0x10000 else f"\\U{c:08x}" for c in codes)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hvdcloud.checks import Check, Finding, Once, failed, fine, setup_hint, unknown, warning
+from hvdcloud.checks import SETUP_HINT, Check, Finding, Once, failed, fine, unknown, warning
 from hvdcloud.doctor.command import check_command
 from hvdcloud.errors import UsageError
 from hvdcloud.units import counted, size
@@ -109,7 +109,7 @@ def _registry(provider: str, repository: str | None) -> Finding:
     if repository is None:
         return failed(
             f"image.repository is not set; provider {provider} pulls the image from there",
-            hint=f"{setup_hint()}; e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits",
+            hint=f"{SETUP_HINT}; e.g. us-central1-docker.pkg.dev/PROJECT/hvdcloud/digits",
             error=UsageError,
         )
     registry.digest_at_registry(registry.target_of("none:latest", repository))

@@ -169,12 +169,6 @@ def _not_reached(error: Exception, reason: str, *, project: str, service: str) -
     return ApiError(message=message, reason=reason, project=project, service=service)
 
 
-def not_json(project: str, *, service: str = "compute") -> ApiError:
-    """A proxy or a captive portal that says 200."""
-    message = "the answer is not the API's JSON"
-    return ApiError(message=message, status=502, reason="notJson", project=project, service=service)
-
-
 def _reason(error: Exception) -> str:
     """`timeout` and `connectionError` pass; anything else, such as an endpoint that is not a URL, does not."""
     from requests import exceptions

@@ -72,7 +72,10 @@ def join(
     ready = {node.name: node for node in made}
     keys = {**pinned(state), **{node.name: node.host_key for node in made if node.host_key}}
     nodes = pin_known(state, [ready.get(node.name, node) for node in nodes], keys)
-    payload = _payload(nodes, mesh=_mesh_key(state, spec))
+    if (mesh := read_key_pair(state.mesh_key_file)) is None:
+        mesh = new_key_pair(f"hvdcloud-{spec.name}-mesh")
+        write_key_pair(state.mesh_key_file, mesh)
+    payload = _payload(nodes, mesh=mesh)
     with contextlib.closing(Fleet(nodes, state)) as fleet:
         outcomes = fleet.each_outcome(lambda session: session.call("join", payload=payload))
     answers: dict[str, dict[str, Any]] = {}
@@ -172,12 +175,3 @@ def _remember(
         if member is not None:
             members.append(member)
     state.save(replace(record, size=spec.nodes, version=program.version(), nodes=tuple(members)))
-
-
-def _mesh_key(state: ClusterState, spec: ClusterSpec) -> KeyPair:
-    """The cluster's, made when it is needed first."""
-    found = read_key_pair(state.mesh_key_file)
-    if found is None:
-        found = new_key_pair(f"hvdcloud-{spec.name}-mesh")
-        write_key_pair(state.mesh_key_file, found)
-    return found

@@ -74,7 +74,9 @@ def pin(state: ClusterState, nodes: Sequence[Node]) -> None:
         f"Host {node.name} {node.index}\n"
         f"    HostName {where(node)}\n"
         f"    Port {node.port}\n"
-        f"    HostKeyAlias {node.name}\n" + _proxy(node)
+        f"    HostKeyAlias {node.name}\n"
+        # ssh expands what follows a %.
+        + (f"    ProxyCommand {node.proxy_command.replace('%', '%%')}\n" if node.proxy_command else "")
         for node in nodes
     ]
     common = (
@@ -104,8 +106,3 @@ def no_key(cluster: str) -> NodeError:
         f"the key of cluster {cluster} is not on this machine",
         hint=f"use the machine that ran `hvdcloud up`; hvdcloud down --name {cluster} works from any",
     )
-
-
-def _proxy(node: Node) -> str:
-    # ssh expands what follows a %.
-    return f"    ProxyCommand {node.proxy_command.replace('%', '%%')}\n" if node.proxy_command else ""

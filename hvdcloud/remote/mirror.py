@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvdcloud.checkpoints.manifest import (
     FOLDER,
@@ -35,6 +35,9 @@ from hvdcloud.remote.code import exactly
 from hvdcloud.remote.ssh import Session, Stream, request
 from hvdcloud.storage.base import CorruptObjectError, ObjectInfo, disk_error, locked
 from hvdcloud.storage.folder import FolderBucket
+
+if TYPE_CHECKING:
+    from hvdcloud.cluster.model import Node
 
 LOOKS = 5
 """How often a node is looked at again because it has replaced what was to be fetched."""
@@ -110,7 +113,12 @@ class Mirror:
             NodeError: it does not answer, or the connection was lost.
             CheckpointError: the run has no checkpoints here, or one of them cannot be read.
         """
-        if lacking := _lacking(session, self._needed(run)):
+        needed = self._needed(run)
+        payload = {"objects": [asdict(each) for each in needed]}
+        lacks = session.call("bucket", payload=payload, timeout=CALL_SECONDS).get("lacks")
+        if not isinstance(lacks, list) or not all(type(each) is int and 0 <= each < len(needed) for each in lacks):
+            raise _unusable(session.node)
+        if lacking := [needed[index] for index in sorted(set(lacks))]:
             session.call(
                 "bucket",
                 payload={"keep": True, "objects": [asdict(each) for each in lacking]},
@@ -269,9 +277,7 @@ class _Arrival:
         return True
 
     def _unusable(self) -> NodeError:
-        node = self._session.node
-        why = f"node {node.name} does not send what it was asked for"
-        return NodeError(why, hint=f"hvdcloud ssh {node.index} opens a shell there")
+        return _unusable(self._session.node)
 
 
 def originals(manifest: Manifest) -> list[ObjectInfo]:
@@ -304,13 +310,6 @@ def in_between(manifest: Manifest, before: Manifest | None, *, lacking: Collecti
     )
 
 
-def _lacking(session: Session, wanted: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-    """The objects that a node does not have, or has only as they were earlier."""
-    payload = {"objects": [asdict(each) for each in wanted]}
-    lacks = session.call("bucket", payload=payload, timeout=CALL_SECONDS).get("lacks")
-    if not isinstance(lacks, list) or not all(type(each) is int and 0 <= each < len(wanted) for each in lacks):
-        raise NodeError(
-            f"node {session.node.name} does not say which objects it lacks",
-            hint=f"hvdcloud ssh {session.node.index} opens a shell there",
-        )
-    return [wanted[index] for index in sorted(set(lacks))]
+def _unusable(node: Node) -> NodeError:
+    hint = f"hvdcloud ssh {node.index} opens a shell there"
+    return NodeError(f"node {node.name} does not send what it was asked for", hint=hint)

@@ -75,17 +75,14 @@ class Proxy:
             self._closed = True
             self._outgoing.close()
             self._incoming.close()
-            self._end()
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(END_SECONDS)
+                    break
             size = self._errors.seek(0, os.SEEK_END)
             self._errors.seek(max(0, size - READ_BYTES))
             said = self._errors.read().decode(errors="replace")
             self.said = said.strip()[-KEPT_CHARACTERS:]
             self._errors.close()
-
-    def _end(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_SECONDS)
-                return

@@ -96,7 +96,11 @@ def setup(
         CredentialsError: there are none.
         InterruptedByUserError: Ctrl-C.
     """
-    _check_file(config, file)
+    if not file.is_file():
+        message = f"there is no {file} to write the names into"
+        raise UsageError(message, hint="hvdcloud init writes a project; -c names another file")
+    # Before anything is made: whether the names could be written into it afterwards.
+    set_keys(file.read_text(encoding="utf-8"), yaml_values(dict.fromkeys(_KEYS, "VALUE"), config.name), name=str(file))
     project = find_project(config, project)
     terraform = Terraform(project, user_variables=user_variables(config.project_dir), for_script=console.as_json)
     with terraform.lock("setup"):
@@ -169,14 +173,6 @@ def yaml_values(outputs: Mapping[str, Any], name: str) -> dict[str, str]:
     below = ("image.repository", "checkpoints.bucket")  # Each cluster has a folder of its own there.
     found = {key: str(outputs[output]) for output, key in _KEYS.items()}
     return {"provider": "gce", **{key: f"{value}/{name}" if key in below else value for key, value in found.items()}}
-
-
-def _check_file(config: Config, file: Path) -> None:
-    """Raises UsageError if the names could not be written into the file afterwards: it is missing, or not editable."""
-    if not file.is_file():
-        message = f"there is no {file} to write the names into"
-        raise UsageError(message, hint="hvdcloud init writes a project; -c names another file")
-    set_keys(file.read_text(encoding="utf-8"), yaml_values(dict.fromkeys(_KEYS, "VALUE"), config.name), name=str(file))
 
 
 def _refuse_while_clusters_exist(config: Config, project: str, console: Console) -> None:

@@ -24,7 +24,6 @@ from hvdcloud.json_values import parse_object
 PACKAGE = Path(__file__).parent.parent
 VARIABLES_FILE = "terraform.tfvars.json"
 """Terraform reads it by itself."""
-IMPORTS_FILE = "imports.tf"
 LOCK_TIMEOUT = "-lock-timeout=15m"
 """How long to wait for another Terraform in the folder, such as that of a setup that was killed."""
 NO_CHANGE, CHANGES = 0, 2
@@ -80,17 +79,15 @@ class Terraform:
 
     def variables(self) -> dict[str, Any]:
         """What the module was applied with last; empty: it was not."""
-        try:
-            return parse_object((self.folder / VARIABLES_FILE).read_bytes()) or {}
-        except FileNotFoundError:
-            return {}
+        return parse_object(self._content(VARIABLES_FILE)) or {}
 
     def state(self) -> bytes:
         """Terraform's state; empty: there is none."""
-        try:
-            return (self.folder / "terraform.tfstate").read_bytes()
-        except FileNotFoundError:
-            return b""
+        return self._content("terraform.tfstate")
+
+    def _content(self, name: str) -> bytes:
+        file = self.folder / name
+        return file.read_bytes() if file.exists() else b""
 
     @contextlib.contextmanager
     def using(
@@ -108,10 +105,14 @@ class Terraform:
         kept = False
         self._write_variables(variables)
         try:
-            upgrade = self._copy_module()
+            for old in self.folder.glob("*.tf"):
+                old.unlink()
+            for new in module_folder().glob("*.tf"):
+                write_private(self.folder / new.name, new.read_text(encoding="utf-8"))
             blocks = (f'import {{\n  to = {to}\n  id = "{identity}"\n}}\n' for to, identity in (imports or {}).items())
-            write_private(self.folder / IMPORTS_FILE, "".join(blocks))
-            self._run(["init", "-input=false", *(["-upgrade"] if upgrade else [])])
+            write_private(self.folder / "imports.tf", "".join(blocks))
+            # The module may be of another version than last time, and its providers too old.
+            self._run(["init", "-input=false", "-upgrade"])
             yield
             kept = keep
         finally:
@@ -147,18 +148,6 @@ class Terraform:
 
     def _write_variables(self, variables: Mapping[str, Any]) -> None:
         write_private(self.folder / VARIABLES_FILE, json.dumps(variables, indent=2) + "\n")
-
-    def _copy_module(self) -> bool:
-        """Returns whether another one was here before, whose providers may be too old."""
-        new = {path.name: path.read_text(encoding="utf-8") for path in sorted(module_folder().glob("*.tf"))}
-        files = [path for path in self.folder.glob("*.tf") if path.name != IMPORTS_FILE]
-        old = {path.name: path.read_text(encoding="utf-8") for path in files}
-        for name in old.keys() - new.keys():
-            (self.folder / name).unlink()
-        for name, text in new.items():
-            if old.get(name) != text:
-                write_private(self.folder / name, text)
-        return bool(old) and old != new
 
     def _run(self, arguments: Sequence[str], *, fine: Sequence[int] = (0,)) -> int:
         """A command on the user's terminal. Ctrl-C reaches it there; it is waited for, and writes its state."""

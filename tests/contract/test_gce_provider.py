@@ -567,7 +567,7 @@ def test_a_disk_that_lost_its_vm_shows_and_is_deleted(bench: Bench) -> None:
         vm = bench.emulator.state.vm(A, spec.node_name(0))
         vm.update(disks=[{**disk, "autoDelete": False} for disk in vm.resource["disks"]])
     client = bench.client()
-    operation = client.delete_instance(A, spec.node_name(0), "12345678-1234-4234-8234-123456789012")
+    operation = client.delete("Instances", "12345678-1234-4234-8234-123456789012", zone=A, instance=spec.node_name(0))
     assert operation is not None
     client.wait(operation, deadline=time.monotonic() + 10)
     found = bench.provider.cluster(spec.name)

@@ -256,7 +256,7 @@ class GceWorkshop:
         client.wait(client.bulk_insert(ZONE, body, str(uuid.uuid4())), deadline=float("inf"))
         yield
         assert name in [vm["name"] for vm in self._emulator.state.instances()]
-        operation = client.delete_instance(ZONE, name, str(uuid.uuid4()))
+        operation = client.delete("Instances", str(uuid.uuid4()), zone=ZONE, instance=name)
         assert operation is not None
         client.wait(operation, deadline=float("inf"))
 
@@ -277,7 +277,7 @@ class GceWorkshop:
 
     def lose(self, name: str) -> None:
         client = self._client()
-        operation = client.delete_instance(ZONE, name, str(uuid.uuid4()))
+        operation = client.delete("Instances", str(uuid.uuid4()), zone=ZONE, instance=name)
         assert operation is not None
         client.wait(operation, deadline=float("inf"))
 

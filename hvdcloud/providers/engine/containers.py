@@ -41,14 +41,18 @@ class Maker:
         Raises NameTakenError: its name. ImageError: its image is missing. CapacityError: the disk is full.
         NodeError: the engine refuses.
         """
-        from docker.errors import APIError, ImageNotFound
+        from docker.errors import APIError, ImageNotFound, NotFound
 
         name = request.body["Hostname"]
         self._on_progress(NodeProgress(object=name, step="creating"))
         try:
             for mount in request.body["HostConfig"].get("Mounts", []):
-                if mount["Type"] == "volume" and not self._has_volume(mount["Source"]):
-                    self._made.append(("volume", mount["Source"]))
+                if mount["Type"] == "volume":
+                    # One that exists holds what the node of this number wrote earlier in this cluster, and is kept.
+                    try:
+                        self._api.inspect_volume(mount["Source"])
+                    except NotFound:
+                        self._made.append(("volume", mount["Source"]))
             created = self._api.create_container_from_config(request.body, name)
         except ImageNotFound:
             raise ImageError(f"image {request.body['Image']} is not on this engine", hint="hvdcloud build") from None
@@ -87,16 +91,6 @@ class Maker:
         """Delete all that was made, containers before their network. Returns what resisted."""
         found = [(kind, object_id[:12], delete(self._api, kind, object_id)) for kind, object_id in sorted(self._made)]
         return [f"{kind} {name} may still exist: {why}" for kind, name, why in found if why]
-
-    def _has_volume(self, name: str) -> bool:
-        """One that exists holds what the node of this number wrote earlier in this cluster, and is kept."""
-        from docker.errors import NotFound
-
-        try:
-            self._api.inspect_volume(name)
-        except NotFound:
-            return False
-        return True
 
 
 def _taken(what: str, labels: Mapping[str, str]) -> NameTakenError:

@@ -78,7 +78,9 @@ def parse(output: str, *, address: str | None) -> Facts:
     Args:
         address: the one that the configuration names; None: it names none.
     """
-    found = _sections(output)
+    # What a login script printed before the first section is left out.
+    parts = (part.partition("\n") for part in output.split(_MARK)[1:])
+    found = {name.strip(): text for name, _, text in parts}
     gpus = nvidia.parse(found.get("devices", ""), found.get("processes", ""))
     return Facts(
         address=address or _address(found),
@@ -86,15 +88,6 @@ def parse(output: str, *, address: str | None) -> Facts:
         gpu_problem="" if gpus else words(found.get("devices", "")),
         hook=bool(found.get("hook", "").strip()),
     )
-
-
-def _sections(output: str) -> Mapping[str, str]:
-    """By name; what a login script printed before the first is left out."""
-    found: dict[str, str] = {}
-    for part in output.split(_MARK)[1:]:
-        name, _, text = part.partition("\n")
-        found[name.strip()] = text
-    return found
 
 
 def _address(found: Mapping[str, str]) -> str | None:

@@ -55,19 +55,14 @@ class Device:
     uuid: str
     name: str
     driver: str
-    total_bytes: int
-    used_bytes: int
+    free_bytes: int
+    """Of its memory."""
     divided: bool
     """It is in MIG mode: only its parts can be used, which hvdcloud does not give out."""
     capability: str
     """Compute capability: `7.5`."""
     processes: tuple[str, ...] = ()
     """What computes on it: `python (pid 4711, 12.3 GB)`."""
-
-    @property
-    def free_bytes(self) -> int:
-        """Of its memory."""
-        return self.total_bytes - self.used_bytes
 
     @property
     def title(self) -> str:
@@ -120,8 +115,7 @@ def parse(devices: str, processes: str) -> tuple[Device, ...]:
             uuid=uuid,
             name=_seen(name),
             driver=_seen(driver),
-            total_bytes=int(total) * _MIB if total.isdecimal() else 0,
-            used_bytes=int(used) * _MIB if used.isdecimal() else 0,
+            free_bytes=(int(total) - int(used)) * _MIB if total.isdecimal() and used.isdecimal() else 0,
             divided=mig == "Enabled",
             capability=capability,
             processes=tuple(computing[uuid]),
@@ -142,9 +136,6 @@ def _rows(output: str, fields: int) -> Iterator[list[str]]:
 def _seen(text: str) -> str:
     """Any user of the machine may have named a program."""
     return visible(words(text), lines=False)
-
-
-# --- who has them ---------------------------------------------------------------------------------------------------
 
 
 def holders(api: Any) -> tuple[Holder, ...]:
@@ -197,9 +188,6 @@ def users(devices: Sequence[Device], held: Sequence[Holder]) -> Mapping[str, str
     return found
 
 
-# --- which node gets which ------------------------------------------------------------------------------------------
-
-
 def choose(
     devices: Sequence[Device],
     held: Sequence[Holder],
@@ -245,9 +233,6 @@ def choose(
         )
     remaining = iter(free)
     return {index: tuple(next(remaining) for _ in range(count)) for index, count in counts.items()}
-
-
-# --- how a container gets them --------------------------------------------------------------------------------------
 
 
 def device_request(info: Mapping[str, Any], devices: Sequence[Device], *, hook: bool) -> dict[str, Any]:

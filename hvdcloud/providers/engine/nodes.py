@@ -54,16 +54,6 @@ class EngineNodes:
             others=tuple((ClusterObject(kind, each["Name"]), each["Labels"]) for kind, each in found),
         )
 
-    def console(self, node: Node) -> str:
-        """The container's output."""
-        from docker.errors import APIError
-
-        try:
-            output = self._api.logs(node.id, stdout=True, stderr=True, tail=1000)
-        except APIError as error:
-            raise NodeError(f"node {node.name} has no log: {error.explanation}", hint="hvdcloud list") from error
-        return bytes(output).decode(errors="replace")
-
     def start_again(self, node: Node, deadline: float, given_up: threading.Event) -> str:
         """Start a stopped container, and wait as `until_ready` does.
 
@@ -127,8 +117,6 @@ class EngineNodes:
             hint=f"{self._by_hand(f'docker logs {node.name}')} shows all of it; hvdcloud up tries again",
             details=log_of(f"node {node.name}", "\n".join(said[-20:]).strip()),
         )
-
-    # --- deleting -------------------------------------------------------------------------------------------------
 
     def destroy(
         self, name: str, *, on_progress: OnProgress, indices: Collection[int] | None = None

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.model import ClusterSpec, Node, NodeState
+from hvdcloud.cluster.model import ClusterSpec, Leftover, Node, NodeState
 from hvdcloud.errors import TeardownError
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Provider, Stage, ignore_progress
@@ -56,8 +56,22 @@ class EngineProvider(Provider):
 
         return side_by_side(wait_for, nodes, on_abort=given_up.set)
 
+    def destroy(self, name: str, *, on_progress: OnProgress = ignore_progress) -> Sequence[Leftover]:
+        """All of it, listed again until nothing is found or a minute is over."""
+        return self._destroy(name, None, on_progress=on_progress)
+
+    def shrink(
+        self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
+    ) -> Sequence[Leftover]:
+        """Delete their containers, and look for them again until nothing is found."""
+        return self._destroy(name, {*indices}, on_progress=on_progress) if indices else []
+
     def set_size(self, name: str, nodes: int) -> None:
         """Labels cannot be changed here: the newest container's count, and what its machine remembers."""
+
+    @abstractmethod
+    def _destroy(self, name: str, indices: set[int] | None, *, on_progress: OnProgress) -> Sequence[Leftover]:
+        """Delete these nodes, or with None all of the cluster; returns what is not proven gone."""
 
     @abstractmethod
     def _engine_of(self, node: Node) -> EngineNodes:

@@ -21,9 +21,8 @@ from hvdcloud.cluster.model import (
     created_by,
 )
 from hvdcloud.engine import says_disk_full
-from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
+from hvdcloud.errors import CapacityError, HvdcloudError, NodeError
 from hvdcloud.json_values import whole_number
-from hvdcloud.providers.engine.gpus import TOOLKIT_HINT
 
 # A container's label may hold any text, so the whole bucket URL and image reference fit; Compute Engine's cannot.
 LABEL_BUCKET = "hvdcloud-bucket"
@@ -104,9 +103,4 @@ def engine_refused(what: str, error: Any) -> HvdcloudError:
     if "address pool" in text or "overlaps" in text:
         hint = "docker network prune deletes networks that no container uses"
         return CapacityError(f"{what}: the engine has no free subnet: {text}", hint=hint)
-    if "could not select device driver" in text:
-        return NodeError(f"{what}: the Docker engine gives no GPU to containers: {text}", hint=TOOLKIT_HINT)
-    if "ambiguous" in text:
-        # The engine lets two networks of one name pass if both are asked for at the same moment.
-        return UsageError(f"{what}: another `up` makes a cluster of this name", hint="hvdcloud list shows it")
     return NodeError(f"{what}: the Docker engine refused: {text}", hint="fix the cause, then hvdcloud up again")

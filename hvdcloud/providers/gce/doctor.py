@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hvdcloud.checks import Check, Finding, NoAnswerError, Once, failed, fine, setup_hint, warning
+from hvdcloud.checks import SETUP_HINT, Check, Finding, NoAnswerError, Once, failed, fine, warning
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.google.credentials import TOKEN_SECONDS
 from hvdcloud.google.errors import explained
@@ -92,7 +92,7 @@ def _service_account(settings: Settings) -> Finding:
     check_account(settings)
     if settings.service_account == DEFAULT_ACCOUNT:
         said = "which the organization may allow more than nodes need, or nothing at all"
-        return warning(f"nodes run as the project's default service account, {said}", hint=setup_hint())
+        return warning(f"nodes run as the project's default service account, {said}", hint=SETUP_HINT)
     return fine(f"nodes run as {settings.service_account}")
 
 

@@ -67,11 +67,6 @@ class Inventory:
         unseen = tuple(place for place in self.unseen if any(_covers(place, zone) for zone in zones))
         return replace(self, unseen=unseen)
 
-    def with_failures_unseen(self) -> Inventory:
-        """The same, where a question that got no answer is one more place that did not: `disks (403 forbidden: …)`."""
-        places = (f"{what} ({why(error)})" for what, error in sorted(self.failures.items()))
-        return replace(self, unseen=(*self.unseen, *places), failures={})
-
     def sees(self, zone: str) -> bool:
         """Whether something in this zone (empty: a global one) would have been found."""
         return not any(_covers(place, zone) for place in self.unseen)
@@ -96,10 +91,11 @@ def take_inventory(client: ComputeClient, cluster: str | None) -> Inventory:
     answers = dict(zip(questions, side_by_side(answer, list(questions), only_reads=True), strict=True))
     found = {what: answer for what, answer in answers.items() if isinstance(answer, Aggregated)}
     items = {what: tuple(answer.items) for what, answer in found.items()}
+    ours = {LABEL_MANAGED_BY: MANAGED_BY} | ({LABEL_CLUSTER: cluster} if cluster is not None else {})
     return Inventory(
         instances=items.get(VMS, ()),
         disks=items.get(DISKS, ()),
-        firewalls=tuple(rule for rule in items.get(FIREWALLS, ()) if _is_of(described_labels(rule), cluster)),
+        firewalls=tuple(rule for rule in items.get(FIREWALLS, ()) if ours.items() <= described_labels(rule).items()),
         operations=items.get(OPERATIONS, ()),
         unseen=tuple(sorted({place for answer in found.values() for place in answer.unseen})),
         failures={what: answer for what, answer in answers.items() if not isinstance(answer, Aggregated)},
@@ -128,7 +124,3 @@ def described_labels(rule: Resource) -> dict[str, str]:
 def _covers(place: str, zone: str) -> bool:
     """A place that is not a zone, such as a part of the project, may hold anything."""
     return not place.startswith("zone ") or place == f"zone {zone}"
-
-
-def _is_of(labels: Mapping[str, str], cluster: str | None) -> bool:
-    return labels.get(LABEL_MANAGED_BY) == MANAGED_BY and cluster in (None, labels.get(LABEL_CLUSTER))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,13 +16,12 @@ from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Provider, U
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.places import check_account, find_zones, vm_image
-from hvdcloud.providers.gce.inventory import VMS, Inventory, take_inventory
-from hvdcloud.providers.gce.money import catalog
+from hvdcloud.providers.gce.inventory import VMS, Inventory, take_inventory, why
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.ops import scale_out
 from hvdcloud.providers.gce.ops.create import Creation, GcePlan, insert_requests
 from hvdcloud.providers.gce.ops.delete import Sweep
-from hvdcloud.providers.gce.ops.ready import SILENT_SECONDS, SILENT_SECONDS_OF_8_GPUS, Boots
+from hvdcloud.providers.gce.ops.ready import Boots
 from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper
 from hvdcloud.providers.gce.settings import Settings, settings_of
@@ -47,8 +47,6 @@ class GceProvider(Provider):
         self._config = config
         self._limits = limits
         self._connect = client
-
-    # --- planning -------------------------------------------------------------------------------------------------
 
     def plan(self, spec: ClusterSpec) -> GcePlan:
         """The firewall rules, and the bulkInserts for the first zone: one for each kind of node.
@@ -91,8 +89,6 @@ class GceProvider(Provider):
         """VMs see a bucket under the name that the laptop uses."""
         return NodeBucket(bucket=bucket)
 
-    # --- creating -------------------------------------------------------------------------------------------------
-
     def create(self, plan: Plan, *, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """All VMs in the first zone that has room for them, or none."""
         assert isinstance(plan, GcePlan)
@@ -129,7 +125,6 @@ class GceProvider(Provider):
         """Follow every VM's guest attributes until its container says that sshd answers."""
         cluster = nodes[0].name.rpartition("-")[0]
         settings, given = self._settings, self._config.ssh.source
-        _, gpus = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
 
         def check_reachable(node: Node) -> None:
             if settings.ssh_source != ssh_access.IAP and node.address:
@@ -142,13 +137,10 @@ class GceProvider(Provider):
             cluster=cluster,
             deadline=deadline,
             on_progress=on_progress,
-            silence=SILENT_SECONDS if gpus < 8 else SILENT_SECONDS_OF_8_GPUS,
             check_reachable=check_reachable,
         )
         with explained(f"follow how the VMs of {cluster} come up"):
             return boots.wait()
-
-    # --- listing -------------------------------------------------------------------------------------------------
 
     def cluster(self, name: str) -> Cluster | None:
         """From the labels of VMs and disks, the descriptions of firewall rules, and the operations under way."""
@@ -173,10 +165,9 @@ class GceProvider(Provider):
         with explained(f"look for {name or 'clusters'} in project {self._client.project}"):
             if VMS in inventory.failures:
                 raise inventory.failures[VMS]
-        # An account that may not see disks can still delete VMs.
-        return inventory.with_failures_unseen()
-
-    # --- deleting -------------------------------------------------------------------------------------------------
+        # An account that may not see disks can still delete VMs: `disks (403 forbidden: …)` did not answer either.
+        places = (f"{what} ({why(error)})" for what, error in sorted(inventory.failures.items()))
+        return replace(inventory, unseen=(*inventory.unseen, *places), failures={})
 
     def destroy(self, name: str, *, on_progress: OnProgress = ignore_progress) -> Sequence[Leftover]:
         """VMs and firewall rules at once, then disks that stayed; looked for again until nothing is found."""
@@ -190,8 +181,6 @@ class GceProvider(Provider):
             return []
         names = {f"{name}-{index}" for index in indices}
         return Sweep(self._client, name, names=names, on_progress=on_progress).run()
-
-    # --- what all of them need ------------------------------------------------------------------------------------
 
     @cached_property
     def _client(self) -> ComputeClient:

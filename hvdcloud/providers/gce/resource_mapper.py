@@ -43,26 +43,21 @@ class ResourceMapper:
     def node(self, instance: Resource) -> Node:
         """A VM as a node; its host key is not in the resource."""
         name, zone = str(instance["name"]), zone_of(instance)
+        interface: Mapping[str, Any] = next(iter(instance.get("networkInterfaces", ())), {})
+        configs = interface.get("accessConfigs")
+        address = configs[0].get("natIP") if configs else interface.get("networkIP")
         return Node(
             name=name,
             index=_index(name),
             id=f"{zone}/{name}",
             state=node_state(instance),
-            address=self._address(instance),
+            address=None if self.iap else address,
             port=SSH_PORT,
             # Not its DNS name: an outbound DNS policy of the network hides `.internal`.
             # https://cloud.google.com/dns/docs/policies#altns-targets
-            internal_address=_interface(instance).get("networkIP"),
+            internal_address=interface.get("networkIP"),
             proxy_command=iap_proxy_command(self.project, zone, name, SSH_PORT) if self.iap else None,
         )
-
-    def _address(self, instance: Resource) -> str | None:
-        if self.iap:
-            return None
-        interface = _interface(instance)
-        configs = interface.get("accessConfigs")
-        address: str | None = configs[0].get("natIP") if configs else interface.get("networkIP")
-        return address
 
     def clusters(self, inventory: Inventory) -> list[Cluster]:
         """Every cluster of which something was found, by name."""
@@ -129,11 +124,6 @@ def described_operation(operation: Resource) -> ClusterObject:
 def metadata_of(instance: Resource) -> dict[str, str]:
     """The metadata items of a VM."""
     return {item["key"]: item.get("value", "") for item in instance.get("metadata", {}).get("items", ())}
-
-
-def _interface(instance: Resource) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = next(iter(instance.get("networkInterfaces", ())), {})
-    return found
 
 
 def _index(name: str) -> int:

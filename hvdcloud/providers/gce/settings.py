@@ -64,11 +64,6 @@ class Settings:
         _, found, rest = (self.subnetwork or "").partition("regions/")
         return rest.partition("/")[0] if found else None
 
-    @property
-    def subnetwork_name(self) -> str | None:
-        """`gce.subnetwork` given as a name, which several regions may have."""
-        return self.subnetwork if self.subnetwork and "/" not in self.subnetwork else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from hvdcloud.cluster.model import ClusterSpec
     from hvdcloud.config.model import Config
 
-_RANK_GB = 0.5
-"""What a rank takes before it has loaded anything: Python, torch and Horovod."""
-
 
 def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     """Those of the project and of this machine, among them `engine`, are everybody's."""
@@ -48,8 +45,6 @@ def _machine(spec: ClusterSpec, *, ranks: int) -> Finding:
         return warning(
             f"{said}; ranks that wait for each other's core are slow", hint=f"--nodes {max(1, cores)}, or fewer slots"
         )
-    if gb and ranks * _RANK_GB > gb:
-        return warning(f"{said}: little memory for that many", hint="take fewer nodes")
     return fine(said)
 
 
@@ -64,7 +59,7 @@ def _gpus(spec: ClusterSpec, wish: Wish) -> Finding:
     choose(found, held, wish, nodes=spec.nodes, indices=range(spec.nodes))
     used = users(found, held)
     lines = [
-        f"{device.title} {device.name}, {size(device.free_bytes)} of {size(device.total_bytes)} free"
+        f"{device.title} {device.name}, {size(device.free_bytes)} free"
         + (f", used by {used[device.uuid]}" if device.uuid in used else "")
         for device in found
     ]

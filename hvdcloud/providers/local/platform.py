@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hvdcloud.checks import Finding, failed, warning
 from hvdcloud.providers.base import Gpu
 from hvdcloud.providers.engine.platform import EnginePlatform
+from hvdcloud.providers.engine.requests import limits
 from hvdcloud.providers.local.provider import LocalProvider
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ class LocalPlatform(EnginePlatform):
         """The provider on the engine of `DOCKER_HOST` or the current context. Raises NodeError: none answers."""
         from hvdcloud import engine
 
-        return LocalProvider(engine.connect(), idle_seconds=self._config.limits.idle, gpus=self._config.local.gpus)
+        ends = limits(idle_seconds=self._config.limits.idle)
+        return LocalProvider(engine.connect(), limits=ends, gpus=self._config.local.gpus)
 
     def checks(self, spec: ClusterSpec) -> Sequence[Check]:
         """Room, GPUs, the bucket and folders with data."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.model import (
@@ -48,25 +49,19 @@ class LocalProvider(EngineProvider):
     ready_seconds = 180.0
 
     def __init__(
-        self,
-        client: DockerClient,
-        *,
-        idle_seconds: float | None = None,
-        gpus: Wish | None = None,
+        self, client: DockerClient, *, limits: Mapping[str, str] = MappingProxyType({}), gpus: Wish | None = None
     ) -> None:
         """Nothing is asked yet.
 
         Args:
-            idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
+            limits: when the nodes end themselves, by `limits` of engine/requests.py.
             gpus: what the nodes get of this machine's; None: they get none.
         """
         self._client = client
         self._api = client.api
         self._nodes = EngineNodes(client.api)
-        self._idle_seconds = idle_seconds
+        self._limits = limits
         self._gpus = gpus
-
-    # --- planning -------------------------------------------------------------------------------------------------
 
     def plan(self, spec: ClusterSpec) -> Plan:
         """One network and a container for each node. Running them costs nothing.
@@ -85,7 +80,7 @@ class LocalProvider(EngineProvider):
         """With the GPUs that these nodes get as things are now."""
         from hvdcloud.providers.local.gpus import PLACE, ask_this_machine
 
-        requests = plan_of.container_requests(spec, indices, idle_seconds=self._idle_seconds)
+        requests = plan_of.container_requests(spec, indices, limits=self._limits)
         if self._gpus is None:
             return requests
         facts = ask_this_machine()
@@ -103,8 +98,6 @@ class LocalProvider(EngineProvider):
     def bucket_as_seen_by_nodes(self, bucket: str) -> NodeBucket:
         """The folder is mounted into the node."""
         return NodeBucket(bucket=f"file://{BUCKET_IN_NODE}")
-
-    # --- creating -------------------------------------------------------------------------------------------------
 
     def create(self, plan: Plan, *, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """Network first, then all containers at once."""
@@ -139,16 +132,14 @@ class LocalProvider(EngineProvider):
         ports = self._api.inspect_container(node.id)["NetworkSettings"]["Ports"] or {}
         bindings = ports.get(f"{SSH_PORT}/tcp")
         if not bindings:
-            log = self._nodes.console(node)[-2000:]
-            raise NodeError(f"node {node.name} stopped while coming up", hint="hvdcloud up", details=log)
+            hint = f"docker logs {node.name} shows all of it; hvdcloud up tries again"
+            raise NodeError(f"node {node.name} stopped while coming up", hint=hint)
         port = int(bindings[0]["HostPort"])
         return replace(node, state=NodeState.RUNNING, address="127.0.0.1", port=port, host_key=host_key)
 
     def close(self) -> None:
         """End the connections to the engine."""
         self._client.close()
-
-    # --- looking --------------------------------------------------------------------------------------------------
 
     def cluster(self, name: str) -> Cluster | None:
         """From the labels of containers and networks."""
@@ -162,17 +153,8 @@ class LocalProvider(EngineProvider):
         objects = self._nodes.objects(*labels)
         return view.describe_clusters(objects, provider=self.name, describe=view.node_of)
 
-    # --- deleting -------------------------------------------------------------------------------------------------
-
-    def destroy(self, name: str, *, on_progress: OnProgress = ignore_progress) -> Sequence[Leftover]:
-        """Containers at once, then networks and volumes; listed again until nothing is found or a minute is over."""
-        return self._nodes.destroy(name, on_progress=on_progress)
-
-    def shrink(
-        self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
-    ) -> Sequence[Leftover]:
-        """Delete their containers, and look for them again until nothing is found."""
-        return self._nodes.destroy(name, on_progress=on_progress, indices=set(indices))
+    def _destroy(self, name: str, indices: set[int] | None, *, on_progress: OnProgress) -> Sequence[Leftover]:
+        return self._nodes.destroy(name, on_progress=on_progress, indices=indices)
 
 
 def _refuse_link(folder: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 
 from hvdcloud.cluster.model import SSH_PORT, ClusterSpec, Request
 from hvdcloud.node.paths import MOUNTED
-from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request, limits
+from hvdcloud.providers.engine.requests import BUCKET_IN_NODE, container_request
 
 
 def network_request(spec: ClusterSpec) -> Request:
@@ -19,17 +20,13 @@ def network_request(spec: ClusterSpec) -> Request:
 
 
 def container_requests(
-    spec: ClusterSpec, indices: Sequence[int], *, idle_seconds: float | None = None
+    spec: ClusterSpec, indices: Sequence[int], *, limits: Mapping[str, str] = MappingProxyType({})
 ) -> list[Request]:
-    """For some of the nodes of a cluster.
-
-    Args:
-        idle_seconds: without a run and without an SSH session, after which the nodes end themselves; None: never.
-    """
+    """For some of the nodes of a cluster; `limits`: by `limits` of engine/requests.py."""
     network, port = network_name(spec.name), f"{SSH_PORT}/tcp"
     # All nodes share this machine's cores, so each takes its part of them.
     cores = str(max(1, (os.cpu_count() or 1) // spec.nodes))
-    environment = {"HVDCLOUD_CORES": cores, **limits(idle_seconds=idle_seconds)}
+    environment = {"HVDCLOUD_CORES": cores, **limits}
     host = {
         "NetworkMode": network,
         "PortBindings": {port: [{"HostIp": "127.0.0.1", "HostPort": ""}]},

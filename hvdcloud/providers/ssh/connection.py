@@ -81,10 +81,18 @@ class Host:
             CredentialsError: the host key is not known or another, or the host or its engine refuses this user.
             NodeError: the host does not answer, or has no engine.
         """
+        import docker
+        from docker.errors import DockerException
+
         with self._lock:
             self._open()
+            assert self._folder is not None
             if silence not in self._clients:
-                self._clients[silence] = self._connect_engine(silence)
+                try:
+                    client = docker.DockerClient(base_url=f"unix://{self._folder / 'engine'}", timeout=silence)
+                except (DockerException, OSError) as error:
+                    raise self._why_no_engine(error) from error
+                self._clients[silence] = client
             return self._clients[silence].api
 
     def run(self, script: str, *, seconds: float = COMMAND_SECONDS) -> str:
@@ -111,9 +119,10 @@ class Host:
         with self._lock:
             self._open()
             assert self._folder is not None
-            control = self._folder / _CONTROL
+            control, ports = self._folder / _CONTROL, ("-R", f"127.0.0.1:0:127.0.0.1:{port}")
         try:
-            there = int(self._call(openssh.reverse(control, "forward", port), seconds=COMMAND_SECONDS))
+            # It prints the host's port.
+            there = int(self._call(openssh.forwarding(control, "forward", *ports), seconds=COMMAND_SECONDS))
         except (NodeError, ValueError) as error:
             message = f"{self.name} forwards no port to this machine: {words(error)}"
             raise NodeError(message, hint="AllowTcpForwarding yes in its sshd_config") from error
@@ -122,7 +131,7 @@ class Host:
         finally:
             # A connection that was lost has ended it.
             with contextlib.suppress(HvdcloudError):
-                self._call(openssh.reverse(control, "cancel", port), seconds=COMMAND_SECONDS)
+                self._call(openssh.forwarding(control, "cancel", *ports), seconds=COMMAND_SECONDS)
 
     def close(self) -> None:
         """End the connection, also one that is being made; nothing of it is left on either side."""
@@ -160,7 +169,8 @@ class Host:
         busy = retry_if_exception_type(openssh.BusyError)
         attempts = login_attempts(busy, seconds=OPEN_SECONDS, closing=self._closing)
         attempts(self._log_in, openssh.shared_connection(self.config, control), folder, deadline)
-        self._call(openssh.forward(control, local=folder / "engine", remote=ENGINE_SOCKET), seconds=COMMAND_SECONDS)
+        sockets = f"{folder / 'engine'}:{ENGINE_SOCKET}"
+        self._call(openssh.forwarding(control, "forward", "-L", sockets), seconds=COMMAND_SECONDS)
 
     def _log_in(self, argv: Sequence[str], folder: Path, deadline: float) -> None:
         """Start the program that keeps the connection. Raises BusyError: the host may take the next one."""
@@ -189,16 +199,6 @@ class Host:
                     hint=f"{self.by_hand()} shows where it waits",
                 )
             time.sleep(_POLL_SECONDS)
-
-    def _connect_engine(self, silence: int) -> DockerClient:
-        import docker
-        from docker.errors import DockerException
-
-        assert self._folder is not None
-        try:
-            return docker.DockerClient(base_url=f"unix://{self._folder / 'engine'}", timeout=silence)
-        except (DockerException, OSError) as error:
-            raise self._why_no_engine(error) from error
 
     def _why_no_engine(self, error: Exception) -> HvdcloudError:
         state, user, *_ = [*self._run(_SOCKET_STATE, COMMAND_SECONDS).split(), "", ""]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hvdcloud.checks import Check, Finding, failed, fine
@@ -21,19 +23,13 @@ def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     """One for each host that would have a node."""
     hosts = [Host(each) for each in config.ssh.hosts[: spec.nodes]]
     engines: dict[str, Host] = {}
-
-    def check(host: Host) -> Check:
-        return Check(name=f"host {host.name}", run=lambda: _host(host, hosts, engines))
-
-    return [check(host) for host in hosts]
+    return [Check(name=f"host {host.name}", run=partial(_host, host, hosts, engines)) for host in hosts]
 
 
 def _host(host: Host, hosts: Sequence[Host], engines: dict[str, Host]) -> Finding:
     """Whether it could have its node, and what it has; `engines`: of the hosts that have answered, by id."""
-    try:
+    with contextlib.closing(host):
         found = settled(lambda asked: _examined(asked, hosts, engines), host)
-    finally:
-        host.close()
     if isinstance(found, HvdcloudError):
         raise found
     return found
@@ -47,11 +43,7 @@ def _examined(host: Host, hosts: Sequence[Host], engines: dict[str, Host]) -> Fi
         first, second = (each.name for each in hosts if each in (host, other))
         message = f"{first} and {second} in ssh.hosts are the same machine"
         return failed(message, hint=f"take {second} out, or use fewer --nodes")
-    parts = [
-        f"Docker {info.get('ServerVersion', '?')}",
-        counted(int(info.get("NCPU", 0)), "core"),
-        f"{float(info.get('MemTotal', 0)) / 1e9:.1f} GB memory",
-    ]
-    parts.append(f"reached by the others at {facts.address}")
-    parts += [f"{each.title} {each.name}, {size(each.free_bytes)} free" for each in facts.gpus]
-    return fine("; ".join([", ".join(parts[:3]), *parts[3:]]))
+    cores, memory = counted(int(info.get("NCPU", 0)), "core"), float(info.get("MemTotal", 0)) / 1e9
+    machine = f"Docker {info.get('ServerVersion', '?')}, {cores}, {memory:.1f} GB memory"
+    gpus = (f"{each.title} {each.name}, {size(each.free_bytes)} free" for each in facts.gpus)
+    return fine("; ".join([machine, f"reached by the others at {facts.address}", *gpus]))

@@ -67,6 +67,8 @@ def laptop_registry(api: Any) -> Iterator[LaptopRegistry]:
     Raises:
         NoRegistryError: there is neither, or the engine is on another machine.
     """
+    from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
     if not api.base_url.startswith("http+docker://"):
         raise NoRegistryError("the Docker engine is on another machine", hint="unset DOCKER_HOST")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "hvdcloud", "registry")
@@ -80,8 +82,10 @@ def laptop_registry(api: Any) -> Iterator[LaptopRegistry]:
         config = _configure(Path(folder), cache, port=port, password=password)
         program = shutil.which(PROGRAM)
         with _process(program, config) if program else _container(api, config, cache):
+            refused, end = retry_if_exception_type(OSError), stop_after_delay(_START_SECONDS)
+            answers = Retrying(retry=refused, stop=end, wait=wait_fixed(0.05), reraise=True)
             try:
-                _wait_for(port)
+                answers(socket.create_connection, ("127.0.0.1", port), timeout=1).close()
             except OSError as error:
                 message = f"the registry on this machine did not answer within {_START_SECONDS:.0f} s: {error}"
                 raise NoRegistryError(message, hint=f"{PROGRAM} serve shows why") from error
@@ -138,12 +142,3 @@ def _container(api: Any, config: Path, cache: Path) -> Iterator[None]:
         yield
     finally:
         api.remove_container(made["Id"], force=True, v=True)
-
-
-def _wait_for(port: int) -> None:
-    from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
-
-    refused, end = retry_if_exception_type(OSError), stop_after_delay(_START_SECONDS)
-    for attempt in Retrying(retry=refused, stop=end, wait=wait_fixed(0.05), reraise=True):
-        with attempt, socket.create_connection(("127.0.0.1", port), timeout=1):
-            pass

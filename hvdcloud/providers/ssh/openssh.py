@@ -84,20 +84,10 @@ def command(host: SshHostConfig, control: Path, remote: Sequence[str]) -> list[s
     return [PROGRAM, "-T", *options(host, control=control), "--", host.host, shlex.join(remote)]
 
 
-def forward(control: Path, *, local: Path, remote: str) -> list[str]:
-    """What has a shared connection lead a Unix socket of this machine to one of the host."""
+def forwarding(control: Path, action: str, *what: str) -> list[str]:
+    """What has a shared connection begin (`forward`) or end (`cancel`) a forwarding, which is named as for `ssh`."""
     # Without the user's configuration, whose own forwardings would be asked for as well.
-    return [PROGRAM, "-F", "none", "-S", str(control), "-O", "forward", "-L", f"{local}:{remote}", "host"]
-
-
-def reverse(control: Path, action: str, port: int) -> list[str]:
-    """What has a shared connection lead a port of the host's loopback interface to one of this machine's.
-
-    Args:
-        action: `forward`, which prints the host's port, or `cancel`.
-    """
-    ports = f"127.0.0.1:0:127.0.0.1:{port}"
-    return [PROGRAM, "-F", "none", "-S", str(control), "-O", action, "-R", ports, "host"]
+    return [PROGRAM, "-F", "none", "-S", str(control), "-O", action, *what, "host"]
 
 
 def proxy_command(host: SshHostConfig, port: int, *, control: Path | None = None) -> str:

@@ -58,8 +58,6 @@ class SshProvider(EngineProvider):
         """End the connections to all hosts."""
         self._hosts.close()
 
-    # --- planning -------------------------------------------------------------------------------------------------
-
     def plan(self, spec: ClusterSpec) -> Plan:
         """A container for each node, on the first hosts. Running them costs nothing.
 
@@ -111,11 +109,9 @@ class SshProvider(EngineProvider):
         """In place of the folder of this machine each has one of its own."""
         return NodeBucket(bucket=f"file://{BUCKET_IN_NODE}", per_node=True)
 
-    # --- creating -------------------------------------------------------------------------------------------------
-
     def create(self, plan: Plan, *, on_progress: OnProgress = ignore_progress) -> Sequence[Node]:
         """The image on all hosts, then the containers of all, then all are started."""
-        spec, requests = plan.spec, {request.host: request for request in _host_requests(plan)}
+        spec, requests = plan.spec, {each.host: each for each in plan.requests if isinstance(each, HostRequest)}
         chosen = [self._hosts[name] for name in requests]
         images.bring(spec.image, self._hosts, chosen, on_progress=on_progress)
         makers = {host.name: Maker(host.api, on_progress=on_progress) for host in chosen}
@@ -125,9 +121,10 @@ class SshProvider(EngineProvider):
         except BaseException as error:
             # Only what this call made: a cluster of the same name that another user made meanwhile stays.
             undone = self._hosts.each(lambda host: makers[host.name].undo(), chosen)
-            left = [f"{name}: {each}" for name, lines in undone.items() for each in _lines(lines)]
             if isinstance(error, HvdcloudError):
-                error.add_details(*left)
+                for name, left in undone.items():
+                    lines = [left.message] if isinstance(left, HvdcloudError) else left
+                    error.add_details(*(f"{name}: {line}" for line in lines))
             raise
         ids = {each for maker in makers.values() for each in maker.ids}
         cluster = self.cluster(spec.name)
@@ -135,8 +132,6 @@ class SshProvider(EngineProvider):
 
     def _with_address(self, node: Node, host_key: str) -> Node:
         return replace(node, state=NodeState.RUNNING, host_key=host_key)
-
-    # --- looking --------------------------------------------------------------------------------------------------
 
     def cluster(self, name: str) -> Cluster | None:
         """From the labels of the containers on all hosts.
@@ -191,22 +186,8 @@ class SshProvider(EngineProvider):
     def _engine_of(self, node: Node) -> EngineNodes:
         return _engine_nodes(self._hosts[node.host])
 
-    # --- deleting -------------------------------------------------------------------------------------------------
-
-    def destroy(self, name: str, *, on_progress: OnProgress = ignore_progress) -> Sequence[Leftover]:
-        """Delete all of it on every host; listed again until nothing is found or a minute is over.
-
-        A host that does not answer is a leftover, unless all of the cluster's nodes were found on others.
-        """
-        return self._destroy(name, None, on_progress=on_progress)
-
-    def shrink(
-        self, name: str, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress
-    ) -> Sequence[Leftover]:
-        """Delete their containers, and look for them again until nothing is found."""
-        return self._destroy(name, {*indices}, on_progress=on_progress) if indices else []
-
     def _destroy(self, name: str, indices: set[int] | None, *, on_progress: OnProgress) -> Sequence[Leftover]:
+        """A host that does not answer is a leftover, unless all of these nodes were found on others."""
         found = next(iter(self._clusters(f"{LABEL_CLUSTER}={name}")[0]), None)
         there = {node.index for node in found.nodes} if found is not None else set()
         everywhere = found is not None and (found.has_all_nodes if indices is None else indices <= there)
@@ -231,14 +212,6 @@ def _engine_nodes(host: Host) -> EngineNodes:
 def _objects(host: Host, *labels: str) -> EngineObjects:
     found = _engine_nodes(host).objects(*labels)
     return replace(found, containers=tuple({**each, _HOST: host.name} for each in found.containers))
-
-
-def _host_requests(plan: Plan) -> Sequence[HostRequest]:
-    return [request for request in plan.requests if isinstance(request, HostRequest)]
-
-
-def _lines(undone: Sequence[str] | HvdcloudError) -> Sequence[str]:
-    return [undone.message] if isinstance(undone, HvdcloudError) else undone
 
 
 def _unseen(errors: Mapping[str, HvdcloudError]) -> tuple[str, ...]:

@@ -57,8 +57,6 @@ class ComputeClient(http.ApiCalls):
         self._services: dict[str, Any] = {}
         self._lock = threading.Lock()
 
-    # --- what the project has -------------------------------------------------------------------------------------
-
     def get_project(self) -> dict[str, Any]:
         """The project with its project-wide quotas."""
         return self._call("Projects", "get")
@@ -75,8 +73,6 @@ class ComputeClient(http.ApiCalls):
         """The newest VM image of a family that is not deprecated."""
         return self._call("Images", "get_from_family", project=project, family=family)
 
-    # --- firewall rules -------------------------------------------------------------------------------------------
-
     def firewalls(self) -> list[dict[str, Any]]:
         """Every firewall rule of the project."""
         return self._list("Firewalls")
@@ -85,12 +81,6 @@ class ComputeClient(http.ApiCalls):
         """Start to make a firewall rule; returns the operation."""
         rule = _message("Firewall", body)
         return self._call("Firewalls", "insert_unary", request_id=request_id, firewall_resource=rule)
-
-    def delete_firewall(self, name: str, request_id: str) -> dict[str, Any] | None:
-        """Start to delete a firewall rule; returns the operation, None if it is gone already."""
-        return self._delete("Firewalls", firewall=name, request_id=request_id)
-
-    # --- VMs and disks --------------------------------------------------------------------------------------------
 
     def instances(self, cluster: str | None) -> Aggregated:
         """hvdcloud's VMs in all zones; of one cluster, or of all."""
@@ -122,13 +112,13 @@ class ComputeClient(http.ApiCalls):
             bulk_insert_instance_resource_resource=resource,
         )
 
-    def delete_instance(self, zone: str, name: str, request_id: str) -> dict[str, Any] | None:
-        """Start to delete a VM; returns the operation, None if it is gone already."""
-        return self._delete("Instances", zone=zone, instance=name, request_id=request_id)
+    def delete(self, service: str, request_id: str, **names: str) -> dict[str, Any] | None:
+        """Start to delete one of `Instances`, `Disks` or `Firewalls`; returns the operation, None if it is gone.
 
-    def delete_disk(self, zone: str, name: str, request_id: str) -> dict[str, Any] | None:
-        """Start to delete a disk; returns the operation, None if it is gone already."""
-        return self._delete("Disks", zone=zone, disk=name, request_id=request_id)
+        Args:
+            names: its zone, if it is of one, and its own: `zone="us-central1-a", instance="digits-0"`.
+        """
+        return _unless_gone(partial(self._call, service, "delete_unary", request_id=request_id, **names))
 
     def set_labels(self, resource: Mapping[str, Any], labels: Mapping[str, str], request_id: str) -> dict[str, Any]:
         """Start to replace all labels of a VM or a disk, as `resource` was listed; returns the operation.
@@ -142,8 +132,6 @@ class ComputeClient(http.ApiCalls):
             return self._call("Disks", "set_labels_unary", resource=resource["name"], **fields)
         fields["instances_set_labels_request_resource"] = _message("InstancesSetLabelsRequest", body)
         return self._call("Instances", "set_labels_unary", instance=resource["name"], **fields)
-
-    # --- operations -----------------------------------------------------------------------------------------------
 
     def wait(
         self, operation: Mapping[str, Any], *, deadline: float, stop: threading.Event | None = None
@@ -190,8 +178,6 @@ class ComputeClient(http.ApiCalls):
         """Every operation of the project that is not DONE."""
         return self._aggregated("GlobalOperations", "operations", "status!=DONE")
 
-    # --- what a node tells ----------------------------------------------------------------------------------------
-
     def guest_attributes(self, zone: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """What each VM has written under `hvdcloud/`; one call for each.
 
@@ -217,8 +203,6 @@ class ComputeClient(http.ApiCalls):
         """The last 4,000 bytes of the VM's boot log."""
         answer = self._call("Instances", "get_serial_port_output", zone=zone, instance=name, start=-4000)
         return str(answer.get("contents", ""))
-
-    # --- how ------------------------------------------------------------------------------------------------------
 
     def _call(self, service: str, method: str, **fields: Any) -> dict[str, Any]:
         """One method of one service, such as `Instances` `bulk_insert_unary`; the answer as the API's own JSON."""
@@ -251,9 +235,6 @@ class ComputeClient(http.ApiCalls):
                 if _warning(content):
                     unseen.append(_place(scope))
         return Aggregated(items=items, unseen=tuple(dict.fromkeys(unseen)))
-
-    def _delete(self, service: str, **fields: Any) -> dict[str, Any] | None:
-        return _unless_gone(partial(self._call, service, "delete_unary", **fields))
 
     def _send(
         self, service: str, method: str, fields: Mapping[str, Any], *, read_seconds: float = http.READ_SECONDS
@@ -302,7 +283,10 @@ def _library_errors(project: str) -> Iterator[None]:
         body = error.response.content if error.response is not None else error.message
         raise answer_error(int(error.code or 0), body, project=project) from error
     except ParseError as error:
-        raise http.not_json(project) from error
+        # A proxy or a captive portal that says 200.
+        raise ApiError(
+            message="the answer is not the API's JSON", status=502, reason="notJson", project=project
+        ) from error
 
 
 def _message(name: str, content: Mapping[str, Any]) -> Any:

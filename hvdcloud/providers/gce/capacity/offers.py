@@ -39,7 +39,12 @@ def find_offers(
     today = datetime.now(timezone.utc).date()
     wrong = catalog.problem(settings.machine_type, settings.gpu_type, settings.gpu_count, today=today)
     compared = kinds(settings, gpu=gpu, today=today, cpu_image=config.image.device == "cpu")
-    available, unknown = _ask(settings)
+    available, unknown = Available(), None
+    try:
+        client = connect_client(project=settings.project or None, retry_seconds=RETRY_SECONDS)
+        available = ask(client, replace(settings, project=client.project))
+    except HvdcloudError as error:
+        unknown = error
     found: list[Offer] = []
     for kind in compared:
         found += _offers(settings, kind, config, hours=hours, available=available)
@@ -61,15 +66,6 @@ def find_offers(
             *budget.traffic_notices(registry_region(config.image.repository or ""), near),
         ),
     )
-
-
-def _ask(settings: Settings) -> tuple[Available, HvdcloudError | None]:
-    """Quotas and subnetworks, or why they are not known."""
-    try:
-        client = connect_client(project=settings.project or None, retry_seconds=RETRY_SECONDS)
-        return ask(client, replace(settings, project=client.project)), None
-    except HvdcloudError as error:
-        return Available(), error
 
 
 def kinds(settings: Settings, *, gpu: str | None, today: date, cpu_image: bool = False) -> list[NodeKind]:

@@ -81,7 +81,8 @@ def _short(quotas: Quotas, metrics: Sequence[str | None], needed: int, where: st
 
 def ask(client: ComputeClient, settings: Settings) -> Available:
     """Ask all at once for quotas and subnetworks. Raises HvdcloudError: something is not answered."""
-    name = settings.subnetwork_name
+    # A URL says its region itself.
+    name = settings.subnetwork if settings.subnetwork and "/" not in settings.subnetwork else None
     questions: list[Callable[[], Any]] = [
         client.get_project,
         client.regions,

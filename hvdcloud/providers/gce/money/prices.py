@@ -50,9 +50,6 @@ class Table(BaseModel):
         return self.regions.get(self.region, {})
 
 
-# --- which table counts ---------------------------------------------------------------------------------------------
-
-
 @cache
 def shipped() -> Table:
     """The table that comes with hvdcloud."""
@@ -82,9 +79,6 @@ def save(table: Table) -> None:
 def _refreshed() -> Path:
     # No cluster's name has a dot in it, so no cluster's folder is called that.
     return state_root() / "prices.json"
-
-
-# --- what things cost -----------------------------------------------------------------------------------------------
 
 
 def node_dollars_per_hour(kind: NodeKind, *, disk_gb: float, external_ip: bool, region: str | None = None) -> float:

@@ -145,8 +145,6 @@ class Creation:
             on_progress=on_progress,
         )
 
-    # --- zones ----------------------------------------------------------------------------------------------------
-
     def _in_some_zone(self) -> None:
         failed: dict[str, ApiError] = {}
         full: dict[str, ApiError] = {}
@@ -261,8 +259,6 @@ class Creation:
             return cause.rule.error(message, hint=cause.hint, details=details)
         hint = cause.hint if cause.metric else f"--wait 6h tries until a zone has room; or {ELSEWHERE}"
         return NoRoomError(message, hint=hint, zones=len(failed), details=details)
-
-    # --- firewall rules -------------------------------------------------------------------------------------------
 
     def _make_firewall(self, request: Request) -> None:
         if self._abort.is_set():

@@ -91,7 +91,11 @@ class Sweep:
         while True:
             inventory = self._take_inventory()
             listed = self._settle(inventory)
-            creating = self._creating(inventory)
+            creating = [
+                each
+                for each in inventory.creating(self.cluster)
+                if self.requests is None or each["clientOperationId"] in self.requests
+            ]
             expired = time.monotonic() > started + DESTROY_SECONDS
             if creating and time.monotonic() < started + CREATING_SECONDS:
                 self._wait(creating[0])
@@ -100,7 +104,9 @@ class Sweep:
                 return self._leftovers(inventory, creating)
             self._find_failed_deletions(inventory, listed)
             side_by_side(self._delete, [each for each in listed - self._refused if each not in self._operations])
-            self._wait_for_last(listed)
+            # The deletion that was begun last is likely to end last, or nearly; waiting for each would be N calls.
+            if under_way := [each for target, each in self._operations.items() if target in listed - self._suspects]:
+                self._wait(under_way[-1])
             time.sleep(pause)
             pause = min(pause * PAUSE_GROWTH, PAUSE_SECONDS)
 
@@ -164,20 +170,12 @@ class Sweep:
         labels = vm.get("labels", {})
         return labels.get(LABEL_CLUSTER) == self.cluster and self.cluster_id in (None, labels.get(LABEL_ID))
 
-    def _creating(self, inventory: Inventory) -> list[Resource]:
-        ours, requests = inventory.creating(self.cluster), self.requests
-        return [each for each in ours if requests is None or each["clientOperationId"] in requests]
-
     def _delete(self, target: Target) -> None:
         self._attempts[target] += 1
-        request = request_id(self.cluster)
+        service = {VMS: "Instances", DISKS: "Disks", FIREWALLS: "Firewalls"}[target.kind]
+        names = {service.lower().removesuffix("s"): target.name} | ({"zone": target.zone} if target.zone else {})
         try:
-            if target.kind == VMS:
-                operation = self.client.delete_instance(target.zone, target.name, request)
-            elif target.kind == DISKS:
-                operation = self.client.delete_disk(target.zone, target.name, request)
-            else:
-                operation = self.client.delete_firewall(target.name, request)
+            operation = self.client.delete(service, request_id(self.cluster), **names)
         except (ApiError, HvdcloudError) as error:
             self._failed(target, error)
         else:
@@ -207,12 +205,6 @@ class Sweep:
                 del self._operations[target]
                 self._failed(target, errors[0])
         self._suspects = suspects
-
-    def _wait_for_last(self, listed: set[Target]) -> None:
-        """The deletion that was begun last is likely to end last, or nearly; waiting for each would be N calls."""
-        under_way = [operation for target, operation in self._operations.items() if target in listed - self._suspects]
-        if under_way:
-            self._wait(under_way[-1])
 
     def _wait(self, operation: Resource) -> dict[str, Any] | None:
         try:

@@ -27,7 +27,7 @@ of them."""
 LIST_SECONDS = 10.0
 """How often the VMs are listed to learn which are gone: a VM that is off does not tell."""
 TAIL_LINES = 25
-SILENT_SECONDS, SILENT_SECONDS_OF_8_GPUS = 300.0, 600.0
+SILENT_SECONDS = 600.0
 """From when a VM runs until its startup script says something; it takes seconds, on the largest machines minutes."""
 BOOTING, HOST = "booting", "host"
 """Steps: before the startup script has said anything, and before it opens the port."""
@@ -63,8 +63,6 @@ class Boots:
     deadline: float
     """`time.monotonic()` value."""
     on_progress: OnProgress
-    silence: float = SILENT_SECONDS
-    """Seconds after which a VM that runs and says nothing has failed."""
     check_reachable: Callable[[Node], None] = lambda _: None
     """Called once, for the first node that has opened its port; raises HvdcloudError."""
 
@@ -83,11 +81,18 @@ class Boots:
         listed = time.monotonic()
         while pending := [boot for boot in self._boots if boot.host_key is None]:
             if time.monotonic() >= self.deadline:
-                raise self._too_late(pending)
+                where = some([f"{boot.node.name} is at step {boot.step}" for boot in pending])
+                message = f"{len(pending)} of {len(self._boots)} nodes did not come up in time: {where}"
+                raise NodeError(message, hint=_AGAIN, details=self._tail(pending[0]))
             if time.monotonic() >= listed + LIST_SECONDS:
                 self._list_vms()
                 listed = time.monotonic()
-            self._read_statuses(pending)
+            # All of a cluster are in one zone.
+            answers = self.client.guest_attributes(pending[0].zone, [boot.node.name for boot in pending])
+            for boot in pending:
+                if boot.node.name not in answers:
+                    raise self._gone(boot)
+                self._hear(boot, answers[boot.node.name].get("status"))
             self._check(pending)
             pause = max(PAUSE_SECONDS, len(pending) / READS_PER_SECOND)
             if any(boot.host_key is None for boot in pending):
@@ -96,20 +101,11 @@ class Boots:
         self._list_vms()
         return [replace(boot.node, state=NodeState.RUNNING, host_key=boot.host_key) for boot in self._boots]
 
-    def _read_statuses(self, boots: Sequence[_Boot]) -> None:
-        """Read the nodes' own words."""
-        # All of a cluster are in one zone.
-        answers = self.client.guest_attributes(boots[0].zone, [boot.node.name for boot in boots])
-        for boot in boots:
-            if boot.node.name not in answers:
-                raise self._gone(boot)
-            self._hear(boot, answers[boot.node.name].get("status"))
-
     def _check(self, boots: Iterable[_Boot]) -> None:
         """What cannot become ready ends before more is paid for it."""
         for boot in boots:
-            if boot.step == BOOTING and time.monotonic() - boot.runs_since > self.silence:
-                why = f"node {boot.node.name} has run for {self.silence:.0f} s and its startup script says nothing"
+            if boot.step == BOOTING and time.monotonic() - boot.runs_since > SILENT_SECONDS:
+                why = f"node {boot.node.name} has run for {SILENT_SECONDS:.0f} s and its startup script says nothing"
                 raise NodeError(why, hint=_AGAIN, details=self._tail(boot))
             if not self._reached and boot.node.address and boot.step not in (BOOTING, HOST):
                 self.check_reachable(boot.node)
@@ -148,7 +144,9 @@ class Boots:
                 if node.state is NodeState.RUNNING:
                     boot.runs_since = min(boot.runs_since, time.monotonic())
                 if node.state is NodeState.STOPPED:
-                    raise self._stopped(boot)
+                    message = f"node {node.name} stopped while coming up (at step {boot.step})"
+                    hint = "hvdcloud up starts again; a Spot VM may have been taken away"
+                    raise NodeError(message, hint=hint, details=self._tail(boot))
             elif not answer.unseen:
                 raise self._gone(boot)
 
@@ -183,19 +181,9 @@ class Boots:
         account = next((str(each.get("email", "")) for each in vm.get("serviceAccounts", ())), "")
         return account or "ACCOUNT", metadata_of(vm)
 
-    def _stopped(self, boot: _Boot) -> NodeError:
-        message = f"node {boot.node.name} stopped while coming up (at step {boot.step})"
-        hint = "hvdcloud up starts again; a Spot VM may have been taken away"
-        return NodeError(message, hint=hint, details=self._tail(boot))
-
     def _gone(self, boot: _Boot) -> NodeError:
         message = f"node {boot.node.name} is gone: it was preempted or deleted while coming up (at step {boot.step})"
         return NodeError(message, hint="hvdcloud up starts again; gce.spot: none takes machines that are not preempted")
-
-    def _too_late(self, pending: Sequence[_Boot]) -> NodeError:
-        where = some([f"{boot.node.name} is at step {boot.step}" for boot in pending])
-        message = f"{len(pending)} of {len(self._boots)} nodes did not come up in time: {where}"
-        return NodeError(message, hint=_AGAIN, details=self._tail(pending[0]))
 
     def _tail(self, boot: _Boot) -> str:
         """The end of the boot log; trouble with it must not hide what it was to explain."""

@@ -143,7 +143,9 @@ def _network_interface(settings: Settings, *, zone: str) -> dict[str, Any]:
     if settings.network or not settings.subnetwork:
         interface["network"] = network_path(settings)
     if settings.subnetwork:
-        interface["subnetwork"] = subnetwork_path(settings, region_of(zone))
+        # A name: of one in each region.
+        collection = f"projects/{settings.project}/regions/{region_of(zone)}/subnetworks"
+        interface["subnetwork"] = _path(settings.subnetwork, collection)
     if settings.needs_external_ip:
         interface["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
     return interface
@@ -241,11 +243,6 @@ def cluster_tag(spec: ClusterSpec) -> str:
 def network_path(settings: Settings) -> str:
     """The VPC network in the form that `Firewall.network` takes: `projects/P/global/networks/NAME`."""
     return _path(settings.network or "default", f"projects/{settings.project}/global/networks")
-
-
-def subnetwork_path(settings: Settings, region: str) -> str:
-    """`gce.subnetwork`, of this region where it is a name: `projects/P/regions/R/subnetworks/NAME`."""
-    return _path(settings.subnetwork or "", f"projects/{settings.project}/regions/{region}/subnetworks")
 
 
 def _path(name: str, collection: str) -> str:
