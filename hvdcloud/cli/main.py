@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from hvdcloud.cli import cluster, history, image, offers, project, runs, setup, status, top
+from hvdcloud.cli import cluster, image, offers, project, runs, setup, status
 from hvdcloud.cli.app import GLOBAL, Invocation, app, keep
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError, UsageError
 
@@ -28,16 +28,13 @@ _COMMANDS = {
     "Start": (project.init, project.doctor, runs.launch, project.config_app),
     "Run": (cluster.up, runs.run, cluster.resize, image.build, image.push),
     "Look": (
-        *(status.status, top.top, runs.logs, runs.stacks, runs.report, history.history),
+        *(status.status, status.top, runs.logs, runs.stacks, runs.report, runs.history),
         *(cluster.list_clusters, cluster.ssh, cluster.forward),
     ),
     "Clean up": (runs.stop, runs.pull, cluster.down),
     "Cloud": (setup.setup, offers.offers),
 }
-_NAMES: dict[object, str] = {
-    cluster.list_clusters: "list",
-    project.config_app: "config",
-}
+_NAMES: dict[object, str] = {cluster.list_clusters: "list", project.config_app: "config"}
 
 
 class CommandLine(TyperGroup):

@@ -11,13 +11,7 @@ from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.confirm_hosts import confirm_hosts
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState
-from hvdcloud.errors import (
-    CheckpointError,
-    InterruptedByUserError,
-    NameTakenError,
-    NodeError,
-    UsageError,
-)
+from hvdcloud.errors import CheckpointError, InterruptedByUserError, NameTakenError, NodeError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirror_of, send_for_resume, unsaved_on_nodes
@@ -45,18 +39,9 @@ class ResizeResult:
     removed: Sequence[str]
     run: str | None
     """The elastic run that continues with them."""
-    dollars_per_hour_before: float
-    dollars_per_hour: float
-    worst_case_dollars: float | None
-    """None: nothing ends it."""
     note: str
     """About `nodes` in hvdcloud.yaml, if that is another number; empty if it is not."""
     seconds: float
-
-    @property
-    def changed(self) -> bool:
-        """False: the cluster had this size already."""
-        return bool(self.made or self.removed)
 
 
 def resize(context: Context, nodes: int, *, confirmed: bool = False, force: bool = False) -> ResizeResult:
@@ -91,7 +76,6 @@ def resize(context: Context, nodes: int, *, confirmed: bool = False, force: bool
                 _grow(context, cluster, make, nodes, run=run, consent=consent)
             _shrink(context, cluster, remove, nodes, run=run, force=force)
         context.provider.set_size(cluster.name, nodes)
-        after = context.cluster()
     note = f"hvdcloud.yaml has nodes: {context.config.nodes}; write nodes: {nodes} there to keep it that way"
     return ResizeResult(
         cluster=cluster.name,
@@ -99,9 +83,6 @@ def resize(context: Context, nodes: int, *, confirmed: bool = False, force: bool
         made=[f"{cluster.name}-{index}" for index in make],
         removed=[node.name for node in remove],
         run=run.run if run else None,
-        dollars_per_hour_before=cluster.dollars_per_hour,
-        dollars_per_hour=after.dollars_per_hour,
-        worst_case_dollars=after.worst_case_dollars,
         note="" if context.config.nodes == nodes else note,
         seconds=time.monotonic() - started,
     )
@@ -247,7 +228,7 @@ def _send_checkpoints(context: Context, spec: ClusterSpec, run: RunState, made: 
 
 
 def admit(context: Context, spec: ClusterSpec, run: RunState, names: Sequence[str]) -> None:
-    """Add nodes that have joined to an elastic run; raises NodeError if the head does not answer, or refuses."""
+    """Add nodes that have joined to an elastic run."""
     slots = context.config.run.slots_per_node
     hosts = [
         {"name": node.name, "index": node.index, "slots": node.slots(slots)}
