@@ -162,13 +162,7 @@ def _show_data(context: Context, cluster: Cluster, run_id: str) -> None:
                 return
             state = next(iter(RunState.all_from_json(answer.get("runs"))), RunState())
             for each in state.data:
-                if each.ready:
-                    steps.drop(each.node)
-                    continue
-                total = each.total_bytes if each.phase == "fetching" and each.total_bytes else None
-                done = each.bytes if total else None
-                text = "fetching data" if total else f"data: {progress(each)}"
-                steps.update(each.node, text, done=done, total=total)
+                steps.update(each.node, f"data: {progress(each)}")
             if not state.waits_for_data:
                 break
             time.sleep(_LOOK_SECONDS)

@@ -69,9 +69,7 @@ class RunResult:
     world: int | None = None
     """How many ranks train now; None: the run is not elastic, or has ended."""
     restarts: int = 0
-    """How often horovodrun was started again."""
     members: Sequence[Member] = ()
-    """The nodes of an elastic run."""
     data: RunData | None = None
     """Its data sets; None: it has none."""
     waits: Sequence[RankWaits] = ()
@@ -82,7 +80,6 @@ class RunResult:
     attempts: Sequence[Attempt] = ()
     """All attempts of a run with `run.retry`; this run is the last one's."""
     stuck: Stuck | None = None
-    """Where its ranks were, if it was ended because nothing moved any more."""
 
     @property
     def summary(self) -> str:
