@@ -13,7 +13,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.units import counted, dollars, seconds, some
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.model import Cluster, Plan
+    from hvdcloud.cluster.model import Plan
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.down import DownResult
     from hvdcloud.providers.base import Listing, Platform
@@ -151,32 +151,19 @@ def show_clusters(console: Console, listing: Listing) -> None:
         states = sorted({node.state.value for node in cluster.nodes})
         state = "whole" if cluster.whole else "stopped" if cluster.has_stopped else ", ".join(["NOT WHOLE", *states])
         created = f"{cluster.created:%Y-%m-%d %H:%M:%S}Z" if cluster.created.timestamp() else "cannot be read"
-        rows.append([cluster.name, nodes, state, *_dollars(cluster), cluster.owner, created])
-    if len(clusters) > 1:
-        rows.append(["total", f"{sum(len(cluster.nodes) for cluster in clusters)}", "", *_dollars(*clusters), "", ""])
+        worst = "no end" if cluster.worst_case_dollars is None else f"{cluster.worst_case_dollars:.2f}"
+        costs = (f"{cluster.dollars_per_hour:.2f}", f"{cluster.dollars_so_far:.2f}", worst)
+        rows.append([cluster.name, nodes, state, *costs, cluster.owner, created])
     console.table(["CLUSTER", "NODES", "STATE", "$/H", "SO FAR", "AT WORST", "OWNER", "CREATED"], rows)
     for cluster in clusters:
         if cluster.cost_notes:
             console.answer(f"  {cluster.name}: {some(cluster.cost_notes, most=1)}")
 
 
-def _dollars(*clusters: Cluster) -> list[str]:
-    """What they cost together: per hour, so far, at worst."""
-    worst = [cluster.worst_case_dollars for cluster in clusters]
-    return [
-        f"{sum(cluster.dollars_per_hour for cluster in clusters):.2f}",
-        f"{sum(cluster.dollars_so_far for cluster in clusters):.2f}",
-        "no end" if None in worst else f"{sum(filter(None, worst)):.2f}",
-    ]
-
-
 def resize(
     context: typer.Context,
     nodes: Annotated[int, typer.Argument(min=1, metavar="N", help="The number of nodes that the cluster should have.")],
     yes: Yes = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Delete nodes even if their checkpoints are not in the bucket.")
-    ] = False,
 ) -> None:
     """Add nodes to the cluster, or remove the last ones.
 
@@ -192,7 +179,7 @@ def resize(
 
     invocation: Invocation = context.obj
     with invocation.context() as experiment:
-        invocation.result = result = resize_cluster(experiment, nodes, confirmed=yes, force=force)
+        invocation.result = result = resize_cluster(experiment, nodes, confirmed=yes)
     console = invocation.console
     has = f"cluster {result.cluster} has {counted(result.nodes, 'node')}"
     if not (result.made or result.removed):
@@ -203,8 +190,8 @@ def resize(
         console.answer(f"{has} after {seconds(result.seconds)}: {'; '.join(changes)}")
         if result.run and result.made:
             console.answer(f"run {result.run} takes them in as soon as they are prepared")
-    if result.note:
-        console.answer(result.note)
+    if (written := experiment.config.nodes) != nodes:
+        console.answer(f"hvdcloud.yaml has nodes: {written}; write nodes: {nodes} there to keep it that way")
 
 
 def ssh(

@@ -21,7 +21,6 @@ from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, Out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import FrameType
 
 # In the order of `hvdcloud --help`, by its headings.
 _COMMANDS = {
@@ -75,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit with one of `ExitCode`."""
     # A closed terminal or a `kill` is handled as Ctrl-C is: `up` rolls back, `run` detaches.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+        signal.signal(number, signal.default_int_handler)
     # A standard stream that is closed is None. In its place, what is opened next would be written to.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -95,10 +94,6 @@ def main(argv: Sequence[str] | None = None) -> None:
                 stream.flush()
         os._exit(code)
     sys.exit(code)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def silence_libraries() -> None:

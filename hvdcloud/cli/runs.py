@@ -303,9 +303,8 @@ def report(
     invocation: Invocation = context.obj
     with invocation.context(bucket=bucket) as experiment:
         invocation.result = result = write_page(experiment, run_id=run, target=to)
-        samples = f"{counted(result.samples, 'sample')} of {counted(result.nodes_sampled, 'node')}"
-        files = counted(result.checkpoint_files, "checkpoint file")
-        invocation.console.result([f"run {result.run}, {result.result}", samples, files], path=result.path)
+        nodes = counted(result.nodes_sampled, "node")
+        invocation.console.result([f"run {result.run}, {result.result}", nodes], path=result.path)
 
 
 def history(

@@ -17,7 +17,7 @@ from hvdcloud.cluster.files import default_bucket
 from hvdcloud.cluster.model import leftover_table
 from hvdcloud.cluster.nodes_gone import not_whole
 from hvdcloud.cluster.state import ClusterState, as_known_here
-from hvdcloud.errors import HvdcloudError, NodeError, TeardownError, UsageError
+from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
 from hvdcloud.providers.base import Stage, UnseenError
 from hvdcloud.runs import archive
 from hvdcloud.runs.state import RunState
@@ -25,14 +25,14 @@ from hvdcloud.storage.open import open_bucket
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover
     from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console
     from hvdcloud.providers.base import NodeProgress, OnProgress, Platform, Provider
-    from hvdcloud.remote.ssh import Fleet, Session
+    from hvdcloud.remote.ssh import Fleet
     from hvdcloud.steps import Steps
     from hvdcloud.storage.base import Bucket
 
@@ -189,17 +189,6 @@ class Context:
                 self._fleet.close()
             self._fleet, self._fleet_of = Fleet(cluster.nodes, self.state), cluster.id
         return self._fleet
-
-    @contextlib.contextmanager
-    def head_session(self) -> Iterator[Session]:
-        """A session of its own to the head as it is now, for one block; raises NodeError: the cluster has no head."""
-        from hvdcloud.remote.ssh import Session
-
-        node = self.cluster().head
-        if node is None:
-            raise NodeError(f"the head of cluster {self.name} is gone", hint=f"hvdcloud status --name {self.name}")
-        with contextlib.closing(Session(node, self.state)) as session:
-            yield session
 
     def run_states(self, cluster: Cluster) -> list[RunState]:
         """The state of every run of this cluster, newest last; from the bucket if its head is gone.

@@ -30,8 +30,6 @@ class ReportResult:
     result: str
     """succeeded | failed | stopped | lost | not known to have ended"""
     nodes_sampled: int
-    samples: int
-    checkpoint_files: int
     phases: Sequence[Phase] = ()
     """What its time went into, and what that has cost."""
 
@@ -62,8 +60,6 @@ def report(context: Context, *, run_id: str | None, target: Path | None) -> Repo
         path=path.absolute(),
         result=outcome(record),
         nodes_sampled=len(record.samples),
-        samples=sum(len(rows) for rows in record.samples.values()),
-        checkpoint_files=len(record.checkpoints),
         phases=parts,
     )
 

@@ -39,17 +39,14 @@ class ResizeResult:
     removed: Sequence[str]
     run: str | None
     """The elastic run that continues with them."""
-    note: str
-    """About `nodes` in hvdcloud.yaml, if that is another number; empty if it is not."""
     seconds: float
 
 
-def resize(context: Context, nodes: int, *, confirmed: bool = False, force: bool = False) -> ResizeResult:
+def resize(context: Context, nodes: int, *, confirmed: bool = False) -> ResizeResult:
     """Make the cluster `nodes` nodes; those that are missing or stopped are replaced.
 
     Args:
         confirmed: as for `up`.
-        force: also delete nodes that may hold checkpoints which are not in the bucket.
 
     Raises:
         UsageError: there is no such cluster, a run prevents it, or what it costs was not agreed to.
@@ -69,21 +66,19 @@ def resize(context: Context, nodes: int, *, confirmed: bool = False, force: bool
         if make or remove or cluster.expected_nodes != nodes:
             run = next((state for state in context.run_states(cluster) if not state.done), None)
             _check_run(run, nodes, cluster)
-            if not force and run is None:
+            if run is None:
                 stopped = [node for node in cluster.nodes if node.index in make and node.state is NodeState.STOPPED]
                 refuse_if_unsaved(context, cluster, stopped)
             if make:
                 _grow(context, cluster, make, nodes, run=run, consent=consent)
-            _shrink(context, cluster, remove, nodes, run=run, force=force)
+            _shrink(context, cluster, remove, nodes, run=run)
         context.provider.set_size(cluster.name, nodes)
-    note = f"hvdcloud.yaml has nodes: {context.config.nodes}; write nodes: {nodes} there to keep it that way"
     return ResizeResult(
         cluster=cluster.name,
         nodes=nodes,
         made=[f"{cluster.name}-{index}" for index in make],
         removed=[node.name for node in remove],
         run=run.run if run else None,
-        note="" if context.config.nodes == nodes else note,
         seconds=time.monotonic() - started,
     )
 
@@ -200,7 +195,13 @@ def add_nodes(
         )
         if run:
             _send_checkpoints(context, spec, run, made)
-            admit(context, spec, run, names)
+            slots = context.config.run.slots_per_node
+            hosts = [
+                {"name": node.name, "index": node.index, "slots": node.slots(slots)}
+                for node in context.record(spec).nodes
+                if node.name in names
+            ]
+            context.fleet(cluster).head.call(f"admit {run.run}", payload={"hosts": hosts})
     except NameTakenError:
         # What exists is not ours to delete, and may hold checkpoints; of what it made, `grow` leaves nothing.
         context.state.update(lambda now: replace(now, nodes=before.nodes))
@@ -227,31 +228,16 @@ def _send_checkpoints(context: Context, spec: ClusterSpec, run: RunState, made: 
         send_for_resume(context, cluster, run.run, to=made)
 
 
-def admit(context: Context, spec: ClusterSpec, run: RunState, names: Sequence[str]) -> None:
-    """Add nodes that have joined to an elastic run."""
-    slots = context.config.run.slots_per_node
-    hosts = [
-        {"name": node.name, "index": node.index, "slots": node.slots(slots)}
-        for node in context.record(spec).nodes
-        if node.name in names
-    ]
-    with context.head_session() as head:
-        head.call(f"admit {run.run}", payload={"hosts": hosts})
-
-
-def _shrink(
-    context: Context, cluster: Cluster, remove: Sequence[Node], nodes: int, *, run: RunState | None, force: bool
-) -> None:
+def _shrink(context: Context, cluster: Cluster, remove: Sequence[Node], nodes: int, *, run: RunState | None) -> None:
     if not remove and context.record(cluster).size == nodes:
         return
     names = [node.name for node in remove]
     running = [node.name for node in remove if node.state is NodeState.RUNNING]
     if run and running:
         context.console.say(f"run {run.run} continues without {', '.join(running)}; the checkpoints there are uploaded")
-        with context.head_session() as head:
-            head.call(f"dismiss {run.run}", payload={"nodes": running}, timeout=DISMISS_SECONDS)
-    if not force:
-        refuse_if_unsaved(context, cluster, remove, but=run.run if run else None)
+        head = context.fleet(cluster).head
+        head.call(f"dismiss {run.run}", payload={"nodes": running}, timeout=DISMISS_SECONDS)
+    refuse_if_unsaved(context, cluster, remove, but=run.run if run else None)
     with uninterrupted(), context.console.steps() as steps:
         context.state.update(lambda record: record.without(names))
         indices = [node.index for node in remove]
@@ -283,6 +269,6 @@ def refuse_if_unsaved(context: Context, cluster: Cluster, nodes: Sequence[Node],
         raise CheckpointError(
             f"{', '.join(node.name for node in nodes)} cannot be deleted: "
             f"{counted(len(problems), 'thing')} would be lost",
-            hint="fix that, then resize again; --force deletes all the same",
+            hint="fix that, then resize again; hvdcloud pull, then hvdcloud down --force gives it up",
             details="\n".join(problems[:20]),
         )

@@ -92,10 +92,16 @@ class Replacer:
             except HvdcloudError as error:
                 # A limit of the user's, or a right that is missing: waiting changes neither. But a name that is taken
                 # may be that of the lost node, which the user has just started again.
+                why = error.message.splitlines()[0]
                 if isinstance(error, (UsageError, CredentialsError)) and not isinstance(error, NameTakenError):
-                    self._give_up(error.message.splitlines()[0])
+                    self._give_up(why)
                     return
-                self._failed(error)
+                self._not_before = time.monotonic() + PAUSE_SECONDS
+                # What could not be deleted has been said.
+                if not self._ending.is_set() and not isinstance(error, TeardownError):
+                    names = ", ".join(f"{self._context.name}-{index}" for index in self._lost)
+                    nodes = f"node {names} could not be replaced: " if names else ""
+                    self._say_once(f"{nodes}{why}; trying again from time to time", self._context.console.warn)
             except Exception as error:  # noqa: BLE001 - the run is followed all the same; this line says what is missing
                 self._give_up(f"{type(error).__name__}: {error}")
                 return
@@ -104,15 +110,6 @@ class Replacer:
         if not self._ending.is_set():
             said = f"lost nodes are not replaced: {why}; the run continues with the nodes that it has"
             self._context.console.warn(said)
-
-    def _failed(self, error: HvdcloudError) -> None:
-        self._not_before = time.monotonic() + PAUSE_SECONDS
-        # What could not be deleted has been said.
-        if not self._ending.is_set() and not isinstance(error, TeardownError):
-            names = ", ".join(f"{self._context.name}-{index}" for index in self._lost)
-            nodes = f"node {names} could not be replaced: " if names else ""
-            said = f"{nodes}{error.message.splitlines()[0]}; trying again from time to time"
-            self._say_once(said, self._context.console.warn)
 
     def _say_once(self, text: str, say: Callable[[str], None]) -> None:
         if text not in self._said:
@@ -132,8 +129,8 @@ class Replacer:
         certain = {index for index in self._lost if index in there or index in before}
         if not certain or time.monotonic() < self._not_before:
             return True
-        with self._context.head_session() as head:
-            states = RunState.all_from_json(head.call("state", timeout=STATE_SECONDS).get("runs"))
+        answer = self._context.fleet(cluster).head.call("state", timeout=STATE_SECONDS)
+        states = RunState.all_from_json(answer.get("runs"))
         state = next((each for each in states if each.run == self._run), RunState())
         limits = state.elastic
         if state.done or limits is None:
