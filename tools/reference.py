@@ -49,7 +49,7 @@ OTHER_VARIABLES = {
 FILES = {
     "hvdcloud.yaml": "the configuration, in the working folder or where `--config` says; its folder is the project",
     ".gitignore, .dockerignore": "what stays here when the project's folder is sent to the nodes",
-    "checkpoints/RUN/": "where `pull` and `launch` put a run's checkpoints; another folder: `--to`",
+    "checkpoints/RUN/": "where `pull` and `launch` put a run's checkpoints; another folder: `pull --to`",
     "~/.local/state/hvdcloud/NAME/": "what this machine remembers of a cluster; never needed to delete it",
     "…/NAME/id_ed25519": "the private key that opens the nodes; gone with the cluster",
     "…/NAME/known_hosts": "the nodes' host keys, pinned when the cluster came up",

@@ -13,10 +13,9 @@ from hvdcloud.errors import UsageError
 from hvdcloud.units import counted, dollars, seconds, some
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.model import Cluster, Plan
+    from hvdcloud.cluster.model import Plan
     from hvdcloud.console import Console
     from hvdcloud.lifecycle.down import DownResult
-    from hvdcloud.lifecycle.resize import ResizeResult
     from hvdcloud.providers.base import Listing, Platform
 
 
@@ -49,8 +48,7 @@ def up(
     with invocation.context(flags) as experiment:
         if dry_run:
             invocation.result = plan = plan_up(experiment)
-            for line in plan_lines(plan, experiment.platform):
-                invocation.console.answer(line)
+            _show_plan(invocation.console, plan, experiment.platform)
         else:
             invocation.result = result = make(experiment, confirmed=yes, wait=wait)
             how, took = ("up", f" in {seconds(result.seconds)}") if result.created else ("up already", "")
@@ -59,17 +57,16 @@ def up(
             invocation.console.answer("next: hvdcloud run; hvdcloud ssh; hvdcloud down deletes it")
 
 
-def plan_lines(what: Plan, platform: Platform) -> list[str]:
+def _show_plan(console: Console, what: Plan, platform: Platform) -> None:
     """The nodes, what is sent for them, what is worth knowing, and the price."""
     machines = f", {kinds}" if (kinds := platform.machines()) else ""
     objects = [request.object for request in what.requests]
     worst = f", at worst {dollars(what.worst_case_dollars)} (after {seconds(what.seconds)})" if what.seconds else ""
-    return [
-        f"cluster {what.spec.name}: {counted(what.spec.nodes, 'node')} {platform.place}{machines}",
-        f"{counted(len(objects), 'request')}: {some(objects, most=2)}; --json prints them",
-        *(f"note: {notice}" for notice in what.notices),
-        f"{dollars(what.dollars_per_hour)}/h{worst}; nothing was changed",
-    ]
+    console.answer(f"cluster {what.spec.name}: {counted(what.spec.nodes, 'node')} {platform.place}{machines}")
+    console.answer(f"{counted(len(objects), 'request')}: {some(objects, most=2)}; --json prints them")
+    for notice in what.notices:
+        console.answer(f"note: {notice}")
+    console.answer(f"{dollars(what.dollars_per_hour)}/h{worst}; nothing was changed")
 
 
 def down(
@@ -110,8 +107,7 @@ def show_down(console: Console, result: DownResult, *, with_cost: bool = True) -
         return
     cost = ""
     if with_cost and result.dollars is not None:
-        what = "what was left of it" if result.nodes_gone else "it"
-        cost = f"; {what} cost {dollars(result.dollars)}"
+        cost = f"; what was deleted cost {dollars(result.dollars)}"
     console.answer(
         f"{result.cluster} is gone: {counted(len(result.deleted), 'object')} deleted in {seconds(result.seconds)}; "
         f"listing again found nothing left{cost}"
@@ -155,32 +151,19 @@ def show_clusters(console: Console, listing: Listing) -> None:
         states = sorted({node.state.value for node in cluster.nodes})
         state = "whole" if cluster.whole else "stopped" if cluster.has_stopped else ", ".join(["NOT WHOLE", *states])
         created = f"{cluster.created:%Y-%m-%d %H:%M:%S}Z" if cluster.created.timestamp() else "cannot be read"
-        rows.append([cluster.name, nodes, state, *_dollars(cluster), cluster.owner, created])
-    if len(clusters) > 1:
-        rows.append(["total", f"{sum(len(cluster.nodes) for cluster in clusters)}", "", *_dollars(*clusters), "", ""])
+        worst = "no end" if cluster.worst_case_dollars is None else f"{cluster.worst_case_dollars:.2f}"
+        costs = (f"{cluster.dollars_per_hour:.2f}", f"{cluster.dollars_so_far:.2f}", worst)
+        rows.append([cluster.name, nodes, state, *costs, cluster.owner, created])
     console.table(["CLUSTER", "NODES", "STATE", "$/H", "SO FAR", "AT WORST", "OWNER", "CREATED"], rows)
     for cluster in clusters:
         if cluster.cost_notes:
             console.answer(f"  {cluster.name}: {some(cluster.cost_notes, most=1)}")
 
 
-def _dollars(*clusters: Cluster) -> list[str]:
-    """What they cost together: per hour, so far, at worst."""
-    worst = [cluster.worst_case_dollars for cluster in clusters]
-    return [
-        f"{sum(cluster.dollars_per_hour for cluster in clusters):.2f}",
-        f"{sum(cluster.dollars_so_far for cluster in clusters):.2f}",
-        "no end" if None in worst else f"{sum(filter(None, worst)):.2f}",
-    ]
-
-
 def resize(
     context: typer.Context,
     nodes: Annotated[int, typer.Argument(min=1, metavar="N", help="The number of nodes that the cluster should have.")],
     yes: Yes = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Delete nodes even if their checkpoints are not in the bucket.")
-    ] = False,
 ) -> None:
     """Add nodes to the cluster, or remove the last ones.
 
@@ -196,25 +179,19 @@ def resize(
 
     invocation: Invocation = context.obj
     with invocation.context() as experiment:
-        invocation.result = result = resize_cluster(experiment, nodes, confirmed=yes, force=force)
-        _show_resize(invocation.console, result)
-
-
-def _show_resize(console: Console, result: ResizeResult) -> None:
+        invocation.result = result = resize_cluster(experiment, nodes, confirmed=yes)
+    console = invocation.console
     has = f"cluster {result.cluster} has {counted(result.nodes, 'node')}"
-    if not result.changed:
+    if not (result.made or result.removed):
         console.answer(f"{has}, and all of them run; nothing to do")
     else:
         changes = [f"made {', '.join(result.made)}"] if result.made else []
         changes += [f"deleted {', '.join(result.removed)}"] if result.removed else []
-        cost = ""
-        if result.dollars_per_hour or result.dollars_per_hour_before:
-            cost = f"; {dollars(result.dollars_per_hour_before)}/h before, {dollars(result.dollars_per_hour)}/h now"
-        console.answer(f"{has} after {seconds(result.seconds)}: {'; '.join(changes)}{cost}")
+        console.answer(f"{has} after {seconds(result.seconds)}: {'; '.join(changes)}")
         if result.run and result.made:
             console.answer(f"run {result.run} takes them in as soon as they are prepared")
-    if result.note:
-        console.answer(result.note)
+    if (written := experiment.config.nodes) != nodes:
+        console.answer(f"hvdcloud.yaml has nodes: {written}; write nodes: {nodes} there to keep it that way")
 
 
 def ssh(

@@ -15,29 +15,25 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from hvdcloud.cli import cluster, history, image, offers, project, runs, setup, status, top
+from hvdcloud.cli import cluster, image, offers, project, runs, setup, status
 from hvdcloud.cli.app import GLOBAL, Invocation, app, keep
 from hvdcloud.errors import ExitCode, HvdcloudError, InterruptedByUserError, OutputClosedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import FrameType
 
 # In the order of `hvdcloud --help`, by its headings.
 _COMMANDS = {
     "Start": (project.init, project.doctor, runs.launch, project.config_app),
     "Run": (cluster.up, runs.run, cluster.resize, image.build, image.push),
     "Look": (
-        *(status.status, top.top, runs.logs, runs.stacks, runs.report, history.history),
+        *(status.status, status.top, runs.logs, runs.stacks, runs.report, runs.history),
         *(cluster.list_clusters, cluster.ssh, cluster.forward),
     ),
     "Clean up": (runs.stop, runs.pull, cluster.down),
     "Cloud": (setup.setup, offers.offers),
 }
-_NAMES: dict[object, str] = {
-    cluster.list_clusters: "list",
-    project.config_app: "config",
-}
+_NAMES: dict[object, str] = {cluster.list_clusters: "list", project.config_app: "config"}
 
 
 class CommandLine(TyperGroup):
@@ -78,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit with one of `ExitCode`."""
     # A closed terminal or a `kill` is handled as Ctrl-C is: `up` rolls back, `run` detaches.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+        signal.signal(number, signal.default_int_handler)
     # A standard stream that is closed is None. In its place, what is opened next would be written to.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -98,10 +94,6 @@ def main(argv: Sequence[str] | None = None) -> None:
                 stream.flush()
         os._exit(code)
     sys.exit(code)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def silence_libraries() -> None:

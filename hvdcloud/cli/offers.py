@@ -10,8 +10,7 @@ from hvdcloud.cli.app import Invocation, Nodes
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
-    from hvdcloud.console import Console
-    from hvdcloud.providers.pricing import OffersResult, Row
+    from hvdcloud.providers.pricing import Row
 
 SHOWN = 20
 
@@ -39,6 +38,7 @@ def offers(
       $ hvdcloud offers --refresh --json
     """
     from hvdcloud import providers
+    from hvdcloud.providers.pricing import rows
 
     invocation: Invocation = context.obj
     # Prices can be looked at without a project.
@@ -47,14 +47,7 @@ def offers(
             with experiment.console.waiting("offers", "reading Google's price catalog"):
                 providers.refresh_prices(experiment.config, on_progress=experiment.console.say)
         invocation.result = result = providers.offers(experiment.config, hours=hours, gpu=gpu)
-    show_offers(invocation.console, result)
-
-
-def show_offers(console: Console, result: OffersResult) -> None:
-    """A table, what its numbers mean, and what is not known."""
-    from hvdcloud.providers.pricing import rows
-
-    lines = rows(result.offers)
+    console, lines = invocation.console, rows(result.offers)
     # What hvdcloud.yaml asks for is always shown.
     shown = [row for index, row in enumerate(lines) if index < SHOWN or row.offer.configured]
     total = [] if result.hours == 1 else [f"$/{result.hours:g} H"]

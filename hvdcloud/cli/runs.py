@@ -1,4 +1,4 @@
-"""The commands about a run: run, launch, logs, stop, pull, report; and how their results are shown."""
+"""The commands about runs: run, launch, stacks, logs, stop, pull, report, history; and how their results are shown."""
 
 from __future__ import annotations
 
@@ -47,11 +47,7 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Start with an empty checkpoint folder.")] = False,
     resume: Annotated[
         str | None,
-        typer.Option(
-            "--resume",
-            metavar="RUN",
-            help="Continue from this run's checkpoints, also of a cluster that is gone.",
-        ),
+        typer.Option("--resume", metavar="RUN", help="Continue from this run, also of a cluster that is gone."),
     ] = None,
     controller: Controller = None,
 ) -> None:
@@ -68,13 +64,9 @@ def run(
     from hvdcloud.lifecycle.run_spec import RunOptions
 
     invocation: Invocation = context.obj
+    words = tuple(command or ())
     options = RunOptions(
-        command=tuple(command or ()),
-        ranks=ranks,
-        detach=detach,
-        down_when_done=down_when_done,
-        fresh=fresh,
-        resume=resume,
+        command=words, ranks=ranks, detach=detach, down_when_done=down_when_done, fresh=fresh, resume=resume
     )
     with invocation.context({"run.controller": controller}) as experiment:
         meter, console = Meter(), invocation.console
@@ -96,7 +88,7 @@ def run(
             return
         from hvdcloud.lifecycle.launch import finish
 
-        pulled, deleted, cost = finish(experiment, result, target=None, meter=meter)
+        pulled, deleted, cost = finish(experiment, result, meter)
         invocation.result = result = replace(result, cost=cost)
         show_end(console, experiment.platform, result, pulled, deleted, took=result.seconds, again=None)
 
@@ -109,7 +101,6 @@ def launch(
     provider: Provider = None,
     bucket: Bucket = None,
     controller: Controller = None,
-    to: To = None,
     wait: Wait = 0.0,
     yes: Yes = False,
 ) -> None:
@@ -124,15 +115,10 @@ def launch(
 
     invocation: Invocation = context.obj
     console = invocation.console
-    flags = {
-        "nodes": nodes,
-        "provider": provider,
-        "checkpoints.bucket": bucket,
-        "run.controller": controller,
-    }
+    flags = {"nodes": nodes, "provider": provider, "checkpoints.bucket": bucket, "run.controller": controller}
     with invocation.context(flags) as experiment:
         options = RunOptions(command=tuple(command or ()), ranks=ranks, down_when_done=True)
-        invocation.result = result = launch_experiment(experiment, options, target=to, confirmed=yes, wait=wait)
+        invocation.result = result = launch_experiment(experiment, options, confirmed=yes, wait=wait)
         show_end(
             console,
             experiment.platform,
@@ -317,6 +303,39 @@ def report(
     invocation: Invocation = context.obj
     with invocation.context(bucket=bucket) as experiment:
         invocation.result = result = write_page(experiment, run_id=run, target=to)
-        samples = f"{counted(result.samples, 'sample')} of {counted(result.nodes_sampled, 'node')}"
-        files = counted(result.checkpoint_files, "checkpoint file")
-        invocation.console.result([f"run {result.run}, {result.result}", samples, files], path=result.path)
+        nodes = counted(result.nodes_sampled, "node")
+        invocation.console.result([f"run {result.run}, {result.result}", nodes], path=result.path)
+
+
+def history(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show this many runs at most.")] = 20,
+    bucket: Bucket = None,
+) -> None:
+    """List past runs with result, accuracy, time and cost.
+
+    They are read from the bucket, newest first, so that it works from any machine when the nodes are gone. All clusters
+    of the bucket are shown, or with --name one. A run's cost is that of its nodes from its start to its end.
+
+    \b
+    Example:
+      $ hvdcloud history
+      $ hvdcloud history --bucket gs://my-bucket/digits --limit 200 --json
+    """
+    from hvdcloud.lifecycle.history import history as read_history
+
+    invocation: Invocation = context.obj
+    console = invocation.console
+    with invocation.context(default_name="any" if bucket else None, bucket=bucket) as experiment:
+        invocation.result = result = read_history(experiment, cluster=invocation.name, limit=limit)
+    rows: list[list[str]] = []
+    for run in result.runs:
+        ended = (run.result or "unknown") + (f" ({run.exit_code})" if run.exit_code else "")
+        said = next((f"{name} {run.metrics[name]:.3g}" for name in ("accuracy", "loss") if name in run.metrics), "-")
+        cost = "-" if run.dollars is None else dollars(run.dollars)
+        took = "-" if run.seconds is None else seconds(run.seconds)
+        rows.append([run.run, run.cluster, ended, said, took, cost, str(run.nodes or "-")])
+    if rows:
+        console.table(["RUN", "CLUSTER", "RESULT", "METRIC", "TIME", "COST", "NODES"], rows)
+    else:
+        console.answer(f"{result.bucket} knows of no run")

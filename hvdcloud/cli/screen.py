@@ -37,22 +37,16 @@ def head(view: View) -> Text:
     if view.gone or not cluster.whole:
         first.append("  GONE" if view.gone else "  NOT WHOLE", style=_BAD)
     nodes = f"{cluster.provider}, {counted(len(view.nodes), 'node')}, {seconds(view.age_seconds)}"
-    first.append(f"  {cost_text(view)}  {nodes}")
+    worst = "no end to it" if cluster.worst_case_dollars is None else f"at worst {dollars(cluster.worst_case_dollars)}"
+    cost = f"{dollars(cluster.dollars_per_hour)}/h, {dollars(view.dollars_so_far)} so far, {worst}"
+    costs = cluster.dollars_per_hour or view.dollars_so_far
+    first.append(f"  {cost if costs else 'costs nothing'}  {nodes}")
     run = [harmless("no run yet; hvdcloud run starts one", _SOFT)] if view.run is None else _run(view.run)
     troubles = list(_troubles(view))
     more = len(troubles) - _MOST_TROUBLES
     if more > 0:
         troubles[_MOST_TROUBLES:] = [Text(f"and {more} more", style=_WARNS)]
     return Text("\n").join([first, *run, *troubles])
-
-
-def cost_text(view: View) -> str:
-    """`$0.92/h, $0.31 so far, at worst $26.20`; shorter where nothing costs."""
-    cluster = view.cluster
-    if not cluster.dollars_per_hour and not view.dollars_so_far:
-        return "costs nothing"
-    worst = "no end to it" if cluster.worst_case_dollars is None else f"at worst {dollars(cluster.worst_case_dollars)}"
-    return f"{dollars(cluster.dollars_per_hour)}/h, {dollars(view.dollars_so_far)} so far, {worst}"
 
 
 def _run(run: RunView) -> list[Text]:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hvdcloud.cli.app import Invocation, Yes
 from hvdcloud.errors import UsageError
 from hvdcloud.units import counted
-
-if TYPE_CHECKING:
-    from hvdcloud.console import Console
-    from hvdcloud.setup.setup import DestroyResult, SetupResult
 
 
 def setup(
@@ -72,7 +68,12 @@ def setup(
         invocation.result = gone = lifecycle.destroy(
             config, project=project, yes=yes, plan_only=plan_only, console=console
         )
-        _show_destroy(console, gone)
+        what = "would be deleted; nothing was changed" if gone.planned else "deleted; hvdcloud setup makes them again"
+        console.answer(f"{counted(len(gone.deleted), 'object')} of project {gone.project} {what}")
+        if gone.bucket:
+            left = "billed for what it holds, the project's APIs and a role, which cost nothing"
+            console.answer(f"left: {gone.bucket}, {left}")
+            console.answer(f"  deleted by hand with: gcloud storage rm --recursive {gone.bucket}")
         return
     invocation.result = result = lifecycle.setup(
         config,
@@ -84,11 +85,6 @@ def setup(
         plan_only=plan_only,
         console=console,
     )
-    _show_setup(console, result)
-
-
-def _show_setup(console: Console, result: SetupResult) -> None:
-    """Which keys changed, and what is next."""
     if result.planned:
         next_step = "next: hvdcloud setup" if result.changes else f"project {result.project} is set up"
         console.answer(f"nothing was changed; {next_step}")
@@ -101,14 +97,3 @@ def _show_setup(console: Console, result: SetupResult) -> None:
                 console.answer(f"  - {change.key}: {change.old}")
             console.answer(f"  + {change.key}: {change.new}")
     console.answer("next: hvdcloud doctor; hvdcloud launch")
-
-
-def _show_destroy(console: Console, result: DestroyResult) -> None:
-    """What was deleted, and what is left."""
-    what = "would be deleted; nothing was changed" if result.planned else "deleted; hvdcloud setup makes them again"
-    console.answer(f"{counted(len(result.deleted), 'object')} of project {result.project} {what}")
-    if result.bucket:
-        console.answer(
-            f"left: {result.bucket}, billed for what it holds, the project's APIs and a role, which cost nothing"
-        )
-        console.answer(f"  deleted by hand with: gcloud storage rm --recursive {result.bucket}")

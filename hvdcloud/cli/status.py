@@ -1,13 +1,15 @@
-"""The command status, and how a cluster and its runs are shown."""
+"""The commands status and top, and how a cluster and its runs are shown."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+import os
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hvdcloud.cli.app import Invocation
+from hvdcloud.console import is_dumb
 from hvdcloud.errors import UsageError
 from hvdcloud.units import counted, dollars, seconds
 
@@ -60,7 +62,7 @@ def show_status(console: Console, result: StatusResult) -> None:
     elif result.runs:
         console.table(
             ["RUN", "STATE", "TIME", "CHECKPOINTS"],
-            [[entry.run, entry.state, seconds(entry.seconds), _checkpoints(entry)] for entry in result.runs],
+            [[entry.run, entry.state, seconds(entry.seconds), entry.checkpoint_files] for entry in result.runs],
         )
         newest = result.runs[-1]
         if newest.state not in ("running", "succeeded") and newest.reason:
@@ -70,16 +72,10 @@ def show_status(console: Console, result: StatusResult) -> None:
         if newest.slow_ranks is not None:
             console.answer(newest.slow_ranks.text)
     console.answer(f"checkpoints: {cluster.bucket}")
-    console.answer(f"cost so far: {dollars(result.dollars_so_far)}{_at_worst(cluster)}")
-    if result.nodes_gone:
-        console.answer(f"  without {counted(result.nodes_gone, 'node')} that ended before")
+    left = " of the nodes that are left" if len(cluster.nodes) < cluster.expected_nodes else ""
+    console.answer(f"cost so far{left}: {dollars(result.dollars_so_far)}{_at_worst(cluster)}")
     for note in cluster.cost_notes:
         console.answer(f"  {note}")
-
-
-def _checkpoints(run: RunResult) -> str:
-    """How many are in the bucket; `-` where that is not known, or there are none yet."""
-    return "-" if run.state == "running" and not run.checkpoint_files else str(run.checkpoint_files)
 
 
 def _data(console: Console, run: RunResult) -> None:
@@ -107,10 +103,9 @@ def _elastic(console: Console, run: RunResult) -> None:
     console.answer(said)
     rows = []
     for member in run.members:
-        alias = member.alias if member.alias != member.name else "-"
         since = "-" if member.since is None else f"{datetime.fromtimestamp(member.since, timezone.utc):%H:%M:%S}Z"
-        rows.append([member.name, alias, member.state, since, member.why or "-"])
-    console.table(["MEMBER", "ALIAS", "STATE", "SINCE", "WHY"], rows)
+        rows.append([member.name, member.state, since, member.why or "-"])
+    console.table(["MEMBER", "STATE", "SINCE", "WHY"], rows)
 
 
 def _at_worst(cluster: Cluster) -> str:
@@ -119,12 +114,8 @@ def _at_worst(cluster: Cluster) -> str:
         return f", and {dollars(cluster.dollars_per_hour)}/h until hvdcloud down: nothing else ends it"
     if not cluster.worst_case_dollars:
         return ""
-    by = ""
-    if cluster.ends is not None:
-        ends = cluster.ends.astimezone(timezone.utc)
-        # A day other than today is shown.
-        day = "" if ends - datetime.now(timezone.utc) < timedelta(hours=12) else f"{ends:%Y-%m-%d} "
-        by = f" (deleted by Compute Engine at {day}{ends:%H:%M:%S}Z if nothing else does)"
+    ends = cluster.ends and cluster.ends.astimezone(timezone.utc)
+    by = f" (deleted by Compute Engine at {ends:%Y-%m-%d %H:%M:%S}Z if nothing else does)" if ends else ""
     return f", at worst {dollars(cluster.worst_case_dollars)}{by}"
 
 
@@ -132,3 +123,32 @@ def _reach(node: Node) -> str:
     if node.host:
         return f"on {node.host}"
     return "through IAP" if node.proxy_command else f"{node.address}:{node.port}" if node.address else "-"
+
+
+def top(context: typer.Context) -> None:
+    """Show nodes, GPUs, the run and its log on a live screen.
+
+    Keys: `q` quits, which changes nothing. Arrows, page keys, Home, End and the mouse wheel scroll the nodes or, after
+    `tab`, the log.
+
+    \b
+    Example:
+      $ hvdcloud top
+    """
+    invocation: Invocation = context.obj
+    console = invocation.console
+    instead = "hvdcloud status --watch, or hvdcloud status --json for programs"
+    if not console.is_screen:
+        raise UsageError("top needs a terminal", hint=instead)
+    if is_dumb():
+        raise UsageError(f"top cannot draw on this terminal (TERM={os.environ.get('TERM')})", hint=instead)
+    from hvdcloud.cli.top_app import TopApp, run_until_quit
+    from hvdcloud.lifecycle.top import Observer
+
+    with invocation.context() as experiment:
+        cluster = experiment.cluster()
+        # Progress, such as that a request is repeated, would be printed into the screen.
+        console.quiet = True
+        with Observer(experiment, cluster) as observer:
+            run_until_quit(TopApp(observer.view))
+    console.answer(f"cluster {cluster.name} stays as it is; hvdcloud down deletes it")

@@ -40,8 +40,6 @@ class TopApp(App[Exception]):
     Static { width: 100%; text-wrap: nowrap; text-overflow: ellipsis; }
     DataTable { max-height: 50%; margin: 1 0; }
     RichLog { height: 1fr; min-height: 3; overflow-x: hidden; }
-    .without-log RichLog { display: none; }
-    .without-log DataTable { max-height: 1fr; }
     DataTable, RichLog, DataTable > .datatable--header, DataTable > .datatable--hover {
         background: ansi_default; background-tint: transparent; color: ansi_default;
     }
@@ -52,7 +50,6 @@ class TopApp(App[Exception]):
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", show=False),
         Binding("tab", "app.focus_next", "scrolls the log", key_display="tab"),
-        Binding("l,L", "log", "shows or hides the log", key_display="l"),
     ]
 
     def __init__(self, observe: Callable[[], View]) -> None:
@@ -108,10 +105,6 @@ class TopApp(App[Exception]):
             self._run = run
         for line in view.log:
             self._output.write(harmless(line))
-
-    def action_log(self) -> None:
-        self.screen.toggle_class("without-log")
-        self._table.focus()
 
 
 def run_until_quit(app: TopApp) -> None:

@@ -56,7 +56,7 @@ class Meter:
         is not in a later view.
         """
         now = self._now()
-        if self.cluster is None or _dollars(cluster, now, until=now) >= _dollars(self.cluster, self._at, until=now):
+        if self.cluster is None or dollars_at(cluster, now, until=now) >= dollars_at(self.cluster, self._at, until=now):
             self.cluster, self._at = cluster, now
 
     def close(self, *, at_least: float = 0.0) -> float | None:
@@ -76,7 +76,7 @@ class Meter:
         if cluster is None or not cluster.dollars_per_hour:
             return None
         return Cost(
-            dollars=_dollars(cluster, self._at, until=now) + self._earlier,
+            dollars=dollars_at(cluster, self._at, until=now) + self._earlier,
             dollars_per_hour=cluster.dollars_per_hour,
             seconds=now - (cluster.costs_since or cluster.created).timestamp(),
             nodes=len(cluster.nodes),
@@ -84,7 +84,7 @@ class Meter:
         )
 
 
-def _dollars(cluster: Cluster, seen: float, *, until: float) -> float:
+def dollars_at(cluster: Cluster, seen: float, *, until: float) -> float:
     """What a cluster that was seen at a moment will have cost at another, in seconds since the epoch."""
     paid_until = max(seen, cluster.paid_until.timestamp() if cluster.paid_until else 0.0)
     return cluster.dollars_so_far + cluster.dollars_per_hour * max(0.0, until - paid_until) / 3600

@@ -68,11 +68,6 @@ class ClusterState:
         except (OSError, ValueError, RecursionError, UsageError):
             return None
 
-    @property
-    def is_unreadable(self) -> bool:
-        """Whether there is a record that cannot be read; another version of hvdcloud may have written it."""
-        return self._record_file.exists() and self.load() is None
-
     def record_of(self, cluster_id: str) -> ClusterRecord | None:
         """The record of this cluster; None if it belongs to another one of the same name, or does not exist."""
         record = self.load()

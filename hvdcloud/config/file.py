@@ -28,7 +28,6 @@ from hvdcloud.config.data import refused_bucket, refused_data
 from hvdcloud.config.model import Config
 from hvdcloud.config.trust import ENV_PREFIX, HOSTS, refused
 from hvdcloud.config.types import duration_text, is_duration
-from hvdcloud.config.yaml_text import Loader, read
 from hvdcloud.errors import UsageError
 
 CONFIG_FILE = "hvdcloud.yaml"
@@ -47,12 +46,21 @@ ENV_NOT_CONFIG = {
 }
 """Variables that are read elsewhere and are not configuration keys, and what each is for."""
 _MOST_BYTES = 100_000
-_DEEPEST = 50
 _MOST_VALUES = 20_000
 """More than any real file has; aliases of aliases can make any number."""
 
 Key = tuple[str, ...]
 ENV = ("run", "env")
+
+
+class _Loader(yaml.SafeLoader):
+    """In which a value without quotes is text, or null: a key's type decides what `0123`, `3.10` or `yes` mean."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - the parent's.
+        first: [rule for rule in rules if rule[0].endswith((":null", ":merge"))]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    close = yaml.SafeLoader.dispose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,8 +204,6 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
         places[key] = at(node.start_mark)
         if len(places) > _MOST_VALUES:
             raise yaml.YAMLError(f"it has more than {_MOST_VALUES:,} values, or aliases that expand to more")
-        if len(key) > _DEEPEST:
-            raise RecursionError
         if isinstance(node, yaml.MappingNode):
             seen = set()
             for name, value in node.value:
@@ -215,7 +221,7 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Key, Place], list[str]]
         if file.stat().st_size > _MOST_BYTES:
             raise UsageError(f"{file} has more than {_MOST_BYTES // 1000} kB", hint=f"fix {file}")
         text = file.read_text(encoding="utf-8")
-        with contextlib.closing(Loader(text)) as loader:
+        with contextlib.closing(_Loader(text)) as loader:
             root = loader.get_single_node()
             if root is None:
                 return {}, {}, []
@@ -238,8 +244,8 @@ def _parsed(text: str, key: Key) -> object:
     """The value of a key's environment variable: as in the file; where a text has no quotes, all of it."""
     field = _field_at(key)
     has_parts = field is None or get_origin(field.annotation) in (dict, list) or _model_of(field) is not None
-    with contextlib.suppress(yaml.YAMLError):
-        value = read(text)
+    with contextlib.suppress(yaml.YAMLError), contextlib.closing(_Loader(text)) as loader:
+        value = loader.get_single_data()
         quoted = text.strip()[:1] in ("'", '"')
         known = quoted if isinstance(value, str) else has_parts or value is None
         if known and key[:-1] != ENV:

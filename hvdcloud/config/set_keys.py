@@ -50,7 +50,7 @@ def set_keys(text: str, values: Mapping[str, str], *, name: str = "the file") ->
         type(None), lambda this, _: this.represent_scalar("tag:yaml.org,2002:null", "null")
     )
     try:
-        tree = yaml.load(text.replace("\r\n", "\n"))
+        tree = yaml.load(text)
     except (YAMLError, ValueError) as error:  # ValueError: a date that cannot be.
         raise UsageError(f"{name} is not YAML: {' '.join(str(error).split())}", hint=f"fix {name}") from None
     before = text if tree is None else ""  # Comments alone are no tree.
@@ -78,8 +78,7 @@ def set_keys(text: str, values: Mapping[str, str], *, name: str = "the file") ->
         return text, changes
     out = io.StringIO()
     yaml.dump(tree, out)
-    new = before + out.getvalue()
-    return new.replace("\n", "\r\n") if "\r\n" in text and not before else new, changes
+    return before + out.getvalue(), changes
 
 
 def edit_file(path: Path, values: Mapping[str, str]) -> Sequence[Change]:

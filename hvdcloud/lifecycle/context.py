@@ -7,6 +7,7 @@ import getpass
 import os
 import re
 import socket
+import time
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from hvdcloud.cluster.files import default_bucket
 from hvdcloud.cluster.model import leftover_table
 from hvdcloud.cluster.nodes_gone import not_whole
 from hvdcloud.cluster.state import ClusterState, as_known_here
-from hvdcloud.errors import NodeError, TeardownError, UsageError
+from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
 from hvdcloud.providers.base import Stage, UnseenError
 from hvdcloud.runs import archive
 from hvdcloud.runs.state import RunState
@@ -24,19 +25,21 @@ from hvdcloud.storage.open import open_bucket
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from hvdcloud.cluster.model import Cluster, ClusterSpec, Leftover
     from hvdcloud.cluster.record import ClusterRecord
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console
     from hvdcloud.providers.base import NodeProgress, OnProgress, Platform, Provider
-    from hvdcloud.remote.ssh import Fleet, Session
+    from hvdcloud.remote.ssh import Fleet
     from hvdcloud.steps import Steps
     from hvdcloud.storage.base import Bucket
 
 STATE_SECONDS = 20.0
 """How long the head may take to tell the state of its runs."""
+LATE_SECONDS, PAUSE_SECONDS = 3.0, 0.5
+"""How long what a killed `up` had asked for may take to appear, and how often it is looked for."""
 STORAGE_ENDPOINT_VARIABLE = "STORAGE_EMULATOR_HOST"
 """Google's client libraries take another storage endpoint from this variable."""
 
@@ -150,6 +153,25 @@ class Context:
             self.console.warn(error.message)
             return None
 
+    def late_arrival(self, killed: str | None) -> Cluster | None:
+        """The cluster with the id `killed`, whose `up` was killed in the middle of its create, as soon as something of
+        it exists; None: nothing appears, or there was no such `up`."""
+        if killed is None:
+            return None
+        until = time.monotonic() + LATE_SECONDS
+        with self.console.waiting(self.name, "waiting for what a killed `up` had asked for"):
+            while True:
+                found = self.provider.cluster(self.name)
+                if found is not None and found.id == killed:
+                    return found
+                if time.monotonic() >= until:
+                    break
+                time.sleep(PAUSE_SECONDS)
+        # Only spares the next command this wait.
+        with contextlib.suppress(HvdcloudError):
+            self.state.journal.record("down-done", cluster_id=killed)
+        return None
+
     def cluster(self) -> Cluster:
         """The cluster, by its labels; raises UsageError if there is none of this name."""
         found = self.find()
@@ -168,21 +190,6 @@ class Context:
             self._fleet, self._fleet_of = Fleet(cluster.nodes, self.state), cluster.id
         return self._fleet
 
-    @contextlib.contextmanager
-    def head_session(self) -> Iterator[Session]:
-        """A session of its own to the head as it is now, for one block.
-
-        Raises:
-            UsageError: there is no such cluster.  NodeError: it has no head.
-        """
-        from hvdcloud.remote.ssh import Session
-
-        node = self.cluster().head
-        if node is None:
-            raise NodeError(f"the head of cluster {self.name} is gone", hint=f"hvdcloud status --name {self.name}")
-        with contextlib.closing(Session(node, self.state)) as session:
-            yield session
-
     def run_states(self, cluster: Cluster) -> list[RunState]:
         """The state of every run of this cluster, newest last; from the bucket if its head is gone.
 
@@ -199,11 +206,7 @@ class Context:
         return RunState.all_from_json(answer.get("runs"))
 
     def record(self, cluster: Cluster | ClusterSpec) -> ClusterRecord:
-        """What this machine remembers of this very cluster.
-
-        Raises:
-            UsageError: another machine made it, or its `up` never ended.
-        """
+        """What this machine remembers of this very cluster; raises `not_from_here`."""
         record = self.state.record_of(cluster.id)
         if record is None:
             self.state.check()
@@ -220,24 +223,15 @@ class Context:
 
     def not_from_here(self, cluster: Cluster | ClusterSpec) -> UsageError:
         """The error for what needs the keys of the machine that made the cluster."""
-        if self.state.is_unreadable:
-            return UsageError(
-                f"cluster {self.name}: what this machine remembers of it, in {self.state.dir}, cannot be read; another "
-                "version of hvdcloud may have made it",
-                hint=f"hvdcloud down --name {self.name}, with --force if it refuses, then hvdcloud up again",
-            )
         return UsageError(
-            f"cluster {self.name} was not finished from this machine (made by {cluster.owner or 'another user'})",
-            hint=f"use the machine that made it, or hvdcloud down --name {self.name} and up again",
+            f"cluster {self.name} was not finished from this machine (made by {cluster.owner or 'another user'}): "
+            f"{self.state.dir} has no record of it, or one of another version of hvdcloud",
+            hint=f"use the machine that made it, or hvdcloud down --name {self.name}, with --force if it refuses, and "
+            "up again",
         )
 
     def not_deleted(self, left: Sequence[Leftover], *, again: str, why: str = "") -> TeardownError:
-        """The error for objects that could not be deleted.
-
-        Args:
-            again: the command that tries again, without `--name`.
-            why: what came before.
-        """
+        """The error for objects that could not be deleted; `again`: the command that tries again, without `--name`."""
         cost = " and may STILL COST MONEY" if self.platform.costs_money else ""
         return TeardownError(
             f"{counted(len(left), 'object')} of {self.name} could not be deleted{cost}{f' ({why})' if why else ''}",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.checkpoints.manifest import list_runs
@@ -15,7 +14,6 @@ from hvdcloud.cluster.model import Cluster, NodeState, ObjectKind
 from hvdcloud.errors import CheckpointError, HvdcloudError, first_of
 from hvdcloud.interrupts import uninterrupted
 from hvdcloud.lifecycle.context import node_progress
-from hvdcloud.lifecycle.late_arrival import late_arrival
 from hvdcloud.lifecycle.logs import wait_for_record
 from hvdcloud.lifecycle.pull import PullResult, pull_runs
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirror_of, unsaved_on_nodes
@@ -43,9 +41,7 @@ class DownResult:
     nothing_to_do: bool
     seconds: float
     dollars: float | None = None
-    """What the cluster had cost, by the price table; None: nothing, or it is not known."""
-    nodes_gone: int = 0
-    """Nodes that were gone before, which are not counted."""
+    """What was deleted had cost, by the price table; None: nothing, or it is not known."""
     unseen: Sequence[str] = ()
     """Places that did not answer: every node was found on others, but they may have the rest of a replaced one."""
 
@@ -74,7 +70,7 @@ def down(
         killed = context.state.journal.cut_off_create()
         with context.console.waiting(context.name, "looking for the cluster"):
             found = context.query()
-        cluster = found = found or late_arrival(context, killed)
+        cluster = found = found or context.late_arrival(killed)
         if cluster is not None and not force:
             with context.console.waiting(context.name, "checking that every checkpoint is on this disk"):
                 _refuse_if_unsafe(context, cluster, checked)
@@ -84,7 +80,7 @@ def down(
         deleted = []
         while found is not None:
             deleted += _delete(context, found, on_interrupt=on_interrupt)
-            found = late_arrival(context, killed)
+            found = context.late_arrival(killed)
         context.state.forget()
     cost = meter.read()
     return DownResult(
@@ -93,7 +89,6 @@ def down(
         nothing_to_do=cluster is None,
         seconds=time.monotonic() - started,
         dollars=cost.dollars if cost else None,
-        nodes_gone=max(0, cluster.expected_nodes - len(cluster.nodes)) if cluster else 0,
         unseen=cluster.unseen if cluster is not None else (),
     )
 
@@ -102,16 +97,13 @@ def pull_and_down(
     context: Context,
     cluster: Cluster | None,
     *,
-    target: Path | None,
     last: str = "",
     checked: Sequence[str] = (),
     on_interrupt: Callable[[], object] = lambda: None,
 ) -> tuple[PullResult, DownResult]:
-    """Pull the checkpoints of a cluster's runs, then delete it, unless one would be lost.
+    """Pull the checkpoints of a cluster's runs, `last` as the last, then delete it, unless one would be lost.
 
     Args:
-        target: as for `pull`.
-        last: the run that is pulled last.
         checked, on_interrupt: as for `down`.
 
     Raises:
@@ -124,7 +116,7 @@ def pull_and_down(
     bucket = context.bucket(cluster)
     runs = [] if cluster is None else list_runs(bucket, context.name, suffix=cluster.id)
     runs = [*(run_id for run_id in runs if run_id != last), *([last] if last else [])]
-    pulled = pull_runs(context, bucket=bucket, runs=runs, target=target)
+    pulled = pull_runs(context, bucket=bucket, runs=runs)
     if cluster is not None and cluster.head is not None and last:
         wait_for_record(context, cluster, last)
     return pulled, down(context, checked=checked, on_interrupt=on_interrupt)
@@ -152,8 +144,7 @@ def down_all(context: Context, *, force: bool = False) -> list[DownResult]:
 
 
 def _delete(context: Context, cluster: Cluster, *, on_interrupt: Callable[[], object]) -> list[str]:
-    """Delete everything with the cluster's labels, whatever it holds; returns what was deleted. Raises TeardownError:
-    something could not be deleted and may still cost money."""
+    """Delete everything with the cluster's labels, whatever it holds; returns what was deleted."""
     deleted: list[str] = []
 
     def tell() -> None:
@@ -211,13 +202,15 @@ def _refuse_if_unsafe(context: Context, cluster: Cluster, checked: Sequence[str]
     # Where nodes have a bucket each, that a run is complete there does not say that it has come home.
     if not (home and checked) or not set(checked) >= set(list_runs(bucket, cluster.name, suffix=cluster.id)):
         on_nodes = unsaved_on_nodes(context, cluster)
-    # What a node that is gone had not uploaded is lost with it: to wait for that would keep the others forever.
-    # Nor is anything lost with a node that never was, whose manifest another one wrote.
+    # What a node that is gone had not uploaded is lost with it: to wait for that would keep the others forever. None is
+    # gone where a place that did not answer may hold it. Nothing is lost with a node that never was, whose manifest
+    # another one wrote.
+    there = {None, *(node.index for node in cluster.nodes)}
     missing = [
         item
         for run in list_runs(bucket, cluster.name, suffix=cluster.id)
         for item in unpulled(run)
-        if not (_is_gone(item.node, cluster) or (item.node, run) in lost)
+        if (cluster.unseen or item.node in there) and (item.node, run) not in lost
     ]
     if (on_nodes or missing) and (now := _ended_meanwhile(context, cluster, on_nodes)):
         # Nodes end themselves at any time, also while they are asked.
@@ -307,8 +300,3 @@ def _ended_meanwhile(context: Context, cluster: Cluster, on_nodes: Sequence[Unsa
 
 def _running(cluster: Cluster) -> set[str]:
     return {node.name for node in cluster.nodes if node.state is NodeState.RUNNING}
-
-
-def _is_gone(index: int | None, cluster: Cluster) -> bool:
-    """Whether no node of this number exists; none is gone where a place that did not answer may hold one."""
-    return index is not None and not cluster.unseen and index not in {node.index for node in cluster.nodes}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.cluster.cost import Cost, Meter
@@ -35,11 +34,8 @@ class LaunchResult:
     """None: the cluster costs nothing, or the price is not known."""
 
 
-def launch(
-    context: Context, options: RunOptions, *, target: Path | None = None, confirmed: bool = False, wait: float = 0.0
-) -> LaunchResult:
-    """Image if needed, up, run, pull, down. What it may cost is confirmed before the image is built,
-    unless `confirmed`: the user has agreed to it already. `wait`: as for `up`.
+def launch(context: Context, options: RunOptions, *, confirmed: bool = False, wait: float = 0.0) -> LaunchResult:
+    """Image if needed, up, run, pull, down. `confirmed`, `wait`: as for `up`.
 
     A job that fails is pulled and torn down all the same; its failure is in the result. Ctrl-C before the run rolls
     back; during the run it detaches, and the nodes end themselves when the run has ended.
@@ -50,12 +46,12 @@ def launch(
     started = time.monotonic()
     # Before anything is built or costs anything.
     check_project(context, options.command, quiet=True)
-    check_target(context, target)
+    check_target(context)
     if options.ranks:
         check_planned(context.config, options.ranks)
     cluster: UpResult | None = None
     meter = Meter()
-    retries = Retries(context, command="launch", meter=meter, target=target)
+    retries = Retries(context, command="launch", meter=meter)
     try:
         if context.config.run.retry:
             wait = wait or context.config.limits.max_run_duration
@@ -67,36 +63,22 @@ def launch(
         raise _given_up(context) from None
     except HvdcloudError as error:
         if cluster is not None and not isinstance(error, InterruptedByUserError):
-            _after_a_lost_run(context, error, target, meter)
+            _after_a_lost_run(context, error, meter)
         raise
-    pulled, deleted, cost = finish(context, result, target=target, meter=meter)
+    pulled, deleted, cost = finish(context, result, meter)
     return LaunchResult(
         up=cluster, run=result, pull=pulled, down=deleted, seconds=time.monotonic() - started, cost=cost
     )
 
 
-def finish(
-    context: Context, result: RunResult, *, target: Path | None, meter: Meter
-) -> tuple[PullResult, DownResult, Cost | None]:
-    """After a run, pull the checkpoints of the cluster's runs, then delete the cluster.
-
-    Raises:
-        CheckpointError: something could not be saved; the nodes stay.
-        TeardownError: something could not be deleted.
-        InterruptedByUserError: Ctrl-C before the nodes were deleted; they stay.
-    """
+def finish(context: Context, result: RunResult, meter: Meter) -> tuple[PullResult, DownResult, Cost | None]:
+    """`pull_and_down` after a run; raises as that, also InterruptedByUserError: Ctrl-C, before nodes were deleted."""
     try:
         cluster = context.provider.cluster(context.name)
         if cluster is not None:
             meter.observe(cluster)
-        pulled, deleted = pull_and_down(
-            context,
-            cluster,
-            target=target,
-            last=result.run,
-            checked=[result.run] if result.checkpoints_complete else (),
-        )
-        return pulled, deleted, meter.read()
+        checked = [result.run] if result.checkpoints_complete else ()
+        return *pull_and_down(context, cluster, last=result.run, checked=checked), meter.read()
     except KeyboardInterrupt:
         name = f"--name {context.name}"
         raise InterruptedByUserError(
@@ -120,12 +102,12 @@ def _given_up(context: Context) -> InterruptedByUserError:
     return undone("launch", context.name)
 
 
-def _after_a_lost_run(context: Context, error: HvdcloudError, target: Path | None, meter: Meter) -> None:
+def _after_a_lost_run(context: Context, error: HvdcloudError, meter: Meter) -> None:
     """Pull the checkpoints and delete the nodes after a run that could not be started or was lost."""
     try:
         cluster = context.provider.cluster(context.name)
         if cluster is not None:
-            pull_and_down(context, cluster, target=target)
+            pull_and_down(context, cluster)
             if cost := meter.read():
                 context.console.say(cost.line)
     except HvdcloudError as second:

@@ -20,7 +20,6 @@ from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home
 from hvdcloud.storage.base import PARTIAL_SUFFIX
 
 if TYPE_CHECKING:
-    from hvdcloud.cluster.model import Cluster
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.steps import Steps
     from hvdcloud.storage.base import Bucket
@@ -59,7 +58,10 @@ def pull(context: Context, *, run_id: str | None, target: Path | None) -> PullRe
         away = bring_home(context, cluster)
     bucket = context.bucket(cluster)
     with context.console.waiting("pull", "looking for runs"):
-        runs = _runs(context, bucket, cluster, run_id)
+        if run_id is None and cluster is not None:
+            runs = list_runs(bucket, context.name, suffix=cluster.id)
+        else:
+            runs = [kept_run(bucket, context.name, run_id)]
     if away and not runs:
         raise first_of([*away])
     pulled = pull_runs(context, bucket=bucket, runs=runs, target=target, ended=cluster is None)
@@ -69,7 +71,7 @@ def pull(context: Context, *, run_id: str | None, target: Path | None) -> PullRe
 
 
 def pull_runs(
-    context: Context, *, bucket: Bucket, runs: Sequence[str], target: Path | None, ended: bool = True
+    context: Context, *, bucket: Bucket, runs: Sequence[str], target: Path | None = None, ended: bool = True
 ) -> PullResult:
     """Fetch these runs, in order; `ended`: none of them writes any more."""
     started = time.monotonic()
@@ -136,7 +138,7 @@ def target_folder(context: Context, target: Path | None) -> Path:
     return folder
 
 
-def check_target(context: Context, target: Path | None) -> Path:
+def check_target(context: Context, target: Path | None = None) -> Path:
     """The folder for checkpoints, which is not made.
 
     What is in a bucket decides the names that are written below it. So a folder that `--to` names, or that a link
@@ -171,13 +173,10 @@ def _holds_checkpoints(folder: Path, names: Sequence[str]) -> bool:
         return False
 
 
-def _runs(context: Context, bucket: Bucket, cluster: Cluster | None, run_id: str | None) -> Sequence[str]:
-    every = list_runs(bucket, context.name)
-    if run_id is None and cluster is not None:
-        return [run for run in every if run.endswith(f"-{cluster.id}")]
-    if not every or run_id not in (None, *every):
-        raise UsageError(
-            f"{bucket.url} holds no checkpoints of {f'run {run_id} of ' if run_id else ''}{context.name}",
-            hint=f"its runs: {', '.join(every[-5:])}" if every else "hvdcloud run writes some",
-        )
-    return [run_id or every[-1]]
+def kept_run(bucket: Bucket, cluster: str, run_id: str | None) -> str:
+    """This run of a cluster, or its newest; raises UsageError: the bucket has nothing of it."""
+    runs = list_runs(bucket, cluster)
+    if not runs or run_id not in (None, *runs):
+        hint = f"its runs: {', '.join(runs[-5:])}" if runs else "hvdcloud run starts one"
+        raise UsageError(f"{bucket.url} holds no run {f'{run_id} ' if run_id else ''}of {cluster}", hint=hint)
+    return run_id or runs[-1]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.errors import UsageError
+from hvdcloud.lifecycle.pull import kept_run
 from hvdcloud.report.page import outcome, page
 from hvdcloud.report.phases import Phase, phases
 from hvdcloud.report.record import read_record
@@ -30,8 +30,6 @@ class ReportResult:
     result: str
     """succeeded | failed | stopped | lost | not known to have ended"""
     nodes_sampled: int
-    samples: int
-    checkpoint_files: int
     phases: Sequence[Phase] = ()
     """What its time went into, and what that has cost."""
 
@@ -48,20 +46,13 @@ def report(context: Context, *, run_id: str | None, target: Path | None) -> Repo
         CheckpointError: the bucket cannot be reached, or a manifest in it is not valid.
     """
     bucket = context.bucket()
-    runs = list_runs(bucket, context.name)
-    if not runs or (run_id is not None and run_id not in runs):
-        what = f"run {run_id} of {context.name}" if run_id else context.name
-        known = f"its runs: {', '.join(runs[-5:])}" if runs else ""
-        hint = known or "hvdcloud run starts one; --bucket names another bucket"
-        raise UsageError(f"{bucket.url} knows nothing of {what}", hint=hint)
-    run = run_id or runs[-1]
+    run, newest = kept_run(bucket, context.name, run_id), kept_run(bucket, context.name, None)
     record = read_record(bucket, cluster=context.name, run=run)
     path = target or Path(f"report-{run}.html")
     if path.is_dir():
         path /= f"report-{run}.html"
-    parts = phases(
-        record.state, until=record.last_seen, teardown=_teardown(context, record.state) if run == runs[-1] else 0.0
-    )
+    teardown = _teardown(context, record.state) if run == newest else 0.0
+    parts = phases(record.state, until=record.last_seen, teardown=teardown)
     _write(path, page(record, parts))
     return ReportResult(
         cluster=context.name,
@@ -69,8 +60,6 @@ def report(context: Context, *, run_id: str | None, target: Path | None) -> Repo
         path=path.absolute(),
         result=outcome(record),
         nodes_sampled=len(record.samples),
-        samples=sum(len(rows) for rows in record.samples.values()),
-        checkpoint_files=len(record.checkpoints),
         phases=parts,
     )
 

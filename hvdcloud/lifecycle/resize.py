@@ -11,13 +11,7 @@ from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.confirm_hosts import confirm_hosts
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState
-from hvdcloud.errors import (
-    CheckpointError,
-    InterruptedByUserError,
-    NameTakenError,
-    NodeError,
-    UsageError,
-)
+from hvdcloud.errors import CheckpointError, InterruptedByUserError, NameTakenError, NodeError, UsageError
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.context import node_progress
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirror_of, send_for_resume, unsaved_on_nodes
@@ -45,26 +39,14 @@ class ResizeResult:
     removed: Sequence[str]
     run: str | None
     """The elastic run that continues with them."""
-    dollars_per_hour_before: float
-    dollars_per_hour: float
-    worst_case_dollars: float | None
-    """None: nothing ends it."""
-    note: str
-    """About `nodes` in hvdcloud.yaml, if that is another number; empty if it is not."""
     seconds: float
 
-    @property
-    def changed(self) -> bool:
-        """False: the cluster had this size already."""
-        return bool(self.made or self.removed)
 
-
-def resize(context: Context, nodes: int, *, confirmed: bool = False, force: bool = False) -> ResizeResult:
+def resize(context: Context, nodes: int, *, confirmed: bool = False) -> ResizeResult:
     """Make the cluster `nodes` nodes; those that are missing or stopped are replaced.
 
     Args:
         confirmed: as for `up`.
-        force: also delete nodes that may hold checkpoints which are not in the bucket.
 
     Raises:
         UsageError: there is no such cluster, a run prevents it, or what it costs was not agreed to.
@@ -84,25 +66,19 @@ def resize(context: Context, nodes: int, *, confirmed: bool = False, force: bool
         if make or remove or cluster.expected_nodes != nodes:
             run = next((state for state in context.run_states(cluster) if not state.done), None)
             _check_run(run, nodes, cluster)
-            if not force and run is None:
+            if run is None:
                 stopped = [node for node in cluster.nodes if node.index in make and node.state is NodeState.STOPPED]
                 refuse_if_unsaved(context, cluster, stopped)
             if make:
                 _grow(context, cluster, make, nodes, run=run, consent=consent)
-            _shrink(context, cluster, remove, nodes, run=run, force=force)
+            _shrink(context, cluster, remove, nodes, run=run)
         context.provider.set_size(cluster.name, nodes)
-        after = context.cluster()
-    note = f"hvdcloud.yaml has nodes: {context.config.nodes}; write nodes: {nodes} there to keep it that way"
     return ResizeResult(
         cluster=cluster.name,
         nodes=nodes,
         made=[f"{cluster.name}-{index}" for index in make],
         removed=[node.name for node in remove],
         run=run.run if run else None,
-        dollars_per_hour_before=cluster.dollars_per_hour,
-        dollars_per_hour=after.dollars_per_hour,
-        worst_case_dollars=after.worst_case_dollars,
-        note="" if context.config.nodes == nodes else note,
         seconds=time.monotonic() - started,
     )
 
@@ -219,7 +195,13 @@ def add_nodes(
         )
         if run:
             _send_checkpoints(context, spec, run, made)
-            admit(context, spec, run, names)
+            slots = context.config.run.slots_per_node
+            hosts = [
+                {"name": node.name, "index": node.index, "slots": node.slots(slots)}
+                for node in context.record(spec).nodes
+                if node.name in names
+            ]
+            context.fleet(cluster).head.call(f"admit {run.run}", payload={"hosts": hosts})
     except NameTakenError:
         # What exists is not ours to delete, and may hold checkpoints; of what it made, `grow` leaves nothing.
         context.state.update(lambda now: replace(now, nodes=before.nodes))
@@ -246,31 +228,16 @@ def _send_checkpoints(context: Context, spec: ClusterSpec, run: RunState, made: 
         send_for_resume(context, cluster, run.run, to=made)
 
 
-def admit(context: Context, spec: ClusterSpec, run: RunState, names: Sequence[str]) -> None:
-    """Add nodes that have joined to an elastic run; raises NodeError if the head does not answer, or refuses."""
-    slots = context.config.run.slots_per_node
-    hosts = [
-        {"name": node.name, "index": node.index, "slots": node.slots(slots)}
-        for node in context.record(spec).nodes
-        if node.name in names
-    ]
-    with context.head_session() as head:
-        head.call(f"admit {run.run}", payload={"hosts": hosts})
-
-
-def _shrink(
-    context: Context, cluster: Cluster, remove: Sequence[Node], nodes: int, *, run: RunState | None, force: bool
-) -> None:
+def _shrink(context: Context, cluster: Cluster, remove: Sequence[Node], nodes: int, *, run: RunState | None) -> None:
     if not remove and context.record(cluster).size == nodes:
         return
     names = [node.name for node in remove]
     running = [node.name for node in remove if node.state is NodeState.RUNNING]
     if run and running:
         context.console.say(f"run {run.run} continues without {', '.join(running)}; the checkpoints there are uploaded")
-        with context.head_session() as head:
-            head.call(f"dismiss {run.run}", payload={"nodes": running}, timeout=DISMISS_SECONDS)
-    if not force:
-        refuse_if_unsaved(context, cluster, remove, but=run.run if run else None)
+        head = context.fleet(cluster).head
+        head.call(f"dismiss {run.run}", payload={"nodes": running}, timeout=DISMISS_SECONDS)
+    refuse_if_unsaved(context, cluster, remove, but=run.run if run else None)
     with uninterrupted(), context.console.steps() as steps:
         context.state.update(lambda record: record.without(names))
         indices = [node.index for node in remove]
@@ -302,6 +269,6 @@ def refuse_if_unsaved(context: Context, cluster: Cluster, nodes: Sequence[Node],
         raise CheckpointError(
             f"{', '.join(node.name for node in nodes)} cannot be deleted: "
             f"{counted(len(problems), 'thing')} would be lost",
-            hint="fix that, then resize again; --force deletes all the same",
+            hint="fix that, then resize again; hvdcloud pull, then hvdcloud down --force gives it up",
             details="\n".join(problems[:20]),
         )

@@ -6,7 +6,6 @@ import threading
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdcloud.checkpoints.manifest import list_runs
@@ -40,11 +39,10 @@ class Retries:
     Args:
         command: what the user has typed: run or launch.
         meter: counts what all attempts cost together.
-        target: the folder for checkpoints; None: `checkpoints` in the project.
     """
 
-    def __init__(self, context: Context, *, command: str, meter: Meter, target: Path | None = None) -> None:
-        self._context, self._command, self._meter, self._target = context, command, meter, target
+    def __init__(self, context: Context, *, command: str, meter: Meter) -> None:
+        self._context, self._command, self._meter = context, command, meter
         self._attempts: tuple[Attempt, ...] = ()
         self._ends = _now()
         """The deadline of all attempts."""
@@ -61,7 +59,7 @@ class Retries:
             if most:
                 console.warn("run.retry needs a client that follows the run: no one does with --detach")
             return run(self._context, options, meter=self._meter)
-        check_target(self._context, self._target)
+        check_target(self._context)
         found = self._attempt(options)
         while self._attempts[-1].lost:
             number, left, rate = len(self._attempts), self._left(), self._dollars_per_hour
@@ -128,11 +126,8 @@ class Retries:
             return False
 
     def _was_deleted(self) -> bool:
-        """Whether `down` has deleted the cluster: what a user has deleted is not made again.
-
-        From another machine it leaves nothing at all, while nodes that are lost leave the cluster's firewall rules or
-        its network.
-        """
+        """Whether `down` has deleted the cluster, from another machine too: what a user has deleted is not made again.
+        Nodes that are lost leave the cluster's firewall rules or its network; `down` leaves nothing."""
         seen = self._meter.cluster
         if seen is None or "down" in self._context.state.journal.times(seen.id):
             return True
@@ -191,7 +186,7 @@ class Retries:
                 if cluster is not None and mirror_of(context, cluster) is None:
                     with awake(context, cluster):
                         pass  # Nodes that had stopped have uploaded what they held.
-                _, deleted = pull_and_down(context, cluster, target=self._target, on_interrupt=interrupted.set)
+                _, deleted = pull_and_down(context, cluster, on_interrupt=interrupted.set)
                 break
             except (CheckpointError, NodeError, UnseenError) as error:
                 frozen = cluster is not None and any(node.state is NodeState.FROZEN for node in cluster.nodes)

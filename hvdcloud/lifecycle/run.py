@@ -9,13 +9,12 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hvdcloud.checkpoints.manifest import list_runs
 from hvdcloud.cluster.nodes_gone import not_whole
 from hvdcloud.errors import NodeError, OutputClosedError, UsageError, first_of
 from hvdcloud.lifecycle.changed_settings import changes_since_up
 from hvdcloud.lifecycle.elastic.replace import replacing
 from hvdcloud.lifecycle.logs import detached, follow, wait_for_record
-from hvdcloud.lifecycle.pull import check_target
+from hvdcloud.lifecycle.pull import check_target, kept_run
 from hvdcloud.lifecycle.run_result import RunResult, result_of_followed
 from hvdcloud.lifecycle.run_spec import RunOptions, spec_of_run
 from hvdcloud.lifecycle.ssh_nodes.homecoming import bring_home, mirroring, send_for_resume
@@ -51,7 +50,7 @@ def run(context: Context, options: RunOptions, *, meter: Meter | None = None) ->
     started = time.monotonic()
     if options.down_when_done and not options.detach:
         # They are pulled at its end, when the nodes would wait for another folder.
-        check_target(context, None)
+        check_target(context)
     with context.state.lock("run"):
         cluster = context.cluster()
         context.refuse_others(cluster)
@@ -88,9 +87,8 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     """Send the code, start the run on the head. Returns the run's id and its number of ranks."""
     config = context.config
     if options.fresh and options.resume:
-        raise UsageError(
-            "--fresh and --resume contradict each other", hint="hvdcloud run --resume RUN continues from it"
-        )
+        hint = f"hvdcloud run --resume {options.resume} continues from that run"
+        raise UsageError("--fresh and --resume contradict each other", hint=hint)
     record = context.current_record(cluster)
     if not cluster.whole:
         raise not_whole(cluster)
@@ -98,7 +96,7 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
     if resume and (away := bring_home(context, cluster)):
         raise first_of([*away])
     if options.resume:
-        _check_resumed(context, cluster, options.resume)
+        kept_run(context.bucket(cluster), cluster.name, options.resume)
     check_project(context, options.command)
     environment = {**config.run.env, **{name: os.environ[name] for name in config.run.secrets}}
     told_at = address_in(config.notify) if config.notify else None
@@ -146,18 +144,9 @@ def start(context: Context, cluster: Cluster, options: RunOptions) -> tuple[str,
         context.console.say(
             f"this run continues from run {resume}, {files} restored on every node (--fresh starts empty)"
         )
-    what = f"{counted(spec.np, 'rank')} on {counted(len(hosts), 'node')}: {shlex.join(spec.command)}"
-    context.console.say(f"run {spec.run}: {what}")
+    where = f"{counted(spec.np, 'rank')} on {counted(len(hosts), 'node')}"
+    context.console.say(f"run {spec.run}: {where}: {shlex.join(spec.command)}")
     return spec.run, spec.np
-
-
-def _check_resumed(context: Context, cluster: Cluster, run_id: str) -> None:
-    """Raise UsageError if the bucket holds nothing of the run to continue from."""
-    bucket = context.bucket(cluster)
-    known = list_runs(bucket, cluster.name)
-    if run_id not in known:
-        newest = f"its newest are {', '.join(known[-3:])}" if known else "hvdcloud run starts the first one"
-        raise UsageError(f"{bucket.url} holds no run {run_id} of {cluster.name}", hint=newest)
 
 
 def _show_data(context: Context, cluster: Cluster, run_id: str) -> None:
@@ -173,13 +162,7 @@ def _show_data(context: Context, cluster: Cluster, run_id: str) -> None:
                 return
             state = next(iter(RunState.all_from_json(answer.get("runs"))), RunState())
             for each in state.data:
-                if each.ready:
-                    steps.drop(each.node)
-                    continue
-                total = each.total_bytes if each.phase == "fetching" and each.total_bytes else None
-                done = each.bytes if total else None
-                text = "fetching data" if total else f"data: {progress(each)}"
-                steps.update(each.node, text, done=done, total=total)
+                steps.update(each.node, f"data: {progress(each)}")
             if not state.waits_for_data:
                 break
             time.sleep(_LOOK_SECONDS)

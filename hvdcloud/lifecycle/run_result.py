@@ -71,7 +71,6 @@ class RunResult:
     restarts: int = 0
     """How often the ranks were started again."""
     members: Sequence[Member] = ()
-    """The nodes of an elastic run."""
     data: RunData | None = None
     """Its data sets; None: it has none."""
     waits: Sequence[RankWaits] = ()
@@ -82,7 +81,6 @@ class RunResult:
     attempts: Sequence[Attempt] = ()
     """All attempts of a run with `run.retry`; this run is the last one's."""
     stuck: Stuck | None = None
-    """Where its ranks were, if it was ended because nothing moved any more."""
 
     @property
     def summary(self) -> str:

@@ -33,8 +33,6 @@ class StatusResult:
     age_seconds: float
     dollars_so_far: float
     """What everything of it that exists has cost, by the price table."""
-    nodes_gone: int
-    """Preempted or deleted; what they had cost is not counted."""
 
 
 def status(context: Context) -> StatusResult:
@@ -61,7 +59,6 @@ def status(context: Context) -> StatusResult:
         runs_unknown=unknown,
         age_seconds=time.time() - cluster.created.timestamp(),
         dollars_so_far=cluster.dollars_so_far,
-        nodes_gone=max(0, cluster.expected_nodes - len(cluster.nodes)),
     )
 
 

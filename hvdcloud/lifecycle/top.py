@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.cluster.cost import dollars_at
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.json_values import mapping, text
 from hvdcloud.remote.ssh import Session
@@ -103,8 +104,6 @@ class Observer:
         cluster, seen, gone, notice = self._known
         there = {} if gone else {node.name: node.state.value for node in cluster.nodes}
         now = time.time()
-        paid_until = max(seen, cluster.paid_until.timestamp() if cluster.paid_until else 0.0)
-        since = 0.0 if gone else max(0.0, now - paid_until)
         ordered = sorted(self._watches.values(), key=lambda watch: watch.node.index)
         head = ordered[0] if ordered and ordered[0].node.index == 0 else None
         run, log = head.run_view() if head is not None else (None, [])
@@ -112,7 +111,7 @@ class Observer:
             cluster=cluster,
             gone=gone,
             age_seconds=now - cluster.created.timestamp(),
-            dollars_so_far=cluster.dollars_so_far + cluster.dollars_per_hour * since / 3600,
+            dollars_so_far=dollars_at(cluster, seen, until=seen if gone else now),
             nodes=[each.view(there.get(each.node.name, "gone")) for each in ordered],
             run=run,
             log=log,

@@ -15,13 +15,18 @@ from hvdcloud.cluster.confirm_cost import Consent
 from hvdcloud.cluster.confirm_hosts import confirm_hosts
 from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, Plan
 from hvdcloud.doctor.machine import build_checks, gpu_checks, project_checks
-from hvdcloud.errors import HvdcloudError, InterruptedByUserError, TeardownError, UsageError
+from hvdcloud.errors import (
+    CapacityError,
+    HvdcloudError,
+    InterruptedByUserError,
+    NodeError,
+    TeardownError,
+    UsageError,
+)
 from hvdcloud.interrupts import interrupted_once, uninterrupted
 from hvdcloud.lifecycle.build import ensure_image, find_image
-from hvdcloud.lifecycle.capacity_wait import next_plan
 from hvdcloud.lifecycle.changed_settings import changes_since_up, settings_of
 from hvdcloud.lifecycle.context import node_progress, owner_label
-from hvdcloud.lifecycle.late_arrival import late_arrival
 from hvdcloud.providers.base import NoRoomError
 from hvdcloud.remote.keys import new_key_pair, write_key_pair
 from hvdcloud.units import counted
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
 
 MAKING_SECONDS = 120.0
 """From the creation of a cluster's firewall rules or network to that of its first node."""
+PAUSE_SECONDS = 60.0
+"""Between two tries of `up --wait`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +48,8 @@ class UpResult:
 
     cluster: str
     id: str
-    provider: str
     nodes: Sequence[Node]
     image: str
-    bucket: str
-    dollars_per_hour: float
-    worst_case_dollars: float | None
-    """None: nothing ends it."""
     created: bool
     """False if it existed already."""
     seconds: float
@@ -77,11 +79,7 @@ def make_spec(
 
 
 def plan_up(context: Context) -> Plan:
-    """`up --dry-run`: the exact requests, with nothing changed.
-
-    Raises:
-        HvdcloudError: the provider could not fulfil them.
-    """
+    """`up --dry-run`: the exact requests, with nothing changed; raises HvdcloudError: they could not be fulfilled."""
     check(context)
     image, there = find_image(context)
     if not there:
@@ -131,12 +129,13 @@ def up(
         check_project(context, begins=False)
     with context.state.lock("up"):
         killed = context.state.journal.cut_off_create()
-        existing = context.find() or late_arrival(context, killed)
+        existing = context.find() or context.late_arrival(killed)
         while existing is not None:
             context.refuse_others(existing)
             if not _clear_unfinished(context, existing):
-                return _reuse(context, existing, started=started)
-            existing = late_arrival(context, killed)
+                _refuse_other(context, existing)
+                return _result(existing, existing.nodes, created=False, started=started)
+            existing = context.late_arrival(killed)
 
         confirm_hosts(context.config, console=context.console, given=confirmed)
         check(context)
@@ -161,25 +160,38 @@ def up(
                         said = f"no zone has room; trying until {ends:%a %H:%M}, which costs nothing; Ctrl-C ends it"
                         context.console.say(said)
                     until = until or time.monotonic() + wait
-                    plan = consent.confirm(next_plan(context, plan, error, until=until, command=command))
-    return _result(context, plan.spec, plan, nodes=nodes, started=started)
+                    plan = consent.confirm(_next_plan(context, plan, error, until=until, command=command))
+    return _result(plan.spec, nodes, created=True, started=started)
 
 
-def _result(
-    context: Context, what: ClusterSpec | Cluster, price: Plan | Cluster, *, nodes: Sequence[Node], started: float
-) -> UpResult:
-    return UpResult(
-        cluster=what.name,
-        id=what.id,
-        provider=context.provider.name,
-        nodes=nodes,
-        image=what.image,
-        bucket=what.bucket,
-        dollars_per_hour=price.dollars_per_hour,
-        worst_case_dollars=price.worst_case_dollars,
-        created=isinstance(what, ClusterSpec),
-        seconds=time.monotonic() - started,
-    )
+def _result(what: ClusterSpec | Cluster, nodes: Sequence[Node], *, created: bool, started: float) -> UpResult:
+    took = time.monotonic() - started
+    return UpResult(cluster=what.name, id=what.id, nodes=nodes, image=what.image, created=created, seconds=took)
+
+
+def _next_plan(context: Context, plan: Plan, error: NoRoomError, *, until: float, command: str) -> Plan:
+    """The plan of the next try, after a pause, by the prices and quotas of that moment; raises `error` at `until`.
+
+    Between two tries nothing of it exists. That Google does not answer, or that others hold the quota, ends no wait.
+    """
+    said = f"no room in {counted(error.zones, 'zone')}"
+    while (left := until - time.monotonic()) > 0:
+        pause = min(PAUSE_SECONDS, left)
+        try:
+            with context.console.steps() as steps:
+                steps.update(context.name, f"{said}; next try in {pause:.0f} s")
+                time.sleep(pause)
+                steps.update(context.name, "trying again")
+                spec = replace(plan.spec, id=secrets.token_hex(3), created=datetime.now(timezone.utc))
+                return context.provider.plan(spec)
+        except KeyboardInterrupt:
+            raise InterruptedByUserError(
+                f"{command} of {context.name} was interrupted while waiting for room; nothing of it is left",
+                hint=f"hvdcloud {command} --wait 6h starts again",
+            ) from None
+        except (CapacityError, NodeError) as passing:
+            said = passing.message
+    raise error
 
 
 def check(context: Context, *, image: bool = False) -> None:
@@ -226,8 +238,8 @@ def _refuse_while_made(context: Context, existing: Cluster) -> None:
         )
 
 
-def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
-    """`up` of a cluster that is up already: nothing to do, if it is the one that the configuration asks for."""
+def _refuse_other(context: Context, existing: Cluster) -> None:
+    """Raises HvdcloudError if the cluster that is up is not the one that the configuration asks for."""
     nodes, name = context.config.nodes, existing.name
     hint = f"hvdcloud down --name {name} first, or take another --name"
     if not existing.whole:
@@ -248,7 +260,6 @@ def _reuse(context: Context, existing: Cluster, *, started: float) -> UpResult:
     image, _ = find_image(context)
     if existing.image != image:
         raise UsageError(f"cluster {name} runs image {existing.image}, not {image}", hint=hint)
-    return _result(context, existing, existing, nodes=existing.nodes, started=started)
 
 
 def undone(command: str, name: str) -> InterruptedByUserError:
@@ -299,11 +310,7 @@ def _create(context: Context, plan: Plan, login: KeyPair, *, command: str) -> Se
 
 
 def _what_is_left(context: Context, plan: Plan, cause: BaseException) -> Cluster | None:
-    """The cluster of this name after a failed `create`.
-
-    Raises:
-        TeardownError: the provider does not say.
-    """
+    """The cluster of this name after a failed `create`; raises TeardownError: the provider does not say."""
     try:
         return context.provider.cluster(plan.spec.name)
     except HvdcloudError as error:
@@ -323,11 +330,7 @@ def _why(cause: BaseException | None) -> str:
 
 
 def _roll_back(context: Context, cause: BaseException | None) -> None:
-    """Delete every object with the cluster's labels.
-
-    Raises:
-        TeardownError: something is left.
-    """
+    """Delete every object with the cluster's labels; raises TeardownError: something is left."""
     with uninterrupted():
         context.console.say(f"deleting what was made of {context.name}; please wait")
         with context.console.steps() as steps:

@@ -19,15 +19,13 @@ class RunData:
     nodes: Sequence[NodeData]
     seconds: float | None
     """For how long the start waited; None: it waits still, or the run ended before."""
-    gpu_seconds: float
-    """The same, of all GPUs together."""
 
     @classmethod
     def of(cls, state: RunState) -> RunData | None:
         """Of a run; None: it has no data sets."""
         if not state.data:
             return None
-        return cls(nodes=state.data, seconds=state.data_seconds, gpu_seconds=gpu_seconds(state))
+        return cls(nodes=state.data, seconds=state.data_seconds)
 
     @property
     def failure(self) -> NodeData | None:
@@ -57,12 +55,7 @@ def summary(state: RunState) -> str:
         if any(each.files or each.bytes for each in state.data)
         else "mounted"
     )
-    paid = gpu_seconds(state)
+    paid = state.data_seconds * state.about.gpus
     cost = f", in which its GPUs waited {seconds(paid)} together" if paid >= 1 else ""
     nodes = f"each of {counted(len(state.data), 'node')}" if len(state.data) > 1 else "its node"
     return f"{what} on {nodes} after {seconds(state.data_seconds)}{cost}"
-
-
-def gpu_seconds(state: RunState) -> float:
-    """For how long all GPUs together waited for data."""
-    return (state.data_seconds or 0.0) * state.about.gpus

@@ -231,7 +231,6 @@ class NodeData(Report):
     """That it has, verified or on the way; `total_bytes`: 0 until the buckets are listed."""
     total_bytes: Bytes = 0
     files: int = 0
-    total_files: int = 0
     error: str = ""
     """Of a data set that failed, with its name."""
     hint: str = ""

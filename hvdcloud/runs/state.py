@@ -27,6 +27,7 @@ from hvdcloud.runs.reports import (
 )
 from hvdcloud.runs.spec import About, Elastic
 from hvdcloud.runs.stacks import Stuck
+from hvdcloud.units import counted
 
 
 def read_sample(value: object) -> dict[str, Any]:
@@ -91,8 +92,8 @@ class Event(Report):
     @property
     def text(self) -> str:
         if self.name == "world" and self.ranks is not None:
-            on = f" on {self.nodes} node{'s' if self.nodes != 1 else ''}" if self.nodes is not None else ""
-            return f"world: {self.ranks} rank{'s' if self.ranks != 1 else ''}{on}"
+            on = f" on {counted(self.nodes, 'node')}" if self.nodes is not None else ""
+            return f"world: {counted(self.ranks, 'rank')}{on}"
         node = "" if self.detail.startswith(self.node) else self.node
         return f"{self.name}{f': {node}' if node else ''}{f': {self.detail}' if self.detail else ''}"
 
@@ -173,6 +174,4 @@ class RunState(Report):
 
 def ranks_text(*, ranks: int, now: int | None) -> str:
     """`4 ranks`; `3 of 4 ranks` where some are missing."""
-    if now is None or now == ranks:
-        return f"{ranks} rank{'s' if ranks != 1 else ''}"
-    return f"{now} of {ranks} ranks" if now < ranks else f"{now} ranks"
+    return counted(now or ranks, "rank") if now is None or now >= ranks else f"{now} of {ranks} ranks"

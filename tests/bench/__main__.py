@@ -102,7 +102,7 @@ def rounds(ways: Mapping[str, Callable[[], Sample]], *, runs: int) -> dict[str, 
     """Do each of them in every round, beginning with another end each time. Returns the seconds of each."""
     found: dict[str, list[float]] = {key: [] for key in ways}
     for turn in range(runs + 1):
-        for key in list(ways) if turn % 2 else reversed(ways):
+        for key in list(ways) if turn % 2 else reversed(list(ways)):
             sample = ways[key]()
             if ANSWER not in sample.text:
                 raise BenchError(f"{TITLES[key]}: the job did not say `{ANSWER} …`:\n{sample.text}")

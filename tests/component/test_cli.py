@@ -38,7 +38,7 @@ def project(tmp_path: Path) -> Project:
         ("run python t.py --epochs 2 --json", "", "python t.py --epochs 2 --json"),
         ("run -q -np 4 -d sh -c x", "quiet", "sh -c x"),
         ("launch --nodes=4 --name x sh -- -q", "x", "sh -- -q"),
-        ("--name x launch --to d sh", "x", "sh"),
+        ("--name x launch --bucket d sh", "x", "sh"),
         ("ssh --name x 1 df -h -q", "x", "df -h -q"),
         ("ssh 1 -- hostname", "", "-- hostname"),
     ],

@@ -105,8 +105,9 @@ def test_a_link_that_a_project_brings_along_is_not_its_own_folder(project: Proje
 
 def test_a_launch_asks_for_its_folder_before_anything_costs(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.folder)
+    (project.folder / "checkpoints").symlink_to(project.folder)
     with project.context() as context, pytest.raises(UsageError, match="other files"):
-        launch(context, RunOptions(command=("python", "train.py")), target=project.folder)
+        launch(context, RunOptions(command=("python", "train.py")))
 
 
 def test_the_folder_is_kept_out_of_git(project: Project) -> None:

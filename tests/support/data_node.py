@@ -56,7 +56,7 @@ class DataNode:
 
         def reached() -> bool:
             found = self.state()
-            return found.phase == phase and found.files >= files and bool(found.total_files)
+            return found.phase == phase and found.files >= files and bool(found.total_bytes)
 
         until(reached, seconds=60, what=f"{phase} with {files} files")
 

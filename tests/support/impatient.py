@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hvdcloud.google import http
-from hvdcloud.lifecycle import late_arrival
+from hvdcloud.lifecycle import context
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.ops import create, ready
 from hvdcloud.remote import connection
@@ -42,4 +42,4 @@ def be_impatient() -> None:
 def expect_nothing_late() -> None:
     """`up` and `down` wait for a moment only."""
     expect_no_sshd()
-    late_arrival.LATE_SECONDS = 0.5
+    context.LATE_SECONDS = 0.5

@@ -79,7 +79,6 @@ RESIZE = "hvdcloud resize 4 --name digits"
         ({"limits": {"idle": "1h"}}, "limits.idle 30m → 60m", AGAIN),
         ({"limits": {"idle": None, "max_cost": 5}},
          "limits.idle 30m → null, limits.max_cost null → 5.0", AGAIN),
-        ({"run": {"launcher": "torchrun"}}, "run.launcher horovod → torchrun", AGAIN),
         ({"checkpoints": {"bucket": "gs://other"}}, "checkpoints.bucket null → gs://other", AGAIN),
         ({"gce": {**GCE["gce"], "machine_type": "n1-standard-4"}, "nodes": 4},
          "nodes 2 → 4, gce.machine_type n1-standard-8 → n1-standard-4", AGAIN),
@@ -115,3 +114,13 @@ def test_a_folder_that_no_node_has_mounted_is_named(folder: Folder) -> None:
     assert folder.changes() == (summary("data.val none → file:///data/val"), f"{AGAIN} applies it")
     folder.remember(folder.context())
     assert folder.changes() is None
+
+
+def test_an_image_for_torchrun_has_no_horovod_and_one_with_horovod_has_all(folder: Folder) -> None:
+    folder.write(GCE, run={"launcher": "torchrun"})
+    assert folder.changes() is None
+    folder.remember(folder.context())
+    folder.write(GCE, run={"launcher": "each"})
+    assert folder.changes() is None
+    folder.write(GCE)
+    assert folder.changes() == (summary("run.launcher torchrun → horovod"), f"{AGAIN} applies it")

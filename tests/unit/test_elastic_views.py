@@ -66,7 +66,7 @@ def status_of(states: Sequence[dict[str, Any]]) -> StatusResult:
     return StatusResult(
         cluster=cluster, whole=True, runs=[result_of("digits", RunState.from_json(state)) for state in states],
         runs_unknown="",
-        age_seconds=9.0, dollars_so_far=0.0, nodes_gone=0,
+        age_seconds=9.0, dollars_so_far=0.0,
     )  # fmt: skip
 
 

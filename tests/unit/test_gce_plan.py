@@ -282,3 +282,13 @@ def test_a_request_id_shows_for_which_name_it_was_made() -> None:
     assert not names.belongs_to("", "digits")
     assert names.cluster_id_of(names.request_id("digits", "a1b2c3")) == "a1b2c3"
     assert names.belongs_to(names.request_id("digits", "a1b2c3"), "digits")
+
+
+@pytest.mark.parametrize(("machine_type", "nodes", "said"), [("a3-highgpu-8g", 2, 1), ("a3-highgpu-8g", 1, 0)])
+def test_nodes_that_use_one_of_five_network_interfaces_are_named_before_they_are_made(
+    machine_type: str, nodes: int, said: int
+) -> None:
+    chosen = settings(machine_type=machine_type, gpu_type=None, gpu_count=0)
+    [offer] = budget.paid_zones(chosen, ["us-central1-a"], nodes=nodes)
+    notices = [each for each in budget.notices(chosen, [offer], nodes=nodes) if "200 of the 1000 Gbit/s" in each]
+    assert len(notices) == said

@@ -70,7 +70,7 @@ def test_what_waiting_cost_is_said_in_seconds_and_of_gpus() -> None:
     assert summary(state(*ready, data_seconds=42.0)) == "2.0 GB on each of 2 nodes after 42.0 s"
     with_gpus = state(*ready, data_seconds=42.0, about=About(gpus=8))
     assert summary(with_gpus).endswith("after 42.0 s, in which its GPUs waited 5 min 36 s together")
-    assert RunData.of(with_gpus) == RunData(nodes=tuple(ready), seconds=42.0, gpu_seconds=336.0)
+    assert RunData.of(with_gpus) == RunData(nodes=tuple(ready), seconds=42.0)
     assert summary(state(ready[0], data_seconds=1.0)) == "2.0 GB on its node after 1.0 s"
     assert summary(state(node("ready"), node("ready"), data_seconds=4.1)) == "mounted on each of 2 nodes after 4.1 s"
     assert (summary(state(*ready)), summary(state()), RunData.of(state())) == ("", "", None)

@@ -53,7 +53,6 @@ def test_a_record_that_cannot_be_read_is_no_record(content: str) -> None:
     state.make()
     (state.dir / "cluster.json").write_text(content)
     assert state.load() is None
-    assert state.is_unreadable
 
 
 def test_forgetting_keeps_the_journal_the_ledger_and_the_bucket() -> None:

@@ -35,7 +35,6 @@ def test_all_nodes_stopped_is_a_state_of_its_own(states: str, listed: str, said:
     )  # fmt: skip
     status = StatusResult(
         cluster=cluster, whole=cluster.whole, runs=(), runs_unknown="", age_seconds=1.0, dollars_so_far=0.0,
-        nodes_gone=0,
     )  # fmt: skip
     out = io.StringIO()
     show_clusters(Console(out=out), Listing(clusters=(cluster,)))

@@ -38,7 +38,6 @@ def replacing(context: Context, run_id: str, *, elastic: bool) -> Iterator[None]
         yield
         return
     replacer = Replacer(context, run_id)
-    replacer.start()
     try:
         yield
     finally:
@@ -67,9 +66,6 @@ class Replacer:
         self._making: Sequence[int] = ()
         self._booting = threading.Event()
         """What is being made exists, and nothing but its deletion ends the wait for it."""
-
-    def start(self) -> None:
-        """Begin to watch."""
         self._thread.start()
 
     def close(self) -> None:
@@ -93,15 +89,19 @@ class Replacer:
                     return
             except _AbandonedError:
                 return
-            except NameTakenError as error:
-                # The user may just have started the lost node again.
-                self._failed(error)
-            except (UsageError, CredentialsError) as error:
-                # A limit of the user's, or a right that is missing: waiting changes neither.
-                self._give_up(error.message.splitlines()[0])
-                return
             except HvdcloudError as error:
-                self._failed(error)
+                # A limit of the user's, or a right that is missing: waiting changes neither. But a name that is taken
+                # may be that of the lost node, which the user has just started again.
+                why = error.message.splitlines()[0]
+                if isinstance(error, (UsageError, CredentialsError)) and not isinstance(error, NameTakenError):
+                    self._give_up(why)
+                    return
+                self._not_before = time.monotonic() + PAUSE_SECONDS
+                # What could not be deleted has been said.
+                if not self._ending.is_set() and not isinstance(error, TeardownError):
+                    names = ", ".join(f"{self._context.name}-{index}" for index in self._lost)
+                    nodes = f"node {names} could not be replaced: " if names else ""
+                    self._say_once(f"{nodes}{why}; trying again from time to time", self._context.console.warn)
             except Exception as error:  # noqa: BLE001 - the run is followed all the same; this line says what is missing
                 self._give_up(f"{type(error).__name__}: {error}")
                 return
@@ -111,15 +111,6 @@ class Replacer:
             said = f"lost nodes are not replaced: {why}; the run continues with the nodes that it has"
             self._context.console.warn(said)
 
-    def _failed(self, error: HvdcloudError) -> None:
-        self._not_before = time.monotonic() + PAUSE_SECONDS
-        # What could not be deleted has been said.
-        if not self._ending.is_set() and not isinstance(error, TeardownError):
-            names = ", ".join(f"{self._context.name}-{index}" for index in self._lost)
-            nodes = f"node {names} could not be replaced: " if names else ""
-            said = f"{nodes}{error.message.splitlines()[0]}; trying again from time to time"
-            self._say_once(said, self._context.console.warn)
-
     def _say_once(self, text: str, say: Callable[[str], None]) -> None:
         if text not in self._said:
             self._said.add(text)
@@ -128,11 +119,8 @@ class Replacer:
     def _check(self) -> bool:
         """Replace what is due. Returns False when there is nothing left to do for this run."""
         cluster = self._context.query()
-        if cluster is None or cluster.head is None or cluster.head.state is not NodeState.RUNNING:
-            # The command that follows the run says so.
-            return True
-        if cluster.unseen:
-            # A node may be where nothing answers.
+        if cluster is None or cluster.head is None or cluster.head.state is not NodeState.RUNNING or cluster.unseen:
+            # The command that follows the run says that the head is gone; a node may be where nothing answers.
             return True
         before, self._lost = self._lost, self._lost_nodes(cluster)
         if [*before] != self._lost:
@@ -141,7 +129,9 @@ class Replacer:
         certain = {index for index in self._lost if index in there or index in before}
         if not certain or time.monotonic() < self._not_before:
             return True
-        state = self._state()
+        answer = self._context.fleet(cluster).head.call("state", timeout=STATE_SECONDS)
+        states = RunState.all_from_json(answer.get("runs"))
+        state = next((each for each in states if each.run == self._run), RunState())
         limits = state.elastic
         if state.done or limits is None:
             return False
@@ -171,12 +161,6 @@ class Replacer:
         if not lost:
             self._said.clear()
         return lost
-
-    def _state(self) -> RunState:
-        """The run's state, as the head knows it; empty if it knows no such run."""
-        with self._context.head_session() as head:
-            states = RunState.all_from_json(head.call("state", timeout=STATE_SECONDS).get("runs"))
-        return next((state for state in states if state.run == self._run), RunState())
 
     def _replace(self, cluster: Cluster, lost: Sequence[int], state: RunState) -> None:
         context = self._context

@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -60,11 +60,7 @@ def bring_home(context: Context, cluster: Cluster) -> Sequence[HvdcloudError]:
 
 
 def bring_from_head(context: Context, cluster: Cluster) -> None:
-    """Fetch what the head has, if it runs, nodes have a bucket each, and no other process fetches.
-
-    Raises:
-        HvdcloudError: it could not be fetched.
-    """
+    """Fetch what the head has, if it runs, nodes have a bucket each, and no other process fetches."""
     mirror, head = mirror_of(context, cluster), cluster.head
     if mirror is not None and head is not None and head.state is NodeState.RUNNING:
         with mirror.alone() as alone:
@@ -92,7 +88,7 @@ def awake(context: Context, cluster: Cluster) -> Iterator[Cluster]:
         return
     revived = _revive(context, asleep)
     nodes = tuple(revived.get(node.name, node) for node in cluster.nodes)
-    fleet = _fleet(context, revived.values())
+    fleet = Fleet([*revived.values()], context.state)
     try:
         for outcome in fleet.each_outcome(lambda session: session.call("flush", timeout=FLUSH_SECONDS)):
             if isinstance(outcome, HvdcloudError):
@@ -114,7 +110,7 @@ def unsaved_on_nodes(context: Context, cluster: Cluster) -> list[Unsaved]:
         text = f"its checkpoints are on its nodes, which only the machine of {owner} can reach"
         return [Unsaved(text=text, is_silent=True)]
     with awake(context, cluster) as now:
-        fleet = _fleet(context, now.nodes)
+        fleet = Fleet(now.nodes, context.state)
         with contextlib.closing(fleet):
             found = unsaved(now, record, bucket=mirror.bucket, fleet=lambda cluster: fleet)
         found += _in_volumes(now, record, mirror)
@@ -165,10 +161,7 @@ def mirroring(context: Context, cluster: Cluster) -> Iterator[None]:
 
 
 def send_for_resume(context: Context, cluster: Cluster, run: str, *, to: Sequence[Node] | None = None) -> None:
-    """Give nodes what they lack to continue from a run, where they have a bucket each.
-
-    Args:
-        to: these nodes only; None: all.
+    """Give nodes what they lack to continue from a run, where they have a bucket each; `to`: these only, else all.
 
     Raises:
         NodeError: one cannot be reached.
@@ -177,7 +170,7 @@ def send_for_resume(context: Context, cluster: Cluster, run: str, *, to: Sequenc
     mirror = mirror_of(context, cluster)
     if mirror is None:
         return
-    with context.console.steps() as steps, contextlib.closing(_fleet(context, to or cluster.nodes)) as fleet:
+    with context.console.steps() as steps, contextlib.closing(Fleet(to or cluster.nodes, context.state)) as fleet:
         steps.update("run", f"sending checkpoints of run {run}")
         fleet.each(lambda session: mirror.send(session, run))
 
@@ -193,7 +186,7 @@ def _bring(context: Context, cluster: Cluster, mirror: Mirror) -> list[HvdcloudE
         return running or may_hold_files(node.index, cluster, bucket=mirror.bucket, started=record.runs)
 
     nodes = [node for node in cluster.nodes if record.has_joined(node.name) and matters(node)]
-    with context.console.steps() as steps, contextlib.closing(_fleet(context, nodes)) as fleet:
+    with context.console.steps() as steps, contextlib.closing(Fleet(nodes, context.state)) as fleet:
 
         def show(text: str) -> None:
             steps.update(_ROW, text, if_slow=True)
@@ -222,16 +215,12 @@ def _revive(context: Context, nodes: Sequence[Node]) -> dict[str, Node]:
     return revived
 
 
-def _fleet(context: Context, nodes: Iterable[Node]) -> Fleet:
-    return Fleet(list(nodes), context.state)
-
-
 class _Follower:
     """Fetches from the nodes again and again, in its own thread. What prevents it is said at the end of the run."""
 
     def __init__(self, context: Context, cluster: Cluster, mirror: Mirror) -> None:
         self._context, self._cluster, self._mirror = context, cluster, mirror
-        self._fleet = _fleet(context, cluster.nodes)
+        self._fleet = Fleet(cluster.nodes, context.state)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="fetch checkpoints", daemon=True)
         self._thread.start()
@@ -266,4 +255,4 @@ class _Follower:
         now = self._context.query()
         if now is not None and [node.id for node in now.nodes] != [node.id for node in self._cluster.nodes]:
             self._fleet.close()
-            self._cluster, self._fleet = now, _fleet(self._context, now.nodes)
+            self._cluster, self._fleet = now, Fleet(now.nodes, self._context.state)

@@ -112,7 +112,7 @@ class Fetch:
         bucket = open_bucket_here(wanted.source, endpoint=self._request.endpoint)
         objects = listed(bucket, wanted, index=self._request.index, count=self._request.count)
         size = sum(each.size for each in objects)
-        self._update(total_files=self._state.total_files + len(objects), total_bytes=self._state.total_bytes + size)
+        self._update(total_bytes=self._state.total_bytes + size)
         promised = {each.name: [each.size, each.crc32c, each.generation] for each in objects}
         index = {"source": wanted.source, "endpoint": self._request.endpoint, "objects": promised}
         if read_json(work / "index") == index and target.is_dir():

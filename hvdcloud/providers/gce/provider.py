@@ -17,11 +17,12 @@ from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.places import check_account, find_zones, vm_image
 from hvdcloud.providers.gce.inventory import VMS, Inventory, take_inventory, why
+from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.ops import scale_out
 from hvdcloud.providers.gce.ops.create import Creation, GcePlan, insert_requests
 from hvdcloud.providers.gce.ops.delete import Sweep
-from hvdcloud.providers.gce.ops.ready import Boots
+from hvdcloud.providers.gce.ops.ready import SILENT_SECONDS, SILENT_SECONDS_OF_8_GPUS, Boots
 from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.resource_mapper import ResourceMapper
 from hvdcloud.providers.gce.settings import Settings, settings_of
@@ -125,6 +126,7 @@ class GceProvider(Provider):
         """Follow every VM's guest attributes until its container says that sshd answers."""
         cluster = nodes[0].name.rpartition("-")[0]
         settings, given = self._settings, self._config.ssh.source
+        _, gpus = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
 
         def check_reachable(node: Node) -> None:
             if settings.ssh_source != ssh_access.IAP and node.address:
@@ -137,6 +139,7 @@ class GceProvider(Provider):
             cluster=cluster,
             deadline=deadline,
             on_progress=on_progress,
+            silence=SILENT_SECONDS if gpus < 8 else SILENT_SECONDS_OF_8_GPUS,
             check_reachable=check_reachable,
         )
         with explained(f"follow how the VMs of {cluster} come up"):

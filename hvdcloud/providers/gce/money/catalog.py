@@ -39,6 +39,8 @@ class Machine:
     """The family of Container-Optimized OS that it boots."""
     driver: str
     """The branch of NVIDIA's driver for its GPUs: `R580`."""
+    nics: int = 1
+    """Network interfaces of 200 Gbit/s that it can have, of which a node has one."""
 
     @property
     def takes_gpus(self) -> bool:
@@ -114,6 +116,7 @@ def machines() -> Mapping[str, Machine]:
             sku=family["sku"],
             vm_image=family["vm_image"],
             driver=family["driver"],
+            nics=family.get("nics", {}).get(name, 1),
         )
         for family in _table()["families"].values()
         for name, size in family["machines"].items()

@@ -27,7 +27,7 @@ of them."""
 LIST_SECONDS = 10.0
 """How often the VMs are listed to learn which are gone: a VM that is off does not tell."""
 TAIL_LINES = 25
-SILENT_SECONDS = 600.0
+SILENT_SECONDS, SILENT_SECONDS_OF_8_GPUS = 300.0, 600.0
 """From when a VM runs until its startup script says something; it takes seconds, on the largest machines minutes."""
 BOOTING, HOST = "booting", "host"
 """Steps: before the startup script has said anything, and before it opens the port."""
@@ -63,6 +63,8 @@ class Boots:
     deadline: float
     """`time.monotonic()` value."""
     on_progress: OnProgress
+    silence: float = SILENT_SECONDS
+    """Seconds after which a VM that runs and says nothing has failed."""
     check_reachable: Callable[[Node], None] = lambda _: None
     """Called once, for the first node that has opened its port; raises HvdcloudError."""
 
@@ -104,8 +106,8 @@ class Boots:
     def _check(self, boots: Iterable[_Boot]) -> None:
         """What cannot become ready ends before more is paid for it."""
         for boot in boots:
-            if boot.step == BOOTING and time.monotonic() - boot.runs_since > SILENT_SECONDS:
-                why = f"node {boot.node.name} has run for {SILENT_SECONDS:.0f} s and its startup script says nothing"
+            if boot.step == BOOTING and time.monotonic() - boot.runs_since > self.silence:
+                why = f"node {boot.node.name} has run for {self.silence:.0f} s and its startup script says nothing"
                 raise NodeError(why, hint=_AGAIN, details=self._tail(boot))
             if not self._reached and boot.node.address and boot.step not in (BOOTING, HOST):
                 self.check_reachable(boot.node)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.money import prices
-from hvdcloud.providers.gce.money.catalog import NodeKind
+from hvdcloud.providers.gce.money.catalog import NodeKind, machine
 from hvdcloud.providers.gce.money.costs import LATE_SECONDS
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings, groups
@@ -118,6 +118,11 @@ def notices(settings: Settings, offers: Sequence[PaidZone], *, nodes: int) -> It
         who = "head" if 0 in group.indices else counted(group.nodes, "worker")
         each = " each" if group.nodes > 1 else ""
         yield f"{who}: {group.kind}{'' if group.kind.spot else ', on demand'}, {price}/h{each}"
+    if nodes > 1 and (nics := machine(settings.machine_type).nics) > 1:
+        yield (
+            f"nodes exchange gradients by one network interface, 200 of the {nics * 200} Gbit/s that "
+            f"{settings.machine_type} can have: more than one node may gain little"
+        )
     if len(offers) > 1:
         yield f"zones tried in this order: {some([offer.zone for offer in offers])}"
     if first.seconds < settings.max_run_seconds:
