@@ -103,7 +103,7 @@ def _elastic(console: Console, run: RunResult) -> None:
     if run.world:
         said += f" with {ranks_text(ranks=run.ranks, now=run.world)}"
     if run.restarts:
-        said += f"; horovodrun was started again {counted(run.restarts, 'time')}"
+        said += f"; the ranks were started again {counted(run.restarts, 'time')}"
     console.answer(said)
     rows = []
     for member in run.members:

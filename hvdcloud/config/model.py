@@ -31,7 +31,7 @@ class ImageConfig(Section):
         "else what it makes is taken like base",
     )
     framework: Literal["torch", "tensorflow"] = Field(
-        default="torch", description="the framework that Horovod is built against; image.base has to have it"
+        default="torch", description="the framework of the image; image.base has to have it"
     )
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="what the framework computes on")
     version: Text | None = Field(

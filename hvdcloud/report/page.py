@@ -161,7 +161,7 @@ def _elastic(record: RunRecord) -> list[tuple[str, object]]:
     if happened := [f"{counts[name]} {what}" for what, name in named if counts[name]]:
         rows.append(("Nodes came and went", ", ".join(happened)))
     if again := max(record.state.restarts, counts["started again"]):
-        rows.append(("horovodrun started again", counted(again, "time")))
+        rows.append(("ranks started again", counted(again, "time")))
     return rows
 
 

@@ -296,7 +296,7 @@ def test_a_run_that_was_started_again_says_so() -> None:
     ]
     state = {**elastic_record().state.to_json(), "restarts": 1, "ended": BEGAN + 302}
     text = words(parsed(page(elastic_record(events=events, state=state))))
-    assert "horovodrun started again1 time" in text
+    assert "ranks started again1 time" in text
 
 
 def test_a_report_reads_no_more_than_runs_have_and_says_what_it_left_out(tmp_path: Path) -> None:
