@@ -145,7 +145,7 @@ ROWS = (
         nccl="2.30.7",
         horovod="",
         horovod_sha256="",
-        evidence="check_ranks.py with the lock in a virtual environment: one NCCL, torchrun; tests/images builds it",
+        evidence="check_ranks.py in a virtual environment of the lock: one NCCL, torchrun; tests/images not run yet",
     ),
     Row(
         framework="tensorflow",
