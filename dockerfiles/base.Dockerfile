@@ -1,5 +1,5 @@
-# What nodes run: Debian slim, Open MPI, sshd, the framework and Horovod from the builder, the node program. A project's
-# image is this one and a layer with its requirements (project.Dockerfile).
+# What nodes run: Debian slim, sshd, the framework from the builder, the node program; Horovod and Open MPI for
+# run.launcher horovod. A project's image is this one and a layer with its requirements (project.Dockerfile).
 #
 # From the builder by its name, not as a stage of one Dockerfile: a change of the node program or a pruned build cache
 # does not compile Horovod again.
@@ -20,11 +20,12 @@ RUN --mount=type=cache,target=/root/.cache/pip/http-v2,id=hvdcloud-pip \
     pip --python /opt/hvdcloud/venv/bin/python install --prefix /opt/stacks -r /opt/locks/stacks.txt
 
 FROM ${BASE_IMAGE}
+ARG OPEN_MPI
 # A host key in an image would be the same one on every node: the entrypoint makes one at a node's first start.
 RUN --mount=type=cache,target=/mnt,id=hvdcloud-apt,sharing=private \
     apt-get update -q -o Acquire::Retries=3 \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y -q -o Dir::Cache::Archives=/mnt --no-install-recommends \
-        ca-certificates iproute2 openmpi-bin openssh-client openssh-server python3 \
+        ca-certificates iproute2 ${OPEN_MPI} openssh-client openssh-server python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /etc/ssh/ssh_host_* \
     && mkdir -p /run/sshd /workspace /var/lib/hvdcloud \
     # The driver on Container-Optimized OS: the entrypoint looks there, and so do SSH sessions.
@@ -33,7 +34,7 @@ COPY --from=builder /opt/venv /opt/venv
 COPY --from=builder /opt/horovod /opt/venv
 COPY --from=builder /opt/hvdcloud /opt/hvdcloud
 COPY dockerfiles/files/hvdcloud_requirements.* /opt/venv/lib/python3.11/site-packages/
-COPY dockerfiles/files/check_horovod.py /opt/hvdcloud/
+COPY dockerfiles/files/check_ranks.py /opt/hvdcloud/
 ENV PATH=/opt/requirements/bin:/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     LANG=C.UTF-8 \
     # For containers that are not started as nodes are.
@@ -44,9 +45,10 @@ ENV NVIDIA_VISIBLE_DEVICES=${NVIDIA_VISIBLE_DEVICES} NVIDIA_DRIVER_CAPABILITIES=
 ARG CUDA
 ARG NCCL
 ARG CAPABILITIES
+ARG PROOF
 # `horovodrun --check-build` alone is no proof (it lists PyTorch without looking): two ranks reduce a tensor, with either
-# controller.
-RUN HOME=/tmp/check python -B /opt/hvdcloud/check_horovod.py gloo mpi \
+# controller, or by torchrun.
+RUN HOME=/tmp/check python -B /opt/hvdcloud/check_ranks.py $PROOF \
         ${CUDA:+--cuda "$CUDA" --nccl "$NCCL" --capabilities "$CAPABILITIES"} \
     && rm -rf /tmp/* /root/.horovod
 COPY --from=stacks /opt/stacks /opt/hvdcloud/stacks

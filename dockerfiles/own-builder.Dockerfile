@@ -1,5 +1,5 @@
-# What image.base lacks to be a node, made in a copy of it that has compilers and is no image of any node: the node
-# program's Python, and Horovod where there is none. own/prepare.py says what is done and what is refused.
+# What image.base lacks to be a node, made in a copy of it that is no image of any node: the node program's Python, and for
+# run.launcher horovod compilers, and Horovod where there is none. own/prepare.py says what is done and what is refused.
 ARG OWN
 
 FROM ${OWN}
@@ -10,7 +10,7 @@ WORKDIR /
 COPY ca-bundle.crt /opt/ca-bundle.crt
 COPY wheels/ /opt/wheels/
 COPY dockerfiles/build/pip /opt/own/bin/
-COPY dockerfiles/build/horovod.sh dockerfiles/own/prepare.sh dockerfiles/own/prepare.py /opt/own/
+COPY dockerfiles/build/ dockerfiles/own/ /opt/own/
 COPY dockerfiles/locks/ /opt/own/locks/
 COPY dockerfiles/patches/ /opt/own/patches/
 ENV PATH=/opt/own/bin:${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}

@@ -1,4 +1,5 @@
-# image.base as a node: its image, sshd, Open MPI and Horovod where it has none, the node program. Nothing else.
+# image.base as a node: its image, sshd, the node program, for run.launcher horovod also Open MPI and Horovod where it has
+# none. Nothing else.
 # `builder` is the image of own-builder.Dockerfile.
 ARG BUILDER
 ARG OWN
@@ -28,13 +29,13 @@ RUN --mount=type=cache,target=/mnt,id=hvdcloud-apt,sharing=private \
 COPY --from=stacks /opt/stacks /opt/hvdcloud/stacks
 COPY dockerfiles/files/sshd_config /etc/hvdcloud/
 COPY dockerfiles/files/hvdcloud-node /usr/local/bin/
-COPY dockerfiles/files/check_horovod.py dockerfiles/own/check_node.py /opt/hvdcloud/
+COPY dockerfiles/files/check_ranks.py dockerfiles/own/check_node.py /opt/hvdcloud/
 COPY hvdcloud/ /opt/hvdcloud/program/hvdcloud/
-ARG CONTROLLER
+ARG PROOF
 ARG CAPABILITY
 RUN /opt/hvdcloud/venv/bin/python -m compileall -q /opt/hvdcloud/program \
     && /opt/hvdcloud/venv/bin/python -I -c 'import hvdcloud.checkpoints, hvdcloud.node, hvdcloud.runs.state, hvdcloud.storage' \
-    && HOME=/tmp/hvdcloud python -B /opt/hvdcloud/check_node.py "$CONTROLLER" ${CAPABILITY:+--gpu "$CAPABILITY"} \
+    && HOME=/tmp/hvdcloud python -B /opt/hvdcloud/check_node.py "$PROOF" ${CAPABILITY:+--gpu "$CAPABILITY"} \
     && rm -rf /tmp/hvdcloud
 WORKDIR /workspace
 EXPOSE 2222

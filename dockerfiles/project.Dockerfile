@@ -1,6 +1,6 @@
 # A project's image: the base image and one layer with what its requirements.txt installs. pip, the compilers, the local
-# wheels and the CA bundle stay in the stage that is thrown away. `builder` and `base` come from builder.Dockerfile and
-# base.Dockerfile, or from own-builder.Dockerfile and own.Dockerfile.
+# wheels and the CA bundle stay in the stage that is thrown away. `builder` and `base` come from builder.Dockerfile (or
+# plain-builder.Dockerfile) and base.Dockerfile, or from own-builder.Dockerfile and own.Dockerfile.
 ARG BUILDER
 ARG BASE
 
@@ -14,7 +14,7 @@ ARG REQUIREMENTS
 # Of an image that is not ours, another.
 ARG PYTHON=/opt/venv/bin/python
 COPY constraints.txt /opt/constraints.txt
-COPY dockerfiles/requirements/git /opt/git/
+COPY dockerfiles/requirements/tool /opt/late/
 # Where a node has the project: `-e .` installs a link to it.
 COPY project/ /workspace/
 WORKDIR /workspace
@@ -24,7 +24,10 @@ WORKDIR /workspace
 RUN --mount=type=cache,target=/mnt,id=hvdcloud-apt,sharing=private \
     --mount=type=cache,target=/root/.cache/pip/http-v2,id=hvdcloud-pip \
     mkdir -p /opt/requirements \
-    && export LC_ALL=C.UTF-8 PIP_SRC=/opt/requirements/src PATH="$PATH:/opt/git" \
+    && for name in git make cc c++ gcc g++ $(uname -m)-linux-gnu-gcc $(uname -m)-linux-gnu-g++; do \
+        ln -s tool "/opt/late/$name"; \
+    done \
+    && export LC_ALL=C.UTF-8 PIP_SRC=/opt/requirements/src PATH="$PATH:/opt/late" \
     && if [ -s /opt/ca-bundle.crt ]; then export GIT_SSL_CAINFO=/opt/ca-bundle.crt; fi \
     && pip --python "$PYTHON" install ${FRAMEWORK_INDEX_URL:+--extra-index-url "$FRAMEWORK_INDEX_URL"} \
         --prefix /opt/requirements -c /opt/constraints.txt -r "$REQUIREMENTS" \

@@ -26,6 +26,8 @@ for variable in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "COLORTERM"):
 
 BUILD_SECONDS = 1800
 """For a test that may have to build an image first, where `python -m tests.prepare` has not."""
+IMAGES = ("image", "tensorflow_image", "torchrun_image")
+"""Fixtures that are images."""
 NIGHTLY = ("witness",)
 """Folders whose tests `make nightly` runs."""
 
@@ -48,9 +50,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         elif item.path.parent.name != "component":
             item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
         # The first of them builds the images, which may compile Horovod.
-        if {"image", "tensorflow_image"} & set(getattr(item, "fixturenames", ())) and not item.get_closest_marker(
-            "timeout"
-        ):
+        builds = not set(IMAGES).isdisjoint(getattr(item, "fixturenames", ()))
+        if builds and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(BUILD_SECONDS))
     items.sort(key=lambda item: (item.path not in machines, item.path not in engine))
 
@@ -120,6 +121,12 @@ def engine() -> Iterator[Any]:
 def image() -> str:
     """The torch CPU image with scikit-learn: built once, and found by its content the next time."""
     return built("torch")
+
+
+@pytest.fixture(scope="session")
+def torchrun_image() -> str:
+    """The same without Horovod, for the launchers torchrun and each."""
+    return built("torch", "torchrun")
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,10 @@
-"""Proves that this image can be a node: `check_node.py CONTROLLER… [--gpu CAPABILITY]`.
+"""Proves that this image can be a node: `check_node.py WHAT… [--gpu CAPABILITY]`.
 
-The controllers are those that have to work, the capability is that of the GPUs that the framework has to have code for.
+WHAT has to work, as check_ranks.py takes it, or is `any`, which is nothing. The capability is that of the GPUs that the
+framework has to have code for.
 
-Horovod fits its framework, ranks reduce a tensor, and the node program comes up as on a node: it starts sshd, root
-comes in with a key and finds it there. The other controller may be missing; then a line says so.
+Ranks reduce a tensor, with Horovod one that fits its framework, and the node program comes up as on a node: it starts
+sshd, root comes in with a key and finds it there. The other controller may be missing; then a line says so.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from typing import Any, NoReturn
 
 # What is known of an image that is not ours.
 NODE = Path(__file__).with_name("node.json")
-CHECK_HOROVOD = Path(__file__).with_name("check_horovod.py")
+CHECK_RANKS = Path(__file__).with_name("check_ranks.py")
 CONTROLLERS = ("gloo", "mpi")
 ENTRYPOINT = ("hvdcloud-node", "entrypoint")
-ON_PATH = ("horovodrun", "python", "hvdcloud-node")
+ON_PATH = ("python", "hvdcloud-node")
+LAUNCHERS = {"gloo": "horovodrun", "mpi": "horovodrun", "torchrun": "torchrun"}
 PORT = 2222
 READY_SECONDS = 60.0
 LOGIN_SECONDS = 30.0
@@ -41,11 +43,17 @@ def refuse(cause: str, command: str) -> NoReturn:
     sys.exit(3)
 
 
-def check_programs() -> None:
+def check_programs(needed: list[str]) -> None:
     """What a run starts is on the image's PATH."""
-    for program in ON_PATH:
+    for program in dict.fromkeys([*(LAUNCHERS[each] for each in needed if each in LAUNCHERS), *ON_PATH]):
         if shutil.which(program) is None:
             refuse(f"{program} is not on its PATH ({os.environ['PATH']})", "add to PATH instead of replacing it")
+
+
+def check_ranks(what: str) -> None:
+    """Ranks of torchrun reduce a tensor, or a framework can be imported."""
+    if said := tried(what):
+        refuse(f"{what} does not work: {first_reason(said)}", "leave the framework as it is, or fix it")
 
 
 def check_horovod(needed: list[str]) -> None:
@@ -67,10 +75,10 @@ def check_horovod(needed: list[str]) -> None:
         sys.stdout.write(f"hvdcloud: this image is of no use with run.controller {controller}: {cause}\n")
 
 
-def tried(*controllers: str) -> str | None:
-    """What check_horovod.py says if it fails."""
+def tried(*what: str) -> str | None:
+    """What check_ranks.py says if it fails."""
     done = subprocess.run(
-        [sys.executable, "-B", str(CHECK_HOROVOD), *controllers],
+        [sys.executable, "-B", str(CHECK_RANKS), *what],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
     sys.stdout.write(done.stdout)
@@ -90,6 +98,8 @@ def check_gpu(capability: str) -> None:
     on its own and every later one: https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#binary-compatibility
     """
     facts = json.loads(NODE.read_text())
+    if facts["framework"] == "any":
+        return
     major, minor = (int(part) for part in capability.split("."))
     for kind, number in re.findall(r"(sm|compute)_(\d+)", " ".join(facts["capabilities"])):
         its = divmod(int(number), 10)
@@ -178,13 +188,18 @@ def log_in(key: Path, errors: Path) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    needed = [each for each in arguments if each in CONTROLLERS]
-    check_programs()
-    if "--gpu" in arguments:
-        check_gpu(arguments[arguments.index("--gpu") + 1])
+    gpu = arguments.index("--gpu") if "--gpu" in arguments else len(arguments)
+    needed = [each for each in arguments[:gpu] if each != "any"]
+    check_programs(needed)
+    for capability in arguments[gpu + 1 :]:
+        check_gpu(capability)
     # What takes no time first.
     check_entrypoint()
-    check_horovod(needed)
+    if set(needed) & set(CONTROLLERS):
+        check_horovod(needed)
+    else:
+        for each in needed:
+            check_ranks(each)
     sys.stdout.write("this image can be a node: its node program starts, and root can log in\n")
 
 

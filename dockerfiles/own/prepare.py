@@ -1,10 +1,10 @@
 """Makes what an image that is not ours lacks to be a node, in a copy of it: prepare.py FRAMEWORK DEVICE
 
 Runs under the image's own Python. Afterwards /opt/hvdcloud holds the node program's Python (a virtual environment of
-the image's) and node.json, which says what has to be installed beside it; /opt/horovod holds Horovod, if the image had
-none.
+the image's) and node.json, which says what has to be installed beside it; /opt/horovod holds Horovod, if a run needs it
+and the image had none. With the FRAMEWORK `any` it need not have one.
 
-HOROVOD_VERSION  of the source package that is compiled
+HOROVOD_VERSION  of the source package that is compiled; not set: a run needs no Horovod
 HOROVOD_SHA256   of it
 HOROVOD_PATCHES  versions of the framework, each with the patches that Horovod needs from there on: "2.1:a 2.9:a,b"
 """
@@ -39,8 +39,8 @@ NEEDED = (
     ("ssh", "openssh-client"),
     ("ip", "iproute2"),
     ("/etc/ssl/certs/ca-certificates.crt", "ca-certificates"),
-    ("mpirun", "openmpi-bin"),
 )
+OPEN_MPI = (("mpirun", "openmpi-bin"),)
 COMPILERS = (("g++", "g++"), ("make", "make"), ("patch", "patch"))
 # Printed as JSON by the image's Python: a framework may end the process that imports it.
 FACTS = {
@@ -90,7 +90,7 @@ def framework_facts(framework: str, device: str) -> dict[str, Any]:
     if complaint:
         refuse(
             f"image.framework is {framework}, but {sys.executable} can't import it: {complaint}",
-            f"install {framework} in the image, or set image.framework to what it has",
+            f"install {framework} in the image, or take another image.base or image.framework",
         )
     facts: dict[str, Any] = json.loads(line)
     if device == "cuda" and not facts["cuda"]:
@@ -98,7 +98,8 @@ def framework_facts(framework: str, device: str) -> dict[str, Any]:
             f"image.device is cuda, but its {framework} {facts['version']} is built without CUDA",
             "set image.base to an image with CUDA, or image.device: cpu",
         )
-    if facts.get("keras", "").startswith("3"):
+    # Without Horovod, any Keras will do.
+    if "HOROVOD_VERSION" in os.environ and facts.get("keras", "").startswith("3"):
         refuse(
             f"its {framework} {facts['version']} comes with Keras {facts['keras']}, with which Horovod's optimizer "
             "does not average gradients: every rank would train a model of its own",
@@ -286,10 +287,12 @@ def number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:2])
 
 
-def constraints(framework: str, horovod: str) -> list[str]:
+def constraints(frameworks: Iterable[str], horovod: str) -> list[str]:
     """For pip: what a project's requirements may not replace."""
-    names = importlib.metadata.packages_distributions().get(framework, [])
-    found = [f"horovod=={horovod}", *(f"{name}=={importlib.metadata.version(name)}" for name in names)]
+    projects = importlib.metadata.packages_distributions()
+    names = [name for framework in frameworks for name in projects.get(framework, [])]
+    found = [f"horovod=={horovod}"] if horovod else []
+    found += [f"{name}=={importlib.metadata.version(name)}" for name in names]
     if importlib.util.find_spec("numpy") is not None:
         major = int(importlib.metadata.version("numpy").partition(".")[0])
         found.append(f"numpy>={major},<{major + 1}")
@@ -301,22 +304,26 @@ def main(framework: str, device: str) -> None:
     # What the image tells its own pip is not meant for ours.
     for name in ("PIP_CONSTRAINT", "PIP_TARGET", "PIP_USER", "PIP_REQUIRE_VIRTUALENV"):
         os.environ.pop(name, None)
-    facts = framework_facts(framework, device)
-    horovod = horovod_version(framework, device)
+    wanted = os.environ.get("HOROVOD_VERSION", "")
+    known = framework != "any"
+    facts = framework_facts(framework, device) if known else {}
+    horovod = horovod_version(framework, device) if wanted else ""
+    compiles = bool(wanted) and not horovod
     cuda = {}
-    if device == "cuda" and not horovod:
+    if device == "cuda" and compiles:
         cuda = {"CUDA_HOME": str(toolkit()), "CAPABILITIES": capabilities(facts["capabilities"])}
-    print(f"hvdcloud: {sys.executable} {framework} {facts['version']}, Horovod {horovod or 'none'}", flush=True)
-    runtime = missing(NEEDED)
-    install_packages([*missing(COMPILERS), *([] if horovod else compiler_packages())])
+    said = f"{framework} {facts['version']}" if known else "any framework"
+    print(f"hvdcloud: {sys.executable} {said}, Horovod {horovod or 'none'}", flush=True)
+    runtime = missing((*NEEDED, *OPEN_MPI) if wanted else NEEDED)
+    if wanted:
+        install_packages([*missing(COMPILERS), *(compiler_packages() if compiles else [])])
     make_tools()
     make_node_python()
     HOROVOD.mkdir(exist_ok=True)
-    if not horovod:
+    if compiles:
         make_horovod(framework, facts["version"], cuda)
-    (OWN / "constraints.txt").write_text(
-        "\n".join(constraints(framework, horovod or os.environ["HOROVOD_VERSION"])) + "\n"
-    )
+    kept = constraints([framework] if known else FACTS, horovod or wanted)
+    (OWN / "constraints.txt").write_text("".join(f"{line}\n" for line in kept))
     description = {**facts, "framework": framework, "horovod": horovod, "packages": runtime}
     (RESULT / "node.json").write_text(json.dumps(description, indent=2) + "\n")
 

@@ -13,9 +13,9 @@ refuse() {
 system=$(. /etc/os-release 2> /dev/null && echo "${PRETTY_NAME:-}") || system=
 base="set image.base to an image on Debian or Ubuntu with Python 3.10 or newer"
 for loader in /lib/ld-musl-*; do
-    [ ! -e "$loader" ] || refuse "it has musl instead of glibc (${system:-unknown system}), and Horovod's frameworks have no wheels for that" "$base"
+    [ ! -e "$loader" ] || refuse "it has musl instead of glibc (${system:-unknown system}), and the frameworks have no wheels for that" "$base"
 done
-command -v apt-get > /dev/null || refuse "it has no apt-get (${system:-unknown system}), so sshd and Open MPI can't be installed" "$base"
+command -v apt-get > /dev/null || refuse "it has no apt-get (${system:-unknown system}), so sshd can't be installed" "$base"
 
 # `python` first: it is what run.command names.
 python=''

@@ -23,7 +23,7 @@ class ImageConfig(Section):
     base: Text | None = Field(
         default=None,
         description="another image than hvdcloud's own to make the nodes' image of: any with Python >= 3.10 and the "
-        "framework, on Debian or Ubuntu; Horovod is compiled in if it has none",
+        "framework, on Debian or Ubuntu; for run.launcher horovod, Horovod is compiled in if it has none",
     )
     dockerfile: ProjectPath | None = Field(
         default=None,
@@ -31,7 +31,9 @@ class ImageConfig(Section):
         "else what it makes is taken like base",
     )
     framework: Literal["torch", "tensorflow"] = Field(
-        default="torch", description="the framework that Horovod is built against; image.base has to have it"
+        default="torch",
+        description="what the image has to train with; image.base has to have it, with run.launcher each only if this "
+        "key is written",
     )
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="what the framework computes on")
     version: Text | None = Field(

@@ -47,7 +47,8 @@ def check_gpus(config: Config, platform: Platform) -> None:
     image, gpu = config.image, platform.gpu()
     # What image.base has code for, only the image knows.
     if gpu is not None and image.base is None:
-        row = versions.find(image.framework, image.device, image.version)
+        horovod = config.run.launcher == "horovod"
+        row = versions.find(image.framework, image.device, image.version, horovod=horovod)
         versions.check_fits(row, gpu=gpu.name, capability=gpu.compute_capability)
 
 

@@ -98,9 +98,10 @@ def build(
 
 
 def needs_of(context: Context) -> Needs:
-    """What an image of the user's own has to be able to do for this configuration."""
-    gpu = context.platform.gpu() if context.config.image.device == "cuda" else None
-    return Needs(controller=context.config.run.controller, capability=gpu.compute_capability if gpu else "")
+    """What a run of this configuration needs of its image."""
+    gpu, run = context.platform.gpu() if context.config.image.device == "cuda" else None, context.config.run
+    capability = gpu.compute_capability if gpu else ""
+    return Needs(launcher=run.launcher, controller=run.controller, capability=capability)
 
 
 def warn_of_private_files(context: Context) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hvdcloud.image.plan.context import Step
     from hvdcloud.lifecycle.context import Context
 
-MACHINE = "x86_64"  # Of Cloud Build's machines, and of every VM with a GPU that Horovod's images are for.
+MACHINE = "x86_64"  # Of Cloud Build's machines, and of every VM with a GPU that the images are for.
 BUILD_FILE = {
     "steps": [{"name": "gcr.io/cloud-builders/docker", "entrypoint": "bash", "args": ["build.sh"]}],
     # Compiling Horovod uses every core and may take more than an hour; a CUDA build holds its donor and three images.

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from hvdcloud.lifecycle.context import Context
 
 _IMAGE = ("base", "dockerfile", "framework", "device", "version", "requirements")
-KEYS = ("nodes", *(f"image.{key}" for key in _IMAGE), "checkpoints.bucket", "limits.idle")
+# The launcher decides what is in the image.
+KEYS = ("nodes", *(f"image.{key}" for key in _IMAGE), "run.launcher", "checkpoints.bucket", "limits.idle")
 """What counts only when a cluster is made, whatever its provider."""
 KEYS_OF = {
     "local": ("local.gpus",),

@@ -17,12 +17,23 @@ from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
 from hvdcloud.image.build.builder import BuildResult, Options, build, find_plan
 from hvdcloud.image.engine_stream import BuildEvent
+from hvdcloud.image.plan.custom_base import Needs
 from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.engine
 
 Build = Callable[..., BuildResult]
 
+NATIVE = """
+#include <Python.h>
+static PyObject *answer(PyObject *self, PyObject *none) { return PyLong_FromLong(42); }
+static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, 0}, {0}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "native", 0, -1, methods};
+PyMODINIT_FUNC PyInit_native(void) { return PyModule_Create(&module); }
+"""
+SETUP = (
+    "from setuptools import Extension, setup\nsetup(name='native', ext_modules=[Extension('native', ['native.c'])])\n"
+)
 # No requirement may bring any of these in, and nothing else needs them.
 COMPILERS = ("gcc", "cc", "g++", "c++", "make", "cmake", "pip", "pip3")
 
@@ -81,10 +92,54 @@ NO_GLOO = "echo 'gloo_built = lambda: False' >> /opt/venv/lib/python3.11/site-pa
 def test_the_builds_own_check_fails_for_a_horovod_that_does_not_work(
     image: str, engine: Any, damage: str, message: str
 ) -> None:
-    script = f"{damage} && PATH=/usr/local/bin:$PATH python /opt/hvdcloud/check_horovod.py gloo 2>&1; echo exit code $?"
+    script = f"{damage} && PATH=/usr/local/bin:$PATH python /opt/hvdcloud/check_ranks.py gloo 2>&1; echo exit code $?"
     printed = inside(engine, image, "sh", "-c", script)
     assert message in printed
     assert printed.endswith("exit code 0" if message.startswith("Horovod works") else "exit code 1")
+
+
+def test_without_horovod_ranks_of_torchrun_train_and_the_builds_own_check_sees_when_they_do_not(
+    torchrun_image: str, engine: Any
+) -> None:
+    check = "python -B /opt/hvdcloud/check_ranks.py torchrun 2>&1; echo exit code $?"
+    assert inside(engine, torchrun_image, "sh", "-c", check).splitlines() == [
+        "torchrun works: two ranks trained a model of torch with Gloo",
+        "exit code 0",
+    ]
+    assert inside(engine, torchrun_image, "sh", "-c", f"rm /opt/venv/bin/torchrun; {check}").endswith("exit code 1")
+    no_gloo = (
+        f"cd /opt/venv/lib/python3.11/site-packages/torch/distributed; echo 'raise OSError' >> __init__.py; {check}"
+    )
+    assert inside(engine, torchrun_image, "sh", "-c", no_gloo).endswith("exit code 1")
+
+
+def test_an_image_without_horovod_has_neither_it_nor_open_mpi_and_is_smaller(
+    torchrun_image: str, image: str, engine: Any
+) -> None:
+    tools = " ".join((*COMPILERS, "horovodrun", "mpirun", "orted"))
+    found = inside(engine, torchrun_image, "sh", "-c", f"for tool in {tools} torchrun; do command -v $tool; done; true")
+    assert found == "/opt/venv/bin/torchrun"
+    horovod = "import importlib.util; print(importlib.util.find_spec('horovod'))"
+    assert inside(engine, torchrun_image, "python", "-c", horovod) == "None"
+    smaller, larger = (engine.images.get(reference).attrs["Size"] for reference in (torchrun_image, image))
+    assert smaller < larger - 40e6
+
+
+@pytest.mark.nightly
+def test_a_requirement_that_is_compiled_gets_a_compiler_that_is_not_in_the_image(
+    torchrun_image: str, engine: Any, tmp_path: Path
+) -> None:
+    native = tmp_path / "native"
+    native.mkdir()
+    (native / "native.c").write_text(NATIVE)
+    (native / "setup.py").write_text(SETUP)
+    (tmp_path / "requirements.txt").write_text("./native\n")
+    built = build(ImageConfig(), project_dir=tmp_path, needs=Needs(launcher="torchrun"))
+    try:
+        script = "python -c 'import native; print(native.answer())'; command -v gcc g++ make; true"
+        assert inside(engine, built.reference, "sh", "-c", script) == "42"
+    finally:
+        engine.images.remove(built.reference, force=True)
 
 
 def test_neither_compiler_nor_pip_nor_caches_nor_host_keys_are_in_the_image(image: str, engine: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from docker.errors import APIError, ImageNotFound
 
-from hvdcloud.config.model import ImageConfig
+from hvdcloud.config.model import ImageConfig, Launcher
 from hvdcloud.errors import ExitCode, ImageError
 from hvdcloud.image.build.builder import BuildResult, Options, build, find_plan
 from hvdcloud.image.engine_stream import BuildEvent, ignore
@@ -117,9 +117,9 @@ def theirs(make: Make, engine: Any, image: str, tmp_path_factory: pytest.TempPat
     return make(ours.reference, THEIRS, tag="theirs", keep=True)
 
 
-def plan_of(engine: Any, image_config: ImageConfig, folder: Path) -> ImagePlan:
+def plan_of(engine: Any, image_config: ImageConfig, folder: Path, needs: custom_base.Needs) -> ImagePlan:
     base = custom_base.find(engine.api, image_config.base) if image_config.base else None
-    return plan_image(image_config, project_dir=folder, base=base)
+    return plan_image(image_config, project_dir=folder, base=base, needs=needs)
 
 
 @pytest.fixture(scope="module")
@@ -142,15 +142,16 @@ def build_in(
     remover: list[str],
     *,
     progress: Callable[[BuildEvent], None] = ignore,
+    launcher: Launcher = "horovod",
     **config: Any,
 ) -> BuildResult:
-    image_config = ImageConfig(**{"requirements": None, **config})
+    image_config, needs = ImageConfig(**{"requirements": None, **config}), custom_base.Needs(launcher=launcher)
     # Before the build, so that what a failed one leaves is removed too; what our own image is made of stays.
-    plan = plan_of(engine, image_config, folder)
-    ours = plan_image(ImageConfig(requirements=image_config.requirements), project_dir=folder)
+    plan = plan_of(engine, image_config, folder, needs)
+    ours = plan_image(ImageConfig(requirements=image_config.requirements), project_dir=folder, needs=needs)
     remover.extend({step.reference for step in plan.steps} - {step.reference for step in ours.steps})
     remover.append(plan.reference)
-    return build(image_config, project_dir=folder, options=Options(progress=progress))
+    return build(image_config, project_dir=folder, options=Options(progress=progress), needs=needs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +259,46 @@ def test_an_image_that_cannot_be_a_node_says_why(
     assert raised.value.code == ExitCode.IMAGE
     assert raised.value.message.startswith(f"image.base {name} can't be a node: {cause}")
     assert command in raised.value.hint
+
+
+AS_ROOT = 'USER root\nSHELL ["/bin/sh", "-c"]\nRUN rm -r '
+NO_TORCH = f"{AS_ROOT} /opt/venv/lib/python3.11/site-packages/torch"
+NO_TORCHRUN = f"{AS_ROOT} /opt/venv/bin/torchrun"
+NO_IMPORT = "image.framework is torch, but /opt/venv/bin/python can't import it: "
+
+
+def test_an_image_without_a_framework_is_a_node_for_what_starts_itself_and_gets_no_compiler(
+    engine: Any, theirs: str, make: Make, built: Build
+) -> None:
+    name = make(theirs, NO_TORCH, tag="no-torch")
+    node = built(base=name, launcher="each")
+    tools = "for tool in mpirun gcc g++ make hvdcloud-node; do command -v $tool; done; true"
+    assert inside(engine, node.reference, tools) == "/usr/local/bin/hvdcloud-node"
+    builder = node.plan.steps[0].reference
+    assert inside(engine, builder, "for tool in gcc g++ make; do command -v $tool; done; true") == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "launcher", "config", "cause"),
+    [
+        (NO_TORCH, "torchrun", {}, NO_IMPORT),
+        (
+            NO_TORCH,
+            "each",
+            {"framework": "torch"},
+            "image.framework is torch, but /opt/venv/bin/python can't import it: ",
+        ),
+        (NO_TORCHRUN, "torchrun", {}, "torchrun is not on its PATH ("),
+    ],
+    ids=["torchrun-no-torch", "each-no-torch", "no-torchrun"],
+)
+def test_an_image_that_lacks_what_its_launcher_needs_says_so(
+    make: Make, theirs: str, built: Build, lines: str, launcher: Launcher, config: dict[str, str], cause: str
+) -> None:
+    name = make(theirs, lines, tag="lacks")
+    with pytest.raises(ImageError) as raised:
+        built(base=name, launcher=launcher, **config)
+    assert raised.value.message.startswith(f"image.base {name} can't be a node: {cause}")
 
 
 def dockerfile(folder: Path, lines: str) -> None:

@@ -22,7 +22,7 @@ from tests.images.donors import compiled_with, donor_for
 
 ROWS = [row for row in versions.ROWS if row.framework == "tensorflow"]
 HOROVOD = "lib/python3.11/site-packages/horovod/tensorflow/mpi_lib.cpython-311-x86_64-linux-gnu.so"
-CHECK = "/opt/hvdcloud/check_horovod.py"
+CHECK = "/opt/hvdcloud/check_ranks.py"
 # What makes a builder find them, as nodes do.
 BUILDER = {"PATH": "/opt/venv/bin:/opt/horovod/bin:/usr/local/bin:/usr/bin:/bin"}
 # What `import keras` gives, and tf.keras, in a process that was started with an empty environment, as over SSH.
@@ -121,7 +121,7 @@ def test_what_only_a_compiler_needs_is_not_in_it(row: Row, built: Build, engine:
 
 @each_cuda_row
 def test_a_builder_for_gpus_starts_without_one_with_nccl_mpi_and_gloo(row: Row, builder: Build, engine: Any) -> None:
-    check = dockerfiles() / "files" / "check_horovod.py"
+    check = dockerfiles() / "files" / "check_ranks.py"
     said = inside(
         engine, builder(row), "python", "-B", CHECK, "gloo", "mpi",
         "--cuda", row.cuda, "--nccl", row.nccl, "--capabilities", " ".join(row.capabilities),

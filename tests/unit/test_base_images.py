@@ -12,6 +12,7 @@ from hvdcloud.cluster import model
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.image.plan import base_images, versions
 from hvdcloud.image.plan.context import dockerfiles
+from hvdcloud.image.plan.custom_base import Needs
 from hvdcloud.image.plan.steps import plan_image
 
 OLD, NEW = (f"sha256:{digit * 64}" for digit in "12")
@@ -59,7 +60,8 @@ def test_dockerfiles_of_the_tests_start_from_what_make_base_image_provides() -> 
 @pytest.mark.parametrize("row", versions.ROWS, ids=lambda row: row.label)
 def test_builder_and_base_start_from_the_same_bytes_on_every_machine(row: versions.Row, tmp_path: Path) -> None:
     config = ImageConfig(framework=row.framework, device=row.device, version=row.version, requirements=None)
-    builder, base = plan_image(config, project_dir=tmp_path).steps
+    needs = Needs(launcher="horovod" if row.horovod else "each")
+    builder, base = plan_image(config, project_dir=tmp_path, needs=needs).steps
     debian = base_images.pinned(base_images.DEBIAN)
     assert re.fullmatch(r"debian:bookworm-slim@sha256:[0-9a-f]{64}", debian)
     assert builder.arguments["BASE_IMAGE"] == base.arguments["BASE_IMAGE"] == debian

@@ -79,6 +79,7 @@ RESIZE = "hvdcloud resize 4 --name digits"
         ({"limits": {"idle": "1h"}}, "limits.idle 30m → 60m", AGAIN),
         ({"limits": {"idle": None, "max_cost": 5}},
          "limits.idle 30m → null, limits.max_cost null → 5.0", AGAIN),
+        ({"run": {"launcher": "torchrun"}}, "run.launcher horovod → torchrun", AGAIN),
         ({"checkpoints": {"bucket": "gs://other"}}, "checkpoints.bucket null → gs://other", AGAIN),
         ({"gce": {**GCE["gce"], "machine_type": "n1-standard-4"}, "nodes": 4},
          "nodes 2 → 4, gce.machine_type n1-standard-8 → n1-standard-4", AGAIN),

@@ -37,6 +37,13 @@ def test_a_gpu_that_the_image_has_no_code_for_is_refused_naming_the_row_that_has
     assert refused.value.hint == "set image.version: 2.7.1, whose image does"
 
 
+def test_a_version_that_horovod_does_not_compile_with_is_checked_for_the_other_launchers(tmp_path: Path) -> None:
+    newest = {**OLD_GPU_NEW_IMAGE, "image.version": "2.14.1", "run.launcher": "torchrun"}
+    given = config(tmp_path, **newest)
+    with pytest.raises(UsageError, match=r"torch 2\.14\.1 for CUDA 13\.0 does not run on nvidia-tesla-v100"):
+        check_gpus(given, platform(given))
+
+
 @pytest.mark.parametrize(
     ("settings", "status"),
     [

@@ -62,7 +62,7 @@ def test_the_users_dockerfile_begins_with_the_image_with_the_requirements_and_is
     _, _, project, user, checked = plan.steps
     assert user.arguments == {"BASE": project.reference}
     assert (user.dockerfile, user.what) == ("node.Dockerfile", "image.dockerfile node.Dockerfile")
-    assert checked.arguments == {"IMAGE": user.reference, "CONTROLLERS": "gloo mpi"}
+    assert checked.arguments == {"IMAGE": user.reference, "PROOF": "gloo mpi"}
     assert plan.reference == checked.reference
     assert plan.own_dockerfile == user
     assert planned(tmp_path).own_dockerfile is None

@@ -9,17 +9,20 @@ import pytest
 
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.image.plan.context import dockerfiles
+from hvdcloud.image.plan.custom_base import Needs
 from hvdcloud.image.plan.steps import ImagePlan, plan_image
 from hvdcloud.image.plan.versions import ROWS, Row
 
 
-def plan(folder: Path, **config: object) -> ImagePlan:
-    return plan_image(ImageConfig.model_validate({"requirements": None, **config}), project_dir=folder)
+def plan(folder: Path, *, horovod: bool = True, **config: object) -> ImagePlan:
+    image_config = ImageConfig.model_validate({"requirements": None, **config})
+    return plan_image(image_config, project_dir=folder, needs=Needs(launcher="horovod" if horovod else "each"))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
+@pytest.mark.parametrize("row", [*ROWS, *(row.without_horovod() for row in ROWS)], ids=lambda row: row.label)
 def test_every_argument_is_one_that_its_dockerfile_declares(row: Row, tmp_path: Path) -> None:
-    for step in plan(tmp_path, framework=row.framework, device=row.device, version=row.version).steps:
+    config = {"framework": row.framework, "device": row.device, "version": row.version}
+    for step in plan(tmp_path, horovod=bool(row.horovod), **config).steps:
         text = (dockerfiles().parent / step.dockerfile).read_text()
         declared = set(re.findall(r"^ARG (\w+)", text, re.MULTILINE))
         assert step.arguments.keys() <= declared

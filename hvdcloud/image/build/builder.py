@@ -74,7 +74,7 @@ def build(
 
     Args:
         image_config: the `image` section of hvdcloud.yaml; its paths are relative to `project_dir`.
-        needs: what `image.base` has to be able to do.
+        needs: what the run needs of the image.
         machine: the nodes' processor, as in wheel names; None: this machine's.
 
     Raises:

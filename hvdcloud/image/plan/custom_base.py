@@ -1,7 +1,7 @@
 """`image.base`: the user's own base image, and what is sent to the engine to make a node of it.
 
 Its content is not known before it is built from, so what depends on that (its Python, its framework's version, whether
-it has Horovod and Open MPI) is found out inside the build: dockerfiles/own/.
+it has Horovod and Open MPI, where a run needs them) is found out inside the build: dockerfiles/own/.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from docker.errors import APIError
 from docker.utils import parse_repository_tag
@@ -20,6 +20,7 @@ from hvdcloud.image.plan import base_images, context, versions
 from hvdcloud.image.plan.context import (
     STACKS_LOCK,
     Context,
+    Entry,
     Step,
     ca_entry,
     dockerfile_entries,
@@ -32,11 +33,14 @@ from hvdcloud.image.plan.sources import Sources, Wheel, local_wheels
 from hvdcloud.image.publish import registry
 from hvdcloud.image.publish.transfer import pull
 
+if TYPE_CHECKING:
+    from hvdcloud.config.model import ImageConfig, Launcher
+
 # The image's Python, under a name that is the same in every image: written by dockerfiles/own/prepare.py.
 PYTHON = "/opt/hvdcloud/python"
 CONSTRAINTS = "/opt/own/constraints.txt"
-LOCKS = ("horovod.txt", "node.txt", "tools.txt")
-_FILES = ("check_horovod.py", "hvdcloud-node", "hvdcloud_requirements.pth", "hvdcloud_requirements.py", "sshd_config")
+LOCKS = ("node.txt", "tools.txt")
+_FILES = ("check_ranks.py", "hvdcloud-node", "hvdcloud_requirements.pth", "hvdcloud_requirements.py", "sshd_config")
 _DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
 
 
@@ -72,15 +76,30 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What the user's own base image has to be able to do; hvdcloud's own images are known to.
+    """What a run needs of its image.
 
     Attributes:
-        controller: `run.controller`: what Horovod has to work with.
-        capability: compute capability of the nodes' GPUs, if they are known: `7.5`.
+        launcher: `run.launcher`: Horovod and Open MPI are in the image for horovod alone.
+        controller: `run.controller`: what Horovod has to work with in the user's own image; in hvdcloud's it is both.
+        capability: compute capability of the nodes' GPUs, if they are known: `7.5`; checked of the user's own image.
     """
 
+    launcher: Launcher = "horovod"
     controller: str = "gloo"
     capability: str = ""
+
+    @property
+    def horovod(self) -> bool:
+        return self.launcher == "horovod"
+
+    def framework(self, image_config: ImageConfig) -> str:
+        """What the user's own image has to have: `any` where the launcher needs none and hvdcloud.yaml names none."""
+        named = self.launcher != "each" or "framework" in image_config.model_fields_set
+        return image_config.framework if named else "any"
+
+    def proof(self, framework: str) -> str:
+        """What has to work in the user's own image, as dockerfiles/files/check_ranks.py takes it."""
+        return {"horovod": self.controller, "torchrun": "torchrun", "each": framework}[self.launcher]
 
 
 def pinned(reference: str) -> Base:
@@ -151,28 +170,26 @@ def have(api: Any, reference: str, *, progress: Progress, architecture: str = ""
     return found
 
 
-def builder_step(base: Base, sources: Sources, kind: str, *, below: Sequence[Step]) -> Step:
-    """A copy of the user's image with compilers and what a node needs; kept like our own builder.
+def builder_step(base: Base, sources: Sources, kind: str, *, needs: Needs, below: Sequence[Step]) -> Step:
+    """A copy of the user's image with what a node needs, and compilers for Horovod; kept like our own builder.
 
     Args:
-        kind: the image's framework and device: `torch-cuda`.
+        kind: the image's framework and device: `torch-cuda`, `any-cpu`.
         below: the step that builds the user's image, if one does.
     """
     framework, _, device = kind.partition("-")
-    row = versions.ROWS[0]
-    arguments = {
-        "FRAMEWORK": framework,
-        "DEVICE": device,
-        "HOROVOD_VERSION": row.horovod,
-        "HOROVOD_SHA256": row.horovod_sha256,
-        "HOROVOD_PATCHES": _horovod_patches(framework),
-    }
-    names = ["own-builder.Dockerfile", "build/pip", "build/horovod.sh", "own/prepare.sh", "own/prepare.py"]
-    names += [f"locks/{lock}" for lock in LOCKS]
-    names += [f"patches/{file.name}" for file in (dockerfiles() / "patches").iterdir()]
+    arguments = {"FRAMEWORK": framework, "DEVICE": device}
+    names = ["own-builder.Dockerfile", "build/pip", "own/prepare.sh", "own/prepare.py"]
+    names += [f"locks/{lock}" for lock in _locks(needs)]
+    if needs.horovod:
+        row = versions.ROWS[0]
+        arguments |= {"HOROVOD_VERSION": row.horovod, "HOROVOD_SHA256": row.horovod_sha256}
+        arguments |= {"HOROVOD_PATCHES": _horovod_patches(framework)}
+        names += ["build/horovod.sh", *(f"patches/{file.name}" for file in (dockerfiles() / "patches").iterdir())]
+    patches, wheels = Entry(path="dockerfiles/patches"), wheels_of(sources, needs, locked=True)
     sent = Context(
         hashed=dockerfile_entries(*names),
-        unhashed=(ca_entry(sources), *wheel_entries(wheels_of(sources, locked=True))),
+        unhashed=(ca_entry(sources), patches, *wheel_entries(wheels)),
         salt=(base.identity, *map("=".join, arguments.items()), sources.machine),
     )
     return Step(
@@ -186,8 +203,9 @@ def builder_step(base: Base, sources: Sources, kind: str, *, below: Sequence[Ste
 
 
 def node_step(base: Base, sources: Sources, kind: str, *, builder: Step, needs: Needs) -> Step:
-    """The image as a node; the tag of `builder`, the copy with compilers, stands for its content."""
-    arguments = {"BUILDER": builder.reference, "CONTROLLER": needs.controller, "CAPABILITY": needs.capability}
+    """The image as a node; the tag of `builder`, the copy with what a node needs, stands for its content."""
+    proof = needs.proof(kind.partition("-")[0])
+    arguments = {"BUILDER": builder.reference, "PROOF": proof, "CAPABILITY": needs.capability}
     names = ("own.Dockerfile", "own/install.py", "own/check_node.py", *(f"files/{name}" for name in _FILES))
     sent = Context(
         hashed=(*dockerfile_entries(*names, STACKS_LOCK), *node_program()),
@@ -208,14 +226,18 @@ def node_step(base: Base, sources: Sources, kind: str, *, builder: Step, needs: 
 
 def _horovod_patches(framework: str) -> str:
     """Versions of the framework, each with the patches that Horovod needs from there on: `2.1:a 2.9:a,b`."""
-    rows = [row for row in versions.ROWS if row.framework == framework]
+    rows = [row for row in versions.ROWS if row.framework == framework and row.horovod]
     return " ".join(sorted({f"{row.version}:{','.join(row.patches)}" for row in rows}))
 
 
-def wheels_of(sources: Sources, *, locked: bool) -> list[Wheel]:
+def _locks(needs: Needs) -> tuple[str, ...]:
+    return ("horovod.txt", *LOCKS) if needs.horovod else LOCKS
+
+
+def wheels_of(sources: Sources, needs: Needs, *, locked: bool) -> list[Wheel]:
     """Local wheels: those of the locks' projects, or all others but the frameworks', which the image brings."""
     folder = dockerfiles() / "locks"
-    pinned = {name for lock in LOCKS for name, _ in context.locked(folder / lock)}
+    pinned = {name for lock in _locks(needs) for name, _ in context.locked(folder / lock)}
     frameworks = {row.project for row in versions.ROWS}
     wheels = [wheel for wheel in local_wheels(sources, python=None) if wheel.project not in frameworks]
     return [wheel for wheel in wheels if (wheel.project in pinned) is locked]

@@ -79,15 +79,19 @@ def user_step(own: OwnDockerfile, *, below: Step | None) -> Step:
     )
 
 
-def checked_step(user: Step, *, own_image: str, controllers: tuple[str, ...]) -> Step:
-    """The user's image once more, proven to be a node where Horovod works with these controllers."""
-    files = context.dockerfile_entries("checked.Dockerfile", "files/check_horovod.py", "own/check_node.py")
-    sent = context.Context(hashed=files, salt=(own_image or user.reference, *controllers))
+def checked_step(user: Step, *, own_image: str, proof: str) -> Step:
+    """The user's image once more, proven to be a node.
+
+    Args:
+        proof: what has to work, as dockerfiles/files/check_ranks.py takes it.
+    """
+    files = context.dockerfile_entries("checked.Dockerfile", "files/check_ranks.py", "own/check_node.py")
+    sent = context.Context(hashed=files, salt=(own_image or user.reference, proof))
     return Step(
         reference=f"hvdcloud/project:{sent.digest()}",
         what=user.what,
         context=sent,
         dockerfile="dockerfiles/checked.Dockerfile",
-        arguments={"IMAGE": user.reference, "CONTROLLERS": " ".join(controllers)},
+        arguments={"IMAGE": user.reference, "PROOF": proof},
         needs=(user.reference,),
     )

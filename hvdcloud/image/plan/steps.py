@@ -3,8 +3,8 @@
 What carries a plan out (this machine's engine or Cloud Build) goes through its steps in order, and skips those whose
 image exists: a reference's tag stands for the content.
 
-Three images build on each other: `builder` (compilers, framework, Horovod), `base` (what every project's nodes run) and
-the project's own, which adds its requirements. dockerfiles/ says what is in each.
+Three images build on each other: `builder` (framework; compilers and Horovod, where a run needs that), `base` (what
+every project's nodes run) and the project's own, which adds its requirements. dockerfiles/ says what is in each.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def plan_image(
         image_config: its paths are relative to `project_dir`.
         machine: the processor that it is for, as in wheel names. None: this machine's.
         base: what `image.base` is in the engine. None: its reference says so, with a digest.
-        needs: what the user's own base image has to be able to do.
+        needs: what the run needs of the image.
         own_image: the engine's id of what `image.dockerfile` makes. "": not known; the files that are sent for it, most
             of which it may not copy, stand for it.
 
@@ -93,9 +93,9 @@ def plan_image(
         UsageError: no such framework, device and version, or a file that the configuration names is missing or will
             not do.
     """
-    row = None
+    row, needs = None, needs or custom_base.Needs()
     if image_config.base is None:
-        row = versions.find(image_config.framework, image_config.device, image_config.version)
+        row = versions.find(image_config.framework, image_config.device, image_config.version, horovod=needs.horovod)
         row = replace(row, donor=base_images.pinned(row.donor))
     sources = find_sources(
         find_links=image_config.find_links, ca_bundle=image_config.ca_bundle, project_dir=project_dir, machine=machine
@@ -113,21 +113,20 @@ def plan_image(
         wanted = requirements.read(project_dir, image_config.requirements, own_base=row is None)
         path = os.path.normpath(image_config.requirements)
     if row is not None:
-        needs = None
-        builder = builder_step(row, sources)
+        builder, proof = builder_step(row, sources), row.proof
         steps += [builder, base_step(row, sources, builder=builder)]
     else:
         base = base or custom_base.pinned(str(image_config.base))
-        needs = needs or custom_base.Needs()
-        kind = f"{image_config.framework}-{image_config.device}"
-        builder = custom_base.builder_step(base, sources, kind, below=steps[-1:])
+        framework = needs.framework(image_config)
+        kind, proof = f"{framework}-{image_config.device}", needs.proof(framework)
+        builder = custom_base.builder_step(base, sources, kind, needs=needs, below=steps[-1:])
         steps += [builder, custom_base.node_step(base, sources, kind, builder=builder, needs=needs)]
     if wanted is not None:
-        steps.append(project_step(row, sources, builder=builder, below=steps[-1], path=path, wanted=wanted))
+        below = steps[-1]
+        steps.append(project_step(row or needs, sources, builder=builder, below=below, path=path, wanted=wanted))
     if own is not None and own.on_ours:
         steps.append(own_dockerfile.user_step(own, below=steps[-1]))
-        controllers = (needs.controller,) if needs else ("gloo", "mpi")
-        steps.append(own_dockerfile.checked_step(steps[-1], own_image=own_image, controllers=controllers))
+        steps.append(own_dockerfile.checked_step(steps[-1], own_image=own_image, proof=proof))
     return ImagePlan(
         reference=f"hvdcloud/project:{steps[-1].context.digest()}",
         steps=tuple(steps),
@@ -136,23 +135,28 @@ def plan_image(
 
 
 def builder_step(row: versions.Row, sources: Sources) -> Step:
-    """The image with compilers, the framework and Horovod: with a name of its own it survives `docker image prune`."""
+    """The image with the framework, compilers and Horovod: with a name of its own it survives `docker image prune`.
+
+    For a row without Horovod it has the framework alone, of another Dockerfile: a change there compiles nothing again.
+    """
+    horovod = bool(row.horovod)
     wanted = {
         "BASE_IMAGE": base_images.pinned(base_images.DEBIAN),
-        "FRAMEWORK": row.framework,
+        "FRAMEWORK": row.framework if horovod else "",
         "FRAMEWORK_PACKAGE": row.package,
         "FRAMEWORK_LOCK": row.lock,
         "FRAMEWORK_ENVIRONMENT": " ".join(f"{name}={value}" for name, value in row.environment),
         "HOROVOD_VERSION": row.horovod,
         "HOROVOD_SHA256": row.horovod_sha256,
         "HOROVOD_PATCHES": " ".join(row.patches),
-        "CAPABILITIES": " ".join(row.capabilities),
+        "CAPABILITIES": " ".join(row.capabilities) if horovod else "",
         "CUDA_DONOR": row.donor,
         "TOOLKIT_LOCK": row.toolkit,
     }
     arguments = {name: value for name, value in wanted.items() if value}
-    names = ["builder.Dockerfile", *(f"locks/{lock}" for lock in _locks(row))]
-    names += [f"build/{script.name}" for script in (dockerfiles() / "build").iterdir()]
+    dockerfile = "builder.Dockerfile" if horovod else "plain-builder.Dockerfile"
+    scripts = [script.name for script in (dockerfiles() / "build").iterdir()] if horovod else ["framework.sh", "pip"]
+    names = [dockerfile, *(f"locks/{lock}" for lock in _locks(row)), *(f"build/{script}" for script in scripts)]
     names += [f"patches/horovod-{row.horovod}-{patch}.patch" for patch in row.patches]
     pinned = _pinned(row)
     wheels = [
@@ -167,18 +171,19 @@ def builder_step(row: versions.Row, sources: Sources) -> Step:
     )
     return Step(
         reference=f"hvdcloud/builder:{row.label}-{sent.digest()}",
-        what=f"the compilers, {row.framework} and Horovod",
+        what=f"the compilers, {row.framework} and Horovod" if horovod else row.framework,
         context=sent,
-        dockerfile="dockerfiles/builder.Dockerfile",
+        dockerfile=f"dockerfiles/{dockerfile}",
         target="builder",
         arguments=arguments | _index(row, sources),
     )
 
 
 def base_step(row: versions.Row, sources: Sources, *, builder: Step) -> Step:
-    """The image that nodes run, with what `builder` has compiled."""
+    """The image that nodes run, with what `builder` has."""
     base_image = base_images.pinned(base_images.DEBIAN)
-    arguments = {"BASE_IMAGE": base_image, "BUILDER": builder.reference}
+    arguments = {"BASE_IMAGE": base_image, "BUILDER": builder.reference, "PROOF": row.proof}
+    arguments |= {"OPEN_MPI": "openmpi-bin"} if row.horovod else {}
     if row.cuda:
         capabilities = " ".join(row.capabilities)
         arguments |= {"CUDA": row.cuda, "NCCL": row.nccl, "CAPABILITIES": capabilities, "NVIDIA_VISIBLE_DEVICES": "all"}
@@ -203,19 +208,21 @@ def base_step(row: versions.Row, sources: Sources, *, builder: Step) -> Step:
 
 
 def project_step(
-    row: versions.Row | None, sources: Sources, *, builder: Step, below: Step, path: str, wanted: Context
+    of: versions.Row | custom_base.Needs, sources: Sources, *, builder: Step, below: Step, path: str, wanted: Context
 ) -> Step:
-    """The layer with a project's requirements, on ours or, without a row, on the user's own image.
+    """The layer with a project's requirements.
 
     Args:
+        of: the row of our image, or what the user's own has to do.
         path: of the requirements file, relative to the project's folder.
         wanted: what is sent of that.
     """
-    if row is None:
+    if isinstance(of, custom_base.Needs):
         # What the image has is known in the image only.
-        constraints, wheels = [f"-c {custom_base.CONSTRAINTS}"], custom_base.wheels_of(sources, locked=False)
+        constraints, wheels = [f"-c {custom_base.CONSTRAINTS}"], custom_base.wheels_of(sources, of, locked=False)
         arguments = {"PYTHON": custom_base.PYTHON}
     else:
+        row = of
         # What the base image has is not needed again, and TensorFlow's other name means what it has.
         there = _pinned(row) | {name for name, equals, _ in (c.partition("==") for c in row.constraints) if equals}
         constraints, wheels = (
@@ -226,7 +233,7 @@ def project_step(
     wheels_folder, *wheel_files = wheel_entries(wheels)
     sent = Context(
         hashed=(
-            *dockerfile_entries("project.Dockerfile", "requirements/git"),
+            *dockerfile_entries("project.Dockerfile", "requirements/tool"),
             Entry(path="constraints.txt", content="".join(f"{line}\n" for line in constraints).encode()),
             *wanted.hashed,
             *wheel_files,
@@ -263,7 +270,7 @@ def _index(row: versions.Row, sources: Sources) -> dict[str, str]:
 
 def _constraints(row: versions.Row) -> Iterator[str]:
     """For pip: what a requirement may not replace."""
-    yield from (row.package, f"horovod=={row.horovod}", *row.constraints)
+    yield from (row.package, *([f"horovod=={row.horovod}"] if row.horovod else []), *row.constraints)
     for name, version in locked(dockerfiles() / "locks" / row.lock):
         if name == "numpy":
             major = int(version.partition(".")[0])
@@ -279,4 +286,5 @@ def _pinned(row: versions.Row) -> set[str]:
 
 
 def _locks(row: versions.Row) -> tuple[str, ...]:
-    return "tools.txt", row.lock, "horovod.txt", "node.txt", *([row.toolkit] if row.toolkit else [])
+    horovod = ("horovod.txt", row.toolkit) if row.horovod else ()
+    return tuple(lock for lock in ("tools.txt", row.lock, *horovod, "node.txt") if lock)

@@ -1,12 +1,13 @@
 """Which versions go together: one row for each image that can be built.
 
-Horovod's last release is 0.28.1 (June 2023). `evidence` says how we know that a row works.
+Horovod's last release is 0.28.1 (June 2023). `evidence` says how we know that a row works. Every row can also be built
+without Horovod, for the other launchers; a row whose `horovod` is empty cannot be built with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hvdcloud.errors import UsageError
 
@@ -33,8 +34,8 @@ class Row:
         environment: variables that every Python process in the image needs, unless they are set already.
         constraints: for pip, when it installs a project's requirements: what they may not replace, besides the
             framework, Horovod, its NCCL and numpy's major version.
-        horovod: version of the source package that is compiled.
-        horovod_sha256: of that source package on PyPI.
+        horovod: version of the source package that is compiled; "": nothing is.
+        horovod_sha256: of that source package on PyPI; "" without.
         evidence: how we know that the row works.
     """
 
@@ -66,6 +67,17 @@ class Row:
     def project(self) -> str:
         """The framework's name at PyPI: `tensorflow-cpu`."""
         return self.package.partition("==")[0]
+
+    @property
+    def proof(self) -> str:
+        """What the end of a build proves, as dockerfiles/files/check_ranks.py takes it."""
+        if self.horovod:
+            return "gloo mpi"
+        return "torchrun" if self.framework == "torch" else self.framework
+
+    def without_horovod(self) -> Row:
+        """The same versions for launchers that need no Horovod: nothing is patched or compiled."""
+        return replace(self, patches=(), donor="", toolkit="", horovod="", horovod_sha256="")
 
 
 _PATCHES = ("elastic-messages", "gloo-stall-check", "rank-waits")
@@ -121,6 +133,19 @@ ROWS = (
         nccl="2.29.7",
         toolkit="toolkit-13.0.txt",
         evidence="tests/images: PyPI's nvcc 13.0 with g++ 12.2, NCCL, Gloo and MPI initialise without a GPU",
+    ),
+    Row(
+        framework="torch",
+        version="2.14.1",
+        device="cuda",
+        package="torch==2.14.1",
+        lock="torch-2.14.1-cuda.txt",
+        cuda="13.0",
+        capabilities=("7.5", "8.0", "8.6", "9.0", "10.0", "12.0"),
+        nccl="2.30.7",
+        horovod="",
+        horovod_sha256="",
+        evidence="check_ranks.py in a virtual environment of the lock: one NCCL, torchrun; tests/images not run yet",
     ),
     Row(
         framework="tensorflow",
@@ -180,16 +205,20 @@ ROWS = (
 )
 
 
-def find(framework: str, device: str, version: str | None = None) -> Row:
-    """The row for `image.framework`, `image.device` and `image.version`. Raises UsageError: there is none."""
+def find(framework: str, device: str, version: str | None = None, *, horovod: bool = True) -> Row:
+    """The row for `image.framework`, `image.device` and `image.version`, with Horovod or without.
+
+    Raises UsageError: there is none.
+    """
     rows = [row for row in ROWS if (row.framework, row.device) == (framework, device)]
-    for row in rows:
+    fitting = [row for row in rows if row.horovod] if horovod else [row.without_horovod() for row in rows]
+    for row in fitting:
         if version in (None, row.version):
             return row
     if rows:
         raise UsageError(
-            f"there is no image for {framework} {version} on {device}",
-            hint=f"set image.version to one of: {_listed([row.version for row in rows])}; or leave it out",
+            f"there is no image for {framework} {version} on {device}{' with Horovod' if horovod else ''}",
+            hint=f"set image.version to one of: {_listed([row.version for row in fitting])}; or leave it out",
         )
     known = _listed([f"{row.framework} on {row.device}" for row in ROWS])
     message = f"there is no image for {framework} on {device}"
@@ -211,6 +240,8 @@ def check_fits(row: Row, *, gpu: str, capability: str) -> None:
     if not row.cuda or _runs_on(row, capability):
         return
     others = [other for other in ROWS if (other.framework, other.device) == (row.framework, row.device)]
+    if row.horovod:
+        others = [other for other in others if other.horovod]
     fitting = [other.version for other in others if _runs_on(other, capability)]
     raise UsageError(
         f"{row.framework} {row.version} for CUDA {row.cuda} does not run on {gpu}, whose compute capability is "

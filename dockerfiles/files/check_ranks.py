@@ -1,7 +1,10 @@
-"""Proves that Horovod works in this image: `check_horovod.py CONTROLLER…`, with gloo or mpi.
+"""Proves that ranks work in this image: `check_ranks.py WHAT…`.
 
-For each controller: two ranks that `horovodrun` starts on this machine, which refuses what Horovod was built without,
-sum a tensor with each framework that Horovod was compiled for, and with TensorFlow train a Keras model.
+gloo, mpi: two ranks that `horovodrun` starts on this machine with this controller, which refuses what Horovod was built
+without, sum a tensor with each framework that Horovod was compiled for, and with TensorFlow train a Keras model.
+torchrun: two ranks that it starts train a model, and have the same weights then.
+torch, tensorflow: it can be imported.
+
 The image's build runs it, and so can anybody on a node. Exit code 0: all is well.
 
 `--cuda`, `--nccl` and `--capabilities` say what an image for GPUs has to hold: so much can be seen without a GPU.
@@ -13,6 +16,7 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +55,20 @@ assert weights == [3.0, 3.0], f"after one step the ranks' weights are {weights}"
 hvd.shutdown()
 """,
 }
+# From weight 0 and targets 1 and 2, as above: 3 and 3.
+TORCHRUN = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+layer = torch.nn.Linear(1, 1, bias=False)
+torch.nn.init.zeros_(layer.weight)
+model = torch.nn.parallel.DistributedDataParallel(layer)
+(model(torch.ones(1, 1)) - dist.get_rank() - 1).square().sum().backward()
+torch.optim.SGD(layer.parameters(), 1.0).step()
+weights = [None] * dist.get_world_size()
+dist.all_gather_object(weights, float(layer.weight))
+assert weights == [3.0, 3.0], f"after one step the ranks' weights are {weights}"
+dist.destroy_process_group()
+"""
 # What the framework's own CUDA code is for, as JSON: `cuda` ("" without) and `capabilities`.
 FACTS = {
     "torch": """
@@ -69,16 +87,20 @@ print(json.dumps({
 }))
 """,
 }
-# Which NCCL a process has once Horovod has started, and the version that this NCCL says it is, as JSON.
+# Which NCCL a process has once Horovod or torch alone has started, and the version that this NCCL says it is, as JSON.
 NCCL = """
 import ctypes, importlib, json, sys
-module = importlib.import_module(f"horovod.{sys.argv[1]}")
-module.init()
+module = importlib.import_module(sys.argv[1])
+if sys.argv[1] == "torch":
+    built = module.distributed.is_nccl_available()
+else:
+    module.init()
+    built = module.nccl_built()
 files = sorted({line.split(maxsplit=5)[-1].strip() for line in open("/proc/self/maps") if "/libnccl.so" in line})
 version = ctypes.c_int()
 for file in files:
     ctypes.CDLL(file).ncclGetVersion(ctypes.byref(version))
-print(json.dumps({"files": files, "version": version.value, "built": bool(module.nccl_built())}))
+print(json.dumps({"files": files, "version": version.value, "built": bool(built)}))
 """
 # The driver's library, which comes with the GPU.
 DRIVER = "libcuda.so.1"
@@ -124,16 +146,21 @@ def answer(code: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def check_cuda(framework: str, *, cuda: str, nccl: str, capabilities: list[str]) -> None:
-    """The framework's CUDA, the GPUs that it has code for, and the one NCCL that it and Horovod have."""
+def check_cuda(framework: str, *, horovod: bool, cuda: str, nccl: str, capabilities: list[str]) -> None:
+    """The framework's CUDA, the GPUs that it has code for, and the one NCCL that it and Horovod have.
+
+    TensorFlow alone loads its NCCL when it first needs it.
+    """
     facts = answer(FACTS[framework])
     if facts["cuda"] != cuda:
         sys.exit(f"{framework} is built for CUDA {facts['cuda'] or 'none'}, not {cuda}")
     if missing := [each for each in capabilities if each not in facts["capabilities"]]:
         sys.exit(f"{framework} has no code for GPUs of {missing}, only for {facts['capabilities']}")
-    found = answer(NCCL, framework)
+    if not horovod and framework == "tensorflow":
+        return
+    found = answer(NCCL, f"horovod.{framework}" if horovod else framework)
     if len(found["files"]) != 1 or not found["built"]:
-        sys.exit(f"Horovod and {framework} do not have one NCCL: {found}")
+        sys.exit(f"there is not one NCCL for {framework}{' and Horovod' if horovod else ''}: {found}")
     # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api/types.html
     major, minor, patch = (int(part) for part in nccl.split("."))
     if found["version"] != major * 10000 + minor * 100 + patch:
@@ -154,19 +181,37 @@ def check_libraries(found: list[str]) -> None:
         sys.stdout.write(f"{file.name}: none of its {len(lines)} libraries is missing\n")
 
 
+def check_torchrun() -> None:
+    """Two ranks train over the loopback interface, whatever this machine is called."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    run(
+        "env", "GLOO_SOCKET_IFNAME=lo", "CUDA_VISIBLE_DEVICES=", "torchrun", "--nproc_per_node=2",
+        "--master_addr=127.0.0.1", f"--master_port={port}", "--no_python", sys.executable, "-c", TORCHRUN,
+    )  # fmt: skip
+    sys.stdout.write("torchrun works: two ranks trained a model of torch with Gloo\n")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="proves that Horovod works in this image")
-    parser.add_argument("controllers", nargs="+", choices=sorted(CONTROLLERS))
+    parser = argparse.ArgumentParser(description="proves that ranks work in this image")
+    parser.add_argument("what", nargs="+", choices=[*CONTROLLERS, "torchrun", *FRAMEWORKS])
     parser.add_argument("--cuda", default="", help="the framework's CUDA: 12.6")
     parser.add_argument("--nccl", default="", help="the NCCL that framework and Horovod share: 2.26.2")
     parser.add_argument("--capabilities", default="", help="compute capabilities that it has code for: '7.5 8.0'")
     wanted = parser.parse_args()
-    controllers: list[str] = wanted.controllers
-    found = frameworks()
-    if wanted.cuda:
+    controllers = [each for each in wanted.what if each in CONTROLLERS]
+    found = frameworks() if controllers else ["torch" if each == "torchrun" else each for each in wanted.what]
+    if wanted.cuda and controllers:
         check_libraries(found)
-        for framework in found:
-            check_cuda(framework, cuda=wanted.cuda, nccl=wanted.nccl, capabilities=wanted.capabilities.split())
+    for framework in found:
+        run(sys.executable, "-c", f"import {framework}")
+        if wanted.cuda:
+            check_cuda(
+                framework, horovod=bool(controllers), cuda=wanted.cuda, nccl=wanted.nccl,
+                capabilities=wanted.capabilities.split(),
+            )  # fmt: skip
+    if "torchrun" in wanted.what:
+        check_torchrun()
     for controller in controllers:
         for framework in found:
             run(
