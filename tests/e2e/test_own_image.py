@@ -220,7 +220,7 @@ def test_requirements_and_a_dockerfile_go_on_top_and_it_trains_on_two_nodes(
     )
     image = {"base": made.base, "dockerfile": "node.Dockerfile"}
     project.configure(image=image, checkpoints={"keep_every": 0.2})
-    built = project.hvdcloud("build", "--json", timeout=600)
+    built = project.hvdcloud("build", "--json", timeout=1800)
     reference = built.json["result"]["reference"]
     plan = find_plan(ImageConfig(**image), project_dir=project.folder)
     remover.extend(step.reference for step in plan.steps)

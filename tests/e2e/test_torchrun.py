@@ -240,6 +240,64 @@ def test_a_rank_that_never_comes_to_the_others_is_named_with_all_stacks(project:
     assert "step-00002.pt" in in_bucket(project)
 
 
+# --- from a script to its checkpoints --------------------------------------------------------------------------------
+
+
+# As a person writes it who has never heard of hvdcloud.
+PLAIN = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(10, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(10):
+    loss = model(torch.ones(8, 10)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+if dist.get_rank() == 0:
+    torch.save(model.module.state_dict(), "./model-1.pt")
+print("rank", dist.get_rank(), "of", dist.get_world_size(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_a_plain_ddp_script_is_found_to_be_torchruns_and_its_model_comes_home(
+    tmp_path: Path, engine: Any, torchrun_image: str
+) -> None:
+    project = project_in(tmp_path, "t-plain-ddp")
+    (project.folder / "hvdcloud.yaml").unlink()
+    project.write("my_train.py", PLAIN)
+    begun = project.hvdcloud("init", "--script", "my_train.py", "--name", project.name)
+    assert "run.launcher is torchrun: my_train.py:3 imports torch.distributed" in begun.out + begun.err
+    ended = project.hvdcloud("launch")
+    assert sorted(line for line in ended.out.splitlines() if "rank" in line) == ["[0] rank 0 of 2", "[1] rank 1 of 2"]
+    assert labelled(engine, project.name) == []
+    assert [path.parent.name for path in (project.folder / "checkpoints").rglob("model-1.pt")] == ["workspace"]
+
+
+def test_the_ddp_template_learns_and_continues(tmp_path: Path, engine: Any, torchrun_image: str) -> None:
+    project = project_in(tmp_path, "t-ddp")
+    for path in project.folder.iterdir():
+        path.unlink()
+    project.hvdcloud("init", "--template", "ddp", "--name", project.name)
+    project.write("requirements.txt", "scikit-learn\n")
+    try:
+        project.hvdcloud("up")
+        project.hvdcloud("run", "--", "python", "train.py", "--epochs", "8")
+        ended = project.hvdcloud("run")
+        assert "[0] resumed from checkpoint-008.pt: 8 epochs are done" in ended.out
+        found = re.search(r"final: accuracy (\d\.\d+), .*, 2 ranks", ended.out)
+        assert found, ended.out
+        assert float(found[1]) >= 0.95
+        assert {f"checkpoint-{epoch:03}.pt" for epoch in range(1, 13)} <= pulled(project)
+    finally:
+        project.hvdcloud("down", "--force")
+        assert labelled(engine, project.name) == []
+
+
 # --- a node or the head is lost -----------------------------------------------------------------------------------
 
 
