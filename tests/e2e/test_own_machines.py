@@ -112,7 +112,7 @@ def test_the_whole_life_on_two_hosts(project: Project, hosts: SshHosts, tmp_path
 
     assert project.hvdcloud("down", expect=9).err
     pulled = project.hvdcloud("pull", "--json").json["result"]["runs"]
-    assert [run["files"] for run in pulled] == [2, 2]
+    assert [run["files"] for run in pulled] == [2, 2, 0]
     project.hvdcloud("down")
     assert hosts.left() == []
     assert connections_of(hosts) == []
