@@ -46,11 +46,11 @@ def journal(project: Project) -> list[str]:
     return [json.loads(line)["event"] for line in path.read_text().splitlines() if line.endswith("}")]
 
 
-@pytest.mark.parametrize(("lost", "elastic"), [(1, None), (0, {"min": 1})])
+@pytest.mark.parametrize(("lost", "elastic", "launcher"), [(1, None, "torchrun"), (0, {"min": 1}, "horovod")])
 def test_launch_continues_on_new_nodes_when_one_was_killed(
-    project: Project, engine: Any, lost: int, elastic: dict[str, int] | None
+    project: Project, engine: Any, torchrun_image: str, lost: int, elastic: dict[str, int] | None, launcher: str
 ) -> None:
-    run = {"command": "python train.py 1", "retry": 2, "elastic": elastic}
+    run = {"command": "python train.py 1", "retry": 2, "elastic": elastic, "launcher": launcher}
     project.configure(run=run, checkpoints={"keep_every": 600.0})
     with project.started("launch") as process:
         screen = Screen(process)

@@ -170,7 +170,7 @@ ATTEMPTS = """
 import os, sys, time
 from pathlib import Path
 
-folder, rank = Path(os.environ["HVDCLOUD_CHECKPOINT_DIR"]), os.environ["HOROVOD_RANK"]
+folder, rank = Path(os.environ["HVDCLOUD_CHECKPOINT_DIR"]), os.environ.get("RANK") or os.environ["HOROVOD_RANK"]
 attempt = 1 + len(list(folder.glob(f"rank-{rank}-*.pt")))
 path = folder / f"rank-{rank}-attempt-{attempt}.pt"
 path.with_suffix(".tmp").write_text("weights")
