@@ -273,7 +273,7 @@ def test_an_image_without_a_framework_is_a_node_for_what_starts_itself_and_gets_
     name = make(theirs, NO_TORCH, tag="no-torch")
     node = built(base=name, launcher="each")
     tools = "for tool in mpirun gcc g++ make hvdcloud-node; do command -v $tool; done; true"
-    assert inside(engine, node.reference, tools) == "/usr/local/bin/hvdcloud-node"
+    assert inside(engine, node.reference, tools) == "/opt/hvdcloud/bin/hvdcloud-node"
     builder = node.plan.steps[0].reference
     assert inside(engine, builder, "for tool in gcc g++ make; do command -v $tool; done; true") == ""
 
