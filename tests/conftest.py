@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         builds = not set(IMAGES).isdisjoint(getattr(item, "fixturenames", ()))
         if builds and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(BUILD_SECONDS))
-    items.sort(key=lambda item: (item.path not in machines, item.path not in engine))
+    # The longest first: a long file that begins last is what all others are waited for with.
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path not in machines, item.path not in engine, -tests[item.path]))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
