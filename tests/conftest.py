@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,8 @@ BUILD_SECONDS = 1800
 """For a test that may have to build an image first, where `python -m tests.prepare` has not."""
 IMAGES = ("image", "tensorflow_image", "torchrun_image")
 """Fixtures that are images."""
+LONGEST = ("test_retry", "test_elastic", "test_own_image", "test_gce_faults", "test_live", "test_torchrun_nodes")
+"""Files that take minutes, of one process: what begins last is what everything else is waited for with."""
 NIGHTLY = ("witness",)
 """Folders whose tests `make nightly` runs."""
 
@@ -39,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     A file is run by one process, but component tests, which mostly wait, are given out one by one. Files with
     machines follow one another in one process, where what the first has pushed and pulled is there. They come first,
-    then the other files with the mark `engine`.
+    then what takes longest, then the other files with the mark `engine`.
     """
     machines = {item.path for item in items if "earlier" in getattr(item, "fixturenames", ())}
     engine = {item.path for item in items if item.get_closest_marker("engine")}
@@ -54,9 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         builds = not set(IMAGES).isdisjoint(getattr(item, "fixturenames", ()))
         if builds and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(BUILD_SECONDS))
-    # The longest first: a long file that begins last is what all others are waited for with.
-    tests = Counter(item.path for item in items)
-    items.sort(key=lambda item: (item.path not in machines, item.path not in engine, -tests[item.path]))
+    items.sort(key=lambda item: (item.path not in machines, item.path.stem not in LONGEST, item.path not in engine))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
