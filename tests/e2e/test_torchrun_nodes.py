@@ -160,9 +160,9 @@ def test_an_elastic_run_continues_without_a_node_and_with_it_again(
 def test_each_starts_the_command_once_on_every_node_and_all_have_to_succeed(
     tmp_path: Path, engine: Any, torchrun_image: str
 ) -> None:
-    with cluster(tmp_path, engine, "t-each", nodes=3, launcher="each", command="python each.py") as project:
+    with cluster(tmp_path, engine, "t-each", nodes=3, launcher="each") as project:
         project.write("each.py", EACH)
-        out = project.hvdcloud("run").out
+        out = project.hvdcloud("run", "--", "python", "each.py").out
         assert "[0] heard node 1 node 2 hostfile t-each-0 slots=1 t-each-1 slots=1 t-each-2 slots=1" in out
         fails = 'echo saved > "$HVDCLOUD_CHECKPOINT_DIR/$HVDCLOUD_NODE_RANK.pt"; exit $(($HVDCLOUD_NODE_RANK * 2))'
         ended = project.hvdcloud("run", "--json", "--", "sh", "-c", fails, expect=7).json
