@@ -59,4 +59,4 @@ def test_jax_finds_the_other_processes(project: Project) -> None:
 def test_accelerates_own_test_of_gradients_passes_under_torchrun(project: Project) -> None:
     project.configure(nodes=2, run={"launcher": "torchrun", "env": {"ACCELERATE_USE_CPU": "true"}})
     out = project.hvdcloud("run", "--fresh", "--", "python", "-m", "accelerate.test_utils.scripts.test_sync").out
-    assert "[0] **Test `no_sync` context manager**" in out, out[-3000:]
+    assert "[0] **Test Distributed `no_sync` context manager**" in out, out[-3000:]
