@@ -168,6 +168,7 @@ def test_a_stopped_node_is_replaced_by_the_attached_client(running: Shared) -> N
     assert running.engine.containers.get(node).id != before
 
 
+@pytest.mark.nightly
 def test_two_of_three_are_lost_at_once_and_come_back(running: Shared) -> None:
     happened = [running.disturb("kill", 1), running.disturb("pause", 2)]
     # Of one or two ranks: the first node may be back before they have continued.

@@ -59,6 +59,7 @@ def live(cloud: Cloud, folder: Path, *options: str) -> Iterator[Terminal]:
         yield screen
 
 
+@pytest.mark.nightly
 def test_an_hour_on_google_leaves_fixtures_and_nothing_else(cloud: Cloud, tmp_path: Path) -> None:
     began = len(cloud.emulator.log.entries())
     with live(cloud, tmp_path, "--without", "gpu") as screen:

@@ -288,7 +288,7 @@ def test_an_image_without_a_framework_is_a_node_for_what_starts_itself_and_gets_
             {"framework": "torch"},
             "image.framework is torch, but /opt/venv/bin/python can't import it: ",
         ),
-        (NO_TORCHRUN, "torchrun", {}, "torchrun is not on its PATH ("),
+        pytest.param(NO_TORCHRUN, "torchrun", {}, "torchrun is not on its PATH (", marks=pytest.mark.nightly),
     ],
     ids=["torchrun-no-torch", "each-no-torch", "no-torchrun"],
 )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.chaos import disturb, run_in
+from tests.support.chaos import disturb
 from tests.support.harness import labelled, processes_in, project_in, until
 from tests.support.project_runs import in_bucket, last_run, pulled
-from tests.support.torchrun_job import cluster, job, line_of, nothing_runs, training
+from tests.support.torchrun_job import cluster, nothing_runs, training
 
 pytestmark = pytest.mark.engine
 
@@ -138,18 +137,9 @@ def test_an_elastic_run_continues_without_a_node_and_with_it_again(
             begun = [int(step) for step in re.findall(r"world of \d ranks begins at step (\d+)", screen.text)]
             assert begun == sorted(begun)
             assert begun[1] > 0
-            # What is killed without its node is not the program's failure.
-            at = time.time()
-            run_in(engine, f"{name}-1", "pkill", "-KILL", "-o", "-f", "^python train.py")
-            screen.wait_for("world of 3 ranks begins at step ", times=3)
-            assert time.time() - at < 300
             project.hvdcloud("stop")
             screen.end()
         assert last_run(project)["state"] == "stopped"
-        ended = project.hvdcloud("run", "--fresh", "--json", *job("raise"), expect=7).json
-        assert (
-            ended["result"]["reason"] == f"rank 1 ({name}-1) raised ValueError: my bug ({line_of('raise ValueError')})"
-        )
         nothing_runs(engine, project, nodes=3)
         pulled(project)
 
