@@ -53,6 +53,6 @@ def check_ranks(hosts: Sequence[Host], ranks: int, *, launcher: str, least: int 
         )
     filled = taken(hosts, ranks, launcher=launcher)
     if launcher == "torchrun" and filled[-1].slots < (slots := hosts[len(filled) - 1].slots):
-        fits = max(ranks - filled[-1].slots, 0) or ranks - filled[-1].slots + slots
+        fits = ranks - filled[-1].slots or slots
         message = f"{ranks} ranks do not fill {filled[-1].name}, which has {slots} slots: torchrun starts one for each"
         raise UsageError(message, hint=f"-np {fits}, or run.slots_per_node: {filled[-1].slots}")

@@ -20,7 +20,7 @@ import pytest
 from tests.support import elastic_run
 from tests.support.chaos import Happened, disturb, possible, run_in
 from tests.support.elastic_run import Training, attached, elastic_project, members, run_state
-from tests.support.harness import Project, Screen, labelled, processes_in, until
+from tests.support.harness import Project, Screen, brought_up, processes_in, until
 
 pytestmark = pytest.mark.engine
 
@@ -106,12 +106,8 @@ def cluster(root: Path, engine: Any, *, nodes: int, least: int = 1, options: str
     """A cluster of which nothing is left afterwards."""
     name = f"t-f-{secrets.token_hex(2)}"
     project = elastic_project(root, name, nodes=nodes, least=least, options=options)
-    try:
-        project.hvdcloud("up")
+    with brought_up(project, engine):
         yield project
-    finally:
-        project.hvdcloud("down", "--force")
-        assert labelled(engine, name) == []
 
 
 @pytest.fixture(scope="module")

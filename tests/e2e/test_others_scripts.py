@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Project, labelled
+from tests.support.harness import Project, brought_up
 from tests.support.project_runs import pulled
 
 # What they need is installed from PyPI.
@@ -32,12 +32,8 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any) -> Iterator[P
     project.configure(nodes=2, run={"launcher": "each", "command": ACCELERATE})
     for script in EXAMPLES.glob("*.py"):
         project.write(script.name, script.read_text())
-    try:
-        project.hvdcloud("up", timeout=1800)
+    with brought_up(project, engine, timeout=1800):
         yield project
-    finally:
-        project.hvdcloud("down", "--force")
-        assert labelled(engine, project.name) == []
 
 
 def learned(out: str) -> None:

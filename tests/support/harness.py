@@ -195,6 +195,17 @@ def project_in(root: Path, name: str, **settings: Any) -> Project:
     return project
 
 
+@contextmanager
+def brought_up(project: Project, engine: Any, *, timeout: float = 600.0) -> Iterator[Project]:
+    """The project with its cluster, of which nothing is left afterwards. `timeout`: seconds for `up`."""
+    try:
+        project.hvdcloud("up", timeout=timeout)
+        yield project
+    finally:
+        project.hvdcloud("down", "--force")
+        assert labelled(engine, project.name) == []
+
+
 class Screen:
     """What a started command prints; read all the time, so that it never waits for the test.
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.harness import Process, Project, Screen, labelled, processes_in, project_in
+from tests.support.harness import Process, Project, Screen, brought_up, processes_in, project_in
 
 # What PyTorch's own tutorials show: no word of hvdcloud but the folder for its checkpoints.
 TRAIN = """
@@ -66,12 +66,8 @@ def cluster(root: Path, engine: Any, name: str, *, nodes: int = 2, **run: Any) -
         root, name, nodes=nodes, run={"command": "python train.py run 5 0", "launcher": "torchrun", **run}
     )
     project.write("train.py", TRAIN)
-    try:
-        project.hvdcloud("up")
+    with brought_up(project, engine):
         yield project
-    finally:
-        project.hvdcloud("down", "--force")
-        assert labelled(engine, name) == []
 
 
 def job(how: str = "run", *, steps: int = 5, pause: float = 0.0) -> tuple[str, ...]:

@@ -240,9 +240,7 @@ def check_fits(row: Row, *, gpu: str, capability: str) -> None:
     if not row.cuda or _runs_on(row, capability):
         return
     others = [other for other in ROWS if (other.framework, other.device) == (row.framework, row.device)]
-    if row.horovod:
-        others = [other for other in others if other.horovod]
-    fitting = [other.version for other in others if _runs_on(other, capability)]
+    fitting = [each.version for each in others if _runs_on(each, capability) and (each.horovod or not row.horovod)]
     raise UsageError(
         f"{row.framework} {row.version} for CUDA {row.cuda} does not run on {gpu}, whose compute capability is "
         f"{capability}: it has code for {_listed(row.capabilities)}",

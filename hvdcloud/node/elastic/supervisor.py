@@ -59,13 +59,14 @@ class ElasticSupervisor(Supervisor):
 
     def __init__(self, spec: Spec, current: RunState) -> None:
         assert spec.elastic is not None
+        self._horovod = spec.launcher == "horovod"
         self._membership = Membership(
             [Member(name=host.name, index=host.index, slots=host.slots) for host in spec.hosts],
             least=spec.elastic.min,
             most=spec.elastic.max,
             quiet=spec.gloo_timeout + MARGIN_BEATS * spec.beat,
             wall=time.time,
-            renames=spec.launcher == "horovod",
+            renames=self._horovod,
         )
         self._hosts = paths.hosts_file(spec.run)
         self._script = paths.run_dir(spec.run) / "discover"
@@ -75,7 +76,8 @@ class ElasticSupervisor(Supervisor):
         self._used: set[str] = set()
         """The nodes of the last list."""
         # A node that begins alone is given the loopback interface, and others may join it.
-        self._horovod = spec.launcher == "horovod"
+        self._restarted = "Horovod" if self._horovod else spec.program
+        """What notes name when the ranks are started again."""
         if self._horovod:
             command = [outward_interface() if word == "lo" else word for word in spec.horovodrun]
             spec = replace(spec, horovodrun=(*command, "--host-discovery-script", str(self._script)))
@@ -116,7 +118,6 @@ class ElasticSupervisor(Supervisor):
         self._control = Listener(socket_file(self._spec.run), self._selector, kind=Caller, hear=self._hear_caller)
         for name in self._membership.members:
             self._hold(name, self._agent_command(name))
-        self._launched_at = time.monotonic()
         self._launch()
 
     def _start_launcher(self) -> None:
@@ -161,16 +162,15 @@ class ElasticSupervisor(Supervisor):
             if patient and any(member.place is Place.JOINING for member in membership.members.values()):
                 return
             self._listed = True
-        before = membership.in_use()
+        # torchrun's list is empty while it is started again.
+        before = {member.name for member in membership.in_use()} if self._horovod else self._used
         if (slots := membership.change(now=now)) is None:
             return
         in_use = membership.in_use()
         self._write_hosts(slots, names={member.alias: member.name for member in in_use})
-        used_before, self._used = self._used, {member.name for member in in_use}
+        self._used = {member.name for member in in_use}
         for member in in_use:
-            if member.name in used_before if not self._horovod else member in before:
-                continue
-            if member.listings > 1 or self._state.world:
+            if member.name not in before and (member.listings > 1 or self._state.world):
                 self._disturbed_at = now
                 self._recorder.event("node joins", member.name, f"as {member.alias}", note=f"node {member.name} joins")
         if not self._horovod:
@@ -375,8 +375,7 @@ class ElasticSupervisor(Supervisor):
             return False
         by_a_loss = self._disturbed_at > self._launched_at and now - self._disturbed_at < CAUSE_SECONDS
         if self._launcher.code != 0 and by_a_loss:
-            what = "Horovod" if self._horovod else self._spec.program
-            self._start_over(f"{what} did not recover from a loss (exit code {self._launcher.code})")
+            self._start_over(f"{self._restarted} did not recover from a loss (exit code {self._launcher.code})")
         return self._restart is None
 
     def _start_over(self, why: str) -> None:
@@ -389,8 +388,7 @@ class ElasticSupervisor(Supervisor):
         if self._restarts_in_vain >= MOST_RESTARTS:
             return
         self._state.restarts += 1
-        what = "Horovod" if self._horovod else self._spec.program
-        self._log.note(f"{why}; {what} is started again from the newest checkpoint")
+        self._log.note(f"{why}; {self._restarted} is started again from the newest checkpoint")
         self._launcher.signal(signal.SIGKILL, rest=True)
         self._close_output()
         self._write_hosts({}, names={})

@@ -162,15 +162,6 @@ class RunLog:
         """Why a line could not be written: a full disk, mostly."""
 
     @property
-    def hears_launcher(self) -> bool:
-        """Whether lines are taken that no rank has written."""
-        return self._normaliser.hears_launcher
-
-    @hears_launcher.setter
-    def hears_launcher(self, value: bool) -> None:
-        self._normaliser.hears_launcher = value
-
-    @property
     def holding(self) -> bool:
         """Whether a partial line waits for its end; `quiet` writes it."""
         return self._normaliser.holding
@@ -178,6 +169,10 @@ class RunLog:
     def output(self, data: bytes) -> bytes:
         """Take what the launcher wrote; returns what of it is in the log now."""
         return self._write(self._normaliser.feed(data, now=time.monotonic()))
+
+    def ignore_launcher(self) -> None:
+        """Take no more lines that no rank has written."""
+        self._normaliser.hears_launcher = False
 
     def quiet(self) -> bytes:
         """Show partial lines too, where nothing came for a moment; returns what is in the log now."""

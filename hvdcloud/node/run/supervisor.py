@@ -329,8 +329,9 @@ class Supervisor:
         self._ending = True
         self._hurry_at = float("inf")
         self._launcher_end = self._launcher.code
-        # What torchrun says of an end that it did not cause is about itself.
-        self._log.hears_launcher = self._launcher_end is not None or self._spec.launcher == "horovod"
+        if self._launcher_end is None and self._spec.launcher != "horovod":
+            # What torchrun says of an end that it did not cause is about itself.
+            self._log.ignore_launcher()
         # What ends while the launcher still runs, ends because we ask for it.
         self._ranks.reaping = self._launcher_end is None
         self._state.state, self._state.training_until = "finishing", time.time()
