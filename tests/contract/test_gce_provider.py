@@ -402,6 +402,7 @@ def test_under_lists_that_are_late_a_cluster_comes_up_and_goes(bench: Bench, mon
     assert [node.index for node in bench.wait(nodes)] == [0, 1]
     assert bench.provider.destroy(spec.name) == []
     assert bench.left == []
+    bench.emulator.delay_lists(0)
     assert bench.provider.cluster(spec.name) is None
 
 
