@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hvdcloud.google import http
 from hvdcloud.lifecycle import context
-from hvdcloud.providers.gce.api.client import ComputeClient
+from hvdcloud.providers.gce.api.client import ComputeClient, connect_client
 from hvdcloud.providers.gce.ops import create, ready
 from hvdcloud.remote import connection
 
@@ -34,9 +34,10 @@ def be_quick() -> None:
 def be_impatient() -> None:
     """Every client that this process makes from now on gives up so soon."""
     be_quick()
-    defaults = ComputeClient.__init__.__kwdefaults__
-    assert defaults is not None
-    defaults["retry_seconds"] = 1.5
+    for function in (ComputeClient.__init__, connect_client):
+        defaults = function.__kwdefaults__
+        assert defaults is not None
+        defaults["retry_seconds"] = 1.5
 
 
 def expect_nothing_late() -> None:
