@@ -146,7 +146,7 @@ class Cluster:
     dollars_per_hour: float = 0.0
     """What it costs now, by the price table: nodes that run, and the disks of those that do not."""
     dollars_so_far: float = 0.0
-    """What the objects that exist have cost since each was made."""
+    """What the objects that exist have cost."""
     paid_until: datetime | None = None
     """Until this moment nothing comes to what it has cost so far, where there is a least time that is billed."""
     worst_case_dollars: float | None = None
@@ -154,7 +154,7 @@ class Cluster:
     ends: datetime | None = None
     """When the provider itself begins to delete the last of it; None: never."""
     costs_since: datetime | None = None
-    """When the first of its existing nodes was made."""
+    """When the first of its existing nodes began to be billed."""
     cost_notes: tuple[str, ...] = ()
     """What to know about these figures, such as why nothing ends it."""
     unseen: tuple[str, ...] = ()

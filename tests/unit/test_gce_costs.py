@@ -40,7 +40,7 @@ def vm(name: str = "digits-0", *, zone: str = "us-central1-a", ends: datetime | 
         "zone": f"{ROOT}/zones/{zone}",
         "status": "RUNNING",
         "creationTimestamp": text(BORN),
-        "lastStartTimestamp": text(at(seconds=10)),
+        "lastStartTimestamp": text(BORN),
         "machineType": f"{ROOT}/zones/{zone}/machineTypes/n1-standard-2",
         "guestAccelerators": [
             {"acceleratorType": f"{ROOT}/zones/{zone}/acceleratorTypes/nvidia-tesla-t4", "acceleratorCount": 1}
@@ -131,13 +131,27 @@ def test_a_disk_that_no_vm_holds_costs_until_it_is_deleted() -> None:
     assert "disk digits-0 belongs to no existing VM" in found.notes
 
 
-def test_a_time_limit_does_not_count_before_the_vm_runs() -> None:
+def test_until_a_vm_runs_its_disk_alone_costs_and_its_time_limit_does_not_count() -> None:
     starting = vm(status="STAGING")
     del starting["lastStartTimestamp"]
-    found = costs([starting], [], now=at(seconds=90))
-    assert found.ends == at(seconds=90 + 7200)
-    # 90 s so far, and 7200 s, and half a minute
-    assert found.worst_case == pytest.approx(0.46 * (90 + 7200 + 30) / 3600)
+    found = costs([starting], [], now=at(minutes=5))
+    assert (found.ends, found.since) == (at(minutes=5, seconds=7200), None)
+    assert found.dollars_per_hour == pytest.approx(NODE)
+    assert found.so_far == pytest.approx(DISK * 300 / 3600)
+    # From now on all of it, for 7200 s and half a minute.
+    assert found.worst_case == pytest.approx((DISK * 300 + NODE * 7230) / 3600)
+    running = vm(lastStartTimestamp=text(at(minutes=20)))
+    found = costs([starting, running], [], now=at(minutes=50))
+    assert found.since == at(minutes=20)
+    assert found.so_far == pytest.approx(2 * DISK * 50 / 60 + (NODE - DISK) * 30 / 60)
+
+
+def test_a_vm_that_stops_costs_its_disk_until_it_is_gone() -> None:
+    found = costs([vm(status="STOPPING", ends=at(hours=1))], [], now=at(hours=1))
+    assert found.dollars_per_hour == pytest.approx(DISK)
+    assert found.so_far == pytest.approx(NODE)
+    assert found.worst_case == pytest.approx(NODE + DISK * 30 / 3600)
+    assert found.notes == ()
 
 
 @pytest.mark.parametrize(
@@ -157,5 +171,5 @@ def test_what_nothing_ends_has_no_worst_case(scheduling: dict[str, Any]) -> None
 @pytest.mark.parametrize("stamp", ["", "yesterday", None])
 def test_a_resource_without_a_legible_time_can_still_be_seen(stamp: object) -> None:
     found = costs([vm(creationTimestamp=stamp, lastStartTimestamp=stamp)], [], now=at(hours=1))
-    assert found.so_far == pytest.approx(NODE * 60 / 3600)
+    assert found.dollars_per_hour == pytest.approx(NODE)
     assert found.since is None

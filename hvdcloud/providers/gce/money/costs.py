@@ -1,8 +1,8 @@
 """What VMs and disks have cost, and what they will have cost when Compute Engine deletes them. Pure.
 
-Worked out from the API's resources alone, so that it is the same on every laptop. An upper bound: Compute Engine bills
-a machine from when it runs, by the second and for one minute at least, and its disk from when it is made; here both
-count from the creation of the VM. Prices are those of the region and of today.
+Worked out from the API's resources alone, so that it is the same on every laptop. Compute Engine bills a machine, its
+GPUs and its address from RUNNING to STOPPING, by the second and for one minute at least, and a disk for as long as it
+exists: https://cloud.google.com/compute/docs/instances/instance-lifecycle. Prices are those of the region and of today.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MINIMUM_SECONDS = 60.0
 LATE_SECONDS = 30
 """By so much the end may come late: https://cloud.google.com/compute/docs/instances/limit-vm-runtime"""
 
-OFF = frozenset({"STOPPED", "TERMINATED"})
-"""Only the disk is billed: https://cloud.google.com/compute/docs/instances/instance-lifecycle"""
+OFF = frozenset({"STOPPING", "STOPPED", "TERMINATED"})
+"""Only the disk is billed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,27 +35,28 @@ class Costs:
     """Of one cluster, in US dollars."""
 
     dollars_per_hour: float
+    """Of VMs that run or are about to, and of disks."""
     so_far: float
     paid_until: datetime
-    """Every VM's first minute counts whole; only what comes after that moment and after now comes to `so_far`."""
+    """The first minute of a VM that runs counts whole; only what comes after that and after now comes to `so_far`."""
     worst_case: float | None
     """None: something of it exists until a person deletes it."""
     ends: datetime | None
     """When Compute Engine begins to delete the last of it."""
     since: datetime | None
-    """When the first of the VMs was made."""
+    """When the first of the VMs began to run; None: none has."""
     notes: tuple[str, ...]
     """Why nothing ends it; what is not counted; which prices are of another region."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    """One VM or loose disk."""
+    """One machine, with its GPUs and its address, or one disk."""
 
-    before: float = 0.0
-    """Dollars for what is over."""
     since: datetime
-    """When what continues began."""
+    """When it began to be billed, or is taken to begin: now."""
+    until: datetime | None = None
+    """When it was no longer billed; None: it still is."""
     per_hour: float
     least: float = 0.0
     """Seconds that are billed at least."""
@@ -63,27 +64,28 @@ class _Item:
     endless: str = ""
     """Why nothing ends it; empty if something does."""
 
-    def dollars(self, until: datetime) -> float:
+    def dollars(self, moment: datetime) -> float:
         """All that it has cost at a moment."""
-        return self.before + self.per_hour * max(self.least, (until - self.since).total_seconds(), 0.0) / 3600
+        seconds = (min(moment, self.until or moment) - self.since).total_seconds()
+        return self.per_hour * max(self.least, seconds, 0.0) / 3600
 
 
 def costs(instances: Sequence[Resource], loose_disks: Sequence[Resource], *, now: datetime) -> Costs:
     """Of all VMs and of the disks that no VM holds, as the API describes them; `now` has its time zone."""
-    items = [*(_vm(vm, now) for vm in instances), *(_disk(disk, now) for disk in loose_disks)]
-    endless = [item.endless for item in items if item.endless]
+    items = [*(item for vm in instances for item in _vm(vm, now)), *(_disk(disk, now) for disk in loose_disks)]
+    endless = list(dict.fromkeys(item.endless for item in items if item.endless))
     ends = [item.ends for item in items if item.ends is not None]
     late = timedelta(seconds=LATE_SECONDS)
     unpriced = {last_segment(vm.get("machineType", "")) for vm in instances if node_dollars_per_hour(vm) is None}
     regions = {region for each in (*instances, *loose_disks) if (region := _region(each)) and not prices.knows(region)}
     instead = f"those of {prices.table().region} are used instead"
     return Costs(
-        dollars_per_hour=sum(item.per_hour for item in items),
+        dollars_per_hour=sum(item.per_hour for item in items if item.until is None),
         so_far=sum(item.dollars(now) for item in items),
-        paid_until=min((item.since + timedelta(seconds=item.least) for item in items), default=now),
+        paid_until=min((item.since + timedelta(seconds=item.least) for item in items if item.least), default=now),
         worst_case=None if endless else sum(item.dollars(max(item.ends or now, now) + late) for item in items),
         ends=max(ends) if ends and not endless else None,
-        since=min(filter(None, (moment(vm.get("creationTimestamp")) for vm in instances)), default=None),
+        since=min(filter(None, (moment(vm.get("lastStartTimestamp")) for vm in instances)), default=None),
         notes=(
             *endless,
             *(f"the price table does not know {each}, which is not counted" for each in sorted(unpriced)),
@@ -92,29 +94,32 @@ def costs(instances: Sequence[Resource], loose_disks: Sequence[Resource], *, now
     )
 
 
-def _vm(vm: Resource, now: datetime) -> _Item:
-    name, disk = str(vm["name"]), prices.disk_dollars_per_hour(disk_gb=_disk_gb(vm), region=_region(vm))
-    whole = node_dollars_per_hour(vm)
-    running = _Item(
-        since=moment(vm.get("creationTimestamp")) or now,
-        per_hour=disk if whole is None else whole,
-        least=MINIMUM_SECONDS,
+def _vm(vm: Resource, now: datetime) -> tuple[_Item, _Item]:
+    """The machine and its disk."""
+    name, disk_price = str(vm["name"]), prices.disk_dollars_per_hour(disk_gb=_disk_gb(vm), region=_region(vm))
+    whole, started = node_dollars_per_hour(vm), moment(vm.get("lastStartTimestamp"))
+    disk = _Item(since=moment(vm.get("creationTimestamp")) or now, per_hour=disk_price)
+    machine = _Item(
+        since=started or now,
+        per_hour=0.0 if whole is None else whole - disk_price,
+        least=MINIMUM_SECONDS if started else 0.0,
     )
     if vm.get("status") in OFF:
         # An earlier stop than the last, of which the API says nothing, counts as if it had not been.
-        until = moment(vm.get("lastStopTimestamp")) or now
-        why = f"{name} is off, and its disk still costs"
-        return _Item(before=running.dollars(until), since=until, per_hour=disk, endless=why)
+        machine = replace(machine, until=moment(vm.get("lastStopTimestamp")) or now)
+        return machine, replace(
+            disk, endless="" if vm["status"] == "STOPPING" else f"{name} is off, and its disk still costs"
+        )
     scheduling = vm.get("scheduling", {})
     end = moment(vm.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp"))
     end = end or moment(scheduling.get("terminationTime"))
     if end is None and (limit := scheduling.get("maxRunDuration")):
         # Its time has not begun to count before it runs.
-        started = moment(vm.get("lastStartTimestamp")) or now
-        end = started + timedelta(seconds=whole_number(limit.get("seconds")))
+        end = (started or now) + timedelta(seconds=whole_number(limit.get("seconds")))
     if end is None or scheduling.get("instanceTerminationAction") != "DELETE":
-        return replace(running, endless=f"{name} has no time limit that deletes it")
-    return replace(running, ends=end)
+        endless = f"{name} has no time limit that deletes it"
+        return replace(machine, endless=endless), replace(disk, endless=endless)
+    return replace(machine, ends=end), replace(disk, ends=end)
 
 
 def _disk(disk: Resource, now: datetime) -> _Item:
