@@ -144,7 +144,7 @@ def test_the_first_list_that_horovod_sees_has_every_node(running: Shared) -> Non
     until(lambda: run_state(running.engine, running.project)["world"] == NODES, seconds=10, what="a world of three")
 
 
-@pytest.mark.parametrize("how", ["network", "disconnect"])
+@pytest.mark.parametrize("how", ["network", pytest.param("disconnect", marks=pytest.mark.nightly)])
 def test_the_others_continue_and_the_node_comes_back(running: Shared, how: str) -> None:
     if how not in possible(running.engine):
         pytest.skip(f"{how}: only root on the engine's own machine can")
