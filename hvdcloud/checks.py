@@ -51,10 +51,6 @@ class Finding:
         """Message and hint in a line."""
         return f"{self.message}; {self.hint}"
 
-    def as_error(self) -> HvdcloudError:
-        """A failure as an exception."""
-        return (self.error or HvdcloudError)(self.message, hint=self.hint, details=self.details)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
@@ -156,7 +152,7 @@ def require(checks: Sequence[Check], *, warn: Callable[[str], object], seconds: 
         finding = _result(answers[check.name], limit=seconds)
         proves = finding.error not in (NoAnswerError, HvdcloudError)
         if finding.status is Status.FAILED and proves and check.blocks:
-            raise finding.as_error()
+            raise (finding.error or HvdcloudError)(finding.message, hint=finding.hint, details=finding.details)
         if finding.status in (Status.FAILED, Status.WARNING):
             warnings.append(finding.summary if proves else f"check {check.name}: {finding.summary}")
     for text in warnings:

@@ -2,7 +2,7 @@
 
 The file may come with a project that was cloned from anywhere. Its job would run as root of a container with the
 host's network, and get the variables that `run.secrets` names. SSH itself only guards against hosts that the user does
-not know (providers/ssh/openssh.py), not against such as they know and would not use for this.
+not know (providers/ssh/openssh.py), not against hosts that the user knows but would not use for this.
 """
 
 from __future__ import annotations
