@@ -34,7 +34,7 @@ class NoRegistryError(ImageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaptopRegistry:
-    """One that listens on 127.0.0.1, for who has its password."""
+    """A registry that listens on 127.0.0.1 and asks for a password."""
 
     port: int
     password: str
@@ -59,7 +59,7 @@ class LaptopRegistry:
 
 @contextlib.contextmanager
 def laptop_registry(api: Any) -> Iterator[LaptopRegistry]:
-    """Debian's docker-registry, or a container of the registry's image, during the block. Layers are kept for the next.
+    """Debian's docker-registry, or a container of the registry's image, during the block. Layers are kept for later.
 
     Args:
         api: docker-py's, of this machine's engine.
