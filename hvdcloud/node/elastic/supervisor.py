@@ -208,10 +208,8 @@ class ElasticSupervisor(Supervisor, ABC):
         if lease.node == self._head:
             # Its ranks train until its container ends, and the run with it: the head is not replaced.
             self._head_leaves = True
-            return
-        member = self._membership.members[lease.node]
-        if member.place not in (Place.LOST, Place.GONE):
-            self._membership.move(member.name, Place.LEAVING, why)
+        elif self._membership.members[lease.node].place not in (Place.LOST, Place.GONE):
+            self._membership.move(lease.node, Place.LEAVING, why)
 
     def _orphaned(self, lease: Lease, why: str) -> None:
         """Its lease is retired, and then the node is tried again; a head that leaves ends the run."""
