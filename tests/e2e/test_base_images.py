@@ -14,7 +14,7 @@ from docker.errors import ImageNotFound
 
 from hvdcloud.engine import keeps_files
 from hvdcloud.image.build.builder import Options, carry_out
-from hvdcloud.image.engine_stream import BuildEvent, inspected
+from hvdcloud.image.engine_reports import BuildEvent, inspected
 from hvdcloud.image.plan import base_images, custom_base
 from hvdcloud.image.plan.steps import ImagePlan
 from tests.conftest import BUILD_SECONDS

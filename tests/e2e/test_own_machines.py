@@ -14,7 +14,7 @@ import pytest
 from hvdcloud import engine
 from hvdcloud.config.ssh_hosts import SshMachinesConfig
 from hvdcloud.errors import CredentialsError, ImageError
-from hvdcloud.image.engine_stream import ignore
+from hvdcloud.image.engine_reports import ignore
 from hvdcloud.image.publish.transfer import push
 from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.hosts import Hosts

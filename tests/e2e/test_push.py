@@ -16,7 +16,7 @@ import requests
 from hvdcloud.errors import ImageError
 from hvdcloud.google import grants
 from hvdcloud.google.registry_hosts import GOOGLE_REGISTRIES_VARIABLE
-from hvdcloud.image.engine_stream import BuildEvent, ignore
+from hvdcloud.image.engine_reports import BuildEvent, ignore
 from hvdcloud.image.publish.registry import digest_at_registry
 from hvdcloud.image.publish.transfer import push
 from tests.standins.google_account import Account, service_account

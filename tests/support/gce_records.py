@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.image.engine_stream import ignore
+from hvdcloud.image.engine_reports import ignore
 from hvdcloud.image.publish.transfer import push
 from hvdcloud.providers import platform
 from hvdcloud.remote.keys import new_key_pair

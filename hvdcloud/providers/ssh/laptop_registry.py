@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, ImageError
-from hvdcloud.image.engine_stream import ignore, inspected
+from hvdcloud.image.engine_reports import ignore, inspected
 from hvdcloud.image.publish.transfer import pull, send
 
 IMAGE = "registry:2"
