@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tests.standins.compute import permissions, resources
 from tests.standins.compute.access import Access
 from tests.standins.compute.auth import Keys
-from tests.standins.compute.call import HANDLERS, UNLOCKED, Call, not_implemented
-from tests.standins.compute.errors import ApiError, CutError, denied, invalid, not_found
+from tests.standins.compute.call import HANDLERS, UNLOCKED, Call
+from tests.standins.compute.errors import ApiError, CutError, denied, invalid, not_found, not_implemented
 from tests.standins.compute.faults import error_of
 from tests.standins.compute.lifecycle import Lifecycle
 from tests.standins.compute.lists import HOST
@@ -95,13 +95,12 @@ class Log:
 class Api:
     """The methods of one world."""
 
-    def __init__(self, world: Workers, lifecycle: Lifecycle, keys: Keys, access: Access, *, page_size: int) -> None:
+    def __init__(self, world: Workers, lifecycle: Lifecycle, keys: Keys, access: Access) -> None:
         self.log = Log()
         self._world = world
         self._lifecycle = lifecycle
         self._keys = keys
         self._access = access
-        self._page_size = page_size
         self._discovery = discovery()
 
     def answer(self, request: Request) -> Answer:
@@ -159,7 +158,6 @@ class Api:
             query=typed,
             body=body,
             user=user,
-            page_size=self._page_size,
         )
         if method.id in UNLOCKED:
             value = handler(call)

@@ -24,6 +24,7 @@ SCOPES = frozenset(
 AUDIENCE = "https://compute.googleapis.com/"
 # google-auth names this one regardless of the file's token_uri.
 TOKEN_AUDIENCE = "https://oauth2.googleapis.com/token"
+TOKEN_SECONDS = 3600.0
 
 
 @functools.cache
@@ -48,12 +49,10 @@ class Keys:
 
     Args:
         project: of the service account.
-        token_seconds: how long an access token is valid.
     """
 
-    def __init__(self, *, project: str, token_seconds: float = 3600) -> None:
+    def __init__(self, *, project: str) -> None:
         self.email = f"tester@{project}.iam.gserviceaccount.com"
-        self.token_seconds = token_seconds
         self._project = project
         self._lock = threading.Lock()
         self._tokens: dict[str, tuple[str, float]] = {}
@@ -80,10 +79,10 @@ class Keys:
         """
         token = f"ya29.{secrets.token_urlsafe(32)}"
         with self._lock:
-            self._tokens[token] = (email, time.time() + self.token_seconds)
+            self._tokens[token] = (email, time.time() + TOKEN_SECONDS)
             if SCOPES.isdisjoint(scopes):
                 self._narrow.add(token)
-        return token, self.token_seconds
+        return token, TOKEN_SECONDS
 
     def exchange(self, body: bytes, *, token_uri: str) -> dict[str, Any]:
         """POST /token.

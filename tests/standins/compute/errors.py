@@ -75,6 +75,10 @@ def denied(permission: str, resource: str, *, service: str = "compute") -> ApiEr
     return ApiError(403, "forbidden", f"Required '{permission}' permission for '{resource}'", details=[info])
 
 
+def not_implemented(what: str) -> ApiError:
+    return ApiError(501, "notImplemented", f"this emulator does not implement {what}")
+
+
 def not_found(path: str) -> ApiError:
     """`path` as in "projects/p/zones/z/instances/i"."""
     return ApiError(404, "notFound", f"The resource '{path}' was not found")
