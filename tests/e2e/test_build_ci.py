@@ -12,19 +12,12 @@ import requests
 
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.image.build.builder import find_plan
-from tests.standins.registry import running_registry
 from tests.support.gce_records import small_image
 from tests.support.harness import Project, project_in
 
 pytestmark = pytest.mark.engine
 
 MANIFESTS = "application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.manifest.v1+json"
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_registry(tmp_path_factory.mktemp("registry"), {}) as host:
-        yield host
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ import requests
 from hvdcloud.image.build.registry_cache import tag_of
 from hvdcloud.image.plan.steps import ImagePlan, plan_image
 from hvdcloud.lifecycle.build_remote import MACHINE
-from tests.standins.registry import running_registry
 from tests.support.configs import load_config
 from tests.support.harness import Project, Screen, project_in
 
@@ -55,12 +54,6 @@ RUN printf '%s\n' '#!/bin/sh' \
     'if grep -q slow "$requirements"; then echo very slow; sleep 60; fi' \
     'cp "$requirements" /opt/requirements/installed' > /usr/local/bin/pip && chmod +x /usr/local/bin/pip
 """
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_registry(tmp_path_factory.mktemp("registry"), {}) as host:
-        yield host
 
 
 @pytest.fixture(scope="module")
