@@ -8,7 +8,6 @@ A fault is a JSON object: {"method": "GET", "path": "regular expression found in
   {"cut": "effect"}             do what is asked, then cut the connection instead of answering
   {"cut": "response", "after": K}  cut the connection after K bytes of the answer's body
   {"delay": S}                  wait S seconds, then continue as usual
-  {"rate": B}                   send the answer's body at B bytes per second
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ _ACTIONS = {
     frozenset({"cut", "after"}),
     frozenset({"cut"}),
     frozenset({"delay"}),
-    frozenset({"rate"}),
 }
 
 
