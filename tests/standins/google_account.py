@@ -91,8 +91,7 @@ def public_key() -> bytes:
 
 @functools.cache
 def _key() -> Any:
-    """One for the process; a short one: each client checks its primes, which takes seven times as long for 2048
-    bits."""
+    """The key pair, one for the process. It is short, because each client checks its primes."""
     from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 
     return generate_private_key(public_exponent=65537, key_size=1024)

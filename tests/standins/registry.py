@@ -127,7 +127,7 @@ def answers(host: str) -> bool:
 
 
 def digest_of(host: str, repository: str, tag: str) -> str:
-    """What a registry that is open to everybody calls an image."""
+    """The digest of an image at an open registry."""
     # Docker 29 pushes OCI's manifests.
     kinds = "application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.manifest.v1+json"
     url = f"http://{host}/v2/{repository}/manifests/{tag}"

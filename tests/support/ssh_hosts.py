@@ -40,7 +40,7 @@ _IMPATIENT = "-oConnectTimeout=5 -oServerAliveInterval=4"
 
 
 class Records:
-    """The emulator's side of machines that are no VMs: keeps what they say on their consoles."""
+    """`BackingHost` of machines that are not VMs: records their consoles."""
 
     project, project_number, zone = PROJECT, "42", ZONE
 
@@ -60,7 +60,7 @@ class Records:
         return {}
 
     def powered_off(self, name: str) -> None:
-        """Nothing asks for it."""
+        """Not recorded: no test asks for it."""
 
     def instance(self, name: str) -> Instance | None:
         return self.instances.get(name)
@@ -76,7 +76,7 @@ class Records:
 
 
 def _instance(name: str, *, number: int, image: str) -> Instance:
-    """An `Instance` with what a machine is made of."""
+    """An `Instance` with the fields that `Machines` reads."""
     zone = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}"
     return {
         "id": str(number),

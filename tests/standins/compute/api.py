@@ -104,7 +104,8 @@ class Api:
         self._discovery = discovery()
 
     def answer(self, request: Request) -> Answer:
-        """
+        """Answer one call.
+
         Raises:
             CutError: the connection is to end without an answer.
         """
@@ -194,19 +195,13 @@ class Api:
         return checked
 
     def _check_permission(self, user: str, method: Method, path: Mapping[str, str], request: Request) -> None:
-        """
-        Raises:
-            ApiError: 403.
-        """
+        """Raises ApiError, 403: the user lacks the method's permission."""
         permission, resource = permissions.needed(method.id, path, request.body)
         if not self._access.may(user, permission, resource=resource):
             raise denied(permission, resource)
 
     def _check_place(self, method: Method, path: Mapping[str, str]) -> None:
-        """
-        Raises:
-            ApiError: 404 for another project, 503 for a zone that can't be reached.
-        """
+        """Raises ApiError: 404 for another project, 503 for a zone that can't be reached."""
         project = path.get("project")
         own = project in (None, self._world.project, self._world.number)
         if not own and not method.id.startswith("compute.images."):

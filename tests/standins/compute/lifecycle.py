@@ -147,7 +147,7 @@ class Lifecycle:
         self._ask(vm, switch_off)
 
     def die(self, vm: Vm) -> None:
-        """The plug is pulled; nothing restarts it."""
+        """Power off without a notice; nothing restarts it."""
         with self.world.lock:
             self.terminate(vm, graceful_seconds=0)
 

@@ -67,7 +67,7 @@ class Machines:
         self._client = client or docker.from_env(timeout=300)
         remove_leftovers(self._client)
         self.network = f"hvdcloud-emulator-{secrets.token_hex(4)}"
-        # Whose it is, so that it goes with this process.
+        # The owner: what a killed process leaves is removed by the next one.
         labels = {LABEL: self.network, OWNER_LABEL: _identity(os.getpid())}
         image = machine_image(self._client)
         self._network, subnet = _make_network(self._client, self.network, labels)

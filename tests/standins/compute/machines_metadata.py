@@ -164,7 +164,7 @@ def _write_guest_attribute(guest: Guest, path: str, value: str, *, method: str) 
 
 
 def _after_fault(guest: Guest, namespace: str, key: str, value: str) -> list[str]:
-    """What the emulator gets to see of a write: of the reports of a machine in the fault plan not all, or others."""
+    """The values to store for a write: the fault plan may drop or replace a machine's reports."""
     fault = guest.host.fault(guest.name)
     if (namespace, key) != (NAMESPACE, KEY) or not fault.keys() & {"hang_ready", "fail_ready"}:
         return [value]
@@ -185,7 +185,7 @@ def _status(report: str | None) -> str | None:
 
 
 def tree(guest: Guest, instance: Instance) -> dict[str, Any]:
-    """All values by their path's parts, but for tokens: what nodes, and Google's libraries on them, ask for."""
+    """All values by path, except tokens: those that nodes, and Google's libraries on them, ask for."""
     host = guest.host
     return {
         "instance": {

@@ -1,4 +1,4 @@
-"""Failures on command: what a test asks for over HTTP happens to the requests that match.
+"""Failures on command: a test adds faults, which happen to the requests that match.
 
 A fault is a JSON object: {"method": "GET", "path": "regular expression found in the path", "skip": 0, "times": 1,
 "every": 1, "action": {...}}; it happens to each `every`-th request that matches, but for the first `skip`, at most
