@@ -4,26 +4,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support import jobs
-from tests.support.cloud import Cloud, Earlier, running_cloud
+from tests.support.cloud import Cloud
 from tests.support.cloud_views import BOOT_SECONDS, in_bucket, left, vms, zone_of
 from tests.support.harness import Project, Screen, until
 from tests.support.project_runs import pulled
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory, earlier: Earlier, image: str) -> Iterator[Cloud]:
-    """Nothing is left when all tests are over."""
-    with running_cloud(tmp_path_factory.mktemp("cloud"), earlier=earlier) as cloud:
-        yield cloud
-        assert cloud.left() == []
 
 
 def written_on(project: Project, node: int) -> set[str]:

@@ -176,8 +176,10 @@ def small_image(engine: Any, reference: str | None = None) -> Iterator[str]:
     repository, _, tag = reference.partition(":")
     engine.api.import_image_from_data(data.getvalue(), repository=repository, tag=tag)
     image = engine.images.get(reference)
-    yield reference
-    engine.images.remove(image.id, force=True)
+    try:
+        yield reference
+    finally:
+        engine.images.remove(image.id, force=True)
 
 
 def _place(resource: dict[str, Any]) -> str:
