@@ -7,10 +7,10 @@ set -eu
 package=$1 lock=$2
 
 python3 -m venv --without-pip /opt/venv
-# What the lock names and nothing else; the check below says what it lacks.
-pip --python /opt/venv/bin/python install --no-deps -r "$lock"
+# What the lock names and nothing else; the check below says what it lacks. Compiled at the end, on all cores.
+pip --python /opt/venv/bin/python install --no-compile --no-deps -r "$lock"
 # Of an index of its own nothing is in the lock.
-grep -q "^$package " "$lock" || pip --python /opt/venv/bin/python install --no-deps \
+grep -q "^$package " "$lock" || pip --python /opt/venv/bin/python install --no-compile --no-deps \
     ${FRAMEWORK_INDEX_URL:+--extra-index-url "$FRAMEWORK_INDEX_URL"} "$package"
 cd /opt/venv/lib/python3.*/site-packages
 find . -name '*.a' -delete
@@ -58,4 +58,6 @@ if [ -n "${FRAMEWORK_ENVIRONMENT:-}" ]; then
     } > hvdcloud_environment.py
     echo 'import hvdcloud_environment' > hvdcloud_environment.pth
 fi
+# torch has a file for a newer Python, which pip would pass over too.
+/opt/venv/bin/python -m compileall -qq -j 0 . || true
 pip --python /opt/venv/bin/python check

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hvdcloud.runs.data_progress import progress
 from hvdcloud.runs.slow_ranks import slow_ranks_of
-from hvdcloud.runs.state import ranks_text
+from hvdcloud.runs.state import ranks_present
 from hvdcloud.units import counted, dollars, seconds
 from hvdcloud.visible import as_left, visible
 
@@ -59,7 +59,7 @@ def _run(run: RunView) -> list[Text]:
         line.append(f"0 of {state.np} ranks: waits for nodes", style=_BAD)
     else:
         missing = world is not None and world < state.np
-        line.append(ranks_text(ranks=state.np, now=world), style=_WARNS if missing else "")
+        line.append(ranks_present(ranks=state.np, now=world), style=_WARNS if missing else "")
     if state.restarts:
         line.append(f", {counted(state.restarts, 'restart')}")
     if state.done:

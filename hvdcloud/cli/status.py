@@ -91,13 +91,13 @@ def _data(console: Console, run: RunResult) -> None:
 
 def _elastic(console: Console, run: RunResult) -> None:
     """The members of an elastic run that is running; nothing for other runs."""
-    from hvdcloud.runs.state import ranks_text
+    from hvdcloud.runs.state import ranks_present
 
     if run.state != "running" or not run.members:
         return
     said = f"no rank of run {run.run} trains: it waits for nodes" if run.world == 0 else f"run {run.run} continues"
     if run.world:
-        said += f" with {ranks_text(ranks=run.ranks, now=run.world)}"
+        said += f" with {ranks_present(ranks=run.ranks, now=run.world)}"
     if run.restarts:
         said += f"; its ranks were started again {counted(run.restarts, 'time')}"
     console.answer(said)

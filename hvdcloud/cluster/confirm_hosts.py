@@ -2,7 +2,7 @@
 
 The file may come with a project that was cloned from anywhere. Its job would run as root of a container with the
 host's network, and get the variables that `run.secrets` names. SSH itself only guards against hosts that the user does
-not know (providers/ssh/openssh.py), not against such as they know and would not use for this.
+not know (providers/ssh/openssh.py), not against hosts that the user knows but would not use for this.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from hvdcloud.config.trust import HOSTS, variable
 from hvdcloud.errors import InterruptedByUserError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console
 
@@ -52,7 +50,9 @@ def confirm_hosts(config: Config, *, console: Console, given: bool) -> None:
                 f"{config.name} was not confirmed; nothing was made",
                 hint="the same command asks again; ssh.hosts in hvdcloud.yaml names the hosts",
             )
-    _remember(known, folder, {*known.get(folder, ()), *asked})
+    agreed = {**known, folder: sorted({*known.get(folder, ()), *asked})}
+    make_folder(state_root())
+    write_private(state_root() / _FILE, json.dumps(agreed, indent=1) + "\n")
 
 
 def _agreed() -> dict[str, list[str]]:
@@ -62,8 +62,3 @@ def _agreed() -> dict[str, list[str]]:
         if isinstance(found, dict):
             return {str(folder): [str(host) for host in hosts] for folder, hosts in found.items() if hosts}
     return {}
-
-
-def _remember(known: Mapping[str, Collection[str]], folder: str, hosts: Collection[str]) -> None:
-    make_folder(state_root())
-    write_private(state_root() / _FILE, json.dumps({**known, folder: sorted(hosts)}, indent=1) + "\n")

@@ -8,8 +8,10 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from hvdcloud.errors import NodeError
 from hvdcloud.json_values import whole_number
 from hvdcloud.runs.reports import instant
+from hvdcloud.units import counted
 
 if TYPE_CHECKING:
     from hvdcloud.config.data import DataConfig
@@ -194,6 +196,25 @@ class Cluster:
     def is_headless(self) -> bool:
         """Its head is gone or has stopped: only the bucket knows of its runs."""
         return self.head is None or self.head.state is NodeState.STOPPED
+
+
+def not_whole(cluster: Cluster) -> NodeError:
+    """The error for a command that needs every node."""
+    name = cluster.name
+    again = f"hvdcloud pull --name {name}, then hvdcloud down --name {name} and up again"
+    stopped = bool(cluster.nodes) and all(node.state is NodeState.STOPPED for node in cluster.nodes)
+    if stopped or not (cluster.nodes or cluster.unseen):
+        return NodeError(
+            f"all nodes of cluster {name} {'have stopped' if stopped else 'are gone'}: nodes end themselves after a "
+            "run with --down-when-done, after limits.idle without a run and without an SSH session, and after "
+            "limits.max_run_duration",
+            hint=again,
+        )
+    states = ", ".join(f"{node.name} {node.state.value}" for node in cluster.nodes) or "none"
+    if cluster.head is not None and cluster.head.state is NodeState.RUNNING:
+        again = f"hvdcloud resize {cluster.expected_nodes} --name {name} brings the others back; else {again}"
+    found = f"{counted(cluster.expected_nodes, 'node')} expected, found {states}"
+    return NodeError(f"cluster {name} is not whole: {found}", hint=again)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

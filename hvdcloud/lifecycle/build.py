@@ -13,7 +13,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.google.grants import settled_at
 from hvdcloud.image.build.builder import Options, find_plan
 from hvdcloud.image.build.builder import build as build_image
-from hvdcloud.image.engine_stream import inspected
+from hvdcloud.image.engine_reports import inspected
 from hvdcloud.image.plan.custom_base import Needs
 from hvdcloud.image.plan.steps import ARCHITECTURES
 from hvdcloud.image.publish import registry
@@ -25,7 +25,7 @@ from hvdcloud.project_files import build_files
 if TYPE_CHECKING:
     from hvdcloud.config.model import Config
     from hvdcloud.console import Console
-    from hvdcloud.image.engine_stream import BuildEvent, Progress
+    from hvdcloud.image.engine_reports import BuildEvent, Progress
     from hvdcloud.lifecycle.context import Context
     from hvdcloud.steps import Steps
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from hvdcloud import providers
 from hvdcloud.cluster.files import default_bucket
-from hvdcloud.cluster.model import leftover_table
-from hvdcloud.cluster.nodes_gone import not_whole
+from hvdcloud.cluster.model import leftover_table, not_whole
 from hvdcloud.cluster.state import ClusterState, as_known_here
 from hvdcloud.errors import HvdcloudError, TeardownError, UsageError
 from hvdcloud.providers.base import Stage, UnseenError

@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hvdcloud.cluster.nodes_gone import not_whole
+from hvdcloud.cluster.model import not_whole
 from hvdcloud.errors import NodeError, OutputClosedError, UsageError, first_of
 from hvdcloud.lifecycle.changed_settings import changes_since_up
 from hvdcloud.lifecycle.elastic.replace import replacing

@@ -201,14 +201,11 @@ class _Watch:
             # With the log comes the state, which an answer of a moment earlier may have lacked.
             self._reader = LogReader(elastic=RunState.from_json(answer.get("state")).elastic is not None)
         self._offset = int(number(log.get("offset")) or 0)
-        self._fresh += self.shortened(text(log.get("text")))
-        self._reader.feed(text(log.get("text")).encode(errors="replace"))
-
-    @staticmethod
-    def shortened(text: str) -> list[str]:
-        """The lines of a log, of a long one its beginning and its end; it ends with a newline."""
-        lines = text.split("\n")[:-1][-MOST_LINES:]
-        return [line[:_LONGEST_LINE] + line[_LONGEST_LINE:][-_LONGEST_LINE:] for line in lines]
+        said = text(log.get("text"))
+        # It ends with a newline.
+        lines = said.split("\n")[:-1][-MOST_LINES:]
+        self._fresh += [line[:_LONGEST_LINE] + line[_LONGEST_LINE:][-_LONGEST_LINE:] for line in lines]
+        self._reader.feed(said.encode(errors="replace"))
 
     def view(self, state: str) -> NodeView:
         with self._lock:

@@ -50,6 +50,9 @@ class UpResult:
     id: str
     nodes: Sequence[Node]
     image: str
+    dollars_per_hour: float
+    worst_case_dollars: float | None
+    """None: nothing ends it."""
     created: bool
     """False if it existed already."""
     seconds: float
@@ -134,7 +137,7 @@ def up(
             context.refuse_others(existing)
             if not _clear_unfinished(context, existing):
                 _refuse_other(context, existing)
-                return _result(existing, existing.nodes, created=False, started=started)
+                return _result(existing, existing, existing.nodes, started=started)
             existing = context.late_arrival(killed)
 
         confirm_hosts(context.config, console=context.console, given=confirmed)
@@ -161,12 +164,20 @@ def up(
                         context.console.say(said)
                     until = until or time.monotonic() + wait
                     plan = consent.confirm(_next_plan(context, plan, error, until=until, command=command))
-    return _result(plan.spec, nodes, created=True, started=started)
+    return _result(plan.spec, plan, nodes, started=started)
 
 
-def _result(what: ClusterSpec | Cluster, nodes: Sequence[Node], *, created: bool, started: float) -> UpResult:
-    took = time.monotonic() - started
-    return UpResult(cluster=what.name, id=what.id, nodes=nodes, image=what.image, created=created, seconds=took)
+def _result(what: ClusterSpec | Cluster, price: Plan | Cluster, nodes: Sequence[Node], *, started: float) -> UpResult:
+    return UpResult(
+        cluster=what.name,
+        id=what.id,
+        nodes=nodes,
+        image=what.image,
+        dollars_per_hour=price.dollars_per_hour,
+        worst_case_dollars=price.worst_case_dollars,
+        created=isinstance(what, ClusterSpec),
+        seconds=time.monotonic() - started,
+    )
 
 
 def _next_plan(context: Context, plan: Plan, error: NoRoomError, *, until: float, command: str) -> Plan:
@@ -199,11 +210,10 @@ def check(context: Context, *, image: bool = False) -> None:
     import docker  # noqa: F401 - its modules import each other, which fails where two threads import different ones first
 
     config, platform = context.config, context.platform
-    checks = (
-        [*build_checks(config, platform)]
-        if image
-        else [*platform.checks(make_spec(context)), *gpu_checks(config, platform)]
-    )
+    if image:
+        checks = [*build_checks(config, platform)]
+    else:
+        checks = [*platform.checks(make_spec(context)), *gpu_checks(config, platform)]
     with context.console.waiting(context.name, "checking that it can be created"):
         require(checks, warn=context.console.warn)
 

@@ -6,11 +6,13 @@ import os
 import signal
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hvdcloud.errors import NodeError, UsageError
 from hvdcloud.node import paths, processes
-from hvdcloud.node.elastic.supervisor import ElasticSupervisor
+from hvdcloud.node.elastic.horovod import HorovodSupervisor
+from hvdcloud.node.elastic.torchrun import TorchrunSupervisor
 from hvdcloud.node.files import Lock
 from hvdcloud.node.records import active, state
 from hvdcloud.node.records.spec import Spec
@@ -21,6 +23,8 @@ from hvdcloud.runs.state import RunState
 
 _START_SECONDS = 30.0
 """How long the supervisor may take until it can be asked and stopped."""
+_ELASTIC: Mapping[str, Callable[[Spec, RunState], Supervisor]]
+_ELASTIC = {"horovod": HorovodSupervisor, "torchrun": TorchrunSupervisor}
 
 
 def main(run: str) -> dict[str, Any]:
@@ -79,7 +83,8 @@ def supervise(run: str) -> int:
         return 1
     processes.detach()
     try:
-        (Supervisor if spec.elastic is None else ElasticSupervisor)(spec, current).run()
+        supervisor = Supervisor(spec, current) if spec.elastic is None else _ELASTIC[spec.launcher](spec, current)
+        supervisor.run()
     except Exception as error:  # noqa: BLE001 - the last frame of a detached process: nothing catches it
         # The agents end the run when this process's pipes close; only the state is left to write.
         current.state, current.result, current.ended = "done", "lost", time.time()

@@ -30,11 +30,6 @@ def root() -> Path:
     return Path(os.environ.get(ROOT_VARIABLE) or "/")
 
 
-def is_container() -> bool:
-    """Whether this is a node, not a test's folder."""
-    return ROOT_VARIABLE not in os.environ
-
-
 def check_run_id(run: str) -> str:
     """The run id itself. Raises UsageError: not of the form YYYYmmdd-HHMMSS-XXXXXX; it becomes part of paths."""
     if not _RUN_ID.fullmatch(run):

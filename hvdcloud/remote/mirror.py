@@ -107,7 +107,7 @@ class Mirror:
         return files
 
     def send(self, session: Session, run: str) -> int:
-        """Give a node what it lacks to continue from a run; returns how many objects it lacked.
+        """Send a node what it lacks to continue from a run; returns how many objects it lacked.
 
         Raises:
             NodeError: it does not answer, or the connection was lost.

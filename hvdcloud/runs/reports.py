@@ -110,7 +110,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "Instant | None": instant,
     "Bytes": lambda value: int(max(0.0, number(value) or 0.0)),
     "Sequence[str]": texts_of,
-    "Sequence[str] | None": lambda value: None if value is None else texts_of(value),
     "Sequence[Short]": lambda value: [_short(each) for each in texts_of(value)[:_MOST_TEXTS]],
     "Sequence[int]": lambda value: [whole(each) or 0 for each in value] if isinstance(value, list) else [],
     "Mapping[str, float]": _numbers,

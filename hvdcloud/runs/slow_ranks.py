@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hvdcloud.runs.reports import RankWaits
-from hvdcloud.runs.stacks import ranks_text
+from hvdcloud.runs.stacks import numbered_ranks
 from hvdcloud.runs.state import RunState
 from hvdcloud.units import some
 
@@ -39,7 +39,7 @@ class SlowRanks:
         """`rank 3 (digits-1): the others wait 38 % of the time for it`."""
         when = "of the last minute" if self.recent else "of the time"
         share, them = f"{100 * self.share:.0f} %", "it" if len(self.ranks) == 1 else "them"
-        return f"{ranks_text(self.ranks)} ({some(self.nodes, most=4)}): the others wait {share} {when} for {them}"
+        return f"{numbered_ranks(self.ranks)} ({some(self.nodes, most=4)}): the others wait {share} {when} for {them}"
 
 
 def slow_ranks_of(state: RunState) -> SlowRanks | None:

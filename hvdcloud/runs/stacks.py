@@ -115,7 +115,7 @@ class Group(Report):
     @property
     def who(self) -> str:
         """`rank 3`; `ranks 0, 1 and 2`."""
-        return ranks_text(self.ranks)
+        return numbered_ranks(self.ranks)
 
     @property
     def text(self) -> str:
@@ -126,7 +126,7 @@ class Group(Report):
         return said + (f", waiting for {some(self.waits_for, most=2)}" if self.waits_for else "")
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
+def numbered_ranks(ranks: Sequence[int]) -> str:
     """`rank 3`; `ranks 0, 1 and 2`; of many in a row `ranks 0-31`."""
     rows: list[list[int]] = []
     for rank in sorted(set(ranks)):

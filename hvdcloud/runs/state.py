@@ -118,8 +118,6 @@ class RunState(Report):
     ended: Instant | None = None
     ranks: Sequence[RankRecord] = ()
     nodes_lost: Sequence[str] = ()
-    nodes_preempted: Sequence[str] = ()
-    """Those that had the notice of a preemption; in an elastic run they may be back."""
     checkpoints: UploadReport = field(default_factory=UploadReport)
     about: About = field(default_factory=About)
     down_when_done: bool = False
@@ -131,8 +129,6 @@ class RunState(Report):
     """How often the ranks were started again."""
     members: Sequence[Member] = ()
     """The nodes of an elastic run."""
-    left_behind: Sequence[str] | None = None
-    """Processes that could not be ended; None: the run has not ended."""
     supervisor_dead: bool = False
     """The supervisor was killed; how the run ended is not written down yet."""
     stuck: Stuck | None = None
@@ -172,6 +168,6 @@ class RunState(Report):
         return [state for state in map(cls.from_json, mappings(values)) if state.run]
 
 
-def ranks_text(*, ranks: int, now: int | None) -> str:
+def ranks_present(*, ranks: int, now: int | None) -> str:
     """`4 ranks`; `3 of 4 ranks` where some are missing."""
     return counted(now or ranks, "rank") if now is None or now >= ranks else f"{now} of {ranks} ranks"

@@ -170,17 +170,17 @@ def check_name(name: str) -> tuple[str, ...]:
 
 
 def vanished(path: Path) -> ChangedWhileUploadingError:
-    """What an upload raises whose file is gone."""
+    """The error of an upload whose file is gone."""
     return ChangedWhileUploadingError(f"{path} is gone", hint="it is uploaded if it comes back")
 
 
 def changed(path: Path) -> ChangedWhileUploadingError:
-    """What an upload raises whose file has other bytes by now."""
+    """The error of an upload whose file has changed meanwhile."""
     return ChangedWhileUploadingError(f"{path} changed while it was read", hint="it is uploaded once it stops changing")
 
 
 def partial_path(target: Path) -> Path:
-    """A name of its own for what is not yet `target`, in the same folder, so that a rename is all that is missing."""
+    """A new temporary name in the folder of `target`, from which the finished file is renamed."""
     return target.with_name(f".{secrets.token_hex(8)}{PARTIAL_SUFFIX}")
 
 

@@ -146,7 +146,7 @@ class GcsBucket:
                 self._download_slices(blob, item, partial, workers=workers)
             settle(partial, item)
         except Exception as error:
-            raise self._explain(error, f"fetching {item.name}") from error
+            raise explain(error, doing=f"fetching {item.name}", url=self.url) from error
         finally:
             # One whose name is too long for this disk was never made.
             with contextlib.suppress(OSError):
@@ -269,7 +269,4 @@ class GcsBucket:
                     hint="correct its name in hvdcloud.yaml, or make it: hvdcloud setup, or gcloud storage buckets "
                     f"create gs://{self._name} --uniform-bucket-level-access",
                 ) from error
-            raise self._explain(error, doing) from error
-
-    def _explain(self, error: BaseException, doing: str) -> Exception:
-        return explain(error, doing=doing, url=self.url)
+            raise explain(error, doing=doing, url=self.url) from error

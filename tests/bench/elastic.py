@@ -12,8 +12,8 @@ import secrets
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from tests.bench.publish import ends_in_words, publish, say, table
 from tests.support import elastic_run
 from tests.support.chaos import disturb
 from tests.support.elastic_run import Recovery, Training
-from tests.support.harness import Project, labelled, share_engine
+from tests.support.harness import Project, brought_up, share_engine
 
 NODES = 4
 FEWEST_RUNS = 3
@@ -39,23 +39,11 @@ KINDS = {
 }
 
 
-@contextmanager
-def cluster(project: Project, engine: Any) -> Iterator[None]:
-    """Nothing of it is left afterwards."""
-    try:
-        project.hvdcloud("up")
-        yield
-    finally:
-        project.hvdcloud("down", "--force")
-        if left := labelled(engine, project.name):
-            raise BenchError(f"left behind: {', '.join(left)}")
-
-
 def measure_elastic(engine: Any, folder: Path, *, runs: int) -> dict[str, list[Recovery]]:
     """Every kind of loss, this many times."""
     project = elastic_run.elastic_project(folder, f"t-bench-{secrets.token_hex(2)}", nodes=NODES, options=JOB)
     found: dict[str, list[Recovery]] = {kind: [] for kind in KINDS}
-    with cluster(project, engine), elastic_run.attached(project) as (screen, training):
+    with brought_up(project, engine), elastic_run.attached(project) as (screen, training):
         training.step_in_world_of(NODES, seconds=LIMIT_SECONDS)
         for turn in range(runs):
             for kind in KINDS:

@@ -23,7 +23,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def ends_in_words() -> Iterator[None]:
-    """What a benchmark measures in: where that fails or is interrupted, the program ends with one line that says so.
+    """End the program with one line of text if the block fails or is interrupted.
 
     Raises SystemExit: with 1 or, after Ctrl-C, 130.
     """

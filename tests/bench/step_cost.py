@@ -26,10 +26,9 @@ import psutil
 
 from hvdcloud.runs.horovod_args import horovodrun_argv
 from hvdcloud.runs.spec import Host
-from tests.bench.elastic import cluster
 from tests.bench.measure import BenchError, output
 from tests.bench.publish import JOB, ends_in_words, publish, say
-from tests.support.harness import Project, project_in, share_engine
+from tests.support.harness import Project, brought_up, project_in, share_engine
 
 FEWEST_ROUNDS = 5
 """Fewer do not replace the results that are committed."""
@@ -137,7 +136,7 @@ def main() -> int:
         project.write("steps.py", (JOB / "steps.py").read_text())
         project.configure(run={"command": f"python steps.py {options.steps}", "env": {"OMP_NUM_THREADS": "1"}})
         project.hvdcloud("build", timeout=1200)
-        with cluster(project, engine):
+        with brought_up(project, engine):
             for turn in range(1, options.rounds + 1):
                 for way in WAYS[:: 1 if turn % 2 else -1]:
                     if way == "hvdcloud":

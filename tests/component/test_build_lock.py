@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.image.build.builder import _locked
-from hvdcloud.image.engine_stream import BuildEvent, ignore
+from hvdcloud.image.engine_reports import BuildEvent, ignore
 
 
 def test_a_build_that_waits_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

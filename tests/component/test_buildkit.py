@@ -14,7 +14,7 @@ import pytest
 from hvdcloud.errors import ImageError
 from hvdcloud.image.build import buildkit
 from hvdcloud.image.build.buildkit import BuildKit
-from hvdcloud.image.engine_stream import ignore
+from hvdcloud.image.engine_reports import ignore
 from hvdcloud.image.plan.context import Entry, Step
 from tests.support.build_steps import build_step
 from tests.support.harness import until

@@ -191,5 +191,5 @@ def test_an_agent_that_is_told_to_end_the_run_tells_first_who_had_ended_before(c
 
     said = [message for message in map(json.loads, agent.stdout) if message["type"] != "beat"]
     agent.communicate(timeout=300)
-    assert [message["type"] for message in said] == ["ready", "rank", "ended", "quiet", "reaped", "finished"]
+    assert [message["type"] for message in said] == ["ready", "rank", "ended", "quiet", "finished"]
     assert (said[2]["record"]["exit_code"], said[2]["reaped"]) == (0, False)

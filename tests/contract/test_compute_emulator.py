@@ -170,7 +170,6 @@ def test_a_bulk_insert_that_compute_engine_would_refuse(plain: Plain, change: di
         {"count": "2"},
         {"minCount": "2"},
         {"count": "0"},
-        {"namePattern": "run-#"},
         {"perInstanceProperties": {"Run": {}}},
         {"perInstanceProperties": {"run-0": {"name": "run-0"}}},
     ],

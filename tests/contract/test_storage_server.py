@@ -78,7 +78,6 @@ def client(server: StorageServer) -> Client:
         ("GET", "/storage/v1/b/none/o", 404),
         ("GET", "/storage/v1/b/bucket/o/none", 404),
         ("GET", "/storage/v1/b/bucket/o/x?generation=one", 400),
-        ("GET", "/storage/v1/b", 400),
         ("GET", "/storage/v1/b/bucket/o/x/acl", 501),
         ("GET", "/storage/v1/b/bucket/o/a/b", 501),
         ("POST", "/storage/v1/b/bucket/o/x/rewriteTo/b/bucket/o/y", 501),

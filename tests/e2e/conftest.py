@@ -16,3 +16,22 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     with kept_layers() as kept:
         yield kept or Earlier(tmp_path_factory.mktemp("pushed"), free_port())
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory, earlier: Any, image: str) -> Iterator[Any]:
+    """A cloud with machines, of which nothing is left when a file's tests are over."""
+    from tests.support.cloud import running_cloud
+
+    with running_cloud(tmp_path_factory.mktemp("cloud"), earlier=earlier) as cloud:
+        yield cloud
+        assert cloud.left() == []
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A registry that is open to everybody: 127.0.0.1:PORT."""
+    from tests.standins.registry import running_registry
+
+    with running_registry(tmp_path_factory.mktemp("registry"), {}) as host:
+        yield host

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import TEST_LABEL, Project, labelled, project_in
+from tests.support.harness import TEST_LABEL, Project, labelled, leaves_nothing, project_in
 from tests.support.trouble import small_disk, small_disk_in
 
 pytestmark = pytest.mark.engine
@@ -26,11 +26,8 @@ RUN = ("run", "--fresh", "-np", "1", "--", "sh", "-c")
 def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     """A project of one node whose cluster is not up, and is not after the test."""
     project = project_in(tmp_path, "t-bad", nodes=1)
-    yield project
-    left = labelled(engine, project.name)
-    if left:
-        project.hvdcloud("down", "--force")
-    assert left == []
+    with leaves_nothing(project, engine):
+        yield project
 
 
 @pytest.fixture(scope="module")

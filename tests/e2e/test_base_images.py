@@ -14,11 +14,10 @@ from docker.errors import ImageNotFound
 
 from hvdcloud.engine import keeps_files
 from hvdcloud.image.build.builder import Options, carry_out
-from hvdcloud.image.engine_stream import BuildEvent, inspected
+from hvdcloud.image.engine_reports import BuildEvent, inspected
 from hvdcloud.image.plan import base_images, custom_base
 from hvdcloud.image.plan.steps import ImagePlan
 from tests.conftest import BUILD_SECONDS
-from tests.standins.registry import running_registry
 from tests.support.small_image import small
 from tools.lock_images import renew
 
@@ -28,12 +27,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(BUILD_SECONDS)]
 DEBIAN = base_images.DEBIAN
 ON_BASE = "ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nRUN cat /whose > /seen\n"
 TODAY = datetime.date(2026, 11, 23)
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_registry(tmp_path_factory.mktemp("registry"), {}) as host:
-        yield host
 
 
 class Published:

@@ -8,23 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.image.build.builder import find_plan
-from tests.standins.registry import running_registry
+from tests.standins.registry import digest_of
 from tests.support.gce_records import small_image
 from tests.support.harness import Project, project_in
 
 pytestmark = pytest.mark.engine
-
-MANIFESTS = "application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.manifest.v1+json"
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_registry(tmp_path_factory.mktemp("registry"), {}) as host:
-        yield host
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +66,7 @@ def test_tag_and_digest_are_in_the_document_and_the_same_again(
     ended = project.hvdcloud("build", "--push", "--json")
     result = ended.json["result"]
     tag = small.partition(":")[2]
-    url = f"http://{registry}/v2/hvdcloud/digits/manifests/{tag}"
-    digest = requests.get(url, headers={"Accept": MANIFESTS}, timeout=300).headers["Docker-Content-Digest"]
+    digest = digest_of(registry, "hvdcloud/digits", tag)
     assert (result["reference"], result["tag"]) == (small, f"{registry}/hvdcloud/digits:{tag}")
     assert result["digest"] == digest
     assert "\033" not in ended.out + ended.err

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
 from hvdcloud.image.build.registry_cache import tag_of
 from hvdcloud.image.plan.steps import ImagePlan, plan_image
 from hvdcloud.lifecycle.build_remote import MACHINE
-from tests.standins.registry import running_registry
+from tests.standins.registry import digest_of
 from tests.support.configs import load_config
 from tests.support.harness import Project, Screen, project_in
 
@@ -55,12 +54,6 @@ RUN printf '%s\n' '#!/bin/sh' \
     'if grep -q slow "$requirements"; then echo very slow; sleep 60; fi' \
     'cp "$requirements" /opt/requirements/installed' > /usr/local/bin/pip && chmod +x /usr/local/bin/pip
 """
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_registry(tmp_path_factory.mktemp("registry"), {}) as host:
-        yield host
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +101,7 @@ def test_what_the_registry_lacks_is_built_elsewhere_and_its_digest_is_the_answer
     built = made.hvdcloud("build", "--remote")
     again = made.hvdcloud("build", "--remote", "--json").json["result"]
 
-    url = f"http://{registry}/v2/hvdcloud/remote/manifests/{reference.rpartition(':')[2]}"
-    accept = "application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.manifest.v1+json"
-    digest = requests.get(url, headers={"Accept": accept}, timeout=300).headers["Docker-Content-Digest"]
+    digest = digest_of(registry, "hvdcloud/remote", reference.rpartition(":")[2])
     assert built.out.splitlines()[-1] == again["digest"] == digest
     assert (again["cached"], again["reference"]) == (True, reference)
     assert "step bash build.sh\n" in built.err

@@ -21,6 +21,7 @@ from tests.support import elastic_run
 from tests.support.chaos import Happened, disturb, possible, run_in
 from tests.support.elastic_run import Training, attached, elastic_project, members, run_state
 from tests.support.harness import Project, Screen, brought_up, processes_in, until
+from tests.support.project_runs import in_bucket
 
 pytestmark = pytest.mark.engine
 
@@ -144,7 +145,7 @@ def test_the_first_list_that_horovod_sees_has_every_node(running: Shared) -> Non
     until(lambda: run_state(running.engine, running.project)["world"] == NODES, seconds=10, what="a world of three")
 
 
-@pytest.mark.parametrize("how", ["network", "disconnect"])
+@pytest.mark.parametrize("how", ["network", pytest.param("disconnect", marks=pytest.mark.nightly)])
 def test_the_others_continue_and_the_node_comes_back(running: Shared, how: str) -> None:
     if how not in possible(running.engine):
         pytest.skip(f"{how}: only root on the engine's own machine can")
@@ -283,8 +284,8 @@ def test_a_removal_below_the_minimum_is_refused_and_a_lost_head_ends_the_run_whi
             training.steps_go_on(seconds=20)
             assert len(training.worlds()) == 1
             until(lambda: "epoch t=" in screen.text, seconds=START_SECONDS, what="the first epoch's end")
-            until(lambda: checkpoints_in_bucket(project), seconds=20, what="its checkpoint in the bucket")
-            saved = checkpoints_in_bucket(project)
+            until(lambda: in_bucket(project), seconds=20, what="its checkpoint in the bucket")
+            saved = in_bucket(project)
             disturb(engine, "kill", head)
             screen.end(within=GOES_ON_SECONDS)
             assert screen.exit_code == 5, screen.text
@@ -296,7 +297,7 @@ def test_a_removal_below_the_minimum_is_refused_and_a_lost_head_ends_the_run_whi
             seconds=GOES_ON_SECONDS,
             what=f"{worker} to end its ranks",
         )
-        assert saved <= checkpoints_in_bucket(project)
+        assert saved <= in_bucket(project)
         project.hvdcloud("down", "--force")
         project.hvdcloud("up")
         with attached(project, "--resume", started[1]) as (screen, training):
@@ -309,13 +310,3 @@ def test_a_removal_below_the_minimum_is_refused_and_a_lost_head_ends_the_run_whi
             assert screen.exit_code == 0, screen.text
         result = elastic_run.pulled_result(project)
         elastic_run.same_result(result, elastic_run.reference(engine, image, epochs=result["epochs"]))
-
-
-def checkpoints_in_bucket(project: Project) -> set[str]:
-    """The names of those that the bucket's manifests know of."""
-    folder = project.state / project.name / "bucket" / project.name
-    return {
-        name.rpartition("/")[2]
-        for manifest in folder.glob("*/.hvdcloud/manifest-*.json")
-        for name in re.findall(r'"([^"]+[.]pt)"', manifest.read_text())
-    }

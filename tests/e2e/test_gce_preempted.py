@@ -4,26 +4,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support import jobs
-from tests.support.cloud import Cloud, Earlier, running_cloud
+from tests.support.cloud import Cloud
 from tests.support.cloud_views import BOOT_SECONDS, in_bucket, left, vms, zone_of
 from tests.support.harness import Project, Screen, until
 from tests.support.project_runs import pulled
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory, earlier: Earlier, image: str) -> Iterator[Cloud]:
-    """Nothing is left when all tests are over."""
-    with running_cloud(tmp_path_factory.mktemp("cloud"), earlier=earlier) as cloud:
-        yield cloud
-        assert cloud.left() == []
 
 
 def written_on(project: Project, node: int) -> set[str]:
@@ -85,7 +76,9 @@ def test_a_preempted_vm_ends_the_run_and_takes_no_whole_file_with_it(cloud: Clou
     assert left(cloud, project) == []
 
 
-@pytest.mark.parametrize(("lost", "elastic"), [(1, None), (0, {"min": 1, "max": 2})])
+@pytest.mark.parametrize(
+    ("lost", "elastic"), [pytest.param(1, None, marks=pytest.mark.nightly), (0, {"min": 1, "max": 2})]
+)
 def test_a_preempted_run_continues_on_other_vms_in_another_zone(
     cloud: Cloud, tmp_path: Path, lost: int, elastic: dict[str, int] | None
 ) -> None:

@@ -7,17 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cloud import NODES_ACCOUNT, PROJECT, Cloud, Earlier, running_cloud
+from tests.support.cloud import NODES_ACCOUNT, PROJECT, Cloud
 from tests.support.harness import Project, Screen
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory, earlier: Earlier, image: str) -> Iterator[Cloud]:
-    with running_cloud(tmp_path_factory.mktemp("cloud"), earlier=earlier) as cloud:
-        yield cloud
-        assert cloud.left() == []
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 from hvdcloud.checkpoints.manifest import load_manifests
 from hvdcloud.storage.checksum import crc32c_of_file
 from hvdcloud.storage.open import open_bucket
-from tests.support.harness import Project, labelled, project_in
+from tests.support.harness import Project, labelled, leaves_nothing, project_in
 
 pytestmark = pytest.mark.engine
 
@@ -38,11 +38,8 @@ def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     """A project of one node whose cluster is not up, and of which nothing is left after the test."""
     project = project_in(tmp_path, "t-hostile", nodes=1)
     project.write("train.py", MINE)
-    yield project
-    left = labelled(engine, project.name)
-    if left:
-        project.hvdcloud("down", "--force")
-    assert left == []
+    with leaves_nothing(project, engine):
+        yield project
 
 
 def test_a_job_that_writes_repositories_and_links_gets_nothing_but_its_checkpoints_out(

@@ -16,7 +16,7 @@ from docker.errors import ImageNotFound
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ExitCode, ImageError
 from hvdcloud.image.build.builder import BuildResult, Options, build, find_plan
-from hvdcloud.image.engine_stream import BuildEvent
+from hvdcloud.image.engine_reports import BuildEvent
 from hvdcloud.image.plan.custom_base import Needs
 from tests.support.wheels import make_wheel
 

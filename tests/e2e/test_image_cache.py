@@ -12,7 +12,7 @@ import requests
 
 from hvdcloud import engine as engines
 from hvdcloud.image.build.builder import BuildResult, Options, carry_out
-from hvdcloud.image.engine_stream import BuildEvent
+from hvdcloud.image.engine_reports import BuildEvent
 from hvdcloud.image.plan.context import Context, Entry, Step
 from hvdcloud.image.plan.steps import ImagePlan
 from tests.standins.registry import running_registry

@@ -14,7 +14,17 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.harness import Project, Screen, labelled, processes_in, project_in, receives_files, until
+from tests.support.harness import (
+    Project,
+    Screen,
+    brought_up,
+    labelled,
+    leaves_nothing,
+    processes_in,
+    project_in,
+    receives_files,
+    until,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -28,11 +38,8 @@ MANY = 'for n in $(seq 60); do head -c 2000000 /dev/zero > "$HVDCLOUD_CHECKPOINT
 def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     """A project whose cluster is not up, and of which nothing is left after the test."""
     project = project_in(tmp_path, "t-killed")
-    yield project
-    left = labelled(engine, project.name)
-    if left:
-        project.hvdcloud("down", "--force")
-    assert left == []
+    with leaves_nothing(project, engine):
+        yield project
     assert processes_of(project) == []
 
 
@@ -195,10 +202,8 @@ def test_an_interrupted_up_leaves_nothing(project: Project, engine: Any, moment:
 def cluster(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Project]:
     """A cluster of two nodes that is up."""
     project = project_in(tmp_path_factory.mktemp("killed"), "t-killed-up")
-    project.hvdcloud("up")
-    yield project
-    project.hvdcloud("down", "--force")
-    assert labelled(engine, project.name) == []
+    with brought_up(project, engine):
+        yield project
     assert processes_of(project) == []
 
 

@@ -14,7 +14,7 @@ import pytest
 from hvdcloud.checkpoints.manifest import load_manifests
 from hvdcloud.storage.checksum import crc32c_of_file
 from hvdcloud.storage.open import open_bucket
-from tests.support.harness import Project, Screen, labelled, project_in, receives_files, until
+from tests.support.harness import Project, Screen, labelled, leaves_nothing, project_in, receives_files, until
 
 pytestmark = pytest.mark.engine
 
@@ -33,11 +33,8 @@ print(number)
 def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     """A project whose cluster is not up, and of which nothing is left after the test."""
     project = project_in(tmp_path, "t-launch")
-    yield project
-    left = labelled(engine, project.name)
-    if left:
-        project.hvdcloud("down", "--force")
-    assert left == []
+    with leaves_nothing(project, engine):
+        yield project
 
 
 def assert_pulled(project: Project, run: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support import jobs
-from tests.support.harness import Project, Screen, freeze, labelled, processes_in, until
+from tests.support.harness import Project, Screen, brought_up, freeze, processes_in, until
 from tests.support.project_runs import in_bucket, last_run, on_disk, pulled
 
 pytestmark = pytest.mark.engine
@@ -28,10 +28,8 @@ def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     project.folder.mkdir()
     project.write("requirements.txt", "scikit-learn\n")
     configure(project, keep_every=0.2)
-    project.hvdcloud("up")
-    yield project
-    project.hvdcloud("down", "--force")
-    assert labelled(engine, name) == []
+    with brought_up(project, engine):
+        yield project
 
 
 def configure(project: Project, *, keep_every: float) -> None:

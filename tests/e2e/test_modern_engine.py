@@ -12,7 +12,7 @@ import requests
 
 from hvdcloud import engine as engines
 from hvdcloud.image.build import buildkit
-from hvdcloud.image.engine_stream import ignore
+from hvdcloud.image.engine_reports import ignore
 from hvdcloud.image.publish.transfer import push
 from tests.standins.registry import running_registry
 from tests.support.modern_engine import ModernEngine, modern_engine

@@ -17,7 +17,7 @@ from docker.errors import APIError, ImageNotFound
 from hvdcloud.config.model import ImageConfig, Launcher
 from hvdcloud.errors import ExitCode, ImageError
 from hvdcloud.image.build.builder import BuildResult, Options, build, find_plan
-from hvdcloud.image.engine_stream import BuildEvent, ignore
+from hvdcloud.image.engine_reports import BuildEvent, ignore
 from hvdcloud.image.plan import custom_base
 from hvdcloud.image.plan.steps import ImagePlan, plan_image
 from tests.support.harness import labelled, project_in

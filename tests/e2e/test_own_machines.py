@@ -8,21 +8,21 @@ import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hvdcloud import engine
 from hvdcloud.config.ssh_hosts import SshMachinesConfig
 from hvdcloud.errors import CredentialsError, ImageError
-from hvdcloud.image.engine_stream import ignore
+from hvdcloud.image.engine_reports import ignore
 from hvdcloud.image.publish.transfer import push
 from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.hosts import Hosts
 from tests.standins.registry import closed_registry, free_port, log_in
 from tests.support.elastic_run import JOB, attached
+from tests.support.gce_records import small_image
 from tests.support.harness import Project, Screen, until
 from tests.support.jobs import ALLREDUCE
-from tests.support.layered_image import layer, load_layers
 from tests.support.ssh_hosts import SshHosts, ssh_hosts
 
 pytestmark = pytest.mark.engine
@@ -205,18 +205,8 @@ def test_a_host_is_lost_and_its_node_is_made_again_when_it_is_back(project: Proj
     project.hvdcloud("down", "--force")
 
 
-@pytest.fixture
-def small_image() -> Iterator[str]:
-    """An image of one layer, other than every earlier one."""
-    reference = f"hvdcloud-test/small:{secrets.token_hex(4)}"
-    with contextlib.closing(engine.connect()) as client:
-        load_layers(client.api, reference, [layer("data", secrets.token_bytes(1 << 20))])
-        yield reference
-        client.images.get(reference).remove(force=True)
-
-
 def test_hosts_pull_an_image_by_its_digest_from_a_private_registry(
-    hosts: SshHosts, registry_port: int, small_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosts: SshHosts, registry_port: int, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", hosts.path)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
@@ -229,10 +219,13 @@ def test_hosts_pull_an_image_by_its_digest_from_a_private_registry(
         return steps
 
     place = {"addresses": ("127.0.0.1", hosts.gateway), "port": registry_port}
-    with closed_registry(tmp_path, "ann", "hunter2-pull", **place) as registry:
+    with (
+        closed_registry(tmp_path, "ann", "hunter2-pull", **place) as registry,
+        small_image(engine) as reference,
+    ):
         log_in(registry, tmp_path, user="ann", password="hunter2-pull")
         repository = f"{registry}/own/small"
-        digest = push(small_image, repository, progress=ignore)
+        digest = push(reference, repository, progress=ignore)
         image, missing = f"{repository}@{digest}", f"{repository}@sha256:{'0' * 64}"
         log_in(registry, tmp_path, user="ann", password="another")
         with pytest.raises(CredentialsError, match=f"gpu1: {image} was not pulled") as refused:

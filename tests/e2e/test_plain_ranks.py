@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.config.file import ENV_NOT_CONFIG
-from tests.support.harness import Project, labelled, project_in
+from tests.support.harness import Project, brought_up, project_in
 from tests.support.jobs import LAUNCHER
 
 pytestmark = pytest.mark.engine
@@ -94,10 +94,8 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
     project = project_in(tmp_path_factory.mktemp("plain"), "t-plain")
     project.write("train.py", FINDS)
     project.write("driver.py", DRIVER)
-    project.hvdcloud("up")
-    yield project
-    project.hvdcloud("down", "--force")
-    assert labelled(engine, project.name) == []
+    with brought_up(project, engine):
+        yield project
 
 
 def by_hand(project: Project, engine: Any, *command: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support import jobs
-from tests.support.harness import Project, Screen, labelled, project_in, until
+from tests.support.harness import Project, Screen, brought_up, project_in, until
 from tests.support.project_runs import in_bucket, last_run, on_disk, pulled
 
 pytestmark = pytest.mark.engine
@@ -28,10 +28,8 @@ def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     name = f"t-c-{secrets.token_hex(2)}"
     project = project_in(tmp_path, name, checkpoints={"keep_every": 600.0})
     project.write("train.py", jobs.ENDLESS)
-    project.hvdcloud("up")
-    yield project
-    project.hvdcloud("down", "--force")
-    assert labelled(engine, name) == []
+    with brought_up(project, engine):
+        yield project
 
 
 def exit_code(engine: Any, node: str) -> int:

@@ -11,29 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
 from hvdcloud.errors import ImageError
 from hvdcloud.google import grants
 from hvdcloud.google.registry_hosts import GOOGLE_REGISTRIES_VARIABLE
-from hvdcloud.image.engine_stream import BuildEvent, ignore
+from hvdcloud.image.engine_reports import BuildEvent, ignore
 from hvdcloud.image.publish.registry import digest_at_registry
 from hvdcloud.image.publish.transfer import push
 from tests.standins.google_account import Account, service_account
-from tests.standins.registry import closed_registry, log_in, running_registry
+from tests.standins.registry import closed_registry, digest_of, log_in
+from tests.support.gce_records import small_image
 
 pytestmark = pytest.mark.engine
 
-# Docker 29 pushes OCI's manifests.
-MANIFESTS = "application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.manifest.v1+json"
 USER, PASSWORD = "someone", "hunter2-push"
 TOKEN = "ya29.a-token-of-google"
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_registry(tmp_path_factory.mktemp("registry"), {}) as host:
-        yield host
 
 
 @pytest.fixture(scope="module")
@@ -63,29 +55,15 @@ def tokens(google_registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def reference(engine: Any) -> Iterator[str]:
-    """A small image of one file, other than every earlier one."""
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w") as archive:
-        content = secrets.token_bytes(100_000)
-        member = tarfile.TarInfo("data")
-        member.size = len(content)
-        archive.addfile(member, io.BytesIO(content))
-    reference = f"hvdcloud/t-push:{secrets.token_hex(6)}"
-    repository, _, tag = reference.partition(":")
-    engine.api.import_image_from_data(data.getvalue(), repository=repository, tag=tag)
-    image = engine.images.get(reference)
-    yield reference
-    engine.images.remove(image.id, force=True)
+    """Of a small image, other than every earlier one."""
+    with small_image(engine, f"hvdcloud/t-push:{secrets.token_hex(6)}") as reference:
+        yield reference
 
 
 def test_the_digest_is_the_registrys_own(registry: str, reference: str) -> None:
     events: list[BuildEvent] = []
     digest = push(reference, f"{registry}/hvdcloud/digits", progress=events.append)
-    tag = reference.partition(":")[2]
-    manifest = requests.get(
-        f"http://{registry}/v2/hvdcloud/digits/manifests/{tag}", headers={"Accept": MANIFESTS}, timeout=300
-    )
-    assert digest == manifest.headers["Docker-Content-Digest"]
+    assert digest == digest_of(registry, "hvdcloud/digits", reference.partition(":")[2])
     assert any(event.kind == "layer" and event.text.endswith("Pushed") for event in events)
 
 

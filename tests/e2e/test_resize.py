@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Project, Screen, labelled, project_in, until
+from tests.support.harness import Project, Screen, brought_up, labelled, project_in, until
 
 pytestmark = pytest.mark.engine
 
@@ -23,10 +23,8 @@ WRITES_AND_GOES_ON = ("--", "sh", "-c", 'echo x > "$HVDCLOUD_CHECKPOINT_DIR/$HOR
 def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     """A cluster of two nodes that is up; nothing of it is left after the test."""
     project = project_in(tmp_path, f"t-b-{secrets.token_hex(2)}", nodes=2)
-    project.hvdcloud("up")
-    yield project
-    project.hvdcloud("down", "--force")
-    assert labelled(engine, project.name) == []
+    with brought_up(project, engine):
+        yield project
 
 
 def nodes(engine: Any, project: Project) -> list[str]:

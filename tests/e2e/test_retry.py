@@ -46,7 +46,10 @@ def journal(project: Project) -> list[str]:
     return [json.loads(line)["event"] for line in path.read_text().splitlines() if line.endswith("}")]
 
 
-@pytest.mark.parametrize(("lost", "elastic", "launcher"), [(1, None, "torchrun"), (0, {"min": 1}, "horovod")])
+@pytest.mark.parametrize(
+    ("lost", "elastic", "launcher"),
+    [(1, None, "torchrun"), pytest.param(0, {"min": 1}, "horovod", marks=pytest.mark.nightly)],
+)
 def test_launch_continues_on_new_nodes_when_one_was_killed(
     project: Project, engine: Any, torchrun_image: str, lost: int, elastic: dict[str, int] | None, launcher: str
 ) -> None:
@@ -129,7 +132,7 @@ def shown(project: Project) -> list[str]:
 
 @pytest.mark.parametrize(
     "step",
-    ["down", "created", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("down-done", "up", "up-done"))],
+    ["created", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("down", "down-done", "up", "up-done"))],
 )
 def test_nothing_is_lost_or_left_where_a_client_is_killed_between_two_attempts(
     project: Project, engine: Any, step: str

@@ -15,7 +15,7 @@ import pytest
 
 import hvdcloud
 from tests.support import jobs
-from tests.support.harness import Ended, Project, Screen, labelled, processes_in, project_in, until
+from tests.support.harness import Ended, Project, Screen, brought_up, labelled, processes_in, project_in, until
 from tests.support.project_runs import in_bucket
 
 pytestmark = pytest.mark.engine
@@ -31,10 +31,8 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
     project.write("requirements.txt", "scikit-learn\n")
     configure(project)
     project.write("train.py", "")
-    project.hvdcloud("up")
-    yield project
-    project.hvdcloud("down", "--force")
-    assert labelled(engine, project.name) == []
+    with brought_up(project, engine):
+        yield project
 
 
 def configure(project: Project, **run: Any) -> None:

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import stat
 import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.config.gce import GceConfig, SshConfig
-from hvdcloud.config.model import LimitsConfig
-from hvdcloud.google.credentials import SCOPE
-from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.provider import GceProvider
-from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import Emulator
 from tests.standins.storage import StorageServer, running_server
 from tests.standins.terraform import bucket_of_another, disable, fail, heal, missing, resources, stand_in
 from tests.support.configs import load_config
+from tests.support.gce_bench import Bench
 from tests.support.harness import Project, Screen
 from tests.support.http_server import Asked, Reply, answering
 
@@ -96,26 +88,8 @@ class Lab:
 
     def cluster(self, name: str) -> None:
         """Another user's cluster of one VM."""
-        from google.oauth2 import service_account
-
-        info = self.emulator.keys.credentials(self.emulator.url)
-        credentials = service_account.Credentials.from_service_account_info(info, scopes=[SCOPE])
-        provider = GceProvider(
-            GceConfig(zones=["us-central1-a"], service_account="default", ssh=SshConfig(source="198.51.100.7/32")),
-            LimitsConfig(),
-            client=lambda: ComputeClient(project=LAB, credentials=credentials, endpoint=self.emulator.url),
-        )
-        spec = ClusterSpec(
-            name=name,
-            id=secrets.token_hex(3),
-            owner="somebody",
-            nodes=1,
-            image=f"us-central1-docker.pkg.dev/{LAB}/hvdcloud/t@sha256:{'0' * 64}",
-            bucket="gs://bucket/t",
-            authorized_key=new_key_pair("test").public,
-            created=datetime.now(timezone.utc),
-        )
-        provider.create(provider.plan(spec))
+        bench = Bench(self.emulator)
+        bench.create(bench.spec(nodes=1, name=name))
 
     def setup(self, *args: str, expect: int = 0) -> Any:
         return self.project.hvdcloud("setup", *args, expect=expect, timeout=300)

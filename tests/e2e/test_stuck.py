@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Project, labelled
+from tests.support.harness import Project, brought_up
 
 pytestmark = pytest.mark.engine
 
@@ -51,10 +51,8 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
         image={"requirements": "requirements.txt"},
         limits={"stuck": "30s"},
     )
-    project.hvdcloud("up")
-    yield project
-    project.hvdcloud("down", "--force")
-    assert labelled(engine, project.name) == []
+    with brought_up(project, engine):
+        yield project
 
 
 @pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=pytest.mark.nightly)])

@@ -121,7 +121,7 @@ _STATE: Mapping[str, Any] = {
     "members": [{"name": "n0", "alias": "n0", "state": "listed", "since": 1795000000.0, "why": ""}],
     "launched": 1795000010.0, "training_since": 1795000020.0, "training_until": 1795000590.0,
     "metrics": {"accuracy": 0.9, "loss": 0.1}, "data_seconds": 5.0, "data": [{"node": "n0", "phase": "ready"}],
-    "left_behind": [], "supervisor_dead": False,
+    "supervisor_dead": False,
 }  # fmt: skip
 _SAMPLE: Mapping[str, Any] = {
     "t": 1795000005.0, "cpu": 62.0, "memory": 25e9, "memory_total": 63e9, "received": 12e6, "sent": 13e6, "waiting": 1,

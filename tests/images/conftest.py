@@ -13,7 +13,7 @@ import pytest
 
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.image.build.builder import Options, build
-from hvdcloud.image.engine_stream import BuildEvent
+from hvdcloud.image.engine_reports import BuildEvent
 from hvdcloud.image.plan.versions import Row
 from tests.images.donors import compiled_with, donor_for
 

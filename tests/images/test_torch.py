@@ -12,7 +12,7 @@ import pytest
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import ImageError
 from hvdcloud.image.build.builder import Options, build
-from hvdcloud.image.engine_stream import BuildEvent
+from hvdcloud.image.engine_reports import BuildEvent
 from hvdcloud.image.plan import versions
 from tests.images import fatbinary
 from tests.images.conftest import Build

@@ -42,7 +42,7 @@ LOOK_SECONDS = 2.0
 
 
 class StepError(Exception):
-    """A step went another way than it should; the message says which."""
+    """A step failed; the message says which, and how."""
 
 
 class Live:

@@ -232,7 +232,7 @@ def summarize(
     difference: float,
     training: Training,
 ) -> None:
-    """What came of it."""
+    """Print the recoveries by kind, and the totals."""
     kinds: dict[str, list[Recovery]] = {}
     for each in recoveries:
         kinds.setdefault(" and ".join(part.partition(" ")[2] for part in each.what.split(" and ")), []).append(each)

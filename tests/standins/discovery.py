@@ -158,10 +158,7 @@ class Discovery:
             raise self._refuse("invalid", str(error)) from None
 
     def response(self, name: str, value: Any) -> None:
-        """
-        Raises:
-            SchemaError: the answer isn't one that the schema allows.
-        """
+        """Raises SchemaError: the answer isn't one that the schema allows."""
         self._check(name, output=True)(value, name)
 
     def properties(self, name: str) -> Mapping[str, Mapping[str, Any]]:
@@ -292,10 +289,7 @@ def _string(schema: Mapping[str, Any], *, output: bool) -> Check:
 
 
 def _parameter(spec: Mapping[str, Any], name: str, text: str) -> Any:
-    """
-    Raises:
-        ValueError: malformed; why.
-    """
+    """The typed value of a parameter. Raises ValueError: it is malformed, and why."""
     if "pattern" in spec and not re.fullmatch(spec["pattern"], text):
         raise ValueError(f"Must be a match of regex '{spec['pattern']}'")
     if "enum" in spec and text not in spec["enum"]:

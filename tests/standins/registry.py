@@ -126,6 +126,14 @@ def answers(host: str) -> bool:
         return False
 
 
+def digest_of(host: str, repository: str, tag: str) -> str:
+    """The digest of an image at an open registry."""
+    # Docker 29 pushes OCI's manifests.
+    kinds = "application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.manifest.v1+json"
+    url = f"http://{host}/v2/{repository}/manifests/{tag}"
+    return requests.get(url, headers={"Accept": kinds}, timeout=300).headers["Docker-Content-Digest"]
+
+
 class TokenServer:
     """Gives out the registry's own tokens for Google's (https://distribution.github.io/distribution/spec/auth/token/).
 

@@ -46,20 +46,9 @@ def webhook() -> Iterator[Webhook]:
     """A server with TLS on a loopback port for the block."""
     with tempfile.TemporaryDirectory() as folder:
         key, certificate = Path(folder, "key.pem"), Path(folder, "certificate.pem")
-        names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-        made = [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-keyout",
-            str(key),
-            "-out",
-            str(certificate),
-        ]
-        subprocess.run([*made, *names], check=True, capture_output=True)
+        words = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+        command = [*words.split(), "-keyout", str(key), "-out", str(certificate)]
+        subprocess.run(command, check=True, capture_output=True)
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(certificate, key)
         with _serving(Webhook(certificate=certificate), tls) as hook:

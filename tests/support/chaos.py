@@ -61,7 +61,7 @@ class Happened:
 
 
 def disturb(engine: Any, name: str, node: str) -> Happened:
-    """Do it now."""
+    """Apply a disturbance to a node now."""
     disturbance = DISTURBANCES[name]
     at = time.time()
     return Happened(disturbance=disturbance, node=node, at=at, undo=disturbance.act(engine, node))
@@ -229,7 +229,7 @@ def possible(engine: Any) -> list[str]:
 
 
 def _nothing() -> None:
-    """What is over by itself, or can only be replaced."""
+    """Nothing to undo: the effect ends by itself, or the node has to be replaced."""
 
 
 DISTURBANCES = {

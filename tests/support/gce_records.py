@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.image.engine_stream import ignore
+from hvdcloud.image.engine_reports import ignore
 from hvdcloud.image.publish.transfer import push
 from hvdcloud.providers import platform
 from hvdcloud.remote.keys import new_key_pair
@@ -176,8 +176,10 @@ def small_image(engine: Any, reference: str | None = None) -> Iterator[str]:
     repository, _, tag = reference.partition(":")
     engine.api.import_image_from_data(data.getvalue(), repository=repository, tag=tag)
     image = engine.images.get(reference)
-    yield reference
-    engine.images.remove(image.id, force=True)
+    try:
+        yield reference
+    finally:
+        engine.images.remove(image.id, force=True)
 
 
 def _place(resource: dict[str, Any]) -> str:

@@ -206,6 +206,16 @@ def brought_up(project: Project, engine: Any, *, timeout: float = 600.0) -> Iter
         assert labelled(engine, project.name) == []
 
 
+@contextmanager
+def leaves_nothing(project: Project, engine: Any) -> Iterator[Project]:
+    """A project whose cluster is not up: what the block has left of one is deleted, and fails the test."""
+    yield project
+    left = labelled(engine, project.name)
+    if left:
+        project.hvdcloud("down", "--force")
+    assert left == []
+
+
 class Screen:
     """What a started command prints; read all the time, so that it never waits for the test.
 

@@ -32,7 +32,7 @@ def be_quick() -> None:
 
 
 def be_impatient() -> None:
-    """Every client that this process makes from now on gives up so soon."""
+    """Clients that this process makes from now on give up after 1.5 s."""
     be_quick()
     for function in (ComputeClient.__init__, connect_client):
         defaults = function.__kwdefaults__

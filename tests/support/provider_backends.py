@@ -13,21 +13,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.config.gce import GceConfig, SshConfig
-from hvdcloud.config.model import LimitsConfig
 from hvdcloud.config.ssh_hosts import SshMachinesConfig
-from hvdcloud.google.credentials import SCOPE
 from hvdcloud.providers.base import Provider
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.providers.local.provider import LocalProvider
 from hvdcloud.providers.ssh.provider import SshProvider
 from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import Emulator
+from tests.support.gce_bench import A, Bench
 from tests.support.harness import labelled
 from tests.support.ssh_hosts import SshHost, SshHosts
-
-ZONE = "us-central1-a"
 
 
 class Workshop(Protocol):
@@ -220,29 +215,21 @@ class GceWorkshop:
 
     def __init__(self, emulator: Emulator) -> None:
         self._emulator = emulator
+        self._bench = Bench(emulator)
         self.provider: Provider = self.another_provider()
 
     def another_provider(self) -> Provider:
-        config = GceConfig(zones=[ZONE], service_account="default", ssh=SshConfig(source="198.51.100.7/32"))
-        return GceProvider(config, LimitsConfig(), client=self._client)
-
-    def _client(self) -> ComputeClient:
-        from google.oauth2 import service_account
-
-        info = self._emulator.keys.credentials(self._emulator.url)
-        credentials = service_account.Credentials.from_service_account_info(info, scopes=[SCOPE])
-        return ComputeClient(project="test-project", credentials=credentials, endpoint=self._emulator.url)
+        return self._bench.another(zones=[A], gpu=None)
 
     def spec(self) -> ClusterSpec:
-        image = f"us-central1-docker.pkg.dev/test-project/hvdcloud/t@sha256:{'0' * 64}"
-        return new_spec(image)
+        return self._bench.spec()
 
     def left(self, cluster: str) -> list[str]:
         return [each for each in self._emulator.state.left() if cluster in each]
 
     @contextmanager
     def stranger(self, name: str) -> Iterator[None]:
-        client = self._client()
+        client = self._bench.client()
         body = {
             "count": "1",
             "minCount": "1",
@@ -253,12 +240,10 @@ class GceWorkshop:
                 "networkInterfaces": [{"network": "global/networks/default"}],
             },
         }
-        client.wait(client.bulk_insert(ZONE, body, str(uuid.uuid4())), deadline=float("inf"))
+        client.wait(client.bulk_insert(A, body, str(uuid.uuid4())), deadline=float("inf"))
         yield
         assert name in [vm["name"] for vm in self._emulator.state.instances()]
-        operation = client.delete("Instances", str(uuid.uuid4()), zone=ZONE, instance=name)
-        assert operation is not None
-        client.wait(operation, deadline=float("inf"))
+        self.lose(name)
 
     @contextmanager
     def broken(self, spec: ClusterSpec, *, says: str) -> Iterator[ClusterSpec]:
@@ -273,11 +258,11 @@ class GceWorkshop:
         self._emulator.faults.clear()
 
     def stop(self, name: str) -> None:
-        self._emulator.kill(ZONE, name)
+        self._emulator.kill(A, name)
 
     def lose(self, name: str) -> None:
-        client = self._client()
-        operation = client.delete("Instances", str(uuid.uuid4()), zone=ZONE, instance=name)
+        client = self._bench.client()
+        operation = client.delete("Instances", str(uuid.uuid4()), zone=A, instance=name)
         assert operation is not None
         client.wait(operation, deadline=float("inf"))
 

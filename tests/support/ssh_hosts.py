@@ -7,7 +7,9 @@ import os
 import secrets
 import shutil
 import stat
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,8 +23,8 @@ from hvdcloud.remote.keys import KeyPair, new_key_pair, write_key_pair
 from tests.standins.compute.backing import Instance
 from tests.standins.compute.machines import Machines
 from tests.support.harness import until
-from tests.support.machines_lab import Records, instance_resource
 
+PROJECT, ZONE = "p-1", "us-central1-a"
 _BOOT_SECONDS = 60
 _CONFIG = """\
 Host *
@@ -35,6 +37,54 @@ Host *
 """
 _IMPATIENT = "-oConnectTimeout=5 -oServerAliveInterval=4"
 """Before the options that hvdcloud gives, so that these count: a host that is off is in the same machine here."""
+
+
+class Records:
+    """`BackingHost` of machines that are not VMs: records their consoles."""
+
+    project, project_number, zone = PROJECT, "42", ZONE
+
+    def __init__(self) -> None:
+        self.instances: dict[str, Instance] = {}
+        self.console: dict[str, str] = defaultdict(str)
+        self._lock = threading.Lock()
+
+    def serial(self, name: str, text: str) -> None:
+        with self._lock:
+            self.console[name] += text
+
+    def guest_attribute(self, name: str, namespace: str, key: str, value: str) -> None:
+        raise PermissionError(name)
+
+    def guest_attributes(self, name: str) -> dict[tuple[str, str], str]:
+        return {}
+
+    def powered_off(self, name: str) -> None:
+        """Not recorded: no test asks for it."""
+
+    def instance(self, name: str) -> Instance | None:
+        return self.instances.get(name)
+
+    def preempted(self, name: str) -> bool:
+        return False
+
+    def fault(self, name: str) -> dict[str, Any]:
+        return {}
+
+    def access_token(self, name: str) -> tuple[str, float]:
+        raise LookupError(f"{name} has no service account")
+
+
+def _instance(name: str, *, number: int, image: str) -> Instance:
+    """An `Instance` with the fields that `Machines` reads."""
+    zone = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}"
+    return {
+        "id": str(number),
+        "name": name,
+        "zone": zone,
+        "networkInterfaces": [{"network": "global/networks/default"}],
+        "metadata": {"items": [{"key": "hvdcloud-image", "value": image}]},
+    }
 
 
 @dataclass
@@ -117,8 +167,7 @@ class SshHosts:
         """Start machines, and wait until they can be reached; known_hosts has their keys then."""
         first = len(self.hosts)
         for number, name in enumerate(names, start=first):
-            metadata = {"enable-guest-attributes": "TRUE", "hvdcloud-image": self.image}
-            instance = instance_resource(name, metadata, number=number)
+            instance = _instance(name, number=number, image=self.image)
             self.machines.address(instance)
             self.records.instances[name] = instance
             self.machines.start(instance, self.records)

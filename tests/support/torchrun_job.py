@@ -40,7 +40,7 @@ for step in range(first, steps):
     if how == "stuck" and step == 3 and rank == 1:
         time.sleep(10000)
     optimizer.step()
-    if rank == 0 and step % (20 if pause else 1) == 0:
+    if rank == 0 and step % (4 if pause else 1) == 0:
         name = folder / f"step-{step:05}.pt"
         torch.save({"model": model.module.state_dict(), "step": step}, name.with_suffix(".tmp"))
         name.with_suffix(".tmp").rename(name)
@@ -83,7 +83,7 @@ def nothing_runs(engine: Any, project: Project, *, nodes: int = 2) -> None:
 @contextmanager
 def started(project: Project, *, rank: int = 1) -> Iterator[tuple[Screen, Process]]:
     """A run that trains on and on, attached, and its process; `rank` has trained a step when the block begins."""
-    with project.started("run", "--fresh", *job(steps=100000, pause=0.05)) as process:
+    with project.started("run", "--fresh", *job(steps=100000, pause=0.25)) as process:
         screen = Screen(process)
         screen.wait_for(f"rank {rank} step 3\n")
         yield screen, process

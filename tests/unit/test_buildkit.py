@@ -6,7 +6,7 @@ import pytest
 
 from hvdcloud.errors import ExitCode, ImageError
 from hvdcloud.image.build.buildkit import _Log
-from hvdcloud.image.engine_stream import BuildEvent
+from hvdcloud.image.engine_reports import BuildEvent
 from hvdcloud.image.plan import context
 from hvdcloud.image.plan.context import Entry
 from tests.support.build_steps import build_step

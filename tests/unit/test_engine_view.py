@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from hvdcloud.cli.cluster import show_clusters
 from hvdcloud.cluster.model import Cluster
 from hvdcloud.cluster.state import as_known_here
 from hvdcloud.console import Console
+from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
 from hvdcloud.providers.base import Listing
-from hvdcloud.providers.engine.view import EngineObjects, describe_clusters, node_of
+from hvdcloud.providers.engine.view import EngineObjects, describe_clusters, engine_refused, node_of
 
 NINES = "9" * 5000
 LABELS = {
@@ -65,3 +67,27 @@ def test_a_cluster_of_any_name_is_listed(name: str, tmp_path: Path, monkeypatch:
     show_clusters(Console(out=out), Listing(clusters=tuple(map(as_known_here, found.values()))))
     assert "\x1b" not in out.getvalue()
     assert "\u202e" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "hint"),
+    [
+        ("mkdir /var/lib/docker/overlay2/a: no space left on device", CapacityError, "docker system df"),
+        ("all predefined address pools have been fully subnetted", CapacityError, "docker network prune"),
+        (
+            'could not select device driver "nvidia" with capabilities: [[gpu compute utility]]',
+            NodeError,
+            "apt install nvidia-container-toolkit",
+        ),
+        ("network hvdcloud-digits is ambiguous (2 matches found on name)", UsageError, "hvdcloud list"),
+        ("invalid mount config", NodeError, "fix the cause, then hvdcloud up again"),
+    ],
+)
+def test_what_the_engine_refuses_is_explained_with_the_next_command(
+    said: str, kind: type[HvdcloudError], hint: str
+) -> None:
+    error = engine_refused("container digits-0", SimpleNamespace(explanation=said))
+
+    assert type(error) is kind
+    assert error.message.startswith("container digits-0: ")
+    assert hint in error.hint

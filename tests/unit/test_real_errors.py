@@ -15,7 +15,7 @@ from hvdcloud import errors
 from hvdcloud.errors import CredentialsError, HvdcloudError
 from hvdcloud.google.error_rules import RULES
 from hvdcloud.google.errors import ApiError, answer_error, operation_errors
-from hvdcloud.image.engine_stream import says_refused
+from hvdcloud.image.engine_reports import says_refused
 from hvdcloud.image.publish import registry, transfer
 
 PROJECT = "my-project"

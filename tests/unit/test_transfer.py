@@ -9,7 +9,7 @@ import pytest
 from requests.exceptions import ChunkedEncodingError
 
 from hvdcloud.errors import ImageError, UsageError
-from hvdcloud.image.engine_stream import BuildEvent, ignore
+from hvdcloud.image.engine_reports import BuildEvent, ignore
 from hvdcloud.image.publish.registry import check_repository
 from hvdcloud.image.publish.transfer import pull, send
 

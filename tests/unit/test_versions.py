@@ -70,7 +70,7 @@ def test_code_runs_on_its_own_major_version_from_its_minor_version_on(
     monkeypatch: pytest.MonkeyPatch, capability: str, runs: bool
 ) -> None:
     row = Row(
-        framework="torch", version="0", device="cuda", package="torch==0", lock="", evidence="", cuda="1.0",
+        framework="torch", version="0", device="cuda", package="torch==0", lock="", cuda="1.0",
         capabilities=("7.7", "8.6"),
     )  # fmt: skip
     monkeypatch.setattr(versions, "ROWS", (row,))

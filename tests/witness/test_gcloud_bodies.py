@@ -30,6 +30,11 @@ PARTIAL_URL = "wherever the API takes a URL, it takes a partial one"
 DEFAULT = "gcloud sends the API's default"
 COMMON: Differences = {
     "canIpForward": (False, ABSENT, DEFAULT),
+    "reservationAffinity.consumeReservationType": (
+        ABSENT,
+        "NO_RESERVATION",
+        "else a VM takes a place of whatever open reservation its project has",
+    ),
     "disks[0].mode": ("READ_WRITE", ABSENT, DEFAULT),
     "disks[0].type": ("PERSISTENT", ABSENT, DEFAULT),
     "disks[0].initializeParams.sourceImage": (

@@ -41,27 +41,6 @@ def names(found: list[dict[str, Any]]) -> list[str]:
     return [one["name"] for one in found]
 
 
-def test_what_the_zones_offer(gcloud: Gcloud) -> None:
-    assert A in names(gcloud("compute", "zones", "list"))
-    (kind,) = gcloud("compute", "machine-types", "list", f"--zones={A}", "--filter=name=n1-standard-8")
-    assert (kind["guestCpus"], kind["memoryMb"]) == (8, 30720)
-    # Over all zones: the list that hvdcloud asks for too, with `includeAllScopes=True` and a filter of gcloud's own.
-    found = gcloud("compute", "accelerator-types", "list", "--filter=name=nvidia-tesla-t4")
-    assert A in {gpu["zone"].rpartition("/")[2] for gpu in found}
-    assert set(names(found)) == {"nvidia-tesla-t4"}
-
-
-def test_images_and_networks(gcloud: Gcloud) -> None:
-    newest = gcloud("compute", "images", "describe-from-family", "cos-125-lts", "--project=cos-cloud")
-    listed = gcloud("compute", "images", "list", "--project=cos-cloud", "--no-standard-images", "--filter=family:cos-*")
-    assert newest["name"] in names(listed)
-    assert gcloud("compute", "images", "describe", newest["name"], "--project=cos-cloud") == newest
-    (network,) = gcloud("compute", "networks", "list")
-    assert network["x_gcloud_subnet_mode"] == "AUTO"
-    (subnetwork,) = gcloud("compute", "networks", "subnets", "list", "--network=default", "--regions=us-central1")
-    assert subnetwork["network"] == network["selfLink"]
-
-
 def test_firewall_rules_are_made_listed_and_deleted(gcloud: Gcloud, bench: Bench) -> None:
     for name, sources in (("digits-ssh", "--source-ranges=198.51.100.7/32"), ("digits-mesh", "--source-tags=digits")):
         rule = ("--network=default", "--allow=tcp:2222", "--target-tags=digits", sources)

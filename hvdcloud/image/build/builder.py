@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hvdcloud import engine
 from hvdcloud.errors import ImageError, NodeError
 from hvdcloud.image.build import buildkit, registry_cache
-from hvdcloud.image.engine_stream import BuildEvent, Progress, ignore, inspected, other_architecture
+from hvdcloud.image.engine_reports import BuildEvent, Progress, ignore, inspected, other_architecture
 from hvdcloud.image.plan import base_images, custom_base
 from hvdcloud.image.plan.context import Step
 from hvdcloud.image.plan.steps import ImagePlan, plan_image

@@ -16,7 +16,7 @@ from typing import Any
 
 from hvdcloud import engine
 from hvdcloud.errors import ImageError
-from hvdcloud.image.engine_stream import BuildEvent, Progress
+from hvdcloud.image.engine_reports import BuildEvent, Progress
 from hvdcloud.image.plan.context import Context, Step
 from hvdcloud.image.plan.sources import download_arguments
 

@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, ImageError
-from hvdcloud.image.engine_stream import BuildEvent, Progress, inspected
+from hvdcloud.image.engine_reports import BuildEvent, Progress, inspected
 from hvdcloud.image.plan.context import Step
 from hvdcloud.image.plan.steps import ImagePlan
 from hvdcloud.image.publish.transfer import pull, push

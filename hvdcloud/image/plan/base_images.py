@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hvdcloud import __version__
-from hvdcloud.image.engine_stream import inspected, other_architecture
+from hvdcloud.image.engine_reports import inspected, other_architecture
 from hvdcloud.image.plan.context import dockerfiles
 from hvdcloud.image.publish import registry
 

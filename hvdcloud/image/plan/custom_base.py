@@ -15,7 +15,7 @@ from docker.errors import APIError
 from docker.utils import parse_repository_tag
 
 from hvdcloud.errors import ImageError, UsageError
-from hvdcloud.image.engine_stream import BuildEvent, Progress, inspected, other_architecture
+from hvdcloud.image.engine_reports import BuildEvent, Progress, inspected, other_architecture
 from hvdcloud.image.plan import base_images, context, versions
 from hvdcloud.image.plan.context import (
     STACKS_LOCK,

@@ -222,14 +222,11 @@ def project_step(
         constraints, wheels = [f"-c {custom_base.CONSTRAINTS}"], custom_base.wheels_of(sources, of, locked=False)
         arguments = {"PYTHON": custom_base.PYTHON}
     else:
-        row = of
         # What the base image has is not needed again, and TensorFlow's other name means what it has.
-        there = _pinned(row) | {name for name, equals, _ in (c.partition("==") for c in row.constraints) if equals}
-        constraints, wheels = (
-            [*_constraints(row)],
-            [each for each in local_wheels(sources) if each.project not in there],
-        )
-        arguments = _index(row, sources)
+        there = _pinned(of) | {name for name, equals, _ in (c.partition("==") for c in of.constraints) if equals}
+        constraints = [*_constraints(of)]
+        wheels = [each for each in local_wheels(sources) if each.project not in there]
+        arguments = _index(of, sources)
     wheels_folder, *wheel_files = wheel_entries(wheels)
     sent = Context(
         hashed=(

@@ -1,7 +1,7 @@
 """Which versions go together: one row for each image that can be built.
 
-Horovod's last release is 0.28.1 (June 2023). `evidence` says how we know that a row works. Every row can also be built
-without Horovod, for the other launchers; a row whose `horovod` is empty cannot be built with it.
+Horovod's last release is 0.28.1 (June 2023). Every row can also be built without Horovod, for the other launchers; a
+row whose `horovod` is empty cannot be built with it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ class Row:
             framework, Horovod, its NCCL and numpy's major version.
         horovod: version of the source package that is compiled; "": nothing is.
         horovod_sha256: of that source package on PyPI; "" without.
-        evidence: how we know that the row works.
     """
 
     framework: str
@@ -56,7 +55,6 @@ class Row:
     constraints: tuple[str, ...] = ()
     horovod: str = "0.28.1"
     horovod_sha256: str = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-    evidence: str
 
     @property
     def label(self) -> str:
@@ -106,7 +104,6 @@ ROWS = (
         index="https://download.pytorch.org/whl/cpu",
         lock="torch-cpu.txt",
         patches=_TORCH_PATCHES,
-        evidence="g++ 12.2, Open MPI 4.1.4, numpy 2.4.6; tests/e2e trains on it with Gloo and MPI",
     ),
     Row(
         framework="torch",
@@ -119,7 +116,6 @@ ROWS = (
         capabilities=("5.0", "6.0", "7.0", "7.5", "8.0", "8.6", "9.0"),
         nccl="2.26.2",
         donor="nvidia/cuda:12.6.3-devel-ubuntu22.04",
-        evidence="tests/images: Debian's nvcc 11.8 with g++ 11, NCCL, Gloo and MPI initialise without a GPU",
     ),
     Row(
         framework="torch",
@@ -132,8 +128,8 @@ ROWS = (
         capabilities=("7.5", "8.0", "8.6", "9.0", "10.0", "12.0"),
         nccl="2.29.7",
         toolkit="toolkit-13.0.txt",
-        evidence="tests/images: PyPI's nvcc 13.0 with g++ 12.2, NCCL, Gloo and MPI initialise without a GPU",
     ),
+    # Its lock was tried in a virtual environment (one NCCL, torchrun); tests/images have not built its image yet.
     Row(
         framework="torch",
         version="2.14.1",
@@ -145,7 +141,6 @@ ROWS = (
         nccl="2.30.7",
         horovod="",
         horovod_sha256="",
-        evidence="check_ranks.py in a virtual environment of the lock: one NCCL, torchrun; tests/images not run yet",
     ),
     Row(
         framework="tensorflow",
@@ -156,7 +151,6 @@ ROWS = (
         patches=_TENSORFLOW_PATCHES,
         keras="keras 2.15.0",
         constraints=_TENSORFLOW_2_15,
-        evidence="g++ 12.2, Open MPI 4.1.4, numpy 1.26.4; tests/e2e trains on it",
     ),
     Row(
         framework="tensorflow",
@@ -168,7 +162,6 @@ ROWS = (
         keras="tf-keras 2.21.0",
         environment=_LEGACY_KERAS,
         constraints=_TENSORFLOW_2_21,
-        evidence="g++ 12.2, Open MPI 4.1.4, numpy 2.4.6; tests/images: two ranks train a Keras model",
     ),
     Row(
         framework="tensorflow",
@@ -184,7 +177,6 @@ ROWS = (
         donor="nvidia/cuda:12.2.2-devel-ubuntu22.04",
         keras="keras 2.15.0",
         constraints=(*_TENSORFLOW_2_15, "nvidia-nccl-cu12==2.16.5"),
-        evidence="tests/images: Debian's nvcc 11.8 with g++ 11, NCCL, Gloo and MPI initialise without a GPU",
     ),
     Row(
         framework="tensorflow",
@@ -200,7 +192,6 @@ ROWS = (
         keras="tf-keras 2.21.0",
         environment=_LEGACY_KERAS,
         constraints=(*_TENSORFLOW_2_21, "nvidia-nccl-cu12==2.27.7"),
-        evidence="tests/images: Debian's nvcc 11.8 with g++ 11, NCCL, Gloo and MPI initialise without a GPU",
     ),
 )
 

@@ -15,7 +15,7 @@ from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, ImageError, UsageError
 from hvdcloud.google.credentials import SCOPE, TOKEN_SECONDS, credentials_error, login_hint
 from hvdcloud.google.registry_hosts import google_registry
-from hvdcloud.image.engine_stream import inspected, says_refused
+from hvdcloud.image.engine_reports import inspected, says_refused
 
 # https://github.com/distribution/reference/blob/v0.6.0/regexp.go
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(?::\d+)?(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)+")

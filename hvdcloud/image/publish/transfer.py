@@ -22,7 +22,7 @@ from hvdcloud import engine
 from hvdcloud.errors import CredentialsError, ImageError
 from hvdcloud.google import grants
 from hvdcloud.google.registry_hosts import google_registry
-from hvdcloud.image.engine_stream import BuildEvent, Progress, other_architecture, says_refused
+from hvdcloud.image.engine_reports import BuildEvent, Progress, other_architecture, says_refused
 from hvdcloud.image.publish import registry
 
 # A registry that takes in a layer of gigabytes may say nothing while it looks it through.

@@ -220,7 +220,7 @@ def _without_our_own() -> dict[str, str]:
 
 
 def _forget_dead_runs() -> None:
-    """After a restart of the container: no run survived it, so its secrets and sockets have no use."""
+    """Delete the secrets and sockets of runs, which have all ended when the container starts again."""
     shutil.rmtree(paths.volatile_dir(), ignore_errors=True)
     paths.volatile_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
     # At a restart runc gives the tmpfs the mode of the folder that it is mounted on, not the one that was asked for:
@@ -364,18 +364,14 @@ def _reap() -> set[int]:
     return ended
 
 
-def save_all() -> None:
-    """Have what is on this node only go to the bucket, also the ends of its runs. Never raises."""
+def _power_off(sshd: int) -> int:
+    """End everything, at once where no run is active; else once what is on this node only was sent to the bucket, also
+    the logs of its runs."""
     for step, what in ((drain.upload_before_the_end, "the checkpoints"), (control.wait_for_logs, "the logs of runs")):
         try:
             step()
         except Exception as error:  # noqa: BLE001 - a container that got SIGTERM ends, whatever is broken in it
             sys.stderr.write(f"hvdcloud: {what} were not waited for: {type(error).__name__}: {error}\n")
-
-
-def _power_off(sshd: int) -> int:
-    """End everything, at once where no run is active; else after the upload of the run's checkpoints."""
-    save_all()
     _print({"status": "ended", "complete": drain.is_all_in_bucket()})
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1 if os.getpid() == 1 else sshd, signal.SIGKILL)

@@ -63,7 +63,7 @@ def work_dir(name: str) -> Path:
 
 
 class Fetch:
-    """One node's data sets on their way. `publish` takes how far they are, whenever that has changed."""
+    """Fetches one node's data sets. `publish` is called with how far they are, whenever that has changed."""
 
     def __init__(self, request: DataRequest, publish: Callable[[NodeData], None]) -> None:
         self._request = request
@@ -71,7 +71,7 @@ class Fetch:
         self._state = NodeData(phase="fetching")
 
     def run(self) -> None:
-        """Bring every data set. What fails ends that, and is published; what has arrived stays."""
+        """Fetch every data set. An error ends that and is published; what has arrived stays."""
         os.umask(0o022)
         wanted: DataSet | None = None
         try:
@@ -236,8 +236,6 @@ def _in_words(error: Exception, wanted: DataSet | None) -> HvdcloudError:
         return ObjectMissingError(why, hint="hvdcloud run lists it again, once nothing writes there")
     if isinstance(error, CorruptObjectError):
         return CorruptObjectError(error.message, hint="upload the object again")
-    return (
-        error
-        if isinstance(error, HvdcloudError)
-        else NodeError(str(error) or type(error).__name__, hint="hvdcloud run again")
-    )
+    if isinstance(error, HvdcloudError):
+        return error
+    return NodeError(str(error) or type(error).__name__, hint="hvdcloud run again")

@@ -7,24 +7,31 @@ from __future__ import annotations
 
 import contextlib
 import json
+import selectors
 import subprocess
 import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from hvdcloud.errors import NodeError
 from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
-from hvdcloud.node.elastic.membership import Member
+from hvdcloud.node.channel import Mailbox
+from hvdcloud.node.elastic.membership import Member, Place
 from hvdcloud.node.files import read_json
 from hvdcloud.node.mesh import ssh
-from hvdcloud.node.records.secrets_file import write_private
+from hvdcloud.node.records.secrets_file import read_environment, write_private
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.sync import is_unchanged, sha256_of
 from hvdcloud.runs.spec import RunSpec
 
 PREPARE_SECONDS = 120.0
 """For a workspace of some GB; one that takes longer is tried again."""
+AGAIN_SECONDS = 10.0
+"""Between two attempts to prepare a node."""
 
 
 class UnreachableError(NodeError):
@@ -92,3 +99,49 @@ def provision(member: Member, spec: Spec, environment: dict[str, str]) -> None:
         why = str(error or last or f"exit code {process.returncode}")
         kind = UnreachableError if process.returncode == ssh.FAILED else NodeError
         raise kind(f"node {node} could not be made ready: {why}", hint="hvdcloud ssh shows the node")
+
+
+class Provisioning:
+    """Prepares nodes that were lost, or are new, each in a thread of its own; again where that fails.
+
+    Args:
+        done: called by the main loop, with a node and why it could not be prepared.
+    """
+
+    def __init__(
+        self, spec: Spec, selector: selectors.BaseSelector, *, done: Callable[[Member, Exception | None], None]
+    ) -> None:
+        self._spec = spec
+        self._done = done
+        self._mailbox = Mailbox()
+        selector.register(self._mailbox, selectors.EVENT_READ, self._mailbox.deliver)
+        self._environment = read_environment(spec.run)
+        self._next: dict[str, float] = {}
+        """When nodes are tried next, in monotonic seconds; infinite while they are."""
+
+    def start(self, away: Iterable[Member], *, now: float) -> None:
+        """Begin to prepare those that are due, of nodes that have no agent."""
+        for member in away:
+            if member.place in (Place.LOST, Place.PREPARING) and now >= self._next.get(member.name, now):
+                self._next[member.name] = float("inf")
+                threading.Thread(target=self._provision, args=(member,), name="provision", daemon=True).start()
+
+    def put_off(self, node: str, *, now: float) -> None:
+        """Do not try a node at once."""
+        self._next[node] = now + AGAIN_SECONDS
+
+    def forget(self, node: str) -> None:
+        """Try a node at once: it is another one under the same name."""
+        self._next.pop(node, None)
+
+    def _provision(self, member: Member) -> None:
+        failure: Exception | None = None
+        try:
+            provision(member, self._spec, self._environment)
+        except Exception as error:  # noqa: BLE001 - reported by the main loop, and tried again
+            failure = error
+        self._mailbox.post(lambda: self._end(member, failure))
+
+    def _end(self, member: Member, failure: Exception | None) -> None:
+        self.put_off(member.name, now=time.monotonic())
+        self._done(member, failure)

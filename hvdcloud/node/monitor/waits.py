@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from hvdcloud.json_values import parse_object
 from hvdcloud.node import paths
 from hvdcloud.runs.reports import RankWaits, number, whole
+from hvdcloud.storage.checksum import open_plain
 
 VARIABLE = "HVDCLOUD_WAITS"
 """Tells our Horovod into which file it writes (dockerfiles/patches/horovod-0.28.1-rank-waits.patch)."""
@@ -77,11 +77,6 @@ class WaitsReader:
 
 def _read(path: Path) -> dict[str, Any]:
     """One rank's counts; empty where it has written none, or something else: the file is the rank's."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return parse_object(os.pread(descriptor, RECORD_BYTES, 0).strip()) or {}
-        finally:
-            os.close(descriptor)
+    with contextlib.suppress(OSError), open_plain(path) as file:
+        return parse_object(file.read(RECORD_BYTES).strip()) or {}
     return {}

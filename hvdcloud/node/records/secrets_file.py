@@ -13,7 +13,7 @@ from hvdcloud.node.files import read_json, write_json
 
 
 def write_private(run: str, *, environment: dict[str, str], notify: str | None = None) -> None:
-    """Put them where the ranks and the agent of a run find them.
+    """Write them where the ranks and the agent of a run read them.
 
     Args:
         notify: the address that is told of the run's end, on its head.

@@ -129,9 +129,7 @@ def record_orphaned_end(run: str, *, ranks: Mapping[int, RankRecord], report: Up
 
 def _stored(run: str) -> RunState | None:
     found = read_json(state_file(run))
-    if found is None:
-        return None
-    return RunState.from_json(found)
+    return None if found is None else RunState.from_json(found)
 
 
 def read_all() -> list[RunState]:

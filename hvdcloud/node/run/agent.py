@@ -8,8 +8,8 @@ Messages from the supervisor: hello {silence, beat}, beat, terminate {seconds}, 
 (run/stuck.py) stacks {native}; in an elastic run also reset, gather. To it: data (NodeData of runs/state.py), waits
 {ranks} (RankWaits), left_out {names}, ready, beat, rank {rank, pid, host}, ended {record, pid, reaped, ago}, stacks
 {ranks, used, written, at}, reset {error}, gather {error}, leaving {why}, saved and ending {why, seconds}
-(uploads/drain.py), quiet, reaped {left}, finished {checkpoints}. Of `ended`, `reaped` means that the agent was ending
-the ranks by then, and `ago` is the number of seconds since the rank's end.
+(uploads/drain.py), quiet, finished {checkpoints}. Of `ended`, `reaped` means that the agent was ending the ranks by
+then, and `ago` is the number of seconds since the rank's end.
 """
 
 from __future__ import annotations
@@ -281,8 +281,7 @@ class Agent:
         if self._drain is not None:
             # The supervisor ends the run as soon as it knows that we will; what other ranks do then is not a failure.
             self._told_to_finish.wait(_LAST_WORDS_SECONDS)
-        left = self._ranks.end()
-        self._say({"left": left}, "reaped")
+        self._ranks.end()
         # No rank that the launcher still starts gets past this.
         forget(self._spec.run)
         patience = {"patience": self._drain.patience_left} if self._drain is not None else {}
@@ -334,17 +333,13 @@ def main(run: str, *, probe: bool = False) -> int:
     spec = Spec.load(run)
     # An earlier one has lost its supervisor.
     lock = active.take_over(paths.agent_lock(run), what=f"another agent of run {run}")
-    _redirect_errors(run)
+    # Standard error goes to a file, since the ssh connection that it came with may be gone when there is a need. On a
+    # full disk it does not; the lease still carries what matters.
+    with contextlib.suppress(OSError), (paths.run_dir(run) / "agent.err").open("ab") as file:
+        os.dup2(file.fileno(), 2)
     try:
         Agent(spec, Channel(sys.stdin.fileno(), sys.stdout.fileno()), probe=probe).run()
     finally:
         lock.release()
     # Threads are daemons: one that hangs in a dead bucket does not keep the process.
     return 0
-
-
-def _redirect_errors(run: str) -> None:
-    """Standard error goes to agent.err: the ssh connection that it came with may be gone when there is a need."""
-    # Not on a full disk; the lease still carries what matters.
-    with contextlib.suppress(OSError), (paths.run_dir(run) / "agent.err").open("ab") as file:
-        os.dup2(file.fileno(), 2)

@@ -50,11 +50,10 @@ def stop(run: str) -> dict[str, Any]:
     elif current.supervisor_dead:
         # The agents have ended the ranks when the supervisor died; this is for a node whose agent died as well.
         _wait_for_agent(run, seconds=STOP_SECONDS)
-        left = processes.reap(run)
+        processes.reap(run)
         current = state.read(run)
         if current.supervisor_dead:
             current.supervisor_dead, current.ended = False, time.time()
-            current.left_behind = [f"process {pid}" for pid in left]
             state.write(current)
     return current.to_json()
 

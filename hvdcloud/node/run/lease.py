@@ -46,8 +46,6 @@ class Lease:
         self.ready = False
         self.quiet = False
         """Whether the ranks of the node have ended that were told to."""
-        self.left: list[int] = []
-        """Processes of the run that could not be ended."""
         self.checkpoints: UploadReport | None = None
         """The agent's last report; set once it has finished."""
         self.misunderstood = False
@@ -83,7 +81,7 @@ class Lease:
         return lines[-1] if lines else ""
 
     def close(self) -> None:
-        """Hang up. The agent, if it is alive, hears that and ends the run on its node."""
+        """Close the connection. The agent, if it is alive, notices that and ends the run on its node."""
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None and not stream.closed:
                 stream.close()

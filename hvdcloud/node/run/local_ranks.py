@@ -82,15 +82,15 @@ class LocalRanks:
             self._quiet.set()
             self._say_quiet()
 
-    def end(self) -> list[int]:
-        """End every process of the run on this node. Blocks, in a thread. Returns the ids of those that are left."""
+    def end(self) -> None:
+        """End every process of the run on this node. Blocks, in a thread."""
         self._mailbox.post(lambda: self.terminate(processes.GRACE_SECONDS))
         self._quiet.wait()
         self._mailbox.post(self._let_go)
         if self.orderly:
             # The launcher ends with its last rank, and passes on what they have said.
             processes.wait_gone(processes.find(self._run), seconds=processes.GRACE_SECONDS)
-        return processes.reap(self._run)
+        processes.reap(self._run)
 
     def _let_go(self) -> None:
         """Hang up on the ranks that have ended their commands and wait for the others."""
@@ -99,6 +99,6 @@ class LocalRanks:
             peer.connection.close()
 
     def begin_again(self) -> None:
-        """Ranks may start again."""
+        """Let ranks start again."""
         self._killed_at = None
         self._quiet.clear()

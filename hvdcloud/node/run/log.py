@@ -19,7 +19,10 @@ _TAG = re.compile(rb"\[(?:\d+,)?(\d+)\]<std(out|err)>:")
 _LAUNCHER = (b"[launcher] ", b"")
 _MAX_HELD = 1 << 20
 QUIET_SECONDS = 0.1
-"""How long a partial line waits for its end."""
+"""How long a line that is drawn over itself, as progress bars are, waits for more."""
+PARTIAL_SECONDS = 1.0
+"""How long another partial line has not grown when it is shown: its other half may be on its way, and what another rank
+writes meanwhile would be put between them."""
 _Stream = tuple[bytes, bytes]
 """The prefix of its lines in the log, and which of a rank's two outputs it is."""
 
@@ -77,8 +80,8 @@ class Normaliser:
         """The partial lines that have not grown for a moment, or are drawn over themselves."""
         ready = b""
         for stream, line in list(self._lines.items()):
-            drawn = b"\r" in line.text
-            if now - (line.began if drawn else line.grew) >= QUIET_SECONDS:
+            shown = line.began + QUIET_SECONDS if b"\r" in line.text else line.grew + PARTIAL_SECONDS
+            if now >= shown:
                 ready += self._part(stream, bytes(self._lines.pop(stream).text))
         return ready
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hvdcloud.runs.reports import RankRecord, signal_name
+from hvdcloud.units import counted
 
 CONSEQUENCE_SECONDS = 2.5
 """A rank that exits with a code of its own choice takes this long to leave Python; its peers fail meanwhile."""
@@ -234,8 +235,8 @@ def judge_elastic(
         return Outcome("failed", first_failure.record.exit_code, first_failure.record.text)
     if lost:
         names = ", ".join(sorted({loss.node for loss in lost}))
-        nodes = f"{least} node{'s' if least != 1 else ''}"
-        return Outcome("lost", None, f"nothing was heard from {names}, and fewer than {nodes} were left")
+        text = f"nothing was heard from {names}, and fewer than {counted(least, 'node')} were left"
+        return Outcome("lost", None, text)
     if launcher is not None and launcher < 0:
         number = -launcher
         return Outcome("failed", 128 + number, f"{program} was killed by {signal_name(number)}")

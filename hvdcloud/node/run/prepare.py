@@ -71,21 +71,18 @@ def main(header: Mapping[str, Any], source: IO[bytes]) -> dict[str, Any]:
     return {"ok": True, "restored": restored}
 
 
-def refuse_while_active() -> None:
-    """A live run's code must not change under it. Raises ActiveRunError: the head has a live supervisor, or this node a
-    live agent."""
-    if active := active_run() or next(iter(live_agents()), None):
-        raise ActiveRunError(active)
-
-
 def _sync(request: Mapping[str, Any]) -> Sync:
-    """A sync of these files into the workspace, from which what another run has written was moved."""
+    """A sync of these files into the workspace, from which what another run has written was moved.
+
+    Raises ActiveRunError: a run is active, whose code must not change.
+    """
     try:
         run = paths.check_run_id(request["run"])
         entries = [Entry.parse(value) for value in request["files"]]
     except (KeyError, TypeError) as error:
         raise UsageError(f"the list of files cannot be used: {error!r}", hint="hvdcloud run again") from error
-    refuse_while_active()
+    if active := active_run() or next(iter(live_agents()), None):
+        raise ActiveRunError(active)
     set_aside(before=run, project=(read_json(paths.sync_file()) or {}).get("files", {}))
     return Sync(workspace=paths.workspace(), record=paths.sync_file(), entries=entries)
 

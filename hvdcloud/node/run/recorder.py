@@ -40,24 +40,24 @@ class Recorder:
             self.write()
 
     def ready(self) -> None:
-        """Every node is ready."""
+        """Record that every node is ready."""
         self._state.state = "running"
         state.write(self._state)
         state.record_event(self._state.run, "every node is ready")
 
     def training(self) -> None:
-        """Every rank has started: from now on the run trains."""
+        """Record that every rank has started: from now on the run trains."""
         if self._state.training_since is None:
             self._state.training_since = time.time()
             state.write(self._state)
 
     def node_data(self, data: NodeData) -> None:
-        """A node's data sets have come so far."""
+        """Take how far a node's data sets are."""
         self.data[data.node] = data
         self._changed = True
 
     def waits(self, node: str, waits: Sequence[RankWaits]) -> None:
-        """How long the ranks of a node have waited in collectives so far."""
+        """Take how long the ranks of a node have waited in collectives so far."""
         now = {each.rank for each in waits}
         # In an elastic run another node may have had this rank, and this node another rank.
         known = [each for each in self._state.waits if each.node != node and each.rank not in now]
@@ -66,12 +66,9 @@ class Recorder:
         self._changed = True
 
     def leaving(self, node: str, why: str) -> None:
-        """A node is about to go; its agent uploads what it has, and the run continues until the node is gone."""
+        """Record that a node is about to go; its agent uploads its files, and the run continues until it is gone."""
         event = "preempted" if why == PREEMPTED else "node leaves"
         state.record_event(self._state.run, event, node=node, detail=why)
-        if why == PREEMPTED:
-            self._state.nodes_preempted = sorted({*self._state.nodes_preempted, node})
-            state.write(self._state)
         self._log.note(leaving_note(node, why))
 
     def event(self, name: str, node: str, detail: str, *, note: str) -> None:

@@ -103,12 +103,12 @@ class StuckWatch:
         self.worked(now=now)
 
     def output(self, data: bytes, *, now: float) -> None:
-        """The log has grown by this, which may be nothing."""
+        """Take what was added to the log, which may be nothing."""
         if data and self._stalls.feed(data):
             self.worked(now=now)
 
     def worked(self, *, now: float) -> None:
-        """Something has moved: the clock begins again."""
+        """Start the clock again, because something has moved."""
         self._since = now
         self._rounds, self._last = 0, False
         self._looks: dict[str, _Look] = {}
@@ -146,7 +146,7 @@ class StuckWatch:
         return None
 
     def heard(self, node: str, answer: Mapping[str, Any], *, now: float) -> None:
-        """A node has answered."""
+        """Take a node's answer."""
         if node not in self._waits_for:
             # It was asked before something moved.
             return

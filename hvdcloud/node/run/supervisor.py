@@ -218,7 +218,7 @@ class Supervisor:
                 self._lose(lease, "")
 
     def _take(self, lease: Lease, kind: str, message: dict[str, Any]) -> None:
-        """What an agent said."""
+        """Handle a message from an agent."""
         if kind == "ready":
             lease.ready = True
             if self._state.state == "starting" and all(each.ready for each in self._leases.values()):
@@ -229,8 +229,6 @@ class Supervisor:
                 self._recorder.training()
         elif kind == "ended":
             self._ranks.note_end(message, now=time.monotonic())
-        elif kind == "reaped":
-            lease.left = list(message["left"])
         elif kind == "quiet":
             lease.quiet = True
         elif kind == "ending":
@@ -256,7 +254,7 @@ class Supervisor:
             lease.refusal = str(message["error"])
 
     def _note_data(self, data: NodeData) -> None:
-        """A node's data sets have come so far; one that cannot have them ends a run that waits for it."""
+        """Take how far a node's data sets are; one that cannot have them ends a run that waits for it."""
         self._recorder.node_data(data)
         if data.phase == "failed" and self._waits_for_data and not self._trouble:
             self._trouble = f"node {data.node}: {data.error}"
@@ -265,13 +263,13 @@ class Supervisor:
         self._recorder.leaving(lease.node, why)
 
     def _orphaned(self, lease: Lease, why: str) -> None:
-        """An agent has ended the run on its node on its own account; what that ended there is not the cause."""
+        """Note that an agent has ended the run on its node by itself; what that ended there is not the cause."""
         if not self._trouble:
             self._trouble = f"node {lease.node} ended its part of the run: {why}"
             self._trouble_is_loss = True
 
     def _lose(self, lease: Lease, why: str, *, silent: bool = False) -> None:
-        """A lease broke. If the node can be reached again, it was only the agent, and a new one ends the run there.
+        """Handle a broken lease. If the node can be reached again, only the agent was lost: a new one ends the run.
 
         Args:
             silent: it has not been heard of for too long.
@@ -344,13 +342,11 @@ class Supervisor:
             lease.finish()
         kill_at = time.monotonic() + processes.GRACE_SECONDS + 1.0
         checkpoints: dict[str, UploadReport] = {}
-        left: list[str] = []
         while self._leases or self._launcher.runs:
             self._turn(self._spec.beat)
             for lease in list(self._leases.values()):
                 if lease.finished:
                     checkpoints[lease.node] = lease.checkpoints or UploadReport()
-                    left += [f"{lease.node}: process {pid}" for pid in lease.left]
                     self._release(lease)
             if time.monotonic() >= kill_at:
                 self._launcher.signal(signal.SIGKILL)
@@ -374,7 +370,6 @@ class Supervisor:
         self._state.result, self._state.exit_code, self._state.reason = outcome
         self._state.ranks = self._ranks.records()
         self._state.nodes_lost = sorted({loss.node for loss in self._missing()})
-        self._state.left_behind = left
         state.write(self._state)
 
     def _let_ranks_save(self, seconds: float) -> None:
@@ -421,7 +416,7 @@ class Supervisor:
         return self._lost
 
     def _drain(self) -> None:
-        """What the launcher had still to say: its processes are gone, so the pipe ends."""
+        """Read the rest of the launcher's output: its processes are gone, so the pipe ends."""
         deadline = time.monotonic() + DRAIN_SECONDS
         while self._launcher.output_open and time.monotonic() < deadline:
             self._turn(QUIET_SECONDS)

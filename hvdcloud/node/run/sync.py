@@ -142,7 +142,7 @@ class Sync:
         self.abandon()
 
     def abandon(self) -> None:
-        """The sync was cut off: remember what is ours, so that the next one can replace or delete it."""
+        """End an unfinished sync: record what it has put there, so that the next one can replace or delete it."""
         shutil.rmtree(self._staging, ignore_errors=True)
         write_json(self._record_file, {"files": self._known | self._done})
 

@@ -128,7 +128,7 @@ def drain(why: str, *, seconds: float = LEAVE_SECONDS) -> dict[str, dict[str, An
 
 
 def upload_before_the_end() -> None:
-    """The container's first process got SIGTERM: what is on this disk only is uploaded first."""
+    """Upload what is on this disk only; called when the container's first process got SIGTERM."""
     # Docker may end the container before the notice has come through.
     why = PREEMPTED if is_preempted() else SHUT_DOWN
     for run, saved in drain(why).items():

@@ -102,7 +102,7 @@ class UploadLoop:
             return ""
 
     def finish(self, *, patience: float = math.inf) -> UploadReport:
-        """The ranks have ended: upload the rest and close the manifest. Blocks; waits for an upload in progress.
+        """Upload the rest, once the ranks have ended, and close the manifest. Blocks; waits for an upload in progress.
 
         Args:
             patience: how many seconds to wait for files that are being written.

@@ -91,8 +91,8 @@ def parse(output: str, *, address: str | None) -> Facts:
 
 
 def _address(found: Mapping[str, str]) -> str | None:
-    """The address at which SSH reached it: the last host on the way did so from the hosts' own network. Where that is
-    none that others could use, the one from which it sends into the world."""
+    """The address at which SSH reached it: the last host on the way did so from the hosts' own network. Where the
+    others could not use that one, the address from which the machine reaches the internet."""
     connection = found.get("connection", "").split()
     source = re.search(r"\bsrc (\S+)", found.get("route", ""))
     candidates = [connection[2] if len(connection) > 2 else "", source[1] if source else ""]
@@ -101,12 +101,8 @@ def _address(found: Mapping[str, str]) -> str | None:
 
 def _useful(text: str) -> str | None:
     try:
-        address = ipaddress.ip_address(text)
+        found = ipaddress.ip_address(text)
     except ValueError:
         return None
-    if isinstance(address, ipaddress.IPv6Address):
-        mapped = address.ipv4_mapped
-        if mapped is None:
-            return None
-        address = mapped
-    return None if address.is_loopback or address.is_unspecified else str(address)
+    address = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else found
+    return None if address is None or address.is_loopback or address.is_unspecified else str(address)

@@ -156,8 +156,9 @@ def holders(api: Any) -> tuple[Holder, ...]:
 def claim(api: Any, made: Collection[str]) -> None:
     """Make sure that no other container holds a GPU of these, which may be started then.
 
-    Who wants GPUs creates the containers, then lists all, and starts its own only if no other one holds a GPU of
-    theirs. Of two that do so at once, at least one sees the other, since each has created its own before it lists.
+    A command creates its containers, then lists all of them, and starts its own only if no other container holds one
+    of their GPUs. Of two commands at the same moment, at least one sees the other's containers, since each has created
+    its own before it lists.
 
     Args:
         made: ids of containers of one cluster, all that it wants to start on this engine.

@@ -151,18 +151,17 @@ class EngineNodes:
             others += [("volume", volume["Name"], volume["Name"]) for volume in volumes]
 
         def remove(found: tuple[str, str, str]) -> Leftover:
-            return self._remove(*found, on_progress)
+            kind, object_name, object_id = found
+            by_hand = {"container": "docker rm -f", "network": "docker network rm", "volume": "docker volume rm"}[kind]
+            title = f"{kind} {object_name}"
+            why = delete(self._api, kind, object_id)
+            if not why:
+                on_progress(NodeProgress(object=title, step="deleted", stage=Stage.DELETED))
+            reason = why or "deleted, but not yet gone"
+            return Leftover(object=title, reason=reason, delete_with=self._by_hand(f"{by_hand} {object_name}"))
 
         # A network can only go when its containers are gone.
         return [*side_by_side(remove, containers), *side_by_side(remove, others)]
-
-    def _remove(self, kind: str, name: str, object_id: str, on_progress: OnProgress) -> Leftover:
-        by_hand = {"container": "docker rm -f", "network": "docker network rm", "volume": "docker volume rm"}[kind]
-        why = delete(self._api, kind, object_id)
-        if not why:
-            on_progress(NodeProgress(object=f"{kind} {name}", step="deleted", stage=Stage.DELETED))
-        reason = why or "deleted, but not yet gone"
-        return Leftover(object=f"{kind} {name}", reason=reason, delete_with=self._by_hand(f"{by_hand} {name}"))
 
 
 def _status(line: str) -> dict[str, Any] | None:

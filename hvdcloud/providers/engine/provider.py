@@ -13,7 +13,19 @@ from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Provider, Stage, ignore_progress
 
 if TYPE_CHECKING:
+    from hvdcloud.config.model import Config
     from hvdcloud.providers.engine.nodes import EngineNodes
+
+
+class EnginePlatform:
+    """The part of a `Platform` that does not depend on where the engines are; nodes there cost nothing."""
+
+    costs_money = False
+    processor: str | None = None
+    unpacks_zstd = False
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
 
 
 class EngineProvider(Provider):

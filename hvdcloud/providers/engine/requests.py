@@ -37,8 +37,8 @@ TMPFS = {"/run/hvdcloud": "rw,noexec,nosuid,nodev,size=16m,mode=0700"}
 
 
 def limits(*, idle_seconds: float | None, longest_seconds: float | None = None) -> Mapping[str, str]:
-    """What a node is told of when it ends itself: without a run and without an SSH session for so long, and in any
-    case; None: never."""
+    """The environment variables that say when a node ends itself: so many seconds without a run and without an SSH
+    session, and so many seconds in any case; None: never."""
     seconds = {"HVDCLOUD_IDLE": idle_seconds, "HVDCLOUD_TIME_LIMIT": longest_seconds}
     return {name: f"{value:g}" for name, value in seconds.items() if value is not None}
 

@@ -21,8 +21,9 @@ from hvdcloud.cluster.model import (
     created_by,
 )
 from hvdcloud.engine import says_disk_full
-from hvdcloud.errors import CapacityError, HvdcloudError, NodeError
+from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
 from hvdcloud.json_values import whole_number
+from hvdcloud.providers.engine.gpus import TOOLKIT_HINT
 
 # A container's label may hold any text, so the whole bucket URL and image reference fit; Compute Engine's cannot.
 LABEL_BUCKET = "hvdcloud-bucket"
@@ -97,10 +98,16 @@ def node_of(container: dict[str, Any]) -> Node:
 
 
 def engine_refused(what: str, error: Any) -> HvdcloudError:
+    """The error of a request for an object, `network hvdcloud-digits`, that docker-py's `error` says was refused."""
     text = str(error.explanation)
     if says_disk_full(text):
         return CapacityError(f"{what}: the disk is full: {text}", hint="docker system df shows what takes the room")
     if "address pool" in text or "overlaps" in text:
         hint = "docker network prune deletes networks that no container uses"
         return CapacityError(f"{what}: the engine has no free subnet: {text}", hint=hint)
+    if "could not select device driver" in text:
+        return NodeError(f"{what}: the Docker engine gives no GPU to containers: {text}", hint=TOOLKIT_HINT)
+    if "ambiguous" in text:
+        # The engine accepts two networks of one name if both are requested at the same moment.
+        return UsageError(f"{what}: another `up` creates a cluster of this name", hint="hvdcloud list shows it")
     return NodeError(f"{what}: the Docker engine refused: {text}", hint="fix the cause, then hvdcloud up again")

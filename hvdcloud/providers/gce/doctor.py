@@ -36,7 +36,7 @@ RETRY_SECONDS = 5.0
 def checks(config: Config, spec: ClusterSpec) -> Iterator[Check]:
     """Whether there is an account, whether and where the nodes can be made, the bucket and the data sets."""
     gce, today = config.gce, datetime.now(timezone.utc).date()
-    connect, see = Once(partial(connect_client, project=gce.project, retry_seconds=RETRY_SECONDS)), ("credentials",)
+    connect = Once(partial(connect_client, project=gce.project, retry_seconds=RETRY_SECONDS))
     settings = partial(settings_of, gce, config.limits)
 
     def machine() -> Finding:
@@ -58,14 +58,14 @@ def checks(config: Config, spec: ClusterSpec) -> Iterator[Check]:
     yield _check("credentials", lambda: _credentials(connect()))
     yield _check("service account", lambda: _service_account(settings(project="none")))
     yield _check("machine", machine)
-    yield _check("zones", zones, see=("machine", *see))
+    yield _check("zones", zones)
     yield _check("SSH", ssh)
-    yield _check("bucket", lambda: _bucket(spec.bucket), see=see)
+    yield _check("bucket", lambda: _bucket(spec.bucket))
     if data := {name: each.source for name, each in config.data.items() if each.source.startswith("gs://")}:
-        yield _check("data", lambda: _data(data), see=see)
+        yield _check("data", lambda: _data(data))
 
 
-def _check(name: str, run: Callable[[], Finding], *, see: tuple[str, ...] = ()) -> Check:
+def _check(name: str, run: Callable[[], Finding]) -> Check:
     """A check whose service may give no answer, which proves nothing."""
 
     def asked() -> Finding:
@@ -74,7 +74,7 @@ def _check(name: str, run: Callable[[], Finding], *, see: tuple[str, ...] = ()) 
         except (NodeError, BucketUnreachableError) as error:
             raise NoAnswerError(error.message, hint=error.hint, details=error.details) from error
 
-    return Check(name=name, run=asked, see=see)
+    return Check(name=name, run=asked)
 
 
 def _credentials(client: ComputeClient) -> Finding:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.checks import Finding, failed, warning
 from hvdcloud.providers.base import Gpu
-from hvdcloud.providers.engine.platform import EnginePlatform
+from hvdcloud.providers.engine.provider import EnginePlatform
 from hvdcloud.providers.engine.requests import limits
 from hvdcloud.providers.local.provider import LocalProvider
 

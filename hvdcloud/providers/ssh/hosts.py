@@ -1,4 +1,4 @@
-"""The hosts of a configuration, which are asked side by side; one that does not answer keeps none of the others."""
+"""The hosts of a configuration, which are asked side by side; one that does not answer does not hold up the others."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hvdcloud import engine
 from hvdcloud.errors import CapacityError, CredentialsError, HvdcloudError, ImageError
-from hvdcloud.image.engine_stream import BuildEvent, inspected, says_refused
+from hvdcloud.image.engine_reports import BuildEvent, inspected, says_refused
 from hvdcloud.image.publish import registry
 from hvdcloud.image.publish.transfer import pull
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage

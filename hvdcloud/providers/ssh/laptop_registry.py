@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.errors import HvdcloudError, ImageError
-from hvdcloud.image.engine_stream import ignore, inspected
+from hvdcloud.image.engine_reports import ignore, inspected
 from hvdcloud.image.publish.transfer import pull, send
 
 IMAGE = "registry:2"
@@ -34,7 +34,7 @@ class NoRegistryError(ImageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaptopRegistry:
-    """One that listens on 127.0.0.1, for who has its password."""
+    """A registry that listens on 127.0.0.1 and asks for a password."""
 
     port: int
     password: str
@@ -59,7 +59,7 @@ class LaptopRegistry:
 
 @contextlib.contextmanager
 def laptop_registry(api: Any) -> Iterator[LaptopRegistry]:
-    """Debian's docker-registry, or a container of the registry's image, during the block. Layers are kept for the next.
+    """Debian's docker-registry, or a container of the registry's image, during the block. Layers are kept for later.
 
     Args:
         api: docker-py's, of this machine's engine.

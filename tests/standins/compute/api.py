@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tests.standins.compute import permissions, resources
 from tests.standins.compute.access import Access
 from tests.standins.compute.auth import Keys
-from tests.standins.compute.call import HANDLERS, UNLOCKED, Call, not_implemented
-from tests.standins.compute.errors import ApiError, CutError, denied, invalid, not_found
+from tests.standins.compute.call import HANDLERS, UNLOCKED, Call
+from tests.standins.compute.errors import ApiError, CutError, denied, invalid, not_found, not_implemented
 from tests.standins.compute.faults import error_of
 from tests.standins.compute.lifecycle import Lifecycle
 from tests.standins.compute.lists import HOST
@@ -95,17 +95,17 @@ class Log:
 class Api:
     """The methods of one world."""
 
-    def __init__(self, world: Workers, lifecycle: Lifecycle, keys: Keys, access: Access, *, page_size: int) -> None:
+    def __init__(self, world: Workers, lifecycle: Lifecycle, keys: Keys, access: Access) -> None:
         self.log = Log()
         self._world = world
         self._lifecycle = lifecycle
         self._keys = keys
         self._access = access
-        self._page_size = page_size
         self._discovery = discovery()
 
     def answer(self, request: Request) -> Answer:
-        """
+        """Answer one call.
+
         Raises:
             CutError: the connection is to end without an answer.
         """
@@ -159,7 +159,6 @@ class Api:
             query=typed,
             body=body,
             user=user,
-            page_size=self._page_size,
         )
         if method.id in UNLOCKED:
             value = handler(call)
@@ -196,19 +195,13 @@ class Api:
         return checked
 
     def _check_permission(self, user: str, method: Method, path: Mapping[str, str], request: Request) -> None:
-        """
-        Raises:
-            ApiError: 403.
-        """
+        """Raises ApiError, 403: the user lacks the method's permission."""
         permission, resource = permissions.needed(method.id, path, request.body)
         if not self._access.may(user, permission, resource=resource):
             raise denied(permission, resource)
 
     def _check_place(self, method: Method, path: Mapping[str, str]) -> None:
-        """
-        Raises:
-            ApiError: 404 for another project, 503 for a zone that can't be reached.
-        """
+        """Raises ApiError: 404 for another project, 503 for a zone that can't be reached."""
         project = path.get("project")
         own = project in (None, self._world.project, self._world.number)
         if not own and not method.id.startswith("compute.images."):

@@ -7,7 +7,6 @@ POST /token (RFC 7523) or signs a JWT for the API itself, as Google's library do
 
 from __future__ import annotations
 
-import functools
 import secrets
 import threading
 import time
@@ -16,31 +15,13 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from tests.standins.compute.errors import ApiError
+from tests.standins.google_account import AUDIENCE, JWT_BEARER, key_document, public_key
 
-GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 SCOPES = frozenset(
     f"https://www.googleapis.com/auth/{name}" for name in ("cloud-platform", "compute", "compute.readonly")
 )
-AUDIENCE = "https://compute.googleapis.com/"
-# google-auth names this one regardless of the file's token_uri.
-TOKEN_AUDIENCE = "https://oauth2.googleapis.com/token"
-
-
-@functools.cache
-def _key() -> tuple[str, str]:
-    """One key pair for the process (PEM). Google's have 2,048 bits, which every command would take 45 ms to read."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    private = rsa.generate_private_key(public_exponent=65537, key_size=1024)
-    return (
-        private.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ).decode(),
-        private.public_key()
-        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-        .decode(),
-    )
+OWN_AUDIENCE = "https://compute.googleapis.com/"
+TOKEN_SECONDS = 3600.0
 
 
 class Keys:
@@ -48,12 +29,10 @@ class Keys:
 
     Args:
         project: of the service account.
-        token_seconds: how long an access token is valid.
     """
 
-    def __init__(self, *, project: str, token_seconds: float = 3600) -> None:
+    def __init__(self, *, project: str) -> None:
         self.email = f"tester@{project}.iam.gserviceaccount.com"
-        self.token_seconds = token_seconds
         self._project = project
         self._lock = threading.Lock()
         self._tokens: dict[str, tuple[str, float]] = {}
@@ -61,16 +40,7 @@ class Keys:
 
     def credentials(self, url: str) -> dict[str, str]:
         """The service account's key, as Google's console hands it out."""
-        return {
-            "type": "service_account",
-            "project_id": self._project,
-            "private_key_id": "emulator",
-            "private_key": _key()[0],
-            "client_email": self.email,
-            "client_id": "100000000000000000001",
-            "token_uri": f"{url}/token",
-            "universe_domain": "googleapis.com",
-        }
+        return key_document(project=self._project, email=self.email, token_uri=f"{url}/token")
 
     def issue(self, email: str, *, scopes: Collection[str] = SCOPES) -> tuple[str, float]:
         """An access token, and the seconds it's valid.
@@ -80,10 +50,10 @@ class Keys:
         """
         token = f"ya29.{secrets.token_urlsafe(32)}"
         with self._lock:
-            self._tokens[token] = (email, time.time() + self.token_seconds)
+            self._tokens[token] = (email, time.time() + TOKEN_SECONDS)
             if SCOPES.isdisjoint(scopes):
                 self._narrow.add(token)
-        return token, self.token_seconds
+        return token, TOKEN_SECONDS
 
     def exchange(self, body: bytes, *, token_uri: str) -> dict[str, Any]:
         """POST /token.
@@ -92,10 +62,10 @@ class Keys:
             TokenError: the answer to a bad request.
         """
         form = {name: values[0] for name, values in parse_qs(body.decode()).items()}
-        if form.get("grant_type") != GRANT:
+        if form.get("grant_type") != JWT_BEARER:
             raise TokenError("unsupported_grant_type", f"Invalid grant_type: {form.get('grant_type', '')}")
         claims = self._claims(form.get("assertion", ""))
-        if claims is None or claims.get("aud") not in (token_uri, TOKEN_AUDIENCE):
+        if claims is None or claims.get("aud") not in (token_uri, AUDIENCE):
             raise TokenError("invalid_grant", "Invalid JWT Signature.")
         if not SCOPES & set(str(claims.get("scope", "")).split()):
             raise TokenError("invalid_scope", "Invalid OAuth scope or ID token audience provided.")
@@ -135,7 +105,7 @@ class Keys:
             return email
         claims = self._claims(token) if token.count(".") == 2 else None
         if claims is None or not (
-            SCOPES & set(str(claims.get("scope", "")).split()) or str(claims.get("aud", "")).startswith(AUDIENCE)
+            SCOPES & set(str(claims.get("scope", "")).split()) or str(claims.get("aud", "")).startswith(OWN_AUDIENCE)
         ):
             raise _unauthenticated("Invalid Credentials", "authError")
         with self._lock:
@@ -147,7 +117,7 @@ class Keys:
         from google.auth import exceptions, jwt
 
         try:
-            claims: Mapping[str, Any] = jwt.decode(token, certs=_key()[1])
+            claims: Mapping[str, Any] = jwt.decode(token, certs=public_key())
         except (ValueError, exceptions.GoogleAuthError):
             return None
         valid = claims.get("iss") == self.email and claims["exp"] - claims["iat"] <= 3600

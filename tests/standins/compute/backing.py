@@ -30,8 +30,8 @@ class BackingHost(Protocol):
     def serial(self, name: str, text: str) -> None:
         """Append to serial port 1, of which the last MiB is kept."""
 
-    def guest_attribute(self, name: str, namespace: str, key: str, value: str | None) -> None:
-        """Write a guest attribute; None deletes it.
+    def guest_attribute(self, name: str, namespace: str, key: str, value: str) -> None:
+        """Write a guest attribute.
 
         Raises:
             PermissionError: the instance's metadata does not say enable-guest-attributes=TRUE.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.standins.compute.catalogue import REGION_OF, ZONES
-from tests.standins.compute.errors import ApiError, invalid_field
+from tests.standins.compute.errors import invalid_field
 from tests.standins.compute.lifecycle import Lifecycle
 from tests.standins.compute.lists import Page
 from tests.standins.compute.operations import Operation
@@ -24,7 +24,6 @@ class Call:
     Attributes:
         path: its parameters in the path; query: those in the query, typed; body: in one form.
         user: who asks.
-        page_size: most items of a page.
     """
 
     world: Workers
@@ -34,7 +33,6 @@ class Call:
     query: Mapping[str, Any]
     body: dict[str, Any]
     user: str
-    page_size: int
 
     @property
     def zone(self) -> str:
@@ -65,7 +63,7 @@ class Call:
         return text, f"{self.method.id} {sorted(self.path.items())}"
 
     def page(self, schema: str) -> Page:
-        return Page(self.query, schema=schema, limit=self.page_size)
+        return Page(self.query, schema=schema)
 
     def url(self, path: str) -> str:
         """Of a resource of the project, as lists have it: without the host."""
@@ -106,10 +104,6 @@ def implements(*methods: str, locked: bool = True) -> Callable[[Handler], Handle
         return handler
 
     return register
-
-
-def not_implemented(what: str) -> ApiError:
-    return ApiError(501, "notImplemented", f"this emulator does not implement {what}")
 
 
 def run_simple(call: Call, operation: Operation, effect: Callable[[], None], *, fault: Mapping[str, Any]) -> None:

@@ -41,12 +41,9 @@ class Accelerator:
     """
 
     name: str
-    description: str
     metric: str | None
     zones: frozenset[str]
     n1: dict[int, tuple[int, float]] = field(default_factory=dict)
-    most: int = 8
-    end: str | None = None
     gone: bool = False
 
 
@@ -55,36 +52,28 @@ ACCELERATORS = {
     for one in (
         Accelerator(
             name="nvidia-tesla-t4",
-            description="NVIDIA T4",
             metric="NVIDIA_T4_GPUS",
             zones=_zones(
                 "us-central1-a/b/c/f us-east1-b/c/d us-east4-a/b/c us-west1-a/b europe-west1-b/c/d "
                 "europe-west4-a/b/c asia-east1-a/c"
             ),
             n1={1: (48, 312), 2: (48, 312), 4: (96, 624)},
-            most=4,
-            end="2027-08-01T00:00:00.000-07:00",
         ),
         Accelerator(
             name="nvidia-tesla-v100",
-            description="NVIDIA V100",
             metric="NVIDIA_V100_GPUS",
             zones=_zones("us-central1-a/b/c/f us-east1-b/c us-west1-a/b europe-west4-a/b/c asia-east1-c"),
             n1={1: (12, 78), 2: (24, 156), 4: (48, 312), 8: (96, 624)},
         ),
         Accelerator(
             name="nvidia-tesla-p100",
-            description="NVIDIA P100",
             metric="NVIDIA_P100_GPUS",
             zones=_zones("us-central1-c"),
             n1={1: (16, 104), 2: (32, 208), 4: (96, 624)},
-            most=4,
-            end="2026-09-15T00:00:00.000-07:00",
             gone=True,
         ),
         Accelerator(
             name="nvidia-l4",
-            description="NVIDIA L4",
             metric="NVIDIA_L4_GPUS",
             zones=_zones(
                 "us-central1-a/b/c us-east1-b/c/d us-east4-a/c us-west1-a/b europe-west4-a/b/c asia-east1-a/b/c"
@@ -92,20 +81,16 @@ ACCELERATORS = {
         ),
         Accelerator(
             name="nvidia-tesla-a100",
-            description="NVIDIA A100 40GB",
             metric="NVIDIA_A100_GPUS",
             zones=_zones("us-central1-a/b/c/f us-east1-b us-west1-b europe-west4-a/b"),
-            most=16,
         ),
         Accelerator(
             name="nvidia-a100-80gb",
-            description="NVIDIA A100 80GB",
             metric="NVIDIA_A100_80GB_GPUS",
             zones=_zones("us-central1-a/c us-east4-c europe-west4-a"),
         ),
         Accelerator(
             name="nvidia-h100-80gb",
-            description="NVIDIA H100 80GB",
             metric=None,
             zones=_zones("us-central1-a/c us-east4-a/b us-west1-a europe-west4-b/c"),
         ),

@@ -23,7 +23,7 @@ from tests.standins.compute.errors import ApiError, invalid
 
 # What an action may have; the first name says which it is.
 _REQUEST = {
-    "status": {"reason", "message", "details", "retry_after", "effect"},
+    "status": {"reason", "message", "details", "effect"},
     "reset": set(),
     "delay": set(),
     "hold": set(),
@@ -33,7 +33,7 @@ _OPERATION: dict[str, set[str]] = {
     "slow": set(),
     "stockout": set(),
 }
-_MACHINE: dict[str, set[str]] = {"hang_ready": {"at"}, "fail_ready": set(), "die": set()}
+_MACHINE: dict[str, set[str]] = {"hang_ready": {"at"}, "fail_ready": set()}
 _REASONS = {
     400: "invalid",
     401: "authError",
@@ -178,7 +178,6 @@ def error_of(action: Mapping[str, Any]) -> ApiError:
         action.get("reason", _REASONS.get(status, "backendError")),
         action.get("message", "a scripted fault"),
         details=action.get("details", ()),
-        headers={"Retry-After": str(action["retry_after"])} if "retry_after" in action else None,
     )
 
 

@@ -78,10 +78,7 @@ class Google:
         return None
 
     def check_on(self, service: str) -> None:
-        """
-        Raises:
-            ApiError: 403, the API is switched off, or does not answer yet.
-        """
+        """Raises ApiError, 403: the API is switched off, or does not answer yet."""
         if service not in self.off:
             return
         if service in self._coming:

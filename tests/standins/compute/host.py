@@ -36,7 +36,7 @@ class Host:
             if vm := self._vm(name):
                 vm.write_serial(text)
 
-    def guest_attribute(self, name: str, namespace: str, key: str, value: str | None) -> None:
+    def guest_attribute(self, name: str, namespace: str, key: str, value: str) -> None:
         with self._world.lock:
             vm = self._vm(name)
             if vm is None:
@@ -45,12 +45,9 @@ class Host:
                 raise PermissionError("Guest attributes endpoint access is disabled.")
             if not all(re.fullmatch(r"[A-Za-z0-9_-]{1,128}", part) for part in (namespace, key)):
                 raise ValueError(f"not a guest attribute: {namespace}/{key}")
-            if value is None:
-                vm.guest.pop((namespace, key), None)
-            elif len(value.encode()) > 256 << 10:
+            if len(value.encode()) > 256 << 10:
                 raise ValueError("the value is longer than 256 KiB")
-            else:
-                vm.guest[namespace, key] = value
+            vm.guest[namespace, key] = value
 
     def guest_attributes(self, name: str) -> dict[tuple[str, str], str]:
         with self._world.lock:

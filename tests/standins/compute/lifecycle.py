@@ -64,14 +64,12 @@ class Lifecycle:
         changes: dict[str, Any] = {"status": "RUNNING", "lastStartTimestamp": timestamp()}
         limit = vm.resource["scheduling"].get("maxRunDuration")
         if limit is not None:
-            seconds = seconds_of(limit) * self.world.time_scale
+            seconds = seconds_of(limit)
             changes["resourceStatus"] = {"scheduling": {"terminationTimestamp": timestamp(ahead=seconds)}}
             vm.limit = self.world.clock.after(seconds, self._limit_reached, vm)
         vm.update(**changes)
         vm.fault = self.world.faults.of_machine(zone=vm.zone, instance=vm.name)
         self._ask(vm, lambda: self.backing.start(vm.resource, self.host(vm.zone)))
-        if "die" in vm.fault:
-            self.world.clock.after(vm.fault["die"], self.die, vm)
         if vm.deleting is not None:
             self._delete(vm, vm.deleting, 0.0)
 
@@ -149,7 +147,7 @@ class Lifecycle:
         self._ask(vm, switch_off)
 
     def die(self, vm: Vm) -> None:
-        """The plug is pulled; nothing restarts it."""
+        """Power off without a notice; nothing restarts it."""
         with self.world.lock:
             self.terminate(vm, graceful_seconds=0)
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from tests.standins.compute.errors import invalid_field
+from tests.standins.compute.errors import invalid_field, not_implemented
 from tests.standins.compute.filters import compile_filter
 
 Item = Mapping[str, Any]
@@ -22,17 +22,15 @@ class Page:
     Args:
         query: the typed query.
         schema: of one item.
-        limit: most items of a page, regardless of maxResults.
     """
 
-    def __init__(self, query: Mapping[str, Any], *, schema: str, limit: int = 500) -> None:
+    def __init__(self, query: Mapping[str, Any], *, schema: str) -> None:
         self._accepts = compile_filter(query.get("filter"), schema=schema)
-        self._size = min(query.get("maxResults") or 500, limit)
-        self._order = query.get("orderBy", "name")
-        if self._order not in ("name", "creationTimestamp desc"):
-            raise invalid_field("orderBy", self._order, "Only 'name' and 'creationTimestamp desc' are supported.")
+        self._size = query.get("maxResults") or 500
+        if query.get("orderBy", "name") != "name":
+            raise not_implemented(f"orderBy={query['orderBy']}")
         # A token is of one query: with another one it means nothing.
-        same = json.dumps([schema, query.get("filter"), self._order])
+        same = json.dumps([schema, query.get("filter")])
         self._signature = hashlib.sha256(same.encode()).hexdigest()[:12]
         self._start = self._read(query["pageToken"]) if query.get("pageToken") else None
         self.next: str | None = None
@@ -40,7 +38,7 @@ class Page:
     def take(self, items: Iterable[tuple[str, Item]]) -> list[tuple[str, Item]]:
         """The page's items of these (scope, item); sets `next`."""
         chosen = sorted(
-            ((self._key(scope, item), scope, item) for scope, item in items if self._accepts(item)),
+            (([scope, item["name"]], scope, item) for scope, item in items if self._accepts(item)),
             key=lambda one: one[0],
         )
         if self._start is not None:
@@ -49,12 +47,6 @@ class Page:
         if len(chosen) > len(page):
             self.next = self._write(page[-1][0])
         return [(scope, item) for _, scope, item in page]
-
-    def _key(self, scope: str, item: Item) -> list[str]:
-        if self._order == "name":
-            return [scope, item["name"]]
-        # Newest first: the complement of each digit.
-        return ["".join(chr(0x7E - ord(char) % 0x40) for char in item["creationTimestamp"]), scope, item["name"]]
 
     def _write(self, key: list[str]) -> str:
         return base64.urlsafe_b64encode(json.dumps([self._signature, key]).encode()).decode()

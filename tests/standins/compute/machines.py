@@ -1,16 +1,11 @@
-"""The backing whose instances are machines: containers with a Docker of their own that boot the real startup script.
-
-`python -m tests.standins.compute.machines --clean` removes what emulators left that were killed.
-"""
+"""The backing whose instances are machines: containers with a Docker of their own that boot the real startup script."""
 
 from __future__ import annotations
 
-import argparse
 import ipaddress
 import itertools
 import os
 import secrets
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,7 +67,8 @@ class Machines:
         self._client = client or docker.from_env(timeout=300)
         remove_leftovers(self._client)
         self.network = f"hvdcloud-emulator-{secrets.token_hex(4)}"
-        labels = {LABEL: self.network, **_owner_labels()}
+        # The owner: what a killed process leaves is removed by the next one.
+        labels = {LABEL: self.network, OWNER_LABEL: _identity(os.getpid())}
         image = machine_image(self._client)
         self._network, subnet = _make_network(self._client, self.network, labels)
         self.subnet, self.gateway = str(subnet), str(subnet[1])
@@ -193,27 +189,14 @@ def _never(_: str) -> bool:
     return False
 
 
-def _owner_labels() -> dict[str, str]:
-    """What tells whose something is, so that it goes with this process."""
-    return {OWNER_LABEL: _identity(os.getpid())}
-
-
-def remove_leftovers(client: Any, *, everything: bool = False) -> list[str]:
-    """Remove what emulators left whose process is gone.
-
-    Args:
-        client: docker-py's.
-        everything: also what belongs to emulators that run.
-
-    Returns:
-        `kind name` of what was removed.
-    """
+def remove_leftovers(client: Any) -> None:
+    """Remove what emulators left whose process is gone; `client`: docker-py's."""
 
     def is_alive(labels: Mapping[str, str]) -> bool:
         owner = labels[OWNER_LABEL]
-        return not everything and _identity(int(owner.partition(":")[0])) == owner
+        return _identity(int(owner.partition(":")[0])) == owner
 
-    return remove_labelled(client, OWNER_LABEL, unless=is_alive)
+    remove_labelled(client, OWNER_LABEL, unless=is_alive)
 
 
 def _identity(pid: int) -> str:
@@ -248,20 +231,3 @@ def _make_network(client: Any, name: str, labels: Mapping[str, str]) -> tuple[An
             if not passing or time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.standins.compute.machines", description=__doc__)
-    parser.add_argument("--clean", action="store_true", required=True, help="remove what killed emulators left")
-    parser.add_argument("--all", action="store_true", help="and what belongs to emulators that still run")
-    options = parser.parse_args()
-
-    import docker
-
-    for removed in remove_leftovers(docker.from_env(), everything=options.all):
-        sys.stdout.write(f"removed {removed}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -37,10 +37,7 @@ class Emulator:
         host, port: address to bind; port 0 for any free one, `url` then has it.
         backing: what the instances are made of; `Records` by default. Closed at the end.
         delays: of operations.
-        time_scale: by which every maxRunDuration is multiplied (0.01: an hour lasts 36 s).
         networks: name → region → CIDR of VPC networks beside `default`.
-        page_size: most items of a page, regardless of maxResults; small to exercise paging.
-        token_seconds: how long an access token is valid.
 
     Attributes:
         state: everything there is: `instances()`, `all_disks()`, `all_firewalls()`, `all_operations()`, `left()`.
@@ -60,24 +57,16 @@ class Emulator:
         port: int = 0,
         backing: Backing | None = None,
         delays: Delays | None = None,
-        time_scale: float = 1.0,
         networks: Mapping[str, Mapping[str, str]] | None = None,
-        page_size: int = 500,
-        token_seconds: float = 3600,
     ) -> None:
-        self.state = Workers(
-            project=project,
-            networks=networks or {},
-            delays=delays or Delays(),
-            time_scale=time_scale,
-        )
+        self.state = Workers(project=project, networks=networks or {}, delays=delays or Delays())
         self.faults: Faults = self.state.faults
-        self.keys = Keys(project=project, token_seconds=token_seconds)
+        self.keys = Keys(project=project)
         self.access = Access(self.keys.email)
         self.lifecycle = Lifecycle(
             self.state, backing or Records(), token=lambda email, scopes: self.keys.issue(email, scopes=scopes)
         )
-        self.api = Api(self.state, self.lifecycle, self.keys, self.access, page_size=page_size)
+        self.api = Api(self.state, self.lifecycle, self.keys, self.access)
         self.log: Log = self.api.log
         # It speaks to this package's parts in its turn.
         from tests.standins.billing.server import Catalog

@@ -100,7 +100,6 @@ class Workers:
         project: its id.
         networks: name → region → CIDR of its subnetwork, beside `default`.
         delays: of operations.
-        time_scale: by which maxRunDuration is multiplied.
     """
 
     def __init__(
@@ -109,13 +108,11 @@ class Workers:
         project: str,
         networks: Mapping[str, Mapping[str, str]],
         delays: Delays,
-        time_scale: float,
     ) -> None:
         self.project = project
         self.number = "123456789012"
         self.root = f"{HOST}/projects/{project}"
         self.delays = delays
-        self.time_scale = time_scale
         self.lock = threading.RLock()
         self.clock = Clock()
         self.faults = Faults()

@@ -1,4 +1,4 @@
-"""`python -m tests.standins.storage --host HOST --port PORT --folder DIR`: serve until SIGINT or SIGTERM."""
+"""`python -m tests.standins.storage --port PORT --folder DIR`: serve until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -13,24 +13,12 @@ from tests.standins.storage.server import StorageServer
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.standins.storage", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1", help="address to bind; 0.0.0.0 for containers to reach it")
     parser.add_argument("--port", type=int, default=9023, help="0: any free port, printed on the first line")
     parser.add_argument("--folder", type=Path, required=True, help="where objects are kept; survives restarts")
     parser.add_argument("--bucket", action="append", default=[], help="make this bucket if it is not there; repeatable")
-    parser.add_argument("--page-size", type=int, default=1000, help="most items in one page of a list")
-    parser.add_argument("--keep-generations", action="store_true", help="as a bucket with object versioning")
     parser.add_argument("--no-md5", action="store_true", help="serve no MD5, as for composite objects; faster")
-    parser.add_argument("--token", action="append", default=[], help="let only this bearer token pass; repeatable")
     options = parser.parse_args()
-    server = StorageServer(
-        folder=options.folder,
-        host=options.host,
-        port=options.port,
-        page_size=options.page_size,
-        keep_generations=options.keep_generations,
-        md5=not options.no_md5,
-        authorize=set(options.token).__contains__ if options.token else None,
-    )
+    server = StorageServer(folder=options.folder, port=options.port, md5=not options.no_md5)
     for bucket in options.bucket:
         server.store.make_bucket(bucket, exist_ok=True)
     stop = threading.Event()

@@ -1,22 +1,10 @@
-"""Errors as the JSON API gives them."""
+"""Errors as Cloud Storage's JSON API gives them."""
 
 from __future__ import annotations
 
-import json
+from tests.standins.api_errors import ApiError
 
-
-class ApiError(Exception):
-    """Ends a request with this status and, as body, Google's error document."""
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(f"{status} {reason}: {message}")
-        self.status = status
-        self.reason = reason
-        self.message = message
-
-    def body(self) -> bytes:
-        one = {"message": self.message, "domain": "global", "reason": self.reason}
-        return json.dumps({"error": {"code": self.status, "message": self.message, "errors": [one]}}).encode()
+__all__ = ["ApiError", "invalid", "not_found", "not_implemented"]
 
 
 def not_found(what: str) -> ApiError:

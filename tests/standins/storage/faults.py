@@ -1,4 +1,4 @@
-"""Failures on command: what a test asks for over HTTP happens to the requests that match.
+"""Failures on command: a test adds faults, which happen to the requests that match.
 
 A fault is a JSON object: {"method": "GET", "path": "regular expression found in the path", "skip": 0, "times": 1,
 "every": 1, "action": {...}}; it happens to each `every`-th request that matches, but for the first `skip`, at most
@@ -8,7 +8,6 @@ A fault is a JSON object: {"method": "GET", "path": "regular expression found in
   {"cut": "effect"}             do what is asked, then cut the connection instead of answering
   {"cut": "response", "after": K}  cut the connection after K bytes of the answer's body
   {"delay": S}                  wait S seconds, then continue as usual
-  {"rate": B}                   send the answer's body at B bytes per second
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ _ACTIONS = {
     frozenset({"cut", "after"}),
     frozenset({"cut"}),
     frozenset({"delay"}),
-    frozenset({"rate"}),
 }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -136,12 +135,6 @@ class Request:
         if self.fault.get("cut") == "response":
             self._handler.wfile.write(data[: self.fault["after"]])
             raise CutError
-        if "rate" in self.fault:
-            step = max(1, int(self.fault["rate"] / 20))
-            for start in range(0, len(data), step):
-                self._handler.wfile.write(data[start : start + step])
-                time.sleep(0.05)
-            return
         self._handler.wfile.write(data)
 
     def send_file(self, descriptor: int, *, offset: int, length: int) -> None:

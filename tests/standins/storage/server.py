@@ -219,8 +219,6 @@ def _token_of(request: Request) -> str:
 
 def _route(owner: StorageServer, request: Request) -> None:
     match (request.method, request.segments):
-        case ("GET", ["storage", "v1", "b"]):
-            _list_buckets(owner, request)
         case ("POST", ["storage", "v1", "b"]):
             request.allow("project", "projection")
             name = request.json().get("name")
@@ -271,31 +269,12 @@ def _route(owner: StorageServer, request: Request) -> None:
             raise not_implemented(f"{method} /{'/'.join(segments)}")
 
 
-def _list_buckets(owner: StorageServer, request: Request) -> None:
-    request.allow("project", "prefix", "maxResults", "pageToken", "projection")
-    if not request.query.get("project"):
-        raise ApiError(400, "required", "Required parameter: project")
-    names = sorted(n for n in list(owner.store.buckets) if n.startswith(request.query.get("prefix", "")))
-    start = bisect.bisect_right(names, _token(request)) if "pageToken" in request.query else 0
-    size = min(request.number("maxResults", least=1) or owner.page_size, owner.page_size)
-    page = names[start : start + size]
-    value: dict[str, Any] = {
-        "kind": "storage#buckets",
-        "items": [bucket_resource(owner.store.bucket(name)) for name in page],
-    }
-    if start + size < len(names):
-        value["nextPageToken"] = _make_token(page[-1])
-    request.answer(value)
-
-
 def _list_objects(owner: StorageServer, request: Request, bucket_name: str) -> None:
     owner.permit(request, "list", bucket_name)
-    request.allow("prefix", "delimiter", "startOffset", "endOffset", "maxResults", "pageToken", "projection")
+    request.allow("prefix", "delimiter", "maxResults", "pageToken", "projection")
     bucket = owner.store.bucket(bucket_name)
     prefix = request.query.get("prefix", "")
     delimiter = request.query.get("delimiter", "")
-    first = max(prefix, request.query.get("startOffset", ""))
-    end = request.query.get("endOffset", "")
     size = min(request.number("maxResults", least=1) or owner.page_size, owner.page_size)
     after = _token(request) if "pageToken" in request.query else None
     items: list[Version] = []
@@ -304,8 +283,8 @@ def _list_objects(owner: StorageServer, request: Request, bucket_name: str) -> N
     more = False
     # A snapshot of the names: another thread may be writing.
     names = list(bucket.names)
-    for name in names[bisect.bisect_left(names, first) :]:
-        if not name.startswith(prefix) or (end and name >= end):
+    for name in names[bisect.bisect_left(names, prefix) :]:
+        if not name.startswith(prefix):
             break
         cut = name.find(delimiter, len(prefix)) if delimiter else -1
         shown = name if cut < 0 else name[: cut + len(delimiter)]

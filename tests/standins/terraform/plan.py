@@ -169,7 +169,6 @@ _RULES: dict[str, Callable[[Mapping[str, Any]], Iterator[tuple[str, str]]]] = {
     "google_artifact_registry_repository": _repository,
     "google_artifact_registry_repository_iam_member": _iam_member,
     "google_compute_firewall": _firewall,
-    "google_iap_tunnel_iam_member": _iam_member,
     "google_project_iam_member": _iam_member,
     "google_service_account_iam_member": _iam_member,
     "google_storage_bucket": _bucket,

@@ -35,9 +35,7 @@ def launcher_argv(command: Sequence[str], *, path: str) -> list[str]:
     Returns:
         The command as it is, if it is not horovodrun or that is not a Python program.
     """
-    if not command or command[0] != PROGRAM:
-        return list(command)
-    script = shutil.which(PROGRAM, path=path)
+    script = shutil.which(PROGRAM, path=path) if list(command[:1]) == [PROGRAM] else None
     if script is None:
         return list(command)
     with Path(script).open("rb") as file:

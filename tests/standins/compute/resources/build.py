@@ -76,7 +76,7 @@ def _subnetwork(world: Workers, url: str, region: str) -> dict[str, Any]:
 
 
 def build(
-    world: Workers, properties: Mapping[str, Any], shape: Shape, *, zone: str, name: str, hostname: str | None = None
+    world: Workers, properties: Mapping[str, Any], shape: Shape, *, zone: str, name: str
 ) -> tuple[Vm, list[dict[str, Any]]]:
     """A new instance and its disks. The properties have been checked."""
     resource = {
@@ -108,8 +108,6 @@ def build(
     for field in ("labels", "description", "minCpuPlatform", "networkPerformanceConfig", "keyRevocationActionType"):
         if field in properties:
             resource[field] = properties[field]
-    if hostname:
-        resource["hostname"] = hostname
     if shape.gpus:
         gpu, count = shape.gpus
         url = f"{world.root}/zones/{zone}/acceleratorTypes/{gpu}"

@@ -1,4 +1,4 @@
-"""instances.bulkInsert and instances.insert.
+"""instances.bulkInsert.
 
 A bulkInsert has one operation of its own and one `insert` operation per VM, all in one group. If fewer than minCount
 VMs can be made, those that were made are deleted again; the counters then count them as created and as deleted.
@@ -7,20 +7,19 @@ https://cloud.google.com/compute/docs/instances/multiple/about-bulk-creation
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.standins.compute.call import Call, implements, not_implemented, scripted
-from tests.standins.compute.errors import ApiError, invalid, invalid_field
+from tests.standins.compute.call import Call, implements, scripted
+from tests.standins.compute.errors import ApiError, invalid, invalid_field, not_implemented
 from tests.standins.compute.operations import Operation
 from tests.standins.compute.resources.build import build, interfaces_of
 from tests.standins.compute.rules import Shape, check_name, shape_of
 from tests.standins.compute.state import Vm
 
-_IGNORED = {"instanceFlexibilityPolicy", "locationPolicy", "sourceInstanceTemplate"}
+_UNKNOWN = {"instanceFlexibilityPolicy", "locationPolicy", "namePattern", "sourceInstanceTemplate"}
 _HTTP = {
     "CONDITION_NOT_MET": 412,
     "EXTERNAL_RESOURCE_NOT_FOUND": 404,
@@ -35,7 +34,6 @@ class _Part:
     """One VM of a request."""
 
     name: str
-    hostname: str | None
     operation: Operation
     error: dict[str, Any] | None = None
     vm: Vm | None = None
@@ -49,7 +47,7 @@ class _Bulk:
     operation: Operation
     properties: Mapping[str, Any]
     shape: Shape | None
-    names: list[tuple[str, str | None]]
+    names: list[str]
     minimum: int
     fault: Mapping[str, Any]
     parts: list[_Part] = field(default_factory=list)
@@ -61,20 +59,17 @@ class _Bulk:
         call, world = self.call, self.call.world
         with world.lock:
             self.operation.start()
-            group = self.operation.resource.get("operationGroupId")
-            # A plain insert has one VM, and is its operation.
-            own = self.operation if group is None else None
-            for name, hostname in self.names:
+            for name in self.names:
                 target = {"selfLink": f"{world.root}/zones/{call.zone}/instances/{name}", "id": _unknown_id()}
-                operation = own or world.operations.create(
+                operation = world.operations.create(
                     "insert",
                     scope=f"zones/{call.zone}",
                     target=target["selfLink"],
                     target_id=target["id"],
                     user=call.user,
-                    group=group,
+                    group=self.operation.resource["operationGroupId"],
                 )
-                self.parts.append(_Part(name, hostname, operation))
+                self.parts.append(_Part(name, operation))
             self._make()
             self._count("CREATING")
         world.clock.after(world.delays.start, self.stage)
@@ -97,8 +92,7 @@ class _Bulk:
                 if part.error is not None:
                     part.operation.finish([part.error], http=self._http(part.error))
                 elif part.vm is not None:
-                    if part.operation is not self.operation or "operation_error" not in self.fault:
-                        part.operation.finish()
+                    part.operation.finish()
                     self.call.lifecycle.run(part.vm)
             made = [part.vm for part in self.parts if part.vm is not None]
             if len(made) >= self.minimum:
@@ -121,7 +115,7 @@ class _Bulk:
                 part.error = obstacle
             else:
                 room -= 1
-                vm, disks = build(world, self.properties, self.shape, zone=zone, name=part.name, hostname=part.hostname)
+                vm, disks = build(world, self.properties, self.shape, zone=zone, name=part.name)
                 part.operation.update(targetId=vm.resource["id"])
                 part.vm = vm
                 self.call.lifecycle.add(vm, disks)
@@ -143,7 +137,7 @@ class _Bulk:
             )
             room = stockout.get("after", 0)
             error = scripted({"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": text, **stockout})
-        path = f"projects/{world.project}/zones/{zone}/instances/{self.names[0][0]}"
+        path = f"projects/{world.project}/zones/{zone}/instances/{self.names[0]}"
         if refused := world.policies.refusals(path, self.properties, zone=zone, project=world.number):
             room, error = 0, {"code": "CONDITION_NOT_MET", "message": refused[0]}
         if "operation_error" in self.fault and not self.fault.get("effect"):
@@ -169,15 +163,13 @@ class _Bulk:
                 target=vm.resource["selfLink"],
                 target_id=vm.resource["id"],
                 user=self.call.user,
-                group=self.operation.resource.get("operationGroupId"),
+                group=self.operation.resource["operationGroupId"],
             )
             vm.gone.append(one_less)
             self.call.lifecycle.delete(vm, operation)
 
     def _errors(self) -> list[dict[str, Any]]:
         """The bulk operation's errors: a summary, then the causes, once each; the fault plan may leave out either."""
-        if all(part.operation is self.operation for part in self.parts):
-            return [error for part in self.parts if (error := part.error) is not None]
         causes: list[dict[str, Any]] = []
         for part in self.parts:
             if part.error is not None and part.error not in causes:
@@ -203,8 +195,6 @@ class _Bulk:
 
     def _count(self, status: str) -> None:
         """The counters of the bulk operation."""
-        if all(part.operation is self.operation for part in self.parts):
-            return
         made = [part.vm for part in self.parts if part.vm is not None]
         zone = self.call.zone
         self.operation.update(
@@ -227,7 +217,7 @@ def bulk_insert(call: Call) -> dict[str, Any]:
     world, body, zone = call.world, call.body, call.zone
     if again := world.operations.of_request(call.request):
         return again.resource
-    if unsupported := _IGNORED & set(body):
+    if unsupported := _UNKNOWN & set(body):
         raise not_implemented(f"{', '.join(sorted(unsupported))} of bulkInsert")
     if "instanceProperties" not in body:
         raise ApiError(400, "required", "Required field 'resource.instanceProperties' not specified")
@@ -239,7 +229,9 @@ def bulk_insert(call: Call) -> dict[str, Any]:
     # What became of a URL in place of the bare name, according to those who tried.
     shape = None if "/" in properties.get("machineType", "") else shape_of(properties, zone=zone)
     interfaces_of(world, properties, zone)
-    _check_policies(call, names[0][0], properties)
+    path = f"projects/{world.project}/zones/{zone}/instances/{names[0]}"
+    if refused := world.policies.refusals(path, properties, zone=zone, project=world.number, at_once=True):
+        raise ApiError(412, "conditionNotMet", refused[0])
     if len(names) > 1 and any("diskName" in one.get("initializeParams", {}) for one in properties["disks"]):
         raise invalid("initializeParams.diskName can't be set for several VMs.")
     operation = call.operation(
@@ -253,92 +245,19 @@ def bulk_insert(call: Call) -> dict[str, Any]:
     return operation.resource
 
 
-def _check_policies(call: Call, name: str, properties: Mapping[str, Any]) -> None:
-    path = f"projects/{call.world.project}/zones/{call.zone}/instances/{name}"
-    policies, project = call.world.policies, call.world.number
-    if refused := policies.refusals(path, properties, zone=call.zone, project=project, at_once=True):
-        raise ApiError(412, "conditionNotMet", refused[0])
-
-
-def _names(call: Call) -> list[tuple[str, str | None]]:
-    """(name, hostname) of each VM."""
-    body = call.body
-    count = int(body.get("count", 0))
+def _names(call: Call) -> list[str]:
+    """The name of each VM."""
+    count = int(call.body.get("count", 0))
     if not 1 <= count <= 5000:
         raise invalid_field("resource.count", count, "Must be 1 to 5000.")
-    named = body.get("perInstanceProperties", {})
-    pattern = body.get("namePattern")
-    if bool(named) == (pattern is not None):
-        raise invalid("Exactly one of namePattern and perInstanceProperties must be set.")
-    if named:
-        if len(named) != count:
-            raise invalid_field("resource.count", count, f"perInstanceProperties has {len(named)} names.")
-        for name in named:
-            check_name("resource.perInstanceProperties.key", name)
-        return [(name, one.get("hostname")) for name, one in named.items()]
-    match = re.fullmatch(r"([^#]*)(#{1,18})([^#]*)", str(pattern))
-    if match is None:
-        raise invalid_field("resource.namePattern", pattern, "Must have one run of at most 18 '#'.")
-    taken = re.compile(re.escape(match[1]) + r"([0-9]+)" + re.escape(match[3]))
-    found = (taken.fullmatch(name) for name in call.world.vms[call.zone])
-    first = max((int(one[1]) for one in found if one), default=0) + 1
-    names = [f"{match[1]}{number:0{len(match[2])}}{match[3]}" for number in range(first, first + count)]
-    for name in names:
-        check_name("resource.namePattern", name)
-    return [(name, None) for name in names]
-
-
-@implements("instances.insert")
-def insert(call: Call) -> dict[str, Any]:
-    world, zone = call.world, call.zone
-    if again := world.operations.of_request(call.request):
-        return again.resource
-    if set(call.query) & {"sourceInstanceTemplate", "sourceMachineImage"}:
-        raise not_implemented("templates and machine images")
-    name = call.body.get("name", "")
-    check_name("resource.name", name)
-    properties = _bare(call, call.body)
-    shape = shape_of(properties, zone=zone)
-    interfaces_of(world, properties, zone)
-    _check_policies(call, name, properties)
-    if name in world.vms[zone]:
-        path = call.url(f"zones/{zone}/instances/{name}")
-        raise ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
-    target = {"selfLink": f"{world.root}/zones/{zone}/instances/{name}", "id": _unknown_id()}
-    operation = call.operation("insert", target, scope=f"zones/{zone}")
-    bulk = _Bulk(call, operation, properties, shape, [(name, call.body.get("hostname"))], 1, call.fault())
-    world.clock.after(world.delays.start, bulk.begin)
-    return operation.resource
-
-
-def _bare(call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
-    """An instance's properties with bare names, as bulkInsert has them: here they are URLs."""
-
-    def bare(url: str, collection: str, where: str) -> str:
-        match = re.search(rf"(?:^|/)zones/{re.escape(call.zone)}/{collection}/([^/]+)$", url)
-        if match is None:
-            raise invalid_field(where, url, f"The URL of one of the zone's {collection} expected.")
-        return match[1]
-
-    properties = dict(body)
-    properties["machineType"] = bare(body.get("machineType", ""), "machineTypes", "resource.machineType")
-    properties["guestAccelerators"] = [
-        {
-            **one,
-            "acceleratorType": bare(
-                one.get("acceleratorType", ""), "acceleratorTypes", "resource.guestAccelerators[0].acceleratorType"
-            ),
-        }
-        for one in body.get("guestAccelerators", [])
-    ]
-    disks = []
-    for disk in body.get("disks", []):
-        start = dict(disk.get("initializeParams", {}))
-        if "diskType" in start:
-            start["diskType"] = bare(start["diskType"], "diskTypes", "resource.disks.initializeParams.diskType")
-        disks.append({**disk, "initializeParams": start} if start else disk)
-    properties["disks"] = disks
-    return properties
+    named = call.body.get("perInstanceProperties", {})
+    if len(named) != count:
+        raise invalid_field("resource.count", count, f"perInstanceProperties has {len(named)} names.")
+    for name, properties in named.items():
+        check_name("resource.perInstanceProperties.key", name)
+        if properties:
+            raise not_implemented(f"{', '.join(sorted(properties))} of perInstanceProperties")
+    return list(named)
 
 
 def _unknown_id() -> str:

@@ -36,13 +36,6 @@ def get_disk(call: Call) -> dict[str, Any]:
     return _disk(call)
 
 
-@implements("disks.list")
-def list_disks(call: Call) -> dict[str, Any]:
-    path = call.url(f"zones/{call.zone}/disks")
-    items = call.world.disks[call.zone].values()
-    return lists.plain(call.page("Disk"), items, kind="compute#diskList", path=path)
-
-
 @implements("disks.aggregatedList")
 def aggregate_disks(call: Call) -> dict[str, Any]:
     return lists.aggregated(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.standins.compute import lists
-from tests.standins.compute.call import Call, implements, not_implemented, run_simple
-from tests.standins.compute.errors import ApiError, invalid, invalid_field
+from tests.standins.compute.call import Call, implements, run_simple
+from tests.standins.compute.errors import ApiError, invalid, invalid_field, not_implemented
 from tests.standins.compute.resources.labels import set_labels
 from tests.standins.compute.resources.places import ZONE_SCOPES, unreachable_zones
 
