@@ -53,14 +53,12 @@ def offers(
     total = [] if result.hours == 1 else [f"$/{result.hours:g} H"]
     cells = [_cells(row, total=bool(total)) for row in shown]
     if cells:
-        headers = ["", "MACHINE", "GPUS", "SPOT", "$/H", *total, "ZONES", "NOTES"]
+        headers = ["", "MACHINE", "GPUS", "HOW", "$/H", *total, "ZONES", "NOTES"]
         console.table(headers, cells, numbers=("$/H", *total))
         asked = "; * is what hvdcloud.yaml asks for" if any(row.offer.configured for row in shown) else ""
         console.answer(
             f"{counted(result.nodes, 'node')} with disks and external addresses, as of {result.prices_as_of}{asked}"
         )
-        if any(row.offer.spot == "workers" for row in shown):
-            console.answer("workers: the head is on demand, the others are Spot VMs")
     else:
         console.answer("nothing like it is in the table of machine types")
     for notice in result.notices:
@@ -81,7 +79,7 @@ def _cells(row: Row, *, total: bool) -> list[str]:
         "*" if offer.configured else "",
         offer.machine_type,
         f"{offer.gpu_count} {offer.gpu_type.removeprefix('nvidia-')}" if offer.gpu_type else "-",
-        {"none": "-", "all": "spot", "workers": "workers"}[offer.spot],
+        offer.provisioning,
         f"{estimate}{offer.dollars_per_hour:.2f}",
         *([f"{estimate}{offer.dollars:.2f}"] if total else []),
         f"{offer.region}-{zones}{more}" if row.zones else "nowhere",

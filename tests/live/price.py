@@ -49,7 +49,7 @@ STEPS = (
         nodes=2,
         minutes=15,
         keys={
-            "gce.spot": "workers",
+            "gce.provisioning": "spot",
             "run.command": "python elastic_job.py --epochs 100000 --pause 0.1",
             "run.elastic": {"min": 1, "max": 2},
         },
@@ -60,7 +60,7 @@ STEPS = (
         nodes=1,
         minutes=15,
         keys={
-            "gce.spot": "all",
+            "gce.provisioning": "spot",
             "gce.machine_type": "n1-standard-4",
             "gce.gpu": {"type": "nvidia-tesla-t4", "count": 1},
             "image.device": "cuda",

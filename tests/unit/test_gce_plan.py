@@ -32,12 +32,12 @@ TERRAFORM = {
 VM_IMAGE = "projects/cos-cloud/global/images/cos-125-19216-1-1"
 VARIANTS = [
     {},
-    {"spot": "all"},
+    {"provisioning": "spot"},
     {"gpu_type": None, "service_account": "default"},
     {"machine_type": "g2-standard-8", "max_cost": 20.0},
     {"ssh_source": "iap", **TERRAFORM},
     {"machine_type": "n1-standard-8", "gpu_type": "nvidia-tesla-v100"},
-    {"spot": "workers"},
+    {"provisioning": "spot", "elastic": True},
 ]
 
 
@@ -95,7 +95,7 @@ def by_role(nodes: int = 4, *, indices: Sequence[int] | None = None, **changes: 
 
 
 def test_the_head_on_demand_and_the_workers_on_spot_are_two_requests() -> None:
-    (names, workers), (head_name, head) = by_role(spot="workers")
+    (names, workers), (head_name, head) = by_role(provisioning="spot", elastic=True)
     assert (names, head_name) == (["digits-1", "digits-2", "digits-3"], ["digits-0"])
     assert workers["scheduling"]["provisioningModel"] == "SPOT"
     assert head["scheduling"]["provisioningModel"] == "STANDARD"
@@ -147,9 +147,9 @@ def test_gpus_are_asked_for_only_where_the_machine_type_has_none_of_its_own() ->
 
 
 def test_compute_engine_itself_deletes_forgotten_nodes() -> None:
-    for spot in ("none", "all"):
-        assert properties(spot=spot)["scheduling"] == {
-            "provisioningModel": "SPOT" if spot == "all" else "STANDARD",
+    for provisioning in ("standard", "spot"):
+        assert properties(provisioning=provisioning)["scheduling"] == {
+            "provisioningModel": provisioning.upper(),
             "instanceTerminationAction": "DELETE",
             "onHostMaintenance": "TERMINATE",
             "automaticRestart": False,

@@ -14,7 +14,7 @@ from hvdcloud.providers.gce.money import catalog, prices
 
 
 def hourly(machine_type: str, **changes: Any) -> float:
-    of_kind = {key: changes.pop(key) for key in ("gpu_type", "gpu_count", "spot") if key in changes}
+    of_kind = {key: changes.pop(key) for key in ("gpu_type", "gpu_count", "provisioning") if key in changes}
     kind = catalog.NodeKind(machine_type=machine_type, **of_kind)
     return prices.node_dollars_per_hour(kind, **{"disk_gb": 0, "external_ip": False, **changes})
 
@@ -22,17 +22,17 @@ def hourly(machine_type: str, **changes: Any) -> float:
 def test_gpus_disk_and_address_are_added() -> None:
     gpu = {"gpu_type": "nvidia-tesla-t4", "gpu_count": 2}
     assert hourly("n1-standard-8", **gpu) == pytest.approx(0.379998 + 0.70)
-    assert hourly("n1-standard-8", **gpu, spot=True) == pytest.approx(0.13402 + 0.35)
+    assert hourly("n1-standard-8", **gpu, provisioning="spot") == pytest.approx(0.13402 + 0.35)
     assert hourly("n1-standard-8", disk_gb=730) == pytest.approx(0.379998 + 0.10)
     assert hourly("n1-standard-8", external_ip=True) == pytest.approx(0.379998 + 0.005)
 
 
 def test_every_machine_type_has_a_price_and_spot_is_cheaper() -> None:
     for name in [machine.name for machine in catalog.machines().values()]:
-        assert 0 < hourly(name, spot=True) < hourly(name), name
+        assert 0 < hourly(name, provisioning="spot") < hourly(name), name
     for gpu in [gpu.name for gpu in catalog.gpus().values() if gpu.limits]:
         with_gpu = {"gpu_type": gpu, "gpu_count": 1}
-        assert 0 < hourly("n1-standard-8", **with_gpu, spot=True) < hourly("n1-standard-8", **with_gpu), gpu
+        assert 0 < hourly("n1-standard-8", **with_gpu, provisioning="spot") < hourly("n1-standard-8", **with_gpu), gpu
 
 
 def test_an_unknown_price_is_not_zero() -> None:
@@ -74,7 +74,7 @@ def test_a_refreshed_table_has_the_prices_of_its_regions(state: Path) -> None:
 def test_a_figure_that_a_region_lacks_is_the_main_region_s(state: Path) -> None:
     prices.save(refreshed())
     v100 = {"gpu_type": "nvidia-tesla-v100", "gpu_count": 1}
-    n1 = {"spot": True, "region": "europe-west4"}
+    n1 = {"provisioning": "spot", "region": "europe-west4"}
     assert hourly("n1-standard-8", **v100, **n1) == pytest.approx(hourly("n1-standard-8", **n1) + 1.0885)
 
 

@@ -39,14 +39,18 @@ class GceProvider(Provider):
         config: which VMs, where, and who may reach them.
         limits: how long they may live.
         client: makes the API's client on first use; may raise CredentialsError or UsageError.
+        elastic: runs are, and the head of Spot VMs is none.
     """
 
     name = "gce"
     ready_seconds = 1800.0
 
-    def __init__(self, config: GceConfig, limits: LimitsConfig, *, client: Callable[[], ComputeClient]) -> None:
+    def __init__(
+        self, config: GceConfig, limits: LimitsConfig, *, client: Callable[[], ComputeClient], elastic: bool = False
+    ) -> None:
         self._config = config
         self._limits = limits
+        self._elastic = elastic
         self._connect = client
 
     def plan(self, spec: ClusterSpec) -> GcePlan:
@@ -192,7 +196,8 @@ class GceProvider(Provider):
     @cached_property
     def _settings(self) -> Settings:
         source = ssh_access.caller_source(self._config.ssh.source)
-        return settings_of(self._config, self._limits, project=self._client.project, ssh_source=source)
+        project, elastic = self._client.project, self._elastic
+        return settings_of(self._config, self._limits, project=project, elastic=elastic, ssh_source=source)
 
     @cached_property
     def _mapper(self) -> ResourceMapper:

@@ -22,7 +22,7 @@ from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.names import continent, last_segment, region_of
 from hvdcloud.providers.gce.plan.budget import allowed_seconds, dollars_per_hour
 from hvdcloud.providers.gce.plan.request import network_path, same_path
-from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings
+from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings, groups
 from hvdcloud.units import counted, some
 
 VM_IMAGE_PROJECT = "cos-cloud"
@@ -63,7 +63,7 @@ class Available:
         if gpu_type:
             gpu = catalog.gpu(gpu_type)
             # Spot VMs may draw from either: https://cloud.google.com/compute/docs/instances/limit-vm-runtime#quota
-            metrics = [gpu.quota] if settings.spot == "none" else [gpu.quota, gpu.spot_quota]
+            metrics = [gpu.quota, gpu.spot_quota] if settings.provisioning == "spot" else [gpu.quota]
             found.append(_short(self.project_quotas or (), ["GPUS_ALL_REGIONS"], gpus))
             found.append(_short(self.regional_quotas.get(region, ()), metrics, gpus, f" in {region}"))
         return next(filter(None, found), "")
@@ -162,8 +162,15 @@ def check_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> Non
     if problem := catalog.problem(machine_type, settings.gpu_type, settings.gpu_count, today=today):
         raise problem
     allowed_seconds(settings, range(spec.nodes))
-    if catalog.machine(machine_type).spot_only and settings.spot != "all":
-        raise UsageError(f"{machine_type} is available as a Spot VM only", hint="write gce.spot: all")
+    if settings.provisioning == "flex-start":
+        hint = "write gce.provisioning: spot, or standard"
+        raise UsageError("gce.provisioning: flex-start is not available in this version", hint=hint)
+    ways = {group.kind.provisioning for group in groups(settings, range(spec.nodes))}
+    if catalog.machine(machine_type).spot_only and not ways <= {"spot", "flex-start"}:
+        hint = "write gce.provisioning: spot"
+        if settings.provisioning == "spot":
+            hint = "take another gce.machine_type: with run.elastic the head is on demand; or write run.retry instead"
+        raise UsageError(f"{machine_type} is available as a Spot or flex-start VM only", hint=hint)
 
 
 def check_account(settings: Settings) -> None:

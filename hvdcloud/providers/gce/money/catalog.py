@@ -9,13 +9,18 @@ from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
 from hvdcloud.errors import UsageError
 
+if TYPE_CHECKING:
+    from hvdcloud.config.gce import Provisioning
+
 T = TypeVar("T")
+
+_SAID = {"standard": "", "spot": ", Spot", "flex-start": ", flex-start", "reservation": ", of a reservation"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +79,7 @@ class NodeKind:
     machine_type: str
     gpu_type: str | None = None
     gpu_count: int = 0
-    spot: bool = False
+    provisioning: Provisioning = "standard"
 
     @property
     def gpus(self) -> tuple[str | None, int]:
@@ -88,7 +93,7 @@ class NodeKind:
         with contextlib.suppress(UsageError):
             gpu_type, count = self.gpus
         gpus = f" with {count} {gpu_type}" if gpu_type and count else ""
-        return f"{self.machine_type}{gpus}{', Spot' if self.spot else ''}"
+        return f"{self.machine_type}{gpus}{_SAID[self.provisioning]}"
 
 
 def machine(machine_type: str) -> Machine:

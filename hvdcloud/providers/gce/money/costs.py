@@ -137,7 +137,7 @@ def node_dollars_per_hour(vm: Resource) -> float | None:
             machine_type=last_segment(vm.get("machineType", "")),
             gpu_type=last_segment(accelerator.get("acceleratorType", "")) or None,
             gpu_count=accelerator.get("acceleratorCount", 0),
-            spot=vm.get("scheduling", {}).get("provisioningModel") == "SPOT",
+            provisioning="spot" if vm.get("scheduling", {}).get("provisioningModel") == "SPOT" else "standard",
         )
         external = any(interface.get("accessConfigs") for interface in vm.get("networkInterfaces", ()))
         return prices.node_dollars_per_hour(kind, disk_gb=_disk_gb(vm), external_ip=external, region=_region(vm))

@@ -99,7 +99,7 @@ def node_dollars_per_hour(kind: NodeKind, *, disk_gb: float, external_ip: bool, 
     parts[DISK] = disk_gb / HOURS_PER_MONTH
     if external_ip:
         parts[ADDRESS] = 1
-    return sum(amount * _rate(key, spot=kind.spot, region=region) for key, amount in parts.items())
+    return sum(amount * _rate(key, spot=kind.provisioning == "spot", region=region) for key, amount in parts.items())
 
 
 def disk_dollars_per_hour(*, disk_gb: float, region: str | None = None) -> float:

@@ -117,7 +117,7 @@ def notices(settings: Settings, offers: Sequence[PaidZone], *, nodes: int) -> It
         price = dollars(node_dollars_per_hour(settings, group.kind, zone=first.zone))
         who = "head" if 0 in group.indices else counted(group.nodes, "worker")
         each = " each" if group.nodes > 1 else ""
-        yield f"{who}: {group.kind}{'' if group.kind.spot else ', on demand'}, {price}/h{each}"
+        yield f"{who}: {group.kind}{', on demand' if group.kind.provisioning == 'standard' else ''}, {price}/h{each}"
     if nodes > 1 and (nics := machine(settings.machine_type).nics) > 1:
         yield (
             f"nodes exchange gradients by one network interface, 200 of the {nics * 200} Gbit/s that "

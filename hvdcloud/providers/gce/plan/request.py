@@ -153,7 +153,7 @@ def _network_interface(settings: Settings, *, zone: str) -> dict[str, Any]:
 
 def _scheduling(kind: NodeKind, *, run_seconds: int) -> dict[str, Any]:
     return {
-        "provisioningModel": "SPOT" if kind.spot else "STANDARD",
+        "provisioningModel": "SPOT" if kind.provisioning == "spot" else "STANDARD",
         # Serves both preemption and the time limit. Stopped VMs would still cost their disks.
         "instanceTerminationAction": "DELETE",
         # VMs with GPUs cannot migrate, Spot VMs may not.
