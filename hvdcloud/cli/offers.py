@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from hvdcloud.providers.pricing import Row
 
 SHOWN = 20
+_CONDITIONS = {
+    "spot": "may be taken away",
+    "flex-start": "waits for room, ends within 7 days",
+    "reservation": "yours: gce.reservation",
+}
 
 
 def offers(
@@ -29,7 +34,7 @@ def offers(
     """List machines of Compute Engine that fit and what they cost, cheapest first.
 
     Prices are for all nodes with their disks and external addresses. `*` is what hvdcloud.yaml asks for, `~` the price
-    of another region, `?` a quota that could not be asked for.
+    of another region, `<` one that may be lower, `?` a price that is not known, or a quota that could not be asked for.
 
     \b
     Example:
@@ -69,19 +74,24 @@ def offers(
 
 def _cells(row: Row, *, total: bool) -> list[str]:
     offer = row.offer
-    notes = ["?"] if offer.quota is None and row.zones else []
+    notes = [_CONDITIONS[offer.provisioning]] if offer.provisioning in _CONDITIONS else []
+    notes += ["quota: ?"] if offer.quota is None and row.zones else []
     notes += [f"{offer.gpu_type} ends {offer.ends}"] if offer.ends else []
     notes += [f"no quota: {offer.quota}"] if offer.quota else []
     zones = " ".join(zone.rpartition("-")[2] for zone in row.zones)
     more = f" +{counted(row.more_regions, 'region')}" if row.more_regions else ""
-    estimate = "~" if offer.estimate else ""
+    estimate = ("<" if offer.at_most else "") + ("~" if offer.estimate else "")
+
+    def price(dollars: float | None) -> str:
+        return "?" if dollars is None else f"{estimate}{dollars:.2f}"
+
     return [
         "*" if offer.configured else "",
         offer.machine_type,
         f"{offer.gpu_count} {offer.gpu_type.removeprefix('nvidia-')}" if offer.gpu_type else "-",
         offer.provisioning,
-        f"{estimate}{offer.dollars_per_hour:.2f}",
-        *([f"{estimate}{offer.dollars:.2f}"] if total else []),
-        f"{offer.region}-{zones}{more}" if row.zones else "nowhere",
+        price(offer.dollars_per_hour),
+        *([price(offer.dollars)] if total else []),
+        f"{offer.region}-{zones}{more}" if row.zones else "no zone known",
         "; ".join(notes),
     ]

@@ -23,10 +23,12 @@ class Offer:
     region: str | None
     zone: str | None
     """None: in no zone."""
-    dollars_per_hour: float
-    """All nodes with their disks and external addresses."""
-    dollars: float
+    dollars_per_hour: float | None
+    """All nodes with their disks and external addresses; None: not known."""
+    dollars: float | None
     """For as many hours as were asked for."""
+    at_most: bool
+    """It may cost less: flex-start has discounts, and a reservation may be paid for already."""
     estimate: bool
     """The price is another region's."""
     configured: bool

@@ -87,6 +87,7 @@ def test_a_cluster_comes_up_is_found_by_label_and_goes(bench: Bench) -> None:
     plan = bench.provider.plan(spec)
     assert found.dollars_per_hour == pytest.approx(plan.dollars_per_hour)
     assert found.worst_case_dollars is not None
+    assert plan.worst_case_dollars is not None
     assert 0 < found.dollars_so_far < found.worst_case_dollars <= plan.worst_case_dollars
     assert [cluster.name for cluster in elsewhere.list().clusters] == [spec.name]
     gone: list[str] = []
@@ -132,6 +133,7 @@ def test_the_head_is_on_demand_and_the_workers_are_spot_vms_of_one_cluster(bench
     assert found.whole
     assert found.dollars_per_hour == pytest.approx(plan.dollars_per_hour)
     assert found.worst_case_dollars is not None
+    assert plan.worst_case_dollars is not None
     assert found.worst_case_dollars <= plan.worst_case_dollars
     assert bench.another().destroy(spec.name) == []
 

@@ -89,8 +89,11 @@ def price(steps: Sequence[Step], keys: Mapping[str, Any], *, region: str) -> Pri
     for step in steps:
         base = {f"HVDCLOUD_{key.upper().replace('.', '__')}": json.dumps(value) for key, value in keys.items()}
         config = load_config(environ={**base, **step.environ})
-        settings = settings_of(config.gce, config.limits, project="", ssh_source="0.0.0.0/0")
+        settings = settings_of(
+            config.gce, config.limits, project="", ssh_source="0.0.0.0/0", elastic=config.run.elastic is not None
+        )
         per_hour = budget.dollars_per_hour(settings, range(step.nodes), zone=f"{region}-a")
+        assert per_hour is not None
         expected += per_hour * step.minutes / 60
         worst += per_hour * settings.max_run_seconds / 3600
     return Price(expected=expected, worst=worst)

@@ -246,7 +246,9 @@ def test_max_cost_counts_nodes_disks_and_addresses(known_prices: Settings) -> No
 
 
 def worst_case_dollars(settings: Settings, *, nodes: int, zone: str) -> float:
-    return budget.paid_zones(settings, [zone], nodes=nodes)[0].worst_case_dollars
+    worst = budget.paid_zones(settings, [zone], nodes=nodes)[0].worst_case_dollars
+    assert worst is not None
+    return worst
 
 
 def test_the_worst_case_is_what_the_time_limit_allows_and_never_more_than_max_cost(known_prices: Settings) -> None:
@@ -268,7 +270,7 @@ def test_a_limit_that_cannot_be_kept_is_refused() -> None:
         budget.allowed_seconds(settings(max_cost=0.01), range(2))
     with pytest.raises(UsageError, match="30 s to 120 days"):
         budget.allowed_seconds(settings(max_run_seconds=20), range(2))
-    with pytest.raises(UsageError, match="the price table does not know nvidia-tesla-p100"):
+    with pytest.raises(UsageError, match="the price table does not know n1-standard-8 with 1 nvidia-tesla-p100"):
         budget.allowed_seconds(settings(gpu_type="nvidia-tesla-p100", max_cost=5.0), range(2))
 
 

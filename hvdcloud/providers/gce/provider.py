@@ -67,7 +67,7 @@ class GceProvider(Provider):
         found = find_zones(self._client, spec, settings, zones=self._config.zones, today=now.date())
         image = vm_image(self._client, settings.machine_type)
         offers = budget.paid_zones(settings, found, nodes=spec.nodes)
-        zones = [offer.zone for offer in offers]
+        zones, worst = [offer.zone for offer in offers], [offer.worst_case_dollars for offer in offers]
         method = f"POST /compute/v1/projects/{settings.project}/global/firewalls"
         firewalls = tuple(
             Request(object=f"firewall {body['name']}", method=method, body=body)
@@ -79,7 +79,7 @@ class GceProvider(Provider):
             requests=(*firewalls, *insert_requests(settings.project, zones[0], bodies)),
             firewalls=firewalls,
             dollars_per_hour=offers[0].dollars_per_hour,
-            worst_case_dollars=max(offer.worst_case_dollars for offer in offers),
+            worst_case_dollars=None if None in worst else max(filter(None, worst)),
             seconds=float(offers[0].seconds),
             notices=(
                 *budget.notices(settings, offers, nodes=spec.nodes),

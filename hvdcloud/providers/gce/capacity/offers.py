@@ -50,7 +50,7 @@ def find_offers(
     for kind in compared:
         found += _offers(settings, kind, config, hours=hours, available=available)
     # Sorting keeps the order of kinds and zones, which is the catalogue's.
-    found.sort(key=lambda each: (each.dollars_per_hour, each.estimate))
+    found.sort(key=lambda each: (each.dollars_per_hour is None, each.dollars_per_hour or 0.0, each.estimate))
     region = prices.table().region
     instead = f"~ the price is that of {region}, since this region's is not known; hvdcloud offers --refresh gets them"
     near = dict.fromkeys(each.region for each in found if each.region)
@@ -63,7 +63,7 @@ def find_offers(
             *([f"hvdcloud.yaml: {wrong.message}; {wrong.hint}"] if wrong else []),
             *([f"quotas are not known: {unknown.message}; {unknown.hint}"] if unknown else []),
             *notices,
-            *([instead] if any(each.region and each.estimate for each in found) else []),
+            *([instead] if any(each.region and each.estimate and each.dollars for each in found) else []),
             *budget.traffic_notices(registry_region(config.image.repository or ""), near),
         ),
     )
@@ -100,7 +100,7 @@ def kinds(settings: Settings, *, gpu: str | None, today: date, cpu_image: bool =
 
 
 def _offers(settings: Settings, kind: NodeKind, config: Config, *, hours: float, available: Available) -> list[Offer]:
-    """Nodes of one kind in every zone where `gce.subnetwork` is, on demand and Spot. Pure.
+    """Nodes of one kind in every zone where `gce.subnetwork` is, in all ways in which they can be had. Pure.
 
     Args:
         hours: that `Offer.dollars` is for.
@@ -124,14 +124,16 @@ def _offers(settings: Settings, kind: NodeKind, config: Config, *, hours: float,
             zone=zone,
             configured=own and way == settings.provisioning and (not zone or not zones or zone in zones),
             dollars_per_hour=hourly,
-            dollars=hourly * hours,
+            dollars=None if hourly is None else hourly * hours,
+            at_most=way in ("flex-start", "reservation"),
             estimate=region is None or not prices.knows(region),
             quota=None if known is None else available.short(wanted, nodes=nodes, region=known),
             ends=catalog.gpu(kind.gpu_type).ends if kind.gpu_type else None,
         )
 
     there: list[str | None] = [*available.near(catalog.zones_with(kind.gpu_type), settings)]
-    ways: list[Provisioning] = ["spot"]
-    if not catalog.machine(kind.machine_type).spot_only:
-        ways.insert(0, "standard")
+    machine = catalog.machine(kind.machine_type)
+    ways: list[Provisioning] = ["spot"] if machine.spot_only else ["standard", "spot", "reservation"]
+    if machine.flex:
+        ways.append("flex-start")
     return [offered(spot, zone) for spot in ways for zone in (there or [None])]

@@ -56,6 +56,10 @@ class Available:
 
         Of other quotas Compute Engine itself says within a second what is short, and the next region is tried.
         """
+        if settings.provisioning == "reservation":
+            # The reservation took its quota when it was made.
+            # https://cloud.google.com/compute/docs/instances/reservations-overview
+            return ""
         gpu_type, gpu_count = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
         gpus = nodes * gpu_count
         vcpus = nodes * catalog.machine(settings.machine_type).vcpus
@@ -121,6 +125,8 @@ def find_zones(
     gpu, _ = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
     available = ask(client, settings)
     there = available.near(zones or catalog.zones_with(gpu), settings)
+    if not zones and not catalog.zones_with(gpu):
+        raise UsageError(f"no zone is known to have {gpu}", hint="write gce.zones, such as [us-central1-b]")
     if not there:
         regions = some(sorted(available.regions(settings) or ())) or "no region"
         raise UsageError(
@@ -134,7 +140,7 @@ def find_zones(
         def order(zone: str) -> tuple[float, bool, bool]:
             # Of regions that cost the same, that of the image comes first.
             far = home is not None and continent(zone) != continent(home)
-            return dollars_per_hour(settings, range(spec.nodes), zone=zone), far, region_of(zone) != home
+            return dollars_per_hour(settings, range(spec.nodes), zone=zone) or 0.0, far, region_of(zone) != home
 
         there.sort(key=order)
     near = dict.fromkeys(map(region_of, there))

@@ -39,11 +39,17 @@ class Machine:
     spot_only: bool = False
     """It cannot be had on demand."""
     sku: str = ""
-    """What the Cloud Billing Catalog calls it, before ` Core` and ` Ram`."""
+    """What the Cloud Billing Catalog calls it, before ` Core` and ` Ram`; empty: not known."""
     vm_image: str
     """The family of Container-Optimized OS that it boots."""
     driver: str
     """The branch of NVIDIA's driver for its GPUs: `R580`."""
+    disk_type: str = "pd-balanced"
+    """Of its boot disk: the API's default, pd-standard, is slow to unpack an image of many GB."""
+    compact: bool = False
+    """It takes a compact placement policy."""
+    flex: bool = False
+    """It can be had by flex-start."""
     nics: int = 1
     """Network interfaces of 200 Gbit/s that it can have, of which a node has one."""
 
@@ -118,9 +124,12 @@ def machines() -> Mapping[str, Machine]:
             gpu_count=size[2] if "gpu" in family else 0,
             local_ssd_gb=size[3] if len(size) > 3 else 0,
             spot_only=name in family.get("spot_only", ()),
-            sku=family["sku"],
+            sku=family.get("sku", ""),
             vm_image=family["vm_image"],
             driver=family["driver"],
+            disk_type=family.get("disk", "pd-balanced"),
+            compact=family.get("compact", False),
+            flex=family.get("flex", False),
             nics=family.get("nics", {}).get(name, 1),
         )
         for family in _table()["families"].values()

@@ -47,6 +47,8 @@ class Costs:
     """When the first of the VMs began to run; None: none has."""
     notes: tuple[str, ...]
     """Why nothing ends it; what is not counted; which prices are of another region."""
+    unpriced: bool = False
+    """There is a VM whose price is not known, and of which only the disk is counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,7 @@ def costs(instances: Sequence[Resource], loose_disks: Sequence[Resource], *, now
         worst_case=None if endless else sum(item.dollars(max(item.ends or now, now) + late) for item in items),
         ends=max(ends) if ends and not endless else None,
         since=min(filter(None, (moment(vm.get("lastStartTimestamp")) for vm in instances)), default=None),
+        unpriced=bool(unpriced),
         notes=(
             *endless,
             *(f"the price table does not know {each}, which is not counted" for each in sorted(unpriced)),

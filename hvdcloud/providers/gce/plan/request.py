@@ -37,8 +37,6 @@ NETWORK_TAG = "hvdcloud"
 """On every VM; Terraform's firewall rules name it."""
 
 _SCOPES = "https://www.googleapis.com/auth"
-DISK_TYPE = "pd-balanced"
-"""Of the boot disk: the default, pd-standard, is slow to unpack an image of many GB."""
 
 
 def bulk_insert_bodies(
@@ -95,7 +93,7 @@ def _instance_properties(
                 "initializeParams": {
                     "sourceImage": vm_image,
                     "diskSizeGb": str(settings.disk_gb),
-                    "diskType": DISK_TYPE,
+                    "diskType": machine.disk_type,
                     # A disk does not inherit the VM's labels.
                     "labels": spec.labels,
                 },
