@@ -127,6 +127,8 @@ class Workers:
         self.vms: dict[str, dict[str, Vm]] = {zone: {} for zone in REGION_OF}
         self.disks: dict[str, dict[str, dict[str, Any]]] = {zone: {} for zone in REGION_OF}
         self.firewalls: dict[str, dict[str, Any]] = {}
+        self.reservations: dict[str, dict[str, dict[str, Any]]] = {zone: {} for zone in REGION_OF}
+        self.future_reservations: dict[str, list[dict[str, Any]]] = {zone: [] for zone in REGION_OF}
         # zone → where an aggregated list says that it can't be seen: "warning", "list"
         self.unreachable: dict[str, frozenset[str]] = {}
         # Seconds by which lists of VMs are late, and what they may still show: when it went, as of time.monotonic().

@@ -122,6 +122,9 @@ def find_zones(
         CredentialsError, NodeError: the project cannot be asked.
     """
     check_settings(spec, settings, today=today)
+    if settings.provisioning == "reservation":
+        # Where it is, and that it takes no quota, its own description has said: capacity/reservations.py.
+        return list(zones)
     gpu, _ = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
     available = ask(client, settings)
     there = available.near(zones or catalog.zones_with(gpu), settings)

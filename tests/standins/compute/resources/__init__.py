@@ -10,6 +10,7 @@ from tests.standins.compute.resources import (
     networks,
     operations,
     places,
+    reservations,
 )
 
-__all__ = ["bulk", "disks", "firewalls", "instances", "networks", "operations", "places"]
+__all__ = ["bulk", "disks", "firewalls", "instances", "networks", "operations", "places", "reservations"]
