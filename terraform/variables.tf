@@ -36,6 +36,17 @@ variable "other_regions" {
   }
 }
 
+variable "mtu" {
+  description = "Bytes of the network's largest packet. VMs that run when it changes may keep the old one."
+  type        = number
+  default     = 8896
+
+  validation {
+    condition     = var.mtu >= 1300 && var.mtu <= 8896
+    error_message = "mtu is from 1300 to 8896, the range of VPC networks."
+  }
+}
+
 variable "bucket" {
   description = "Name of the bucket for checkpoints; null: PROJECT-hvdcloud."
   type        = string

@@ -109,12 +109,13 @@ class ObjectKind(str, Enum):
     NETWORK = "network"
     OPERATION = "operation"
     """One that still makes something."""
+    PLACEMENT = "placement"
     VOLUME = "volume"
 
     @property
     def harmless(self) -> bool:
         """Holds nothing and costs nothing."""
-        return self in (ObjectKind.FIREWALL, ObjectKind.NETWORK)
+        return self in (ObjectKind.FIREWALL, ObjectKind.NETWORK, ObjectKind.PLACEMENT)
 
 
 class ClusterObject(str):

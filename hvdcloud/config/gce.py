@@ -79,6 +79,9 @@ class GceConfig(Section):
         default=None,
         description="whose machines the nodes are: NAME, or projects/PROJECT/reservations/NAME of a shared one",
     )
+    placement: Literal["auto", "none"] = Field(
+        default="auto", description="auto: close to each other, where gce.machine_type can be"
+    )
     disk_gb: int = Field(default=100, ge=10, le=65536, description="boot disk")
     vm_image: Literal["cos"] = Field(default="cos", description="Container-Optimized OS")
     network: str | None = Field(default=None, description="VPC network; a terraform output")

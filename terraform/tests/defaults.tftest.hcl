@@ -27,6 +27,11 @@ run "promises" {
   }
 
   assert {
+    condition     = google_compute_network.hvdcloud.mtu == 8896
+    error_message = "the network's packets are small"
+  }
+
+  assert {
     condition     = google_compute_network.hvdcloud.auto_create_subnetworks == false
     error_message = "the network makes a subnetwork in every region"
   }

@@ -50,6 +50,7 @@ run "everything_wrong_in_another_way" {
     data              = ["gs://mine/train/"]
     delete_after_days = -1
     soft_delete_days  = 3
+    mtu               = 9000
 
     budget = {
       billing_account = "01AB23-4C56DE-F78901"
@@ -66,6 +67,7 @@ run "everything_wrong_in_another_way" {
     var.data,
     var.delete_after_days,
     var.soft_delete_days,
+    var.mtu,
     var.budget,
   ]
 }

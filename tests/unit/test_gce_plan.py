@@ -38,6 +38,8 @@ VARIANTS = [
     {"ssh_source": "iap", **TERRAFORM},
     {"machine_type": "n1-standard-8", "gpu_type": "nvidia-tesla-v100"},
     {"provisioning": "spot", "elastic": True},
+    {"provisioning": "reservation", "reservation": "mine", "reservation_bound": True},
+    {"machine_type": "a3-ultragpu-8g", "gpu_type": None, "placement": True},
 ]
 
 
@@ -72,6 +74,9 @@ def test_every_body_is_legal_by_the_discovery_document_and_survives_the_client_l
             always_print_fields_with_no_presence=False,
         )
         assert again == body
+    if placement := request.placement_body(SPEC, chosen):
+        discovery().request("ResourcePolicy", placement)
+        compute_v1.ResourcePolicy.from_json(json.dumps(placement))
     for firewall in request.firewall_bodies(SPEC, chosen):
         discovery().request("Firewall", firewall)
         compute_v1.Firewall.from_json(json.dumps(firewall))
@@ -82,6 +87,32 @@ def test_all_nodes_or_none_under_names_that_are_known_before() -> None:
     assert body["count"] == body["minCount"] == "2"
     assert body["perInstanceProperties"] == {"digits-0": {}, "digits-1": {}}
     assert "namePattern" not in body
+
+
+def test_nodes_of_a_reservation_name_it_and_end_with_it_where_it_ends_them() -> None:
+    for bound, model in ((False, "STANDARD"), (True, "RESERVATION_BOUND")):
+        found = properties(provisioning="reservation", reservation="mine", reservation_bound=bound, placement=True)
+        assert found["scheduling"]["provisioningModel"] == model
+        assert found["scheduling"]["instanceTerminationAction"] == "DELETE"
+        assert found["reservationAffinity"] == {
+            "consumeReservationType": "SPECIFIC_RESERVATION",
+            "key": "compute.googleapis.com/reservation-name",
+            "values": ["mine"],
+        }
+    assert properties()["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
+
+
+def test_nodes_are_of_a_placement_policy_where_their_machine_type_takes_one() -> None:
+    close: dict[str, Any] = {"machine_type": "a2-highgpu-1g", "gpu_type": None, "placement": True}
+    assert properties(**close)["resourcePolicies"] == ["hvdcloud-digits-a1b2c3"]
+    body = request.placement_body(SPEC, settings(**close))
+    assert body is not None
+    assert body["groupPlacementPolicy"] == {"collocation": "COLLOCATED"}
+    assert "hvdcloud-cluster=digits" in body["description"].split()
+    others: list[dict[str, Any]] = [{"machine_type": "n1-standard-8"}, {"placement": False}]
+    for changes in (*others, {"provisioning": "reservation", "reservation": "mine"}):
+        assert "resourcePolicies" not in properties(**{**close, **changes})
+    assert request.placement_body(dataclasses.replace(SPEC, nodes=1), settings(**close)) is None
 
 
 def by_role(nodes: int = 4, *, indices: Sequence[int] | None = None, **changes: Any) -> list[tuple[list[str], Any]]:

@@ -17,6 +17,7 @@ Resource = Mapping[str, Any]
 """As the API answers it: camelCase keys."""
 
 VMS, DISKS, FIREWALLS, OPERATIONS = "VMs", "disks", "firewall rules", "operations"
+PLACEMENTS = "placement policies"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class Inventory:
     disks: tuple[Resource, ...] = ()
     """With our labels, attached or not."""
     firewalls: tuple[Resource, ...] = ()
+    placements: tuple[Resource, ...] = ()
     operations: tuple[Resource, ...] = ()
     """All of the project's that are not DONE, also of other tools."""
     unseen: tuple[str, ...] = ()
@@ -57,10 +59,13 @@ class Inventory:
         return self._kept(lambda each: each["name"] in names)
 
     def _kept(self, keep: Callable[[Resource], bool]) -> Inventory:
-        instances, disks, firewalls = (
-            tuple(filter(keep, each)) for each in (self.instances, self.disks, self.firewalls)
+        return replace(
+            self,
+            instances=tuple(filter(keep, self.instances)),
+            disks=tuple(filter(keep, self.disks)),
+            firewalls=tuple(filter(keep, self.firewalls)),
+            placements=tuple(filter(keep, self.placements)),
         )
-        return replace(self, instances=instances, disks=disks, firewalls=firewalls)
 
     def within(self, zones: Collection[str]) -> Inventory:
         """Without what could not be seen in zones that do not matter."""
@@ -73,11 +78,12 @@ class Inventory:
 
 
 def take_inventory(client: ComputeClient, cluster: str | None) -> Inventory:
-    """Four questions at once, however many VMs there are. `cluster`: a cluster's name; None: every cluster."""
+    """Five questions at once, however many VMs there are. `cluster`: a cluster's name; None: every cluster."""
     questions: dict[str, Callable[[], Aggregated | list[dict[str, Any]]]] = {
         VMS: lambda: client.instances(cluster),
         DISKS: lambda: client.disks(cluster),
         FIREWALLS: client.firewalls,
+        PLACEMENTS: client.placements,
         OPERATIONS: client.operations_in_flight,
     }
 
@@ -96,6 +102,7 @@ def take_inventory(client: ComputeClient, cluster: str | None) -> Inventory:
         instances=items.get(VMS, ()),
         disks=items.get(DISKS, ()),
         firewalls=tuple(rule for rule in items.get(FIREWALLS, ()) if ours.items() <= described_labels(rule).items()),
+        placements=tuple(each for each in items.get(PLACEMENTS, ()) if ours.items() <= described_labels(each).items()),
         operations=items.get(OPERATIONS, ()),
         unseen=tuple(sorted({place for answer in found.values() for place in answer.unseen})),
         failures={what: answer for what, answer in answers.items() if not isinstance(answer, Aggregated)},

@@ -21,7 +21,7 @@ from hvdcloud.providers.gce.inventory import VMS, Inventory, take_inventory, why
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.names import region_of, zone_of
 from hvdcloud.providers.gce.ops import scale_out
-from hvdcloud.providers.gce.ops.create import Creation, GcePlan, insert_requests
+from hvdcloud.providers.gce.ops.create import Creation, GcePlan, insert_requests, placement_request
 from hvdcloud.providers.gce.ops.delete import Sweep
 from hvdcloud.providers.gce.ops.ready import SILENT_SECONDS, SILENT_SECONDS_OF_8_GPUS, Boots
 from hvdcloud.providers.gce.plan import budget, request
@@ -78,10 +78,16 @@ class GceProvider(Provider):
             for body in request.firewall_bodies(spec, settings)
         )
         bodies = request.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=image)
+        placement = placement_request(spec, settings, zones[0])
         return GcePlan(
             spec=spec,
-            requests=(*firewalls, *insert_requests(settings.project, zones[0], bodies)),
+            requests=(
+                *firewalls,
+                *([placement] if placement else []),
+                *insert_requests(settings.project, zones[0], bodies),
+            ),
             firewalls=firewalls,
+            placement=placement,
             dollars_per_hour=offers[0].dollars_per_hour,
             worst_case_dollars=None if None in worst else max(filter(None, worst)),
             seconds=float(offers[0].seconds),
@@ -108,7 +114,8 @@ class GceProvider(Provider):
         """A bulkInsert for each kind of node, in the zone where the cluster is; it has its firewall rules."""
         inventory, now = self._take_inventory(spec.name), datetime.now(timezone.utc)
         image = vm_image(self._client, self._settings.machine_type)
-        settings = self._settings
+        # A cluster that began with one node has no policy, and one that has stays close together.
+        settings = replace(self._settings, placement=bool(inventory.only(spec.id).placements))
         if settings.provisioning == "reservation":
             ours = dict.fromkeys(map(zone_of, inventory.only(spec.id).instances))
             settings, _ = find_reservation(
@@ -163,7 +170,13 @@ class GceProvider(Provider):
     def cluster(self, name: str) -> Cluster | None:
         """From the labels of VMs and disks, the descriptions of firewall rules, and the operations under way."""
         inventory = self._take_inventory(name)
-        if inventory.instances or inventory.disks or inventory.firewalls or inventory.creating(name):
+        if (
+            inventory.instances
+            or inventory.disks
+            or inventory.firewalls
+            or inventory.placements
+            or inventory.creating(name)
+        ):
             return self._mapper.cluster(name, inventory)
         if inventory.unseen:
             raise UnseenError(

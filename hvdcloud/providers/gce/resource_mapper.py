@@ -62,7 +62,9 @@ class ResourceMapper:
     def clusters(self, inventory: Inventory) -> list[Cluster]:
         """Every cluster of which something was found, by name."""
         names = {labels_of(each).get(LABEL_CLUSTER, "") for each in (*inventory.instances, *inventory.disks)}
-        names |= {described_labels(rule).get(LABEL_CLUSTER, "") for rule in inventory.firewalls}
+        names |= {
+            described_labels(rule).get(LABEL_CLUSTER, "") for rule in (*inventory.firewalls, *inventory.placements)
+        }
         return [self.cluster(name, inventory) for name in sorted(names)]
 
     def cluster(self, name: str, inventory: Inventory, *, now: datetime | None = None) -> Cluster:
@@ -72,8 +74,13 @@ class ResourceMapper:
         instances.sort(key=lambda vm: _index(str(vm["name"])))
         disks = [disk for disk in inventory.loose_disks if labels_of(disk).get(LABEL_CLUSTER) == name]
         firewalls = [rule for rule in inventory.firewalls if described_labels(rule).get(LABEL_CLUSTER) == name]
+        placements = [each for each in inventory.placements if described_labels(each).get(LABEL_CLUSTER) == name]
         operations = inventory.creating(name)
-        described = [*(labels_of(each) for each in (*instances, *disks)), *map(described_labels, firewalls), {}]
+        described = [
+            *(labels_of(each) for each in (*instances, *disks)),
+            *map(described_labels, (*firewalls, *placements)),
+            {},
+        ]
         labels = described[0]
         in_flight = cluster_id_of(str(operations[0].get("clientOperationId", ""))) if operations else ""
         created = created_by(labels)
@@ -96,6 +103,7 @@ class ResourceMapper:
             other_objects=(
                 *sorted(ClusterObject(ObjectKind.DISK, f"{zone_of(disk)}/{disk['name']}") for disk in disks),
                 *sorted(ClusterObject(ObjectKind.FIREWALL, rule["name"]) for rule in firewalls),
+                *sorted(ClusterObject(ObjectKind.PLACEMENT, each["name"]) for each in placements),
                 *(described_operation(each) for each in operations),
             ),
             dollars_per_hour=money.dollars_per_hour,

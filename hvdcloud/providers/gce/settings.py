@@ -36,6 +36,8 @@ class Settings:
     """Name or path of the one that nodes take machines of."""
     reservation_bound: bool = False
     """Its machines end with it."""
+    placement: bool = False
+    """Nodes are close to each other, where their machine type can be (gce.placement: auto)."""
     disk_gb: int
     network: str | None
     """Name or URL; None: the subnetwork's, else `default`."""
@@ -120,6 +122,7 @@ def settings_of(
         provisioning=config.provisioning or "standard",
         elastic=elastic,
         reservation=config.reservation,
+        placement=config.placement == "auto",
         disk_gb=config.disk_gb,
         network=config.network,
         subnetwork=config.subnetwork,

@@ -127,6 +127,7 @@ class Workers:
         self.vms: dict[str, dict[str, Vm]] = {zone: {} for zone in REGION_OF}
         self.disks: dict[str, dict[str, dict[str, Any]]] = {zone: {} for zone in REGION_OF}
         self.firewalls: dict[str, dict[str, Any]] = {}
+        self.resource_policies: dict[str, dict[str, dict[str, Any]]] = {region: {} for region in ZONES}
         self.reservations: dict[str, dict[str, dict[str, Any]]] = {zone: {} for zone in REGION_OF}
         self.future_reservations: dict[str, list[dict[str, Any]]] = {zone: [] for zone in REGION_OF}
         # zone → where an aggregated list says that it can't be seen: "warning", "list"
@@ -233,7 +234,9 @@ class Workers:
 
     def left(self) -> list[str]:
         """What is still there and costs money or opens a port: selfLinks."""
-        return [one["selfLink"] for one in (*self.instances(), *self.all_disks(), *self.all_firewalls())]
+        with self.lock:
+            policies = [one for there in self.resource_policies.values() for one in there.values()]
+        return [one["selfLink"] for one in (*self.instances(), *self.all_disks(), *self.all_firewalls(), *policies)]
 
 
 def _default_subnetworks() -> dict[str, str]:

@@ -94,6 +94,16 @@ class ComputeClient(http.ApiCalls):
         rule = _message("Firewall", body)
         return self._call("Firewalls", "insert_unary", request_id=request_id, firewall_resource=rule)
 
+    def placements(self) -> Aggregated:
+        """Every resource policy of the project, which is of one region."""
+        return self._aggregated("ResourcePolicies", "resourcePolicies", "")
+
+    def insert_placement(self, region: str, body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
+        """Start to make a placement policy; returns the operation."""
+        fields: dict[str, Any] = {"region": region, "request_id": request_id}
+        fields["resource_policy_resource"] = _message("ResourcePolicy", body)
+        return self._call("ResourcePolicies", "insert_unary", **fields)
+
     def instances(self, cluster: str | None) -> Aggregated:
         """hvdcloud's VMs in all zones; of one cluster, or of all."""
         return self._aggregated("Instances", "instances", _labels(cluster))
@@ -125,10 +135,10 @@ class ComputeClient(http.ApiCalls):
         )
 
     def delete(self, service: str, request_id: str, **names: str) -> dict[str, Any] | None:
-        """Start to delete one of `Instances`, `Disks` or `Firewalls`; returns the operation, None if it is gone.
+        """Start to delete one object of a service, such as `Instances`; returns the operation, None if it is gone.
 
         Args:
-            names: its zone, if it is of one, and its own: `zone="us-central1-a", instance="digits-0"`.
+            names: its zone or region, if it is of one, and its own: `zone="us-central1-a", instance="digits-0"`.
         """
         return _unless_gone(partial(self._call, service, "delete_unary", request_id=request_id, **names))
 
@@ -237,7 +247,9 @@ class ComputeClient(http.ApiCalls):
         """A list of all zones or regions, and those that did not answer."""
         items: list[dict[str, Any]] = []
         unseen: list[str] = []
-        attempt = partial(self._send_list, service, "aggregated_list", {"filter": matching, **fields})
+        attempt = partial(
+            self._send_list, service, "aggregated_list", {**({"filter": matching} if matching else {}), **fields}
+        )
         for page in self.persist(attempt, what=f"{service}.aggregated_list"):
             unseen += [_place(scope) for scope in page.get("unreachables", [])]
             if warning := _warning(page):

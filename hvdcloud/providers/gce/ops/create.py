@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hvdcloud.cluster.model import LABEL_ID, Leftover, Plan, Request, leftover_table
+from hvdcloud.cluster.model import LABEL_ID, ClusterSpec, Leftover, Plan, Request, leftover_table
 from hvdcloud.errors import CapacityError, HvdcloudError, NameTakenError, TeardownError, UsageError
 from hvdcloud.google.error_rules import ALREADY_EXISTS, ELSEWHERE, RULES, TOO_FEW, Action
 from hvdcloud.google.errors import ApiError, explained, operation_errors
@@ -24,7 +24,7 @@ from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import VMS, Resource, labels_of
 from hvdcloud.providers.gce.names import region_of, request_id, zone_of
 from hvdcloud.providers.gce.ops.delete import Sweep, Target
-from hvdcloud.providers.gce.plan.request import bulk_insert_bodies
+from hvdcloud.providers.gce.plan.request import bulk_insert_bodies, placement_body
 from hvdcloud.providers.gce.settings import Settings, groups
 from hvdcloud.units import counted
 
@@ -51,6 +51,8 @@ class GcePlan(Plan):
     vm_image: str
     firewalls: tuple[Request, ...] = ()
     """Those of `requests` that make firewall rules: the first ones."""
+    placement: Request | None = None
+    """That of `requests` that makes a placement policy for the first zone's region, before any VM."""
     indices: tuple[int, ...] | None = None
     """Of the nodes to make, of a cluster that exists; None: all of a new one."""
 
@@ -59,11 +61,25 @@ class GcePlan(Plan):
         """Of the nodes to make."""
         return frozenset(map(self.spec.node_name, range(self.spec.nodes) if self.indices is None else self.indices))
 
+    @property
+    def kinds(self) -> int:
+        """Of nodes: how many bulkInserts there are."""
+        return len(self.requests) - len(self.firewalls) - (self.placement is not None)
+
     def bodies(self, zone: str) -> Sequence[Mapping[str, Any]]:
         """The bulkInserts for a zone, to be sent one after the other."""
         if zone == self.zones[0]:
-            return [request.body for request in self.requests[len(self.firewalls) :]]
+            return [request.body for request in self.requests[-self.kinds :]]
         return bulk_insert_bodies(self.spec, self.settings, zone=zone, vm_image=self.vm_image)
+
+
+def placement_request(spec: ClusterSpec, settings: Settings, zone: str) -> Request | None:
+    """What makes the placement policy of a new cluster in a zone's region; None: it needs none."""
+    body = placement_body(spec, settings)
+    if body is None:
+        return None
+    method = f"POST /compute/v1/projects/{settings.project}/regions/{region_of(zone)}/resourcePolicies"
+    return Request(object=f"placement {body['name']} in {region_of(zone)}", method=method, body=body)
 
 
 def insert_requests(project: str, zone: str, bodies: Sequence[Mapping[str, Any]]) -> list[Request]:
@@ -178,10 +194,27 @@ class Creation:
 
     def _attempt(self, zone: str) -> ApiError | None:
         """One bulkInsert for each kind of node. Returns why there are no VMs, or not all."""
+        if (placement := self._plan.placement) and (error := self._make_placement(placement.body, zone)):
+            return error
         for body in self._plan.bodies(zone):
             if error := self._insert(zone, body):
                 return error
         return self._confirm(zone)
+
+    def _make_placement(self, body: Mapping[str, Any], zone: str) -> ApiError | None:
+        """Returns why there is none."""
+        if self._abort.is_set():
+            raise _AbortedError
+        request = self._new_request()
+        self._zones.add(zone)
+        try:
+            operation = self._client.insert_placement(region_of(zone), body, request)
+            operation = self._client.wait(operation, deadline=time.monotonic() + FIREWALL_SECONDS, stop=self._abort)
+        except ApiError as error:
+            if error.action is Action.RETRY:
+                raise self._final(error, zone) from error
+            return error
+        return self._cause(zone, operation)
 
     def _insert(self, zone: str, body: Mapping[str, Any]) -> ApiError | None:
         """Returns why there are none of its VMs."""

@@ -15,7 +15,17 @@ from hvdcloud.google.errors import ApiError, operation_errors
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.inventory import DISKS, FIREWALLS, OPERATIONS, VMS, Inventory, Resource, take_inventory, why
+from hvdcloud.providers.gce.inventory import (
+    DISKS,
+    FIREWALLS,
+    OPERATIONS,
+    PLACEMENTS,
+    VMS,
+    Inventory,
+    Resource,
+    take_inventory,
+    why,
+)
 from hvdcloud.providers.gce.names import last_segment, request_id, zone_of
 from hvdcloud.providers.gce.resource_mapper import described_operation
 
@@ -28,23 +38,47 @@ FIRST_PAUSE_SECONDS, PAUSE_SECONDS, PAUSE_GROWTH = 0.05, 3.0, 1.5
 WAIT_SECONDS = 20.0
 
 
+class _Kind(NamedTuple):
+    """How a kind of thing is called: by us, by gcloud, and by the API's library; and what it is of."""
+
+    word: str
+    gcloud: str
+    service: str
+    field: str
+    place: str = "zone"
+
+
+_KINDS = {
+    VMS: _Kind("VM", "instances", "Instances", "instance"),
+    DISKS: _Kind("disk", "disks", "Disks", "disk"),
+    FIREWALLS: _Kind("firewall", "firewall-rules", "Firewalls", "firewall"),
+    PLACEMENTS: _Kind("placement", "resource-policies", "ResourcePolicies", "resource_policy", "region"),
+}
+
+
 class Target(NamedTuple):
     """Something to delete."""
 
     kind: str
     name: str
     zone: str = ""
-    """Empty for a firewall rule, which is global."""
+    """Empty for a firewall rule, which is global; of a placement policy, its region."""
+
+    @property
+    def names(self) -> dict[str, str]:
+        """As the client's `delete` takes them."""
+        kind = _KINDS[self.kind]
+        return {kind.field: self.name} | ({kind.place: self.zone} if self.zone else {})
 
     def __str__(self) -> str:
-        word = {VMS: "VM", DISKS: "disk", FIREWALLS: "firewall"}[self.kind]
+        word = _KINDS[self.kind].word
         return f"{word} {self.zone}/{self.name}" if self.zone else f"{word} {self.name}"
 
     def delete_with(self, project: str) -> str:
         """A command that deletes it by hand."""
-        word = {VMS: "instances", DISKS: "disks", FIREWALLS: "firewall-rules"}[self.kind]
-        place = f" --zone {self.zone}" if self.zone else ""
-        return f"gcloud compute {word} delete {self.name}{place} --project {project} --quiet"
+        kind = _KINDS[self.kind]
+        place = f" --{kind.place} {self.zone}" if self.zone else ""
+        return f"gcloud compute {kind.gcloud} delete {self.name}{place} --project {project} --quiet"
 
 
 @dataclass
@@ -103,12 +137,19 @@ class Sweep:
             if expired or not listed - self._refused:
                 return self._leftovers(inventory, creating)
             self._find_failed_deletions(inventory, listed)
-            side_by_side(self._delete, [each for each in listed - self._refused if each not in self._operations])
+            ready = self._ready(listed - self._refused)
+            side_by_side(self._delete, [each for each in ready if each not in self._operations])
             # The deletion that was begun last is likely to end last, or nearly; waiting for each would be N calls.
             if under_way := [each for target, each in self._operations.items() if target in listed - self._suspects]:
                 self._wait(under_way[-1])
             time.sleep(pause)
             pause = min(pause * PAUSE_GROWTH, PAUSE_SECONDS)
+
+    def _ready(self, targets: set[Target]) -> set[Target]:
+        """What may be deleted now: a placement policy only when no VM is of it any more."""
+        if any(each.kind == VMS for each in targets):
+            return {each for each in targets if each.kind != PLACEMENTS}
+        return targets
 
     def _take_inventory(self) -> Inventory:
         inventory = take_inventory(self.client, self.cluster)
@@ -126,7 +167,8 @@ class Sweep:
         # A disk that a VM holds goes with the VM; if it does not, it is loose the next time.
         disks = {Target(DISKS, disk["name"], zone_of(disk)): _holders(disk) for disk in inventory.loose_disks}
         rules = {Target(FIREWALLS, rule["name"]) for rule in inventory.firewalls} if self.firewalls else set()
-        listed = vms | disks.keys() | rules
+        placed = {Target(PLACEMENTS, each["name"], last_segment(each["region"])) for each in inventory.placements}
+        listed = vms | disks.keys() | rules | (placed if self.names is None else set())
         hidden, unsure = self._hidden(inventory, listed, set().union(*disks.values()))
         listed = listed - {disk for disk, holders in disks.items() if holders & hidden} | hidden
         for target in listed:
@@ -172,10 +214,8 @@ class Sweep:
 
     def _delete(self, target: Target) -> None:
         self._attempts[target] += 1
-        service = {VMS: "Instances", DISKS: "Disks", FIREWALLS: "Firewalls"}[target.kind]
-        names = {service.lower().removesuffix("s"): target.name} | ({"zone": target.zone} if target.zone else {})
         try:
-            operation = self.client.delete(service, request_id(self.cluster), **names)
+            operation = self.client.delete(_KINDS[target.kind].service, request_id(self.cluster), **target.names)
         except (ApiError, HvdcloudError) as error:
             self._failed(target, error)
         else:
@@ -222,6 +262,7 @@ class Sweep:
             (f"{what} of {self.cluster}", f"they cannot be listed: {why(error)}", look)
             for what, error in sorted(inventory.failures.items())
             if self.firewalls or what != FIREWALLS
+            if self.names is None or what != PLACEMENTS
         ]
         late = f"it still makes something after {CREATING_SECONDS:.0f} s"
         left += [(described_operation(operation), late, look) for operation in creating]

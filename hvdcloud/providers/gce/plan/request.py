@@ -116,6 +116,9 @@ def _instance_properties(
             "enableIntegrityMonitoring": True,
         },
     }
+    if placement_body(spec, settings):
+        # Here a name, as of the machine type: of the zone's region.
+        properties["resourcePolicies"] = [cluster_tag(spec)]
     if machine.takes_gpus and kind.gpu_type and kind.gpu_count:
         properties["guestAccelerators"] = [{"acceleratorType": kind.gpu_type, "acceleratorCount": kind.gpu_count}]
     return properties
@@ -241,8 +244,23 @@ def firewall_bodies(spec: ClusterSpec, settings: Settings) -> list[dict[str, Any
     ]
 
 
+def placement_body(spec: ClusterSpec, settings: Settings) -> dict[str, Any] | None:
+    """The `ResourcePolicy` of a compact placement, for the region of the nodes; None: they need none or take none.
+
+    A reservation has the placement that it was made with. Best effort: without a distance, VMs are made all the same.
+    https://docs.cloud.google.com/ai-hypercomputer/docs/placement-policy-and-workload-policy
+    """
+    takes = catalog.machine(settings.machine_type).compact and settings.provisioning != "reservation"
+    if not (settings.placement and takes and spec.nodes > 1):
+        return None
+    # It has no labels: a cleanup reads the owner from here, as of a firewall rule.
+    description = " ".join(f"{key}={value}" for key, value in spec.labels.items())
+    policy = {"collocation": "COLLOCATED"}
+    return {"name": cluster_tag(spec), "description": description, "groupPlacementPolicy": policy}
+
+
 def cluster_tag(spec: ClusterSpec) -> str:
-    """The network tag of this cluster's VMs alone, and how its firewall rules' names begin."""
+    """The network tag of this cluster's VMs alone, its placement policy's name, and how its rules' names begin."""
     return f"hvdcloud-{spec.name}-{spec.id}"
 
 

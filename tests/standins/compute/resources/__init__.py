@@ -11,6 +11,17 @@ from tests.standins.compute.resources import (
     operations,
     places,
     reservations,
+    resource_policies,
 )
 
-__all__ = ["bulk", "disks", "firewalls", "instances", "networks", "operations", "places", "reservations"]
+__all__ = [
+    "bulk",
+    "disks",
+    "firewalls",
+    "instances",
+    "networks",
+    "operations",
+    "places",
+    "reservations",
+    "resource_policies",
+]

@@ -109,6 +109,9 @@ def build(
     for field in (*kept, "keyRevocationActionType"):
         if field in properties:
             resource[field] = properties[field]
+    if policies := properties.get("resourcePolicies"):
+        region = f"{world.root}/regions/{REGION_OF[zone]}"
+        resource["resourcePolicies"] = [f"{region}/resourcePolicies/{name}" for name in policies]
     if shape.gpus:
         gpu, count = shape.gpus
         url = f"{world.root}/zones/{zone}/acceleratorTypes/{gpu}"
