@@ -1,4 +1,4 @@
-"""A laptop and VMs that several files use."""
+"""Nodes, a laptop, VMs and a server that several files use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,35 @@ import pytest
 
 # pytest-xdist's own process loads this file too, and runs no test: what takes time is loaded by the fixtures.
 if TYPE_CHECKING:
+    from tests.support.nodes import NodeCluster
+    from tests.support.scripted_api import Script
     from tests.support.vanishing import Laptop, NewVm, Program, Vm
+
+
+@pytest.fixture
+def cluster() -> Iterator[NodeCluster]:
+    """Two nodes with the real node program."""
+    from tests.support.nodes import node_cluster
+
+    with node_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def node_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This process is on a node whose root folder this is."""
+    monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    """A server that gives the answers of the test."""
+    from tests.support.scripted_api import Script
+
+    script = Script()
+    yield script
+    script.close()
 
 
 @pytest.fixture

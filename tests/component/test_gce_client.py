@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,13 +16,6 @@ from hvdcloud.providers.gce.api.client import ComputeClient
 from tests.support.scripted_api import Call, Reply, Script, refusal
 
 REQUEST_ID = "0aa1bb2c-c3dd-4ee4-9ff5-001122334455"
-
-
-@pytest.fixture
-def script() -> Iterator[Script]:
-    script = Script()
-    yield script
-    script.close()
 
 
 @pytest.fixture
@@ -51,9 +43,6 @@ BODY = {
         "scheduling": {"automaticRestart": False, "maxRunDuration": {"seconds": "43200"}},
     },
 }
-
-
-# --- what is sent -----------------------------------------------------------------------------------------------------
 
 
 # --- passing trouble --------------------------------------------------------------------------------------------------
@@ -148,9 +137,6 @@ def test_an_operation_is_waited_for_at_our_endpoint_until_it_is_done(script: Scr
     (error,) = operation_errors(done)
     assert (error.code, error.status, error.action) == ("ZONE_RESOURCE_POOL_EXHAUSTED", None, Action.NEXT_ZONE)
     assert {call.path for call in script.calls} == {"/compute/v1/projects/p/zones/us-central1-a/operations/op-1/wait"}
-
-
-# --- guest attributes -------------------------------------------------------------------------------------------------
 
 
 def test_vms_that_a_list_leaves_out_are_found_by_name(script: Script, client: ComputeClient) -> None:

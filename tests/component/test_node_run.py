@@ -9,23 +9,16 @@ import random
 import signal
 import stat
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.harness import until
-from tests.support.nodes import AT_WORK, RUN, NodeCluster, node_cluster, wait_gone
+from tests.support.nodes import AT_WORK, RUN, NodeCluster, wait_gone
 
 WITH_PID = ("/bin/sh", "-c", ': > "$HVDCLOUD_CHECKPOINT_DIR/pid-$$"; echo at work; exec sleep 600')
 """`AT_WORK`, after it has left its process id as the name of a checkpoint."""
 SECRET = "hunter2-the-secret"
-
-
-@pytest.fixture
-def cluster() -> Iterator[NodeCluster]:
-    with node_cluster() as cluster:
-        yield cluster
 
 
 def rank_pids(cluster: NodeCluster) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,7 @@ from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.launcher import launcher_environment
 from hvdcloud.node.run.rank import environment_of_rank
 from hvdcloud.node.run.supervisor import silence_limit
-from tests.support.nodes import RUN, NodeCluster, entry, node_cluster
-
-
-@pytest.fixture
-def cluster() -> Iterator[NodeCluster]:
-    with node_cluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def node_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
-    return tmp_path
+from tests.support.nodes import RUN, NodeCluster, entry
 
 
 def host_key(number: int) -> str:
