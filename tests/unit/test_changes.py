@@ -55,8 +55,7 @@ class Folder:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
-    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
+def folder(tmp_path: Path, state_root: Path) -> Folder:
     return Folder(tmp_path)
 
 

@@ -30,40 +30,26 @@ def answer(status: int, legacy: str, message: str, **info: Any) -> ApiError:
 @pytest.mark.parametrize(
     ("code", "message", "action", "family"),
     [
-        ("ZONE_RESOURCE_POOL_EXHAUSTED", "no room", Action.NEXT_ZONE, CapacityError),
-        ("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "no room", Action.NEXT_ZONE, CapacityError),
         ("RESOURCE_POOL_EXHAUSTED", "no room", Action.NEXT_ZONE, CapacityError),
         ("GPU_STOCKOUT", "no room", Action.NEXT_ZONE, CapacityError),
         ("REGION_RESOURCE_POOL_EXHAUSTED", "no room", Action.NEXT_REGION, CapacityError),
-        ("UNSUPPORTED_OPERATION", "preempted while created", Action.NEXT_ZONE, CapacityError),
-        ("VM_MIN_COUNT_NOT_REACHED", "Requested minimum count of 4 VMs", Action.NEXT_ZONE, CapacityError),
-        ("QUOTA_EXCEEDED", "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally.", Action.STOP, CapacityError),
-        (
-            "QUOTA_EXCEEDED",
-            "Quota 'CPUS' exceeded.  Limit: 24.0 in region us-west1.",
-            Action.NEXT_REGION,
-            CapacityError,
-        ),
         ("IP_SPACE_EXHAUSTED", "no addresses", Action.NEXT_REGION, CapacityError),
         ("IP_SPACE_EXHAUSTED_WITH_DETAILS", "no addresses", Action.NEXT_REGION, CapacityError),
-        ("RESOURCE_NOT_READY", "not ready", Action.RETRY, NodeError),
-        ("RESOURCE_OPERATION_RATE_EXCEEDED", "too fast", Action.RETRY, NodeError),
         ("RESOURCE_NOT_FOUND", "The resource was not found", Action.RETRY, CapacityError),
         ("RESOURCE_NOT_FOUND", NOT_FOUND.format("global/networks/none"), Action.STOP, UsageError),
         ("RESOURCE_NOT_FOUND", NOT_FOUND.format("regions/r/subnetworks/none"), Action.NEXT_REGION, UsageError),
         ("RESOURCE_NOT_FOUND", NOT_FOUND.format("zones/z/acceleratorTypes/x"), Action.NEXT_ZONE, UsageError),
         ("RESOURCE_ALREADY_EXISTS", "The resource already exists", Action.STOP, UsageError),
         ("IAM_PERMISSION_DENIED", "no", Action.STOP, CredentialsError),
-        ("SERVICE_ACCOUNT_ACCESS_DENIED", "no", Action.STOP, CredentialsError),
         ("ANYTHING", "Policy update access denied.", Action.STOP, CredentialsError),
         ("ANYTHING", "Requested disk size cannot be smaller than the image size (50 GB)", Action.STOP, UsageError),
-        ("INTERNAL_ERROR", "oops", Action.NEXT_ZONE, NodeError),
         ("NEVER_HEARD_OF", "what is this", Action.STOP, NodeError),
     ],
 )
 def test_every_code_of_an_operation_has_one_meaning(
     code: str, message: str, action: Action, family: type[HvdcloudError]
 ) -> None:
+    """Those that test_real_errors.py does not have."""
     (error,) = operation_errors(operation({"code": code, "message": message}))
     assert (error.action, error.rule.error) == (action, family)
 
