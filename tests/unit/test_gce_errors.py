@@ -14,10 +14,9 @@ from hvdcloud.google.errors import ApiError, answer_error, operation_errors
 NOT_FOUND = "The resource 'projects/p/{}' was not found"
 
 
-def operation(*errors: dict[str, Any], status: int | None = None) -> dict[str, Any]:
+def operation(*errors: dict[str, Any]) -> dict[str, Any]:
     link = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a/operations/op-1"
-    found: dict[str, Any] = {"name": "op-1", "status": "DONE", "selfLink": link, "error": {"errors": list(errors)}}
-    return found | ({"httpErrorStatusCode": status} if status else {})
+    return {"name": "op-1", "status": "DONE", "selfLink": link, "error": {"errors": list(errors)}}
 
 
 def answer(status: int, legacy: str, message: str, **info: Any) -> ApiError:
@@ -52,6 +51,12 @@ def test_every_code_of_an_operation_has_one_meaning(
     """Those that test_real_errors.py does not have."""
     (error,) = operation_errors(operation({"code": code, "message": message}))
     assert (error.action, error.rule.error) == (action, family)
+
+
+def test_an_operation_with_nothing_but_an_http_status_of_400_or_above_has_failed() -> None:
+    (error,) = operation_errors({**operation(), "httpErrorStatusCode": 400})
+    assert (error.status, error.message) == (400, "HTTP 400")
+    assert operation_errors({**operation(), "httpErrorStatusCode": 200}) == operation_errors(operation()) == []
 
 
 @pytest.mark.parametrize(
