@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
     from tests.support.nodes import NodeCluster
     from tests.support.scripted_api import Script
     from tests.support.vanishing import Laptop, NewVm, Program, Vm
+
+
+@pytest.fixture(autouse=True)
+def no_git_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The developer's own stays out of the tests."""
+    for variable in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
+        monkeypatch.setenv(variable, os.devnull)
 
 
 @pytest.fixture
@@ -43,7 +51,7 @@ def script() -> Iterator[Script]:
 
 @pytest.fixture
 def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laptop:
-    """It is quick to ask who is silent."""
+    """A person's machine, which waits a few seconds for nodes that do not answer."""
     from hvdcloud.lifecycle import down
     from hvdcloud.remote import connection
     from tests.support.vanishing import Laptop

@@ -31,18 +31,7 @@ def operation(status: str = "DONE", **more: Any) -> Reply:
     return Reply({"kind": "compute#operation", "name": "op-1", "status": status, "zone": zone, **more})
 
 
-BODY = {
-    "count": "2",
-    "minCount": "2",
-    "perInstanceProperties": {"digits-0": {}, "digits-1": {}},
-    "instanceProperties": {
-        "machineType": "n1-standard-8",
-        "guestAccelerators": [{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 1}],
-        "disks": [{"boot": True, "autoDelete": True, "initializeParams": {"diskSizeGb": "100", "labels": {"a": "b"}}}],
-        "networkInterfaces": [{"nicType": "GVNIC", "accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}],
-        "scheduling": {"automaticRestart": False, "maxRunDuration": {"seconds": "43200"}},
-    },
-}
+BODY = {"count": "2", "minCount": "2", "perInstanceProperties": {"digits-0": {}, "digits-1": {}}}
 
 
 # --- passing trouble --------------------------------------------------------------------------------------------------

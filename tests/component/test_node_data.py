@@ -105,11 +105,7 @@ def phases(cluster: NodeCluster) -> set[str]:
 def wait_until_fetching(cluster: NodeCluster, bucket: Bucket) -> None:
     """Until each node's fetcher waits for the bucket, and its agent has said so."""
     bucket.wait_for_callers(len(cluster.names))
-    until(
-        lambda: phases(cluster) == {"fetching"},
-        seconds=30,
-        what="agents that wait for data",
-    )
+    until(lambda: phases(cluster) == {"fetching"}, what="agents that wait for data")
 
 
 def fetcher_of(cluster: NodeCluster, name: str) -> int:

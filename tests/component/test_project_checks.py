@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,6 @@ from hvdcloud.doctor.machine import project_checks
 from hvdcloud.errors import UsageError
 from hvdcloud.remote.code import list_code
 from tests.support.configs import load_config
-
-
-@pytest.fixture(autouse=True)
-def own_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
 
 
 @pytest.fixture

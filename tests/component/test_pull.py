@@ -20,10 +20,10 @@ from hvdcloud.checkpoints.pull import PulledRun, PullError, pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.errors import CapacityError, CheckpointError, ExitCode
 from hvdcloud.storage.base import Bucket, CorruptObjectError, Download, ObjectMissingError
-from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.open import open_bucket
 from tests.support.harness import looking
+from tests.support.manifests import entry_of
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -42,9 +42,7 @@ class Workers:
     def put(self, file: str, data: bytes, *, node: int = 0) -> Entry:
         name = object_name(file, node=node)
         info = self.bucket.write(PREFIX + name, data)
-        entry = Entry(
-            name=name, size=len(data), crc32c=crc32c_of_bytes(data), generation=info.generation, modified=1.5e9
-        )
+        entry = entry_of(name, data, generation=info.generation, modified=1.5e9)
         self.entries.setdefault(node, {})[name] = entry
         return entry
 
@@ -55,7 +53,7 @@ class Workers:
 
     def publish_raw(self, name: str) -> None:
         """A manifest that an enemy wrote."""
-        entry = Entry(name="@@", size=4, crc32c=crc32c_of_bytes(b"evil"), generation=1, modified=0.0)
+        entry = entry_of("@@", b"evil", generation=1)
         good = to_json(Manifest(cluster=CLUSTER, run=RUN, node=0, complete=True, files=[entry]))
         self.bucket.write(manifest_name(CLUSTER, RUN, 0), good.replace(b"@@", name.encode()))
 
@@ -175,10 +173,9 @@ def test_an_object_that_is_not_the_nodes_any_more_is_missing(world: Workers, hap
 def test_an_object_replaced_after_the_manifest_was_written_is_fetched_if_it_was_announced(world: Workers) -> None:
     """The node died between the object and the manifest."""
     old = world.put("latest", b"old")
-    announced = Entry(name="latest", size=3, crc32c=crc32c_of_bytes(b"new"), generation=0, modified=2.0)
-    first = Entry(name="first", size=3, crc32c=crc32c_of_bytes(b"1st"), generation=0, modified=2.0)
-    never = Entry(name="never", size=3, crc32c=crc32c_of_bytes(b"nev"), generation=0, modified=2.0)
-    world.publish(complete=False, uploading=(announced, first, never))
+    announced = {"latest": b"new", "first": b"1st", "never": b"nev"}
+    uploading = tuple(entry_of(name, data, modified=2.0) for name, data in announced.items())
+    world.publish(complete=False, uploading=uploading)
     world.bucket.write(PREFIX + "latest", b"new")
     world.bucket.write(PREFIX + "first", b"1st")
     stat = world.bucket.stat(PREFIX + "latest")

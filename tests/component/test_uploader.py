@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, read_manifest, run_prefix, to_json
+from hvdcloud.checkpoints.manifest import Entry, Manifest, read_manifest, run_prefix
 from hvdcloud.checkpoints.pull import PulledRun, pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.node.uploads.uploader import Uploader
@@ -331,21 +331,6 @@ def test_of_two_uploaders_of_one_node_the_later_upload_counts(bucket: Bucket, di
     scan(one)
     assert files_of(bucket)["a"] == newest
     assert newest.size == 2
-
-
-def test_an_upload_that_was_announced_and_done_is_found_again(bucket: Bucket, directory: Path) -> None:
-    """The uploader was killed after the object and before the manifest, and the file has been deleted since."""
-    done = bucket.write(PREFIX + "done", b"1")
-    entries = [
-        Entry(name=name, size=1, crc32c=crc32c_of_bytes(b"1"), generation=0, modified=1.0) for name in ("done", "never")
-    ]
-    before = Manifest(cluster=CLUSTER, run=RUN, node=0, complete=False, files=[], uploading=entries)
-    bucket.write(manifest_name(CLUSTER, RUN, 0), to_json(before))
-    finish(uploader(bucket, directory))
-    after = manifest_of(bucket)
-    assert [(entry.name, entry.generation) for entry in after.files] == [("done", done.generation)]
-    assert after.complete
-    assert not after.uploading
 
 
 class FlakyBucket(FolderBucket):
