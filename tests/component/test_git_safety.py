@@ -80,8 +80,7 @@ def spy(tmp_path: Path, trace: Path) -> Path:
 
 
 @pytest.fixture
-def project(tmp_path: Path, spy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+def project(tmp_path: Path, spy: Path) -> Path:
     folder = tmp_path / "project"
     for name, attribute in (("a", "filter=evil=x"), ("b", "filter=process"), ("c", "filter=more diff=evil")):
         (folder / name).mkdir(parents=True)

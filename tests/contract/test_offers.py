@@ -35,11 +35,6 @@ class Bench:
         found: dict[str, Any] = json.loads(self.project.hvdcloud("offers", *args, "--json").out)["result"]
         return found
 
-    def own(self, zone: str = "us-central1-a") -> dict[str, Any]:
-        found: list[dict[str, Any]] = self.offers()["offers"]
-        (one,) = (each for each in found if each["configured"] and each["zone"] == zone)
-        return one
-
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:

@@ -178,6 +178,8 @@ def test_ranks_do_not_get_the_project_whole(file: Path, folders: dict[str, Path]
         "checkpoints: {bucket: URL, bucket: gs://mine}",
         "checkpoints: {? !!str bucket : URL}",
         "<<: {checkpoints: {bucket: URL}}",
+        "data: {a: {<<: {source: URL}}}",
+        "image: {<<: {find_links: URL}}",
     ],
 )
 def test_yaml_hides_no_folder(file: Path, folders: dict[str, Path], text: str) -> None:
@@ -228,12 +230,6 @@ def test_the_user_may_name_any_folder_as_bucket(file: Path, home: Path, name: st
     config = load_config(file, environ={name: mine if name.endswith("BUCKET") else f"{{bucket: '{mine}'}}"})
     assert config.checkpoints.bucket == mine
     assert load_config(file, flags={"checkpoints.bucket": mine}, environ={}).checkpoints.bucket == mine
-
-
-def test_a_merged_path_is_looked_at_too(file: Path, home: Path) -> None:
-    refusal(file, f"name: digits\ncheckpoints: {{<<: {{bucket: 'file://{home}/x'}}}}\n")
-    refusal(file, f"name: digits\ndata: {{a: {{<<: {{source: 'file://{home}/x'}}}}}}\n", {"HVDCLOUD_NODES": "1"})
-    refusal(file, f"name: digits\nimage: {{<<: {{find_links: '{home}/x'}}}}\n", {"HVDCLOUD_IMAGE__BASE": "x"})
 
 
 def test_what_the_user_names_is_looked_up_once(file: Path, home: Path) -> None:

@@ -16,7 +16,6 @@ from hvdcloud.config.gce import GceConfig
 from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce import names
-from hvdcloud.providers.gce.capacity.places import check_account
 from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.settings import Settings, settings_of
 from hvdcloud.runs.retry import Within
@@ -77,13 +76,6 @@ def test_every_body_is_legal_by_the_discovery_document_and_survives_the_client_l
         compute_v1.Firewall.from_json(json.dumps(firewall))
 
 
-def test_all_nodes_or_none_under_names_that_are_known_before() -> None:
-    [body] = request.bulk_insert_bodies(SPEC, SETTINGS, zone="us-central1-a", vm_image=VM_IMAGE)
-    assert body["count"] == body["minCount"] == "2"
-    assert body["perInstanceProperties"] == {"digits-0": {}, "digits-1": {}}
-    assert "namePattern" not in body
-
-
 def by_role(nodes: int = 4, *, indices: Sequence[int] | None = None, **changes: Any) -> list[tuple[list[str], Any]]:
     """Names and properties of each request, in the order in which they are sent."""
     spec = dataclasses.replace(SPEC, nodes=nodes)
@@ -128,15 +120,6 @@ def test_a_job_gets_no_token_for_more_than_its_node_needs() -> None:
     assert accounts(service_account=account) == [{"email": account, "scopes": [everything]}]
     # In many projects it is an editor of everything.
     assert accounts(service_account="default") == [{"email": "default", "scopes": [storage, logs]}]
-
-
-def test_no_node_gets_the_default_account_unasked() -> None:
-    with pytest.raises(UsageError) as refused:
-        check_account(settings(service_account=None))
-    assert "hvdcloud setup" in refused.value.hint
-    assert "gce.service_account: default" in refused.value.hint
-    for allowed in (settings(service_account="default"), SETTINGS):
-        check_account(allowed)
 
 
 def test_gpus_are_asked_for_only_where_the_machine_type_has_none_of_its_own() -> None:

@@ -62,23 +62,6 @@ def test_no_vm_names_a_folder_of_this_machine_as_the_bucket(url: str) -> None:
     assert HERE.cluster("digits", Inventory(instances=(planted,))).bucket == ""
 
 
-def test_a_whole_cluster() -> None:
-    cluster = HERE.cluster(
-        "digits",
-        Inventory(instances=(vm(1), vm(0)), disks=(disk("digits-0"), disk("digits-1"))),
-    )
-    assert cluster.whole
-    assert (cluster.id, cluster.owner, cluster.provider) == ("0a1b2c", "ada", "gce")
-    assert (cluster.image, cluster.bucket) == ("r/digits@sha256:1", "gs://b/digits")
-    assert int(cluster.created.timestamp()) == 1790000000
-    assert [node.name for node in cluster.nodes] == ["digits-0", "digits-1"]
-    assert cluster.nodes[0].id == "us-central1-a/digits-0"
-    assert cluster.nodes[0].address == "198.18.0.0"
-    assert cluster.nodes[0].internal_address == "10.128.0.2"
-    assert cluster.other_objects == ()
-    assert 1.3 < cluster.dollars_per_hour < 1.7
-
-
 @pytest.mark.parametrize(
     ("status", "state"),
     [
