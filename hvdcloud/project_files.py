@@ -117,6 +117,19 @@ def _is_named(named: Sequence[_DockerLine], path: str, private: str) -> bool:
     return any(line.matches(each) for line in named for each in some)
 
 
+def excluding_line(root: Path, path: str) -> str | None:
+    """Which line of which file excludes a file of the project: in words; None: none does."""
+    docker = _read_docker_ignore(root) or _DockerIgnore()
+    excluded, about = docker.state(path)
+    if excluded:
+        line = [line for line, does in zip(docker.lines, about, strict=True) if does][-1]
+        return f"line {line.number} of {DOCKERIGNORE} ({line.text})"
+    said = _ask_git(root, "check-ignore", "--verbose", path=path)[1].partition("\t")[0]
+    file, _, rest = said.partition(":")
+    number, _, text = rest.partition(":")
+    return f"line {number} of {file} ({text})" if text and not text.startswith("!") else None
+
+
 # --- .dockerignore --------------------------------------------------------------------------------------------------
 
 
@@ -235,7 +248,8 @@ def _repository_of(folder: Path) -> Path | None:
 
 def _listed_by_git(folder: Path) -> Iterator[Path]:
     """What git does not ignore in a folder, and in the repositories in it."""
-    top, said = _ask_git(folder)
+    options = ("-z", "--cached", "--others", "--exclude-standard")
+    top, said = _ask_git(folder, "ls-files", *options)
     real = Path(os.path.realpath(folder))
     for name in sorted(set(said.split("\0")[:-1])):
         path = folder / (top / name).relative_to(real)
@@ -247,8 +261,8 @@ def _listed_by_git(folder: Path) -> Iterator[Path]:
             yield from (each for each in path.rglob("*") if not each.is_dir())  # It has been one.
 
 
-def _ask_git(folder: Path) -> tuple[Path, str]:
-    """The folder to which the paths in git's answer are relative, and that answer: what it does not ignore in a folder.
+def _ask_git(folder: Path, verb: str, *options: str, path: str = "") -> tuple[Path, str]:
+    """What git prints of a folder, or a path in it, and the folder to which its paths are relative.
 
     Outside of repositories it is asked of one in which nothing is.
     """
@@ -263,15 +277,15 @@ def _ask_git(folder: Path) -> tuple[Path, str]:
                 Path(empty, "HEAD").write_text("ref: refs/heads/main\n")
                 environment = {"GIT_DIR": empty, "GIT_WORK_TREE": str(real)}
             # Not in the folder itself: git fails in a folder of one that it ignores.
-            asked = ("--exclude-standard", "--", f":(literal){os.path.relpath(real, top)}")
-            done = git(top, "ls-files", "-z", "--cached", "--others", *asked, environment=environment)
+            asked = os.path.relpath(real / path, top) if path else f":(literal){os.path.relpath(real, top)}"
+            done = git(top, verb, *options, "--", asked, environment=environment)
     except FileNotFoundError:
         message = f"git, which knows what it ignores in {folder}, is not on this machine's PATH"
         raise UsageError(message, hint="install git") from None
     except subprocess.TimeoutExpired as error:
         raise UsageError(f"git in {folder} has not ended: {error}", hint=f"git -C {folder} status") from None
-    # Of a folder that it cannot read, git only warns.
-    if done.returncode or b"could not open directory" in done.stderr:
+    # 1: `check-ignore` has found nothing. Of a folder that it cannot read, git only warns.
+    if done.returncode > 1 or b"could not open directory" in done.stderr:
         said = done.stderr.decode(errors="replace").strip()
         message = f"git does not say what it ignores in {folder}: {said.partition(chr(10))[0]}"
         raise UsageError(message, hint=f"git -C {folder} status, which says what to do", details=said)

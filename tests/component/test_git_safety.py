@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.errors import UsageError
-from hvdcloud.project_files import code_files
+from hvdcloud.project_files import code_files, excluding_line
 
 CONFIG = """\
 [core]
@@ -111,6 +111,7 @@ def test_no_program_of_a_repository_is_started(project: Path, trace: Path) -> No
     sent = {path.relative_to(project).as_posix() for path in code_files(project)}
     assert {"a/train.py", "sub/net.py", "bare.git/HEAD"} <= sent
     assert "x.log" not in sent
+    assert excluding_line(project, "x.log") == "line 1 of .gitignore (*.log)"
     assert not trace.exists(), trace.read_text()
 
 
