@@ -142,13 +142,14 @@ class _DockerLine:
         matches: whether it is about a path, relative to the project's folder.
     """
 
+    number: int
     text: str
     brings_back: bool
     matches: Callable[[str], object]
 
 
 class _DockerIgnore:
-    """A .dockerignore, whose last line is about itself; without lines, nothing is excluded."""
+    """A .dockerignore; without lines, nothing is excluded."""
 
     def __init__(self, lines: Sequence[_DockerLine] = ()) -> None:
         self.lines = lines
@@ -170,7 +171,7 @@ class _DockerIgnore:
 
     def hides(self, folder: str) -> bool:
         """Whether nothing in a folder is sent."""
-        return self.state(folder)[0] and not any(line.brings_back for line in self.lines[:-1])
+        return self.state(folder)[0] and not any(line.brings_back for line in self.lines if line.number)
 
 
 def _read_docker_ignore(root: Path) -> _DockerIgnore | None:
@@ -199,11 +200,11 @@ def _read_docker_ignore(root: Path) -> _DockerIgnore | None:
             if not pattern:
                 raise ValueError(f"line {number} has nothing after !")
             matches = _docker_pattern(pattern)
-            lines.append(_DockerLine(text=pattern, brings_back=brings_back, matches=matches))
+            lines.append(_DockerLine(number=number, text=pattern, brings_back=brings_back, matches=matches))
     except (OSError, ValueError, re.error) as error:
         raise UsageError(f"{file} cannot be used: {error}", hint=f"fix {file}") from error
     # Docker sends it whatever it says.
-    own = _DockerLine(text=DOCKERIGNORE, brings_back=True, matches=DOCKERIGNORE.__eq__)
+    own = _DockerLine(number=0, text=DOCKERIGNORE, brings_back=True, matches=DOCKERIGNORE.__eq__)
     return _DockerIgnore([*lines, own] if lines else [])
 
 
