@@ -21,6 +21,7 @@ FROM_AN_INDEX = re.compile(
 # the release of a tag.
 MAY_WRITE = {
     "image.yml": {"image: id-token", "sign: id-token", "sign: attestations"},
+    "train.yml": {"train: id-token", "comment: pull-requests"},
     "release.yml": {"publish: id-token", "publish: attestations", "github: contents"},
 }
 # Its own test cases.
@@ -71,6 +72,25 @@ def test_a_job_may_do_no_more_than_it_has_to(file: Path) -> None:
 def test_no_script_has_an_expression_in_it(file: Path) -> None:
     scripts = [step["run"] for job in jobs(file).values() for step in job["steps"] if "run" in step]
     assert [script for script in scripts if "${{" in script] == []
+
+
+@each_workflow
+def test_nobody_elses_code_or_words_reach_a_job_with_rights(file: Path) -> None:
+    document = yaml.safe_load(file.read_text())
+    # These run with the repository's own rights for whoever comments or opens a pull request. YAML's `on` is true.
+    assert not {"issue_comment", "pull_request_target", "workflow_run"} & set(document[True])
+    # What anybody may type, in no expression at all: a title, a text, the name of a branch.
+    typed = r"\$\{\{[^}]*(?:\.title|\.body|\.message|\.head\.ref|\.head\.label|head_ref|\.default_branch)\b[^}]*\}\}"
+    assert re.findall(typed, file.read_text()) == []
+    # A pull request may run its own code, or have a right, not both at once with those of a fork.
+    for name, job in jobs(file).items():
+        if "pull_request" in document[True] and f"{name}: id-token" in MAY_WRITE.get(file.name, set()):
+            assert "github.event.pull_request.head.repo.full_name == github.repository" in job["if"]
+
+
+@each_workflow
+def test_no_key_is_stored(file: Path) -> None:
+    assert "secrets." not in file.read_text()
 
 
 def test_nothing_installs_hvdcloud_from_an_index_where_the_name_is_not_ours() -> None:
