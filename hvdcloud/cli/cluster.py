@@ -61,12 +61,14 @@ def _show_plan(console: Console, what: Plan, platform: Platform) -> None:
     """The nodes, what is sent for them, what is worth knowing, and the price."""
     machines = f", {kinds}" if (kinds := platform.machines()) else ""
     objects = [request.object for request in what.requests]
-    worst = f", at worst {dollars(what.worst_case_dollars)} (after {seconds(what.seconds)})" if what.seconds else ""
+    price = "price not known" if what.dollars_per_hour is None else f"{dollars(what.dollars_per_hour)}/h"
+    if what.seconds and what.worst_case_dollars is not None:
+        price += f", at worst {dollars(what.worst_case_dollars)} (after {seconds(what.seconds)})"
     console.answer(f"cluster {what.spec.name}: {counted(what.spec.nodes, 'node')} {platform.place}{machines}")
     console.answer(f"{counted(len(objects), 'request')}: {some(objects, most=2)}; --json prints them")
     for notice in what.notices:
         console.answer(f"note: {notice}")
-    console.answer(f"{dollars(what.dollars_per_hour)}/h{worst}; nothing was changed")
+    console.answer(f"{price}; nothing was changed")
 
 
 def down(
@@ -153,6 +155,7 @@ def show_clusters(console: Console, listing: Listing) -> None:
         created = f"{cluster.created:%Y-%m-%d %H:%M:%S}Z" if cluster.created.timestamp() else "cannot be read"
         worst = "no end" if cluster.worst_case_dollars is None else f"{cluster.worst_case_dollars:.2f}"
         costs = (f"{cluster.dollars_per_hour:.2f}", f"{cluster.dollars_so_far:.2f}", worst)
+        costs = ("?", "?", "?") if cluster.unpriced else costs
         rows.append([cluster.name, nodes, state, *costs, cluster.owner, created])
     console.table(["CLUSTER", "NODES", "STATE", "$/H", "SO FAR", "AT WORST", "OWNER", "CREATED"], rows)
     for cluster in clusters:

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from hvdcloud.providers.pricing import Row
 
 SHOWN = 20
+_CONDITIONS = {
+    "spot": "may be taken away",
+    "flex-start": "waits for room, ends within 7 days",
+    "reservation": "yours: gce.reservation",
+}
 
 
 def offers(
@@ -29,7 +34,7 @@ def offers(
     """List machines of Compute Engine that fit and what they cost, cheapest first.
 
     Prices are for all nodes with their disks and external addresses. `*` is what hvdcloud.yaml asks for, `~` the price
-    of another region, `?` a quota that could not be asked for.
+    of another region, `<` one that may be lower, `?` a price that is not known, or a quota that could not be asked for.
 
     \b
     Example:
@@ -53,14 +58,12 @@ def offers(
     total = [] if result.hours == 1 else [f"$/{result.hours:g} H"]
     cells = [_cells(row, total=bool(total)) for row in shown]
     if cells:
-        headers = ["", "MACHINE", "GPUS", "SPOT", "$/H", *total, "ZONES", "NOTES"]
+        headers = ["", "MACHINE", "GPUS", "HOW", "$/H", *total, "ZONES", "NOTES"]
         console.table(headers, cells, numbers=("$/H", *total))
         asked = "; * is what hvdcloud.yaml asks for" if any(row.offer.configured for row in shown) else ""
         console.answer(
             f"{counted(result.nodes, 'node')} with disks and external addresses, as of {result.prices_as_of}{asked}"
         )
-        if any(row.offer.spot == "workers" for row in shown):
-            console.answer("workers: the head is on demand, the others are Spot VMs")
     else:
         console.answer("nothing like it is in the table of machine types")
     for notice in result.notices:
@@ -71,19 +74,24 @@ def offers(
 
 def _cells(row: Row, *, total: bool) -> list[str]:
     offer = row.offer
-    notes = ["?"] if offer.quota is None and row.zones else []
+    notes = [_CONDITIONS[offer.provisioning]] if offer.provisioning in _CONDITIONS else []
+    notes += ["quota: ?"] if offer.quota is None and row.zones else []
     notes += [f"{offer.gpu_type} ends {offer.ends}"] if offer.ends else []
     notes += [f"no quota: {offer.quota}"] if offer.quota else []
     zones = " ".join(zone.rpartition("-")[2] for zone in row.zones)
     more = f" +{counted(row.more_regions, 'region')}" if row.more_regions else ""
-    estimate = "~" if offer.estimate else ""
+    estimate = ("<" if offer.at_most else "") + ("~" if offer.estimate else "")
+
+    def price(dollars: float | None) -> str:
+        return "?" if dollars is None else f"{estimate}{dollars:.2f}"
+
     return [
         "*" if offer.configured else "",
         offer.machine_type,
         f"{offer.gpu_count} {offer.gpu_type.removeprefix('nvidia-')}" if offer.gpu_type else "-",
-        {"none": "-", "all": "spot", "workers": "workers"}[offer.spot],
-        f"{estimate}{offer.dollars_per_hour:.2f}",
-        *([f"{estimate}{offer.dollars:.2f}"] if total else []),
-        f"{offer.region}-{zones}{more}" if row.zones else "nowhere",
+        offer.provisioning,
+        price(offer.dollars_per_hour),
+        *([price(offer.dollars)] if total else []),
+        f"{offer.region}-{zones}{more}" if row.zones else "no zone known",
         "; ".join(notes),
     ]

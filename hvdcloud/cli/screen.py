@@ -39,6 +39,7 @@ def head(view: View) -> Text:
     nodes = f"{cluster.provider}, {counted(len(view.nodes), 'node')}, {seconds(view.age_seconds)}"
     worst = "no end to it" if cluster.worst_case_dollars is None else f"at worst {dollars(cluster.worst_case_dollars)}"
     cost = f"{dollars(cluster.dollars_per_hour)}/h, {dollars(view.dollars_so_far)} so far, {worst}"
+    cost = "price not known" if cluster.unpriced else cost
     costs = cluster.dollars_per_hour or view.dollars_so_far
     first.append(f"  {cost if costs else 'costs nothing'}  {nodes}")
     run = [harmless("no run yet; hvdcloud run starts one", _SOFT)] if view.run is None else _run(view.run)

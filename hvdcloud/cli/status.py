@@ -110,6 +110,8 @@ def _elastic(console: Console, run: RunResult) -> None:
 
 def _at_worst(cluster: Cluster) -> str:
     """The most that it may cost; nothing where it costs nothing."""
+    if cluster.unpriced:
+        return ", at a price that is not known"
     if cluster.worst_case_dollars is None:
         return f", and {dollars(cluster.dollars_per_hour)}/h until hvdcloud down: nothing else ends it"
     if not cluster.worst_case_dollars:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from hvdcloud.errors import InterruptedByUserError, UsageError
@@ -36,9 +37,12 @@ class Consent:
             InterruptedByUserError: the answer is no.
         """
         lines = [f"note: {notice}" for notice in plan.notices]
-        worst = plan.worst_case_dollars
-        if plan.dollars_per_hour:
-            now = "" if before is None else f"{dollars(before)}/h now, then "
+        # What is not known may be more than any amount.
+        worst = math.inf if plan.worst_case_dollars is None else plan.worst_case_dollars
+        now = "" if before is None else f"{dollars(before)}/h now, then "
+        if plan.dollars_per_hour is None:
+            lines.append(f"{now}a price that is not known")
+        elif plan.dollars_per_hour:
             lines.append(f"{now}{dollars(plan.dollars_per_hour)}/h, at worst {dollars(worst)}")
         for line in lines:
             if line not in self._shown:
@@ -47,7 +51,8 @@ class Consent:
         if self._given or self._ask_above is None or worst <= max(self._ask_above, self._agreed):
             return plan
         limit = f"more than limits.ask_above of {dollars(self._ask_above)}"
-        cluster = f"cluster {plan.spec.name} may cost {dollars(worst)}, {limit}"
+        most = f"{dollars(worst)}, {limit}" if math.isfinite(worst) else f"any amount, its price is not known: {limit}"
+        cluster = f"cluster {plan.spec.name} may cost {most}"
         if not self._console.can_ask:
             raise UsageError(
                 f"{cluster}, and there is no terminal to ask at",

@@ -159,6 +159,8 @@ class Cluster:
     """When the first of its existing nodes began to be billed."""
     cost_notes: tuple[str, ...] = ()
     """What to know about these figures, such as why nothing ends it."""
+    unpriced: bool = False
+    """The price of a machine of it is not known, and these figures leave that out."""
     unseen: tuple[str, ...] = ()
     """Places that did not answer and may hold more of it: `zone us-central1-f`."""
 
@@ -233,10 +235,11 @@ class Plan:
 
     spec: ClusterSpec
     requests: tuple[Request, ...]
-    dollars_per_hour: float
-    """For all nodes together, by the price table."""
-    worst_case_dollars: float = 0.0
-    """If the nodes live as long as they may, wherever they may be made: never less than what they will have cost."""
+    dollars_per_hour: float | None
+    """For all nodes together, by the price table; None: it does not know them."""
+    worst_case_dollars: float | None = 0.0
+    """If the nodes live as long as they may, wherever they may be made: never less than what they will have cost.
+    None: not known."""
     seconds: float | None = None
     """After which the provider itself deletes the nodes; None: never."""
     notices: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -24,6 +24,9 @@ def _source(text: str) -> str:
         raise ValueError(f"{text} is an IPv6 range, and the nodes have IPv4 addresses only")
     return str(network)
 
+
+Provisioning: TypeAlias = Literal["standard", "spot", "flex-start", "reservation"]
+"""How Compute Engine is asked for VMs, as `gce.provisioning` says it."""
 
 L4_MACHINES = {1: "g2-standard-8", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"}
 """Number of NVIDIA L4 → the machine type that comes with them, which is the default."""
@@ -64,10 +67,11 @@ class GceConfig(Section):
         description="GPUs of every node. If it is not written, image.device cuda gets one nvidia-l4, on an N1 "
         "gce.machine_type one nvidia-tesla-t4; other machine types bring their own",
     )
-    spot: Literal["workers", "all", "none"] | None = Field(
+    provisioning: Provisioning | None = Field(
         default=None,
-        description="which nodes are Spot VMs, cheaper, but may be taken away: workers (all but the head), all or "
-        "none; default: workers with run.elastic, all with run.retry, else none",
+        description="standard · spot: cheaper, but may be taken away; with run.elastic all nodes but the head · "
+        "flex-start: waits until all nodes are there at once · reservation: in gce.reservation; default: spot with "
+        "run.elastic or run.retry, else standard",
     )
     disk_gb: int = Field(default=100, ge=10, le=65536, description="boot disk")
     vm_image: Literal["cos"] = Field(default="cos", description="Container-Optimized OS")

@@ -298,8 +298,8 @@ def _gce(config: Config) -> GceConfig:
     chosen: dict[str, Any] = {"gpu": gpu}
     if not named and gpu is not None and gpu.type == default.type and gpu.count in L4_MACHINES:
         chosen["machine_type"] = L4_MACHINES[gpu.count]
-    if gce.spot is None:
-        chosen["spot"] = "workers" if config.run.elastic else "all" if config.run.retry else "none"
+    if gce.provisioning is None:
+        chosen["provisioning"] = "spot" if config.run.elastic or config.run.retry else "standard"
     return gce.model_copy(update=chosen)
 
 

@@ -51,7 +51,7 @@ class Rule:
 
 QUOTAS_PAGE = "https://console.cloud.google.com/iam-admin/quotas?project={project}"
 """Where a project sees its quotas and asks for more."""
-ELSEWHERE = "list other zones in gce.zones, change gce.spot, or take another GPU"
+ELSEWHERE = "list other zones in gce.zones, change gce.provisioning, or take another GPU"
 """Where there is no capacity."""
 
 _PERMISSION = (
@@ -122,7 +122,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         _STOP,
         UsageError,
-        "change gce.machine_type, gce.gpu or gce.spot: they do not go together",
+        "change gce.machine_type, gce.gpu or gce.provisioning: they do not go together",
         text=r"not compatible (?:for|with)|\bnot supported\b(?! in (?:the )?zone)|\b(?:does|do) not support\b|"
         r"without accelerator\(s\)",
     ),

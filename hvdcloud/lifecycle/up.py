@@ -50,9 +50,10 @@ class UpResult:
     id: str
     nodes: Sequence[Node]
     image: str
-    dollars_per_hour: float
+    dollars_per_hour: float | None
+    """None: not known."""
     worst_case_dollars: float | None
-    """None: nothing ends it."""
+    """None: nothing ends it, or not known."""
     created: bool
     """False if it existed already."""
     seconds: float

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING
 
-Spot: TypeAlias = Literal["workers", "all", "none"]
+if TYPE_CHECKING:
+    from hvdcloud.config.gce import Provisioning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,15 +19,16 @@ class Offer:
     gpu_type: str | None
     gpu_count: int
     """Of one node."""
-    spot: Spot
-    """Which nodes are Spot VMs; `workers`: all but the head."""
+    provisioning: Provisioning
     region: str | None
     zone: str | None
     """None: in no zone."""
-    dollars_per_hour: float
-    """All nodes with their disks and external addresses."""
-    dollars: float
+    dollars_per_hour: float | None
+    """All nodes with their disks and external addresses; None: not known."""
+    dollars: float | None
     """For as many hours as were asked for."""
+    at_most: bool
+    """It may cost less: flex-start has discounts, and a reservation may be paid for already."""
     estimate: bool
     """The price is another region's."""
     configured: bool

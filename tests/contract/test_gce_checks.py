@@ -34,7 +34,7 @@ def emulator() -> Iterator[Emulator]:
 def config(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(emulator.credentials_file(tmp_path / "key.json")))
     monkeypatch.setenv("HVDCLOUD_GOOGLE_ENDPOINT", emulator.url)
-    gpu = {"machine_type": "n1-standard-2", "gpu": {"type": "nvidia-tesla-t4", "count": 1}, "spot": "none"}
+    gpu = {"machine_type": "n1-standard-2", "gpu": {"type": "nvidia-tesla-t4", "count": 1}, "provisioning": "standard"}
     gce = {"project": "test-project", "zones": [A], "service_account": NODES, **gpu}
     settings = {"name": "digits", "provider": "gce", "gce": {**gce, "ssh": {"source": "198.51.100.7/32"}}}
     (tmp_path / "hvdcloud.yaml").write_text(yaml.safe_dump(settings))

@@ -82,6 +82,7 @@ def test_a_cluster_comes_up_is_found_by_label_and_goes(bench: Bench) -> None:
     plan = bench.provider.plan(spec)
     assert found.dollars_per_hour == pytest.approx(plan.dollars_per_hour)
     assert found.worst_case_dollars is not None
+    assert plan.worst_case_dollars is not None
     assert 0 < found.dollars_so_far < found.worst_case_dollars <= plan.worst_case_dollars
     assert [cluster.name for cluster in elsewhere.list().clusters] == [spec.name]
     gone: list[str] = []
@@ -107,7 +108,7 @@ def models(bench: Bench) -> dict[str, tuple[str, str]]:
 
 
 def test_the_head_is_on_demand_and_the_workers_are_spot_vms_of_one_cluster(bench: Bench) -> None:
-    provider = bench.another(spot="workers")
+    provider = bench.another(provisioning="spot", elastic=True)
     spec = bench.spec(nodes=4)
     plan = provider.plan(spec)
     assert [request.object for request in plan.requests[-2:]] == [
@@ -127,6 +128,7 @@ def test_the_head_is_on_demand_and_the_workers_are_spot_vms_of_one_cluster(bench
     assert found.whole
     assert found.dollars_per_hour == pytest.approx(plan.dollars_per_hour)
     assert found.worst_case_dollars is not None
+    assert plan.worst_case_dollars is not None
     assert found.worst_case_dollars <= plan.worst_case_dollars
     assert bench.another().destroy(spec.name) == []
 
@@ -134,7 +136,7 @@ def test_the_head_is_on_demand_and_the_workers_are_spot_vms_of_one_cluster(bench
 @pytest.mark.parametrize(("skip", "asked"), [(0, [A, B, B]), (1, [A, A, B, B])], ids=["no workers", "no head"])
 def test_head_and_workers_are_made_in_one_zone_or_not_at_all(bench: Bench, skip: int, asked: list[str]) -> None:
     bench.fail({"stockout": {}}, method=BULK_INSERT, zone=A, skip=skip)
-    provider = bench.another(spot="workers")
+    provider = bench.another(provisioning="spot", elastic=True)
     spec = bench.spec(nodes=3)
     nodes = bench.create(spec, provider)
     assert bench.zones_asked() == asked
@@ -151,14 +153,14 @@ def test_without_room_for_the_head_anywhere_no_worker_is_left(bench: Bench) -> N
     for zone in (A, B, W):
         bench.fail({"stockout": {}}, method=BULK_INSERT, zone=zone, skip=1)
     with pytest.raises(CapacityError) as caught:
-        bench.create(bench.spec(nodes=3), bench.another(spot="workers"))
+        bench.create(bench.spec(nodes=3), bench.another(provisioning="spot", elastic=True))
     assert "(n1-standard-8 with 1 nvidia-tesla-t4, Spot; n1-standard-8 with 1 nvidia-tesla-t4)" in caught.value.message
     assert bench.zones_asked() == [A, A, B, B, W, W]
     assert bench.left == []
 
 
 def test_ctrl_c_between_workers_and_head_leaves_nothing(bench: Bench) -> None:
-    provider = bench.another(spot="workers")
+    provider = bench.another(provisioning="spot", elastic=True)
     spec = bench.spec(nodes=3)
     plan = provider.plan(spec)
 

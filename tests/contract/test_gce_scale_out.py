@@ -68,6 +68,7 @@ def test_new_nodes_are_where_the_others_are_and_live_no_longer(bench: Bench, spe
     assert found is not None
     assert plan.dollars_per_hour == pytest.approx(found.dollars_per_hour)
     assert found.worst_case_dollars is not None
+    assert plan.worst_case_dollars is not None
     assert found.worst_case_dollars <= plan.worst_case_dollars * 1.02
 
 
@@ -82,6 +83,7 @@ def test_growth_keeps_to_max_cost_with_what_the_others_may_cost(
         zones=[ZONE], limits=LimitsConfig.model_validate({"max_run_duration": "2h", "max_cost": limit})
     )
     plan = frugal.plan_growth(larger(spec, 3), [2])
+    assert plan.worst_case_dollars is not None
     assert plan.worst_case_dollars <= limit + 0.01
     assert plan.seconds is not None
     assert plan.seconds < 7000

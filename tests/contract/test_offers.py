@@ -50,7 +50,24 @@ def test_offers_are_listed_with_what_they_cost(bench: Bench) -> None:
     assert round(own["dollars"], 2) == 17.97
     assert own["quota"] == ""
     prices = [each["dollars_per_hour"] for each in found["offers"]]
-    assert prices == sorted(prices)
+    known = [price for price in prices if price is not None]
+    assert prices == [*sorted(known), *[None] * (len(prices) - len(known))]
+
+
+def test_every_way_to_get_a_machine_is_a_line_with_its_condition(bench: Bench) -> None:
+    ways: dict[str, set[str]] = {}
+    for each in bench.offers()["offers"]:
+        ways.setdefault(each["machine_type"], set()).add(each["provisioning"])
+    assert ways["n1-standard-8"] == {"standard", "spot", "reservation"}
+    assert ways["g2-standard-4"] == {"standard", "spot", "flex-start", "reservation"}
+    assert ways["a3-highgpu-1g"] == {"spot", "flex-start"}
+    assert ways["g4-standard-48"] == {"standard", "spot", "reservation"}
+    assert [each["dollars"] for each in bench.offers("--gpu", "nvidia-rtx-pro-6000")["offers"]] == [None, None, None]
+    lines = bench.project.hvdcloud("offers", "--gpu", "nvidia-l4").out.splitlines()
+    flex = next(line for line in lines if "g2-standard-4" in line and "flex-start" in line)
+    assert "<1.45" in flex
+    assert "waits for room, ends within 7 days" in flex
+    assert " ? " in bench.project.hvdcloud("offers", "--gpu", "nvidia-rtx-pro-6000").out
 
 
 def test_without_credentials_all_else_is_there(bench: Bench) -> None:

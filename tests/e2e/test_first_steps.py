@@ -51,7 +51,7 @@ def test_from_an_empty_project_to_a_run_and_back(cloud: Cloud, project: Project,
     offers = project.hvdcloud("offers", "--hours", "2", "--json").json["result"]
     prices = [offer["dollars_per_hour"] for offer in offers["offers"] if offer["dollars_per_hour"] is not None]
     assert prices == sorted(prices)
-    (mine, *_) = [offer for offer in offers["offers"] if offer["configured"] and offer["spot"] == "none"]
+    (mine, *_) = [offer for offer in offers["offers"] if offer["configured"] and offer["provisioning"] == "standard"]
 
     plan = project.hvdcloud("up", "--dry-run", "--json").json["result"]
     # This laptop comes from a private address, so its two nodes need no external ones, at half a cent each.

@@ -73,7 +73,7 @@ def assert_in_order(text: str, *patterns: str) -> None:
 
 
 def test_launch_trains_on_two_vms_and_leaves_nothing_but_the_checkpoints(cloud: Cloud, tmp_path: Path) -> None:
-    project = cloud.project(tmp_path, "t-gce-launch", gce={"spot": "all", "zones": ["us-central1-b"]})
+    project = cloud.project(tmp_path, "t-gce-launch", gce={"provisioning": "spot", "zones": ["us-central1-b"]})
     project.write("train.py", PROBE)
     project.environ["TOKEN"] = "hunter2-gce"
     began = len(cloud.emulator.log.entries())
@@ -176,7 +176,7 @@ def assert_requested(cloud: Cloud, began: int) -> None:
 @pytest.fixture(scope="module")
 def came_up(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, Ended]]:
     """A cluster of two VMs, and what `up` said."""
-    project = cloud.project(tmp_path_factory.mktemp("cluster"), "t-gce", gce={"spot": "all"})
+    project = cloud.project(tmp_path_factory.mktemp("cluster"), "t-gce", gce={"provisioning": "spot"})
     project.hvdcloud("push")
     cloud.tokens.granted.clear()
     yield project, project.hvdcloud("up")

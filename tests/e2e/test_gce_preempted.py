@@ -27,7 +27,7 @@ def test_a_preempted_vm_ends_the_run_and_takes_no_whole_file_with_it(cloud: Clou
     project = cloud.project(
         tmp_path,
         "t-c-preempted",
-        gce={"spot": "workers"},
+        gce={"provisioning": "spot"},
         checkpoints={"bucket": "gs://bucket/runs", "keep_every": 600.0},
     )
     project.write("train.py", jobs.ENDLESS_ALONE)
@@ -85,7 +85,7 @@ def test_a_preempted_run_continues_on_other_vms_in_another_zone(
     project = cloud.project(
         tmp_path,
         f"t-c-again-{lost}",
-        gce={"spot": "all"},
+        gce={"provisioning": "spot"},
         run={"command": "python train.py 1", "retry": 1, "elastic": elastic},
         checkpoints={"bucket": "gs://bucket/runs", "keep_every": 600.0},
         limits={"max_cost": 5.0, "max_run_duration": "2h"},

@@ -49,7 +49,7 @@ STEPS = (
         nodes=2,
         minutes=15,
         keys={
-            "gce.spot": "workers",
+            "gce.provisioning": "spot",
             "run.command": "python elastic_job.py --epochs 100000 --pause 0.1",
             "run.elastic": {"min": 1, "max": 2},
         },
@@ -60,7 +60,7 @@ STEPS = (
         nodes=1,
         minutes=15,
         keys={
-            "gce.spot": "all",
+            "gce.provisioning": "spot",
             "gce.machine_type": "n1-standard-4",
             "gce.gpu": {"type": "nvidia-tesla-t4", "count": 1},
             "image.device": "cuda",
@@ -89,8 +89,11 @@ def price(steps: Sequence[Step], keys: Mapping[str, Any], *, region: str) -> Pri
     for step in steps:
         base = {f"HVDCLOUD_{key.upper().replace('.', '__')}": json.dumps(value) for key, value in keys.items()}
         config = load_config(environ={**base, **step.environ})
-        settings = settings_of(config.gce, config.limits, project="", ssh_source="0.0.0.0/0")
+        settings = settings_of(
+            config.gce, config.limits, project="", ssh_source="0.0.0.0/0", elastic=config.run.elastic is not None
+        )
         per_hour = budget.dollars_per_hour(settings, range(step.nodes), zone=f"{region}-a")
+        assert per_hour is not None
         expected += per_hour * step.minutes / 60
         worst += per_hour * settings.max_run_seconds / 3600
     return Price(expected=expected, worst=worst)

@@ -47,8 +47,8 @@ class Bench:
             "ssh": SshConfig(source="198.51.100.7/32"),
             **changes,
         }
-        limits = settings.pop("limits", LimitsConfig())
-        return GceProvider(GceConfig(**settings), limits, client=self.client)
+        limits, elastic = settings.pop("limits", LimitsConfig()), settings.pop("elastic", False)
+        return GceProvider(GceConfig(**settings), limits, client=self.client, elastic=elastic)
 
     def client(self) -> ComputeClient:
         credentials = service_account.Credentials.from_service_account_info(

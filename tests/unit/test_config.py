@@ -210,25 +210,25 @@ def test_text_is_what_was_typed_for_every_key_that_is_text(file: Path, written: 
 
 
 @pytest.mark.parametrize(
-    ("text", "spot"),
+    ("text", "provisioning"),
     [
-        ("", "none"),
-        ("run: {elastic: {min: 1}}", "workers"),
-        ("run: {elastic: {}}\ngce: {spot: none}", "none"),
-        ("run: {elastic: {}}\ngce: {spot: all}", "all"),
-        ("run: {elastic: {}}\ngce: {spot: null}", "workers"),
-        ("gce: {spot: workers}", "workers"),
-        ("nodes: 1\ngce: {spot: workers}", "workers"),
-        ("run: {retry: 1}", "all"),
-        ("run: {retry: 3}\ngce: {spot: none}", "none"),
-        ("run: {retry: 3, elastic: {}}", "workers"),
+        ("", "standard"),
+        ("run: {elastic: {min: 1}}", "spot"),
+        ("run: {elastic: {}}\ngce: {provisioning: standard}", "standard"),
+        ("run: {elastic: {}}\ngce: {provisioning: null}", "spot"),
+        ("gce: {provisioning: spot}", "spot"),
+        ("run: {retry: 1}", "spot"),
+        ("run: {retry: 3}\ngce: {provisioning: standard}", "standard"),
+        ("run: {retry: 3, elastic: {}}", "spot"),
     ],
 )
-def test_runs_that_survive_preemptions_have_spot_vms_unless_told_otherwise(file: Path, text: str, spot: str) -> None:
+def test_runs_that_survive_preemptions_have_spot_vms_unless_told_otherwise(
+    file: Path, text: str, provisioning: str
+) -> None:
     file.write_text(f"name: digits\n{text}\n")
-    assert load_config(file, environ={}).gce.spot == spot
+    assert load_config(file, environ={}).gce.provisioning == provisioning
     # It may have been read before.
-    assert Config.model_validate(load_config(file, environ={}).model_dump()).gce.spot == spot
+    assert Config.model_validate(load_config(file, environ={}).model_dump()).gce.provisioning == provisioning
 
 
 def test_retry(file: Path) -> None:

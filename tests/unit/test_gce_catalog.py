@@ -7,6 +7,7 @@ from datetime import date
 import pytest
 
 from hvdcloud.errors import UsageError
+from hvdcloud.image.plan import versions
 from hvdcloud.providers.gce.money import catalog
 
 TODAY = date(2026, 11, 20)
@@ -68,3 +69,28 @@ def test_every_machine_type_boots_an_image_that_its_notes_do_not_warn_of_with_a_
         # https://docs.cloud.google.com/container-optimized-os/docs/release-notes/m125, read on 2026-04-08
         assert machine.vm_image == ("cos-121-lts" if name.startswith("a3-") else "cos-125-lts"), name
         assert machine.driver == "R580", name
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_up_refuses_a_gpu_that_no_image_has_code_for_and_names_the_image_that_has(framework: str) -> None:
+    rows = [row for row in versions.ROWS if (row.framework, row.device) == (framework, "cuda")]
+    for gpu in catalog.gpus().values():
+        refused = []
+        for row in rows:
+            try:
+                versions.check_fits(row, gpu=gpu.name, capability=gpu.compute_capability)
+            except UsageError as no:
+                refused.append(no)
+        hopper_or_older = float(gpu.compute_capability) < 10
+        assert (len(refused) < len(rows)) == (framework == "torch" or hopper_or_older), gpu.name
+        for error in refused:
+            assert "set image.version: " in error.hint or "take another GPU" in error.hint
+
+
+def test_what_a_machine_type_takes_is_in_the_table() -> None:
+    machines = catalog.machines()
+    assert not any(machines[name].compact or machines[name].flex for name in machines if name.startswith("n1-"))
+    assert all(machine.compact for machine in machines.values() if machine.gpu_type)
+    assert not any(machines[name].flex for name in machines if name.startswith("g4-"))
+    assert machines["a4-highgpu-8g"].disk_type == "hyperdisk-balanced"
+    assert (machines["a3-megagpu-8g"].vcpus, machines["a3-megagpu-8g"].gpu_count) == (208, 8)

@@ -31,12 +31,12 @@ TERRAFORM = {
 VM_IMAGE = "projects/cos-cloud/global/images/cos-125-19216-1-1"
 VARIANTS = [
     {},
-    {"spot": "all"},
+    {"provisioning": "spot"},
     {"gpu_type": None, "service_account": "default"},
     {"machine_type": "g2-standard-8", "max_cost": 20.0},
     {"ssh_source": "iap", **TERRAFORM},
     {"machine_type": "n1-standard-8", "gpu_type": "nvidia-tesla-v100"},
-    {"spot": "workers"},
+    {"provisioning": "spot", "elastic": True},
 ]
 
 
@@ -87,7 +87,7 @@ def by_role(nodes: int = 4, *, indices: Sequence[int] | None = None, **changes: 
 
 
 def test_the_head_on_demand_and_the_workers_on_spot_are_two_requests() -> None:
-    (names, workers), (head_name, head) = by_role(spot="workers")
+    (names, workers), (head_name, head) = by_role(provisioning="spot", elastic=True)
     assert (names, head_name) == (["digits-1", "digits-2", "digits-3"], ["digits-0"])
     assert workers["scheduling"]["provisioningModel"] == "SPOT"
     assert head["scheduling"]["provisioningModel"] == "STANDARD"
@@ -130,9 +130,9 @@ def test_gpus_are_asked_for_only_where_the_machine_type_has_none_of_its_own() ->
 
 
 def test_compute_engine_itself_deletes_forgotten_nodes() -> None:
-    for spot in ("none", "all"):
-        assert properties(spot=spot)["scheduling"] == {
-            "provisioningModel": "SPOT" if spot == "all" else "STANDARD",
+    for provisioning in ("standard", "spot"):
+        assert properties(provisioning=provisioning)["scheduling"] == {
+            "provisioningModel": provisioning.upper(),
             "instanceTerminationAction": "DELETE",
             "onHostMaintenance": "TERMINATE",
             "automaticRestart": False,
@@ -229,7 +229,9 @@ def test_max_cost_counts_nodes_disks_and_addresses(known_prices: Settings) -> No
 
 
 def worst_case_dollars(settings: Settings, *, nodes: int, zone: str) -> float:
-    return budget.paid_zones(settings, [zone], nodes=nodes)[0].worst_case_dollars
+    worst = budget.paid_zones(settings, [zone], nodes=nodes)[0].worst_case_dollars
+    assert worst is not None
+    return worst
 
 
 def test_the_worst_case_is_what_the_time_limit_allows_and_never_more_than_max_cost(known_prices: Settings) -> None:
@@ -251,7 +253,7 @@ def test_a_limit_that_cannot_be_kept_is_refused() -> None:
         budget.allowed_seconds(settings(max_cost=0.01), range(2))
     with pytest.raises(UsageError, match="30 s to 120 days"):
         budget.allowed_seconds(settings(max_run_seconds=20), range(2))
-    with pytest.raises(UsageError, match="the price table does not know nvidia-tesla-p100"):
+    with pytest.raises(UsageError, match="the price table does not know n1-standard-8 with 1 nvidia-tesla-p100"):
         budget.allowed_seconds(settings(gpu_type="nvidia-tesla-p100", max_cost=5.0), range(2))
 
 

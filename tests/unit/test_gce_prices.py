@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from datetime import date
 from pathlib import Path
@@ -11,10 +12,14 @@ import pytest
 
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.money import catalog, prices
+from hvdcloud.providers.gce.plan import budget
+from tests.support.gce_requests import settings
+
+UNPRICED = {"nvidia-h200-141gb", "nvidia-b200", "nvidia-rtx-pro-6000"}
 
 
 def hourly(machine_type: str, **changes: Any) -> float:
-    of_kind = {key: changes.pop(key) for key in ("gpu_type", "gpu_count", "spot") if key in changes}
+    of_kind = {key: changes.pop(key) for key in ("gpu_type", "gpu_count", "provisioning") if key in changes}
     kind = catalog.NodeKind(machine_type=machine_type, **of_kind)
     return prices.node_dollars_per_hour(kind, **{"disk_gb": 0, "external_ip": False, **changes})
 
@@ -22,17 +27,30 @@ def hourly(machine_type: str, **changes: Any) -> float:
 def test_gpus_disk_and_address_are_added() -> None:
     gpu = {"gpu_type": "nvidia-tesla-t4", "gpu_count": 2}
     assert hourly("n1-standard-8", **gpu) == pytest.approx(0.379998 + 0.70)
-    assert hourly("n1-standard-8", **gpu, spot=True) == pytest.approx(0.13402 + 0.35)
+    assert hourly("n1-standard-8", **gpu, provisioning="spot") == pytest.approx(0.13402 + 0.35)
     assert hourly("n1-standard-8", disk_gb=730) == pytest.approx(0.379998 + 0.10)
     assert hourly("n1-standard-8", external_ip=True) == pytest.approx(0.379998 + 0.005)
 
 
 def test_every_machine_type_has_a_price_and_spot_is_cheaper() -> None:
-    for name in [machine.name for machine in catalog.machines().values()]:
-        assert 0 < hourly(name, spot=True) < hourly(name), name
+    unknown = {machine.name for machine in catalog.machines().values() if machine.gpu_type in UNPRICED}
+    assert len(unknown) == 6
+    for name in catalog.machines().keys() - unknown:
+        assert 0 < hourly(name, provisioning="spot") < hourly(name), name
     for gpu in [gpu.name for gpu in catalog.gpus().values() if gpu.limits]:
         with_gpu = {"gpu_type": gpu, "gpu_count": 1}
-        assert 0 < hourly("n1-standard-8", **with_gpu, spot=True) < hourly("n1-standard-8", **with_gpu), gpu
+        assert 0 < hourly("n1-standard-8", **with_gpu, provisioning="spot") < hourly("n1-standard-8", **with_gpu), gpu
+
+
+@pytest.mark.parametrize("name", ["a3-ultragpu-8g", "a4-highgpu-8g", "g4-standard-48"])
+def test_a_machine_without_a_price_may_be_used_and_max_cost_is_refused_for_it(name: str) -> None:
+    chosen = settings(machine_type=name, gpu_type=None)
+    assert budget.dollars_per_hour(chosen, range(2), zone="us-central1-b") is None
+    (paid,) = budget.paid_zones(chosen, ["us-central1-b"], nodes=2)
+    assert (paid.dollars_per_hour, paid.worst_case_dollars, paid.seconds) == (None, None, chosen.max_run_seconds)
+    assert any(f"does not know {name}" in notice for notice in budget.notices(chosen, [paid], nodes=2))
+    with pytest.raises(UsageError, match=f"max_cost cannot be kept: the price table does not know {name}"):
+        budget.paid_zones(dataclasses.replace(chosen, max_cost=100.0), ["us-central1-b"], nodes=2)
 
 
 def test_an_unknown_price_is_not_zero() -> None:
@@ -74,7 +92,7 @@ def test_a_refreshed_table_has_the_prices_of_its_regions(state: Path) -> None:
 def test_a_figure_that_a_region_lacks_is_the_main_region_s(state: Path) -> None:
     prices.save(refreshed())
     v100 = {"gpu_type": "nvidia-tesla-v100", "gpu_count": 1}
-    n1 = {"spot": True, "region": "europe-west4"}
+    n1 = {"provisioning": "spot", "region": "europe-west4"}
     assert hourly("n1-standard-8", **v100, **n1) == pytest.approx(hourly("n1-standard-8", **n1) + 1.0885)
 
 

@@ -44,7 +44,7 @@ def test_what_the_api_does_not_tell_is_not_short() -> None:
 
 def test_spot_takes_from_the_preemptible_quota_and_from_the_standard_one() -> None:
     held = {"NVIDIA_T4_GPUS": 1, "PREEMPTIBLE_NVIDIA_T4_GPUS": 3}
-    assert short(held, spot="workers") == short(held, spot="all") == ""
-    assert short(held, spot="none").startswith("NVIDIA_T4_GPUS 4 needed, 1 of 1 free")
-    assert short({"NVIDIA_T4_GPUS": 1, "PREEMPTIBLE_NVIDIA_T4_GPUS": 2}, spot="workers") != ""
-    assert short({"PREEMPTIBLE_NVIDIA_H100_GPUS": 2}, spot="all", machine_type="a3-highgpu-8g", nodes=1) != ""
+    assert short(held, provisioning="spot") == ""
+    assert short(held, provisioning="standard").startswith("NVIDIA_T4_GPUS 4 needed, 1 of 1 free")
+    assert short({"NVIDIA_T4_GPUS": 1, "PREEMPTIBLE_NVIDIA_T4_GPUS": 2}, provisioning="spot") != ""
+    assert short({"PREEMPTIBLE_NVIDIA_H100_GPUS": 2}, provisioning="spot", machine_type="a3-highgpu-8g", nodes=1) != ""

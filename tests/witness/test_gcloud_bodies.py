@@ -165,7 +165,7 @@ def assert_differ_by(sent: Mapping[str, Any], ours: Mapping[str, Any], named: Di
         ),
         pytest.param(
             {
-                "spot": "all",
+                "provisioning": "spot",
                 "machine_type": "g2-standard-8",
                 "gpu_type": None,
                 "ssh_source": "iap",

@@ -37,7 +37,7 @@ def checks(config: Config, spec: ClusterSpec) -> Iterator[Check]:
     """Whether there is an account, whether and where the nodes can be made, the bucket and the data sets."""
     gce, today = config.gce, datetime.now(timezone.utc).date()
     connect, see = Once(partial(connect_client, project=gce.project, retry_seconds=RETRY_SECONDS)), ("credentials",)
-    settings = partial(settings_of, gce, config.limits)
+    settings = partial(settings_of, gce, config.limits, elastic=config.run.elastic is not None)
 
     def machine() -> Finding:
         wanted = settings(project="none")

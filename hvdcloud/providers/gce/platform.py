@@ -45,7 +45,7 @@ class GcePlatform:
             connected.on_retry = on_retry
             return connected
 
-        return GceProvider(config.gce, config.limits, client=client)
+        return GceProvider(config.gce, config.limits, client=client, elastic=config.run.elastic is not None)
 
     def checks(self, spec: ClusterSpec) -> Sequence[Check]:
         """Credentials, permissions, quotas, networks, bucket and registry."""
@@ -88,5 +88,6 @@ class GcePlatform:
 
     @property
     def _settings(self) -> Settings:
-        gce = self._config.gce
-        return settings_of(gce, self._config.limits, project=gce.project or "")
+        config = self._config
+        elastic = config.run.elastic is not None
+        return settings_of(config.gce, config.limits, project=config.gce.project or "", elastic=elastic)

@@ -39,14 +39,18 @@ class GceProvider(Provider):
         config: which VMs, where, and who may reach them.
         limits: how long they may live.
         client: makes the API's client on first use; may raise CredentialsError or UsageError.
+        elastic: runs are, and the head of Spot VMs is none.
     """
 
     name = "gce"
     ready_seconds = 1800.0
 
-    def __init__(self, config: GceConfig, limits: LimitsConfig, *, client: Callable[[], ComputeClient]) -> None:
+    def __init__(
+        self, config: GceConfig, limits: LimitsConfig, *, client: Callable[[], ComputeClient], elastic: bool = False
+    ) -> None:
         self._config = config
         self._limits = limits
+        self._elastic = elastic
         self._connect = client
 
     def plan(self, spec: ClusterSpec) -> GcePlan:
@@ -63,7 +67,7 @@ class GceProvider(Provider):
         found = find_zones(self._client, spec, settings, zones=self._config.zones, today=now.date())
         image = vm_image(self._client, settings.machine_type)
         offers = budget.paid_zones(settings, found, nodes=spec.nodes)
-        zones = [offer.zone for offer in offers]
+        zones, worst = [offer.zone for offer in offers], [offer.worst_case_dollars for offer in offers]
         method = f"POST /compute/v1/projects/{settings.project}/global/firewalls"
         firewalls = tuple(
             Request(object=f"firewall {body['name']}", method=method, body=body)
@@ -75,7 +79,7 @@ class GceProvider(Provider):
             requests=(*firewalls, *insert_requests(settings.project, zones[0], bodies)),
             firewalls=firewalls,
             dollars_per_hour=offers[0].dollars_per_hour,
-            worst_case_dollars=max(offer.worst_case_dollars for offer in offers),
+            worst_case_dollars=None if None in worst else max(filter(None, worst)),
             seconds=float(offers[0].seconds),
             notices=(
                 *budget.notices(settings, offers, nodes=spec.nodes),
@@ -192,7 +196,8 @@ class GceProvider(Provider):
     @cached_property
     def _settings(self) -> Settings:
         source = ssh_access.caller_source(self._config.ssh.source)
-        return settings_of(self._config, self._limits, project=self._client.project, ssh_source=source)
+        project, elastic = self._client.project, self._elastic
+        return settings_of(self._config, self._limits, project=project, elastic=elastic, ssh_source=source)
 
     @cached_property
     def _mapper(self) -> ResourceMapper:

@@ -11,10 +11,9 @@ from hvdcloud.google.grants import settled_at
 from hvdcloud.google.http import ENDPOINT_VARIABLE
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.ssh_access import AUTO, IAP, SOMEWHERE, is_public
-from hvdcloud.providers.pricing import Spot
 
 if TYPE_CHECKING:
-    from hvdcloud.config.gce import GceConfig
+    from hvdcloud.config.gce import GceConfig, Provisioning
     from hvdcloud.config.model import LimitsConfig
 
 
@@ -30,8 +29,9 @@ class Settings:
     machine_type: str
     gpu_type: str | None
     gpu_count: int
-    spot: Spot
-    """Which nodes are Spot VMs; `workers` are all but the head."""
+    provisioning: Provisioning
+    elastic: bool = False
+    """Runs survive the loss of any node but the head, which then is no Spot VM."""
     disk_gb: int
     network: str | None
     """Name or URL; None: the subnetwork's, else `default`."""
@@ -80,9 +80,13 @@ class Group:
 
 def kind_of(settings: Settings, index: int) -> NodeKind:
     """What node `index` is; 0 is the head."""
-    spot = settings.spot == "all" or (settings.spot == "workers" and index > 0)
-    gpu_type, gpu_count = settings.gpu_type, settings.gpu_count
-    return NodeKind(machine_type=settings.machine_type, gpu_type=gpu_type, gpu_count=gpu_count, spot=spot)
+    kept = settings.provisioning == "spot" and settings.elastic and index == 0
+    return NodeKind(
+        machine_type=settings.machine_type,
+        gpu_type=settings.gpu_type,
+        gpu_count=settings.gpu_count,
+        provisioning="standard" if kept else settings.provisioning,
+    )
 
 
 def groups(settings: Settings, indices: Iterable[int]) -> list[Group]:
@@ -94,10 +98,13 @@ def groups(settings: Settings, indices: Iterable[int]) -> list[Group]:
     return sorted(made, key=lambda group: 0 in group.indices)
 
 
-def settings_of(config: GceConfig, limits: LimitsConfig, *, project: str, ssh_source: str | None = None) -> Settings:
+def settings_of(
+    config: GceConfig, limits: LimitsConfig, *, project: str, elastic: bool = False, ssh_source: str | None = None
+) -> Settings:
     """The settings of a configuration and of the environment.
 
     Args:
+        elastic: runs are (run.elastic).
         ssh_source: as `ssh_access.caller_source` found it; None: that was not asked for.
     """
     gpu, given = config.gpu, config.ssh.source
@@ -106,7 +113,8 @@ def settings_of(config: GceConfig, limits: LimitsConfig, *, project: str, ssh_so
         machine_type=config.machine_type,
         gpu_type=gpu.type if gpu else None,
         gpu_count=gpu.count if gpu else 0,
-        spot=config.spot or "none",
+        provisioning=config.provisioning or "standard",
+        elastic=elastic,
         disk_gb=config.disk_gb,
         network=config.network,
         subnetwork=config.subnetwork,

@@ -16,9 +16,10 @@ from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.plan import budget
 from hvdcloud.providers.gce.settings import Settings
-from hvdcloud.providers.pricing import Offer, OffersResult, Spot
+from hvdcloud.providers.pricing import Offer, OffersResult
 
 if TYPE_CHECKING:
+    from hvdcloud.config.gce import Provisioning
     from hvdcloud.config.model import Config
 
 RETRY_SECONDS = 3.0
@@ -49,7 +50,7 @@ def find_offers(
     for kind in compared:
         found += _offers(settings, kind, config, hours=hours, available=available)
     # Sorting keeps the order of kinds and zones, which is the catalogue's.
-    found.sort(key=lambda each: (each.dollars_per_hour, each.estimate))
+    found.sort(key=lambda each: (each.dollars_per_hour is None, each.dollars_per_hour or 0.0, each.estimate))
     region = prices.table().region
     instead = f"~ the price is that of {region}, since this region's is not known; hvdcloud offers --refresh gets them"
     near = dict.fromkeys(each.region for each in found if each.region)
@@ -62,7 +63,7 @@ def find_offers(
             *([f"hvdcloud.yaml: {wrong.message}; {wrong.hint}"] if wrong else []),
             *([f"quotas are not known: {unknown.message}; {unknown.hint}"] if unknown else []),
             *notices,
-            *([instead] if any(each.region and each.estimate for each in found) else []),
+            *([instead] if any(each.region and each.estimate and each.dollars for each in found) else []),
             *budget.traffic_notices(registry_region(config.image.repository or ""), near),
         ),
     )
@@ -99,22 +100,18 @@ def kinds(settings: Settings, *, gpu: str | None, today: date, cpu_image: bool =
 
 
 def _offers(settings: Settings, kind: NodeKind, config: Config, *, hours: float, available: Available) -> list[Offer]:
-    """Nodes of one kind in every zone where `gce.subnetwork` is, on demand and Spot. Pure.
-
-    Where `gce.spot` is `workers`, those with Spot VMs have their head on demand as well.
+    """Nodes of one kind in every zone where `gce.subnetwork` is, in all ways in which they can be had. Pure.
 
     Args:
         hours: that `Offer.dollars` is for.
     """
     nodes, zones = config.nodes, config.gce.zones
-    # A head alone is not a worker.
-    own_spot: Spot = "none" if settings.spot == "workers" and nodes == 1 else settings.spot
     own_gpus = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
     own = config.provider == "gce" and kind.machine_type == settings.machine_type and kind.gpus == own_gpus
 
-    def offered(spot: Spot, zone: str | None) -> Offer:
+    def offered(way: Provisioning, zone: str | None) -> Offer:
         region = region_of(zone) if zone else None
-        wanted = replace(settings, machine_type=kind.machine_type, spot=spot)
+        wanted = replace(settings, machine_type=kind.machine_type, provisioning=way)
         wanted = replace(wanted, gpu_type=kind.gpu_type, gpu_count=kind.gpu_count)
         hourly = budget.dollars_per_hour(wanted, range(nodes), zone=zone)
         known = region if available.project_quotas is not None else None
@@ -122,19 +119,21 @@ def _offers(settings: Settings, kind: NodeKind, config: Config, *, hours: float,
             machine_type=kind.machine_type,
             gpu_type=kind.gpu_type,
             gpu_count=kind.gpu_count,
-            spot=spot,
+            provisioning=way,
             region=region,
             zone=zone,
-            configured=own and spot == own_spot and (not zone or not zones or zone in zones),
+            configured=own and way == settings.provisioning and (not zone or not zones or zone in zones),
             dollars_per_hour=hourly,
-            dollars=hourly * hours,
+            dollars=None if hourly is None else hourly * hours,
+            at_most=way in ("flex-start", "reservation"),
             estimate=region is None or not prices.knows(region),
             quota=None if known is None else available.short(wanted, nodes=nodes, region=known),
             ends=catalog.gpu(kind.gpu_type).ends if kind.gpu_type else None,
         )
 
     there: list[str | None] = [*available.near(catalog.zones_with(kind.gpu_type), settings)]
-    ways: list[Spot] = ["workers" if own_spot == "workers" else "all"]
-    if not catalog.machine(kind.machine_type).spot_only:
-        ways.insert(0, "none")
+    machine = catalog.machine(kind.machine_type)
+    ways: list[Provisioning] = ["spot"] if machine.spot_only else ["standard", "spot", "reservation"]
+    if machine.flex:
+        ways.append("flex-start")
     return [offered(spot, zone) for spot in ways for zone in (there or [None])]

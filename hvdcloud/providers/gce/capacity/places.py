@@ -22,7 +22,7 @@ from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.names import continent, last_segment, region_of
 from hvdcloud.providers.gce.plan.budget import allowed_seconds, dollars_per_hour
 from hvdcloud.providers.gce.plan.request import network_path, same_path
-from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings
+from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings, groups
 from hvdcloud.units import counted, some
 
 VM_IMAGE_PROJECT = "cos-cloud"
@@ -56,6 +56,10 @@ class Available:
 
         Of other quotas Compute Engine itself says within a second what is short, and the next region is tried.
         """
+        if settings.provisioning == "reservation":
+            # The reservation took its quota when it was made.
+            # https://cloud.google.com/compute/docs/instances/reservations-overview
+            return ""
         gpu_type, gpu_count = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
         gpus = nodes * gpu_count
         vcpus = nodes * catalog.machine(settings.machine_type).vcpus
@@ -63,7 +67,7 @@ class Available:
         if gpu_type:
             gpu = catalog.gpu(gpu_type)
             # Spot VMs may draw from either: https://cloud.google.com/compute/docs/instances/limit-vm-runtime#quota
-            metrics = [gpu.quota] if settings.spot == "none" else [gpu.quota, gpu.spot_quota]
+            metrics = [gpu.quota, gpu.spot_quota] if settings.provisioning == "spot" else [gpu.quota]
             found.append(_short(self.project_quotas or (), ["GPUS_ALL_REGIONS"], gpus))
             found.append(_short(self.regional_quotas.get(region, ()), metrics, gpus, f" in {region}"))
         return next(filter(None, found), "")
@@ -121,6 +125,8 @@ def find_zones(
     gpu, _ = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
     available = ask(client, settings)
     there = available.near(zones or catalog.zones_with(gpu), settings)
+    if not zones and not catalog.zones_with(gpu):
+        raise UsageError(f"no zone is known to have {gpu}", hint="write gce.zones, such as [us-central1-b]")
     if not there:
         regions = some(sorted(available.regions(settings) or ())) or "no region"
         raise UsageError(
@@ -134,7 +140,7 @@ def find_zones(
         def order(zone: str) -> tuple[float, bool, bool]:
             # Of regions that cost the same, that of the image comes first.
             far = home is not None and continent(zone) != continent(home)
-            return dollars_per_hour(settings, range(spec.nodes), zone=zone), far, region_of(zone) != home
+            return dollars_per_hour(settings, range(spec.nodes), zone=zone) or 0.0, far, region_of(zone) != home
 
         there.sort(key=order)
     near = dict.fromkeys(map(region_of, there))
@@ -162,8 +168,15 @@ def check_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> Non
     if problem := catalog.problem(machine_type, settings.gpu_type, settings.gpu_count, today=today):
         raise problem
     allowed_seconds(settings, range(spec.nodes))
-    if catalog.machine(machine_type).spot_only and settings.spot != "all":
-        raise UsageError(f"{machine_type} is available as a Spot VM only", hint="write gce.spot: all")
+    if settings.provisioning == "flex-start":
+        hint = "write gce.provisioning: spot, or standard"
+        raise UsageError("gce.provisioning: flex-start is not available in this version", hint=hint)
+    ways = {group.kind.provisioning for group in groups(settings, range(spec.nodes))}
+    if catalog.machine(machine_type).spot_only and not ways <= {"spot", "flex-start"}:
+        hint = "write gce.provisioning: spot"
+        if settings.provisioning == "spot":
+            hint = "take another gce.machine_type: with run.elastic the head is on demand; or write run.retry instead"
+        raise UsageError(f"{machine_type} is available as a Spot or flex-start VM only", hint=hint)
 
 
 def check_account(settings: Settings) -> None:

@@ -9,13 +9,18 @@ from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
 from hvdcloud.errors import UsageError
 
+if TYPE_CHECKING:
+    from hvdcloud.config.gce import Provisioning
+
 T = TypeVar("T")
+
+_SAID = {"standard": "", "spot": ", Spot", "flex-start": ", flex-start", "reservation": ", of a reservation"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +39,17 @@ class Machine:
     spot_only: bool = False
     """It cannot be had on demand."""
     sku: str = ""
-    """What the Cloud Billing Catalog calls it, before ` Core` and ` Ram`."""
+    """What the Cloud Billing Catalog calls it, before ` Core` and ` Ram`; empty: not known."""
     vm_image: str
     """The family of Container-Optimized OS that it boots."""
     driver: str
     """The branch of NVIDIA's driver for its GPUs: `R580`."""
+    disk_type: str = "pd-balanced"
+    """Of its boot disk: the API's default, pd-standard, is slow to unpack an image of many GB."""
+    compact: bool = False
+    """It takes a compact placement policy."""
+    flex: bool = False
+    """It can be had by flex-start."""
     nics: int = 1
     """Network interfaces of 200 Gbit/s that it can have, of which a node has one."""
 
@@ -74,7 +85,7 @@ class NodeKind:
     machine_type: str
     gpu_type: str | None = None
     gpu_count: int = 0
-    spot: bool = False
+    provisioning: Provisioning = "standard"
 
     @property
     def gpus(self) -> tuple[str | None, int]:
@@ -88,7 +99,7 @@ class NodeKind:
         with contextlib.suppress(UsageError):
             gpu_type, count = self.gpus
         gpus = f" with {count} {gpu_type}" if gpu_type and count else ""
-        return f"{self.machine_type}{gpus}{', Spot' if self.spot else ''}"
+        return f"{self.machine_type}{gpus}{_SAID[self.provisioning]}"
 
 
 def machine(machine_type: str) -> Machine:
@@ -113,9 +124,12 @@ def machines() -> Mapping[str, Machine]:
             gpu_count=size[2] if "gpu" in family else 0,
             local_ssd_gb=size[3] if len(size) > 3 else 0,
             spot_only=name in family.get("spot_only", ()),
-            sku=family["sku"],
+            sku=family.get("sku", ""),
             vm_image=family["vm_image"],
             driver=family["driver"],
+            disk_type=family.get("disk", "pd-balanced"),
+            compact=family.get("compact", False),
+            flex=family.get("flex", False),
             nics=family.get("nics", {}).get(name, 1),
         )
         for family in _table()["families"].values()

@@ -47,6 +47,8 @@ class Costs:
     """When the first of the VMs began to run; None: none has."""
     notes: tuple[str, ...]
     """Why nothing ends it; what is not counted; which prices are of another region."""
+    unpriced: bool = False
+    """There is a VM whose price is not known, and of which only the disk is counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,7 @@ def costs(instances: Sequence[Resource], loose_disks: Sequence[Resource], *, now
         worst_case=None if endless else sum(item.dollars(max(item.ends or now, now) + late) for item in items),
         ends=max(ends) if ends and not endless else None,
         since=min(filter(None, (moment(vm.get("lastStartTimestamp")) for vm in instances)), default=None),
+        unpriced=bool(unpriced),
         notes=(
             *endless,
             *(f"the price table does not know {each}, which is not counted" for each in sorted(unpriced)),
@@ -137,7 +140,7 @@ def node_dollars_per_hour(vm: Resource) -> float | None:
             machine_type=last_segment(vm.get("machineType", "")),
             gpu_type=last_segment(accelerator.get("acceleratorType", "")) or None,
             gpu_count=accelerator.get("acceleratorCount", 0),
-            spot=vm.get("scheduling", {}).get("provisioningModel") == "SPOT",
+            provisioning="spot" if vm.get("scheduling", {}).get("provisioningModel") == "SPOT" else "standard",
         )
         external = any(interface.get("accessConfigs") for interface in vm.get("networkInterfaces", ()))
         return prices.node_dollars_per_hour(kind, disk_gb=_disk_gb(vm), external_ip=external, region=_region(vm))

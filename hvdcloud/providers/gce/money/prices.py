@@ -22,6 +22,11 @@ from hvdcloud.providers.gce.money.catalog import NodeKind
 
 HOURS_PER_MONTH = 730
 
+
+class PriceUnknownError(UsageError):
+    """The price table has no price of something that can be had all the same."""
+
+
 N1_VCPU, N1_GB = "n1-vcpu", "n1-gb"
 DISK, ADDRESS, LOCAL_SSD = "disk-gb-month", "address", "local-ssd-gb-month"
 OF_NO_MACHINE = (DISK, ADDRESS, LOCAL_SSD)
@@ -84,11 +89,14 @@ def _refreshed() -> Path:
 def node_dollars_per_hour(kind: NodeKind, *, disk_gb: float, external_ip: bool, region: str | None = None) -> float:
     """The estimate for one node: machine, GPUs, boot disk and external address, in US dollars an hour.
 
+    Flex-start costs no more than on demand, which is taken for it; so does a reservation that was paid for before.
+
     Args:
         region: None: the main one. Regions differ by 10 to 50 %.
 
     Raises:
-        UsageError: the machine type or the GPU is not known.
+        PriceUnknownError: the price table does not know it.
+        UsageError: the machine type or the GPU is not in the catalogue.
     """
     machine = catalog.machine(kind.machine_type)
     parts: dict[str, float] = {machine.name: 1}
@@ -99,7 +107,7 @@ def node_dollars_per_hour(kind: NodeKind, *, disk_gb: float, external_ip: bool, 
     parts[DISK] = disk_gb / HOURS_PER_MONTH
     if external_ip:
         parts[ADDRESS] = 1
-    return sum(amount * _rate(key, spot=kind.spot, region=region) for key, amount in parts.items())
+    return sum(amount * _rate(key, spot=kind.provisioning == "spot", region=region) for key, amount in parts.items())
 
 
 def disk_dollars_per_hour(*, disk_gb: float, region: str | None = None) -> float:
@@ -119,4 +127,4 @@ def _rate(key: str, *, spot: bool, region: str | None) -> float:
         rate = rates.get(key, (None, None))[int(spot)]
         if rate is not None:
             return rate
-    raise UsageError(f"the price table does not know {key}", hint="hvdcloud offers lists what it knows")
+    raise PriceUnknownError(f"the price table does not know {key}", hint="hvdcloud offers lists what it knows")

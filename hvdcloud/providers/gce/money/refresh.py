@@ -109,11 +109,11 @@ def _found(skus: Iterable[Mapping[str, Any]]) -> Found:
 def _wanted() -> dict[str, tuple[Component, str]]:
     """An entry's description without its place, in lower case → what it is, and its unit."""
     wanted: dict[str, tuple[Component, str]] = {}
-    for sku in {machine.sku for machine in catalog.machines().values()}:
+    for sku in {machine.sku for machine in catalog.machines().values() if machine.sku}:
         for part, unit in (("Core", "h"), ("Ram", "GiBy.h")):
             name = f"{sku} {part}"
             wanted |= {name: ((name, False), unit), f"Spot Preemptible {name}": ((name, True), unit)}
-    for gpu in catalog.gpus().values():
+    for gpu in [each for each in catalog.gpus().values() if each.sku]:
         name = f"{gpu.sku} GPU"
         wanted |= {name: ((gpu.name, False), "h"), f"{name} attached to Spot Preemptible VMs": ((gpu.name, True), "h")}
     for component, other in catalog.other_skus().items():

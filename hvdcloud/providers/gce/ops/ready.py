@@ -185,7 +185,7 @@ class Boots:
 
     def _gone(self, boot: _Boot) -> NodeError:
         message = f"node {boot.node.name} is gone: it was preempted or deleted while coming up (at step {boot.step})"
-        return NodeError(message, hint="hvdcloud up starts again; gce.spot: none takes machines that are not preempted")
+        return NodeError(message, hint="hvdcloud up starts again; with gce.provisioning: standard none is preempted")
 
     def _tail(self, boot: _Boot) -> str:
         """The end of the boot log; trouble with it must not hide what it was to explain."""

@@ -55,8 +55,10 @@ def plan_growth(
     return GcePlan(
         spec=spec,
         requests=tuple(insert_requests(settings.project, zone, bodies)),
-        dollars_per_hour=others.dollars_per_hour + paid.dollars_per_hour,
-        worst_case_dollars=(others.worst_case or 0.0) + paid.worst_case_dollars,
+        dollars_per_hour=None if paid.dollars_per_hour is None else others.dollars_per_hour + paid.dollars_per_hour,
+        worst_case_dollars=None
+        if paid.worst_case_dollars is None
+        else (others.worst_case or 0.0) + paid.worst_case_dollars,
         seconds=float(paid.seconds),
         notices=(f"the new nodes end after {timedelta(seconds=paid.seconds)} at the latest, as the others do",),
         settings=settings,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from hvdcloud.providers.gce.money import prices
 from hvdcloud.providers.gce.money.catalog import NodeKind, machine
 from hvdcloud.providers.gce.money.costs import LATE_SECONDS
 from hvdcloud.providers.gce.names import region_of
-from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings, groups
+from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings, groups, kind_of
 from hvdcloud.runs.retry import Within
 from hvdcloud.units import counted, dollars, some
 
@@ -30,21 +31,32 @@ class PaidZone:
     zone: str
     seconds: int
     """After which Compute Engine deletes them."""
-    dollars_per_hour: float
-    worst_case_dollars: float
-    """If only their time limit ends them."""
+    dollars_per_hour: float | None
+    """None: the price table does not know them."""
+    worst_case_dollars: float | None
+    """If only their time limit ends them; None: as above."""
 
 
-def node_dollars_per_hour(settings: Settings, kind: NodeKind, *, zone: str | None = None) -> float:
-    """The estimate for one node with its disks and address, in a zone or in the price table's own region."""
+def node_dollars_per_hour(settings: Settings, kind: NodeKind, *, zone: str | None = None) -> float | None:
+    """The estimate for one node with its disks and address, in a zone or in the price table's own region.
+
+    None: the price table does not know it.
+    """
     region, external = region_of(zone) if zone else None, settings.needs_external_ip
-    return prices.node_dollars_per_hour(kind, disk_gb=settings.disk_gb, external_ip=external, region=region)
+    with contextlib.suppress(prices.PriceUnknownError):
+        return prices.node_dollars_per_hour(kind, disk_gb=settings.disk_gb, external_ip=external, region=region)
+    return None
 
 
-def dollars_per_hour(settings: Settings, nodes: Iterable[int], *, zone: str | None = None) -> float:
+def dollars_per_hour(settings: Settings, nodes: Iterable[int], *, zone: str | None = None) -> float | None:
     """As `node_dollars_per_hour`, for nodes of these numbers together."""
-    alike = groups(settings, nodes)
-    return sum(group.nodes * node_dollars_per_hour(settings, group.kind, zone=zone) for group in alike)
+    total = 0.0
+    for group in groups(settings, nodes):
+        price = node_dollars_per_hour(settings, group.kind, zone=zone)
+        if price is None:
+            return None
+        total += group.nodes * price
+    return total
 
 
 def allowed_seconds(settings: Settings, nodes: Sequence[int], *, zone: str | None = None, spent: float = 0.0) -> int:
@@ -64,6 +76,12 @@ def allowed_seconds(settings: Settings, nodes: Sequence[int], *, zone: str | Non
     if settings.max_cost is None:
         return settings.max_run_seconds
     hourly, left = dollars_per_hour(settings, nodes, zone=zone), settings.max_cost - spent
+    if hourly is None:
+        raise UsageError(
+            f"limits.max_cost cannot be kept: the price table does not know {kind_of(settings, nodes[-1])}",
+            hint="hvdcloud offers --refresh may get its price; or leave limits.max_cost out, and set "
+            "limits.max_run_duration",
+        )
     bought = math.floor(left / hourly * 3600) - START_SECONDS - LATE_SECONDS
     if bought < MIN_RUN_SECONDS:
         leaves = f" leaves ${max(0.0, left):.2f} beside what the other nodes may cost, which" if spent else ""
@@ -82,7 +100,7 @@ def paid_zone(settings: Settings, nodes: Sequence[int], *, zone: str, spent: flo
     hourly = dollars_per_hour(settings, nodes, zone=zone)
     # From their creation, so more than the one minute that is billed at least, until Compute Engine has been as late as
     # it may be.
-    worst_case = hourly * (START_SECONDS + seconds + LATE_SECONDS) / 3600
+    worst_case = None if hourly is None else hourly * (START_SECONDS + seconds + LATE_SECONDS) / 3600
     return PaidZone(zone=zone, seconds=seconds, dollars_per_hour=hourly, worst_case_dollars=worst_case)
 
 
@@ -114,10 +132,13 @@ def notices(settings: Settings, offers: Sequence[PaidZone], *, nodes: int) -> It
     first = offers[0]
     alike = groups(settings, range(nodes))
     for group in reversed(alike) if len(alike) > 1 else ():
-        price = dollars(node_dollars_per_hour(settings, group.kind, zone=first.zone))
+        each_costs = node_dollars_per_hour(settings, group.kind, zone=first.zone)
+        price = "price not known" if each_costs is None else f"{dollars(each_costs)}/h"
         who = "head" if 0 in group.indices else counted(group.nodes, "worker")
         each = " each" if group.nodes > 1 else ""
-        yield f"{who}: {group.kind}{'' if group.kind.spot else ', on demand'}, {price}/h{each}"
+        yield f"{who}: {group.kind}{', on demand' if group.kind.provisioning == 'standard' else ''}, {price}{each}"
+    if first.dollars_per_hour is None:
+        yield f"the price table does not know {alike[0].kind}; hvdcloud offers --refresh may get its price"
     if nodes > 1 and (nics := machine(settings.machine_type).nics) > 1:
         yield (
             f"nodes exchange gradients by one network interface, 200 of the {nics * 200} Gbit/s that "

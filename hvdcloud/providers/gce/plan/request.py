@@ -37,8 +37,6 @@ NETWORK_TAG = "hvdcloud"
 """On every VM; Terraform's firewall rules name it."""
 
 _SCOPES = "https://www.googleapis.com/auth"
-DISK_TYPE = "pd-balanced"
-"""Of the boot disk: the default, pd-standard, is slow to unpack an image of many GB."""
 
 
 def bulk_insert_bodies(
@@ -95,7 +93,7 @@ def _instance_properties(
                 "initializeParams": {
                     "sourceImage": vm_image,
                     "diskSizeGb": str(settings.disk_gb),
-                    "diskType": DISK_TYPE,
+                    "diskType": machine.disk_type,
                     # A disk does not inherit the VM's labels.
                     "labels": spec.labels,
                 },
@@ -153,7 +151,7 @@ def _network_interface(settings: Settings, *, zone: str) -> dict[str, Any]:
 
 def _scheduling(kind: NodeKind, *, run_seconds: int) -> dict[str, Any]:
     return {
-        "provisioningModel": "SPOT" if kind.spot else "STANDARD",
+        "provisioningModel": "SPOT" if kind.provisioning == "spot" else "STANDARD",
         # Serves both preemption and the time limit. Stopped VMs would still cost their disks.
         "instanceTerminationAction": "DELETE",
         # VMs with GPUs cannot migrate, Spot VMs may not.
