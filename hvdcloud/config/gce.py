@@ -69,6 +69,10 @@ class GceConfig(Section):
         description="which nodes are Spot VMs, cheaper, but may be taken away: workers (all but the head), all or "
         "none; default: workers with run.elastic, all with run.retry, else none",
     )
+    provisioning: Literal["standard", "flex-start"] | None = Field(
+        default=None,
+        description="standard (the default) or flex-start: `up` waits until all nodes can start at once",
+    )
     disk_gb: int = Field(default=100, ge=10, le=65536, description="boot disk")
     vm_image: Literal["cos"] = Field(default="cos", description="Container-Optimized OS")
     network: str | None = Field(default=None, description="VPC network; a terraform output")
@@ -89,4 +93,10 @@ class GceConfig(Section):
         # The firewall rules are the network's, and its name does not follow from the subnetwork's.
         if self.subnetwork and not self.network:
             raise ValueError("subnetwork is set without network; name the network that it is a part of")
+        return self
+
+    @model_validator(mode="after")
+    def _flex_start_is_not_spot(self) -> GceConfig:
+        if self.provisioning == "flex-start" and self.spot in ("workers", "all"):
+            raise ValueError(f"spot: {self.spot} and provisioning: flex-start exclude each other; leave out one")
         return self

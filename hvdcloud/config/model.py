@@ -298,7 +298,9 @@ def _gce(config: Config) -> GceConfig:
     chosen: dict[str, Any] = {"gpu": gpu}
     if not named and gpu is not None and gpu.type == default.type and gpu.count in L4_MACHINES:
         chosen["machine_type"] = L4_MACHINES[gpu.count]
-    if gce.spot is None:
+    if gce.spot is None and gce.provisioning == "flex-start":
+        chosen["spot"] = "none"
+    elif gce.spot is None:
         chosen["spot"] = "workers" if config.run.elastic else "all" if config.run.retry else "none"
     return gce.model_copy(update=chosen)
 

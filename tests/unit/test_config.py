@@ -221,6 +221,7 @@ def test_text_is_what_was_typed_for_every_key_that_is_text(file: Path, written: 
         ("nodes: 1\ngce: {spot: workers}", "workers"),
         ("run: {retry: 1}", "all"),
         ("run: {retry: 3}\ngce: {spot: none}", "none"),
+        ("run: {elastic: {}}\ngce: {provisioning: flex-start}", "none"),
         ("run: {retry: 3, elastic: {}}", "workers"),
     ],
 )
@@ -229,6 +230,10 @@ def test_runs_that_survive_preemptions_have_spot_vms_unless_told_otherwise(file:
     assert load_config(file, environ={}).gce.spot == spot
     # It may have been read before.
     assert Config.model_validate(load_config(file, environ={}).model_dump()).gce.spot == spot
+
+
+def test_flex_start_is_not_for_spot_vms(file: Path) -> None:
+    assert "exclude each other" in refusal(file, "name: a\ngce: {provisioning: flex-start, spot: all}\n").message
 
 
 def test_retry(file: Path) -> None:
