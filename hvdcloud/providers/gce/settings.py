@@ -32,6 +32,8 @@ class Settings:
     gpu_count: int
     spot: Spot
     """Which nodes are Spot VMs; `workers` are all but the head."""
+    flex_start: bool = False
+    """All nodes start at once, as soon as there is room for them."""
     disk_gb: int
     network: str | None
     """Name or URL; None: the subnetwork's, else `default`."""
@@ -107,6 +109,7 @@ def settings_of(config: GceConfig, limits: LimitsConfig, *, project: str, ssh_so
         gpu_type=gpu.type if gpu else None,
         gpu_count=gpu.count if gpu else 0,
         spot=config.spot or "none",
+        flex_start=config.provisioning == "flex-start",
         disk_gb=config.disk_gb,
         network=config.network,
         subnetwork=config.subnetwork,

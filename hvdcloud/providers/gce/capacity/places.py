@@ -65,6 +65,8 @@ class Available:
             # Spot VMs may draw from either: https://cloud.google.com/compute/docs/instances/limit-vm-runtime#quota
             metrics = [gpu.quota] if settings.spot == "none" else [gpu.quota, gpu.spot_quota]
             found.append(_short(self.project_quotas or (), ["GPUS_ALL_REGIONS"], gpus))
+            if settings.flex_start:
+                metrics = [gpu.spot_quota]
             found.append(_short(self.regional_quotas.get(region, ()), metrics, gpus, f" in {region}"))
         return next(filter(None, found), "")
 
@@ -162,8 +164,15 @@ def check_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> Non
     if problem := catalog.problem(machine_type, settings.gpu_type, settings.gpu_count, today=today):
         raise problem
     allowed_seconds(settings, range(spec.nodes))
-    if catalog.machine(machine_type).spot_only and settings.spot != "all":
-        raise UsageError(f"{machine_type} is available as a Spot VM only", hint="write gce.spot: all")
+    # https://docs.cloud.google.com/compute/docs/instances/about-flex-start-vms; A4X and G4 are not in the catalogue.
+    if settings.flex_start and catalog.machine(machine_type).takes_gpus:
+        message = f"gce.provisioning: flex-start is not for {machine_type}, but for A2, A3 and G2"
+        raise UsageError(message, hint="write gce.gpu: {type: nvidia-l4} without gce.machine_type, or a type of these")
+    if catalog.machine(machine_type).spot_only and settings.spot != "all" and not settings.flex_start:
+        raise UsageError(
+            f"{machine_type} is available as a Spot VM only",
+            hint="write gce.spot: all, or gce.provisioning: flex-start",
+        )
 
 
 def check_account(settings: Settings) -> None:
