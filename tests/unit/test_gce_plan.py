@@ -56,6 +56,31 @@ def test_the_request_is_the_golden_one() -> None:
     assert_golden("gce-requests.json", json.dumps({"bulkInsert": body, "firewalls": firewalls}, indent=2) + "\n")
 
 
+def test_a_flex_start_request_is_the_golden_one_and_legal() -> None:
+    from google.cloud import compute_v1
+
+    chosen = settings(machine_type="g2-standard-8", gpu_type=None, flex_start=True)
+    bodies = request.flex_start_bodies(SPEC, chosen, zone="us-central1-a", vm_image=VM_IMAGE)
+    kinds = ("InstanceTemplate", "InstanceGroupManager", "InstanceGroupManagerResizeRequest")
+    for kind, body in zip(kinds, bodies, strict=True):
+        discovery().request(kind, body)
+        getattr(compute_v1, kind).from_json(json.dumps(body))
+    template, group, resize = bodies
+    made = template.pop("properties")
+    assert made["labels"] == SPEC.labels
+    assert made["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
+    scheduling = made["scheduling"]
+    document = {"template": template, "scheduling": scheduling, "group": group, "resizeRequest": resize}
+    assert_golden("gce-flex-start.json", json.dumps(document, indent=2) + "\n")
+
+
+@pytest.mark.parametrize("seconds", [599, 7 * 86400 + 1])
+def test_flex_start_is_for_ten_minutes_to_seven_days(seconds: int) -> None:
+    chosen = settings(machine_type="g2-standard-8", gpu_type=None, flex_start=True, max_run_seconds=seconds)
+    with pytest.raises(UsageError, match="10 minutes to 7 days"):
+        request.flex_start_bodies(SPEC, chosen, zone="us-central1-a", vm_image=VM_IMAGE)
+
+
 @pytest.mark.parametrize("changes", VARIANTS)
 def test_every_body_is_legal_by_the_discovery_document_and_survives_the_client_library(changes: Any) -> None:
     from google.cloud import compute_v1

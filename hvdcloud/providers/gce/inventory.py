@@ -17,6 +17,9 @@ Resource = Mapping[str, Any]
 """As the API answers it: camelCase keys."""
 
 VMS, DISKS, FIREWALLS, OPERATIONS = "VMs", "disks", "firewall rules", "operations"
+GROUPS, TEMPLATES, REQUESTS = "instance groups", "instance templates", "resize requests"
+ACTIVE = ("CREATING", "ACCEPTED")
+"""States of a resize request that may still make VMs (discovery document)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,10 @@ class Inventory:
     disks: tuple[Resource, ...] = ()
     """With our labels, attached or not."""
     firewalls: tuple[Resource, ...] = ()
+    groups: tuple[Resource, ...] = ()
+    templates: tuple[Resource, ...] = ()
+    requests: tuple[Resource, ...] = ()
+    """The resize requests of these groups, each with the name of its group."""
     operations: tuple[Resource, ...] = ()
     """All of the project's that are not DONE, also of other tools."""
     unseen: tuple[str, ...] = ()
@@ -45,7 +52,7 @@ class Inventory:
 
     def creating(self, cluster: str) -> tuple[Resource, ...]:
         """Operations that still make something for a cluster of this name, also those of other machines."""
-        making = [each for each in self.operations if each.get("operationType") in ("bulkInsert", "insert")]
+        making = [each for each in self.operations if str(each.get("operationType")).endswith(("bulkInsert", "insert"))]
         return tuple(each for each in making if belongs_to(str(each.get("clientOperationId", "")), cluster))
 
     def only(self, cluster_id: str) -> Inventory:
@@ -57,10 +64,15 @@ class Inventory:
         return self._kept(lambda each: each["name"] in names)
 
     def _kept(self, keep: Callable[[Resource], bool]) -> Inventory:
-        instances, disks, firewalls = (
-            tuple(filter(keep, each)) for each in (self.instances, self.disks, self.firewalls)
+        return replace(
+            self,
+            instances=tuple(filter(keep, self.instances)),
+            disks=tuple(filter(keep, self.disks)),
+            firewalls=tuple(filter(keep, self.firewalls)),
+            groups=tuple(filter(keep, self.groups)),
+            templates=tuple(filter(keep, self.templates)),
+            requests=tuple(filter(keep, self.requests)),
         )
-        return replace(self, instances=instances, disks=disks, firewalls=firewalls)
 
     def within(self, zones: Collection[str]) -> Inventory:
         """Without what could not be seen in zones that do not matter."""
@@ -73,11 +85,16 @@ class Inventory:
 
 
 def take_inventory(client: ComputeClient, cluster: str | None) -> Inventory:
-    """Four questions at once, however many VMs there are. `cluster`: a cluster's name; None: every cluster."""
+    """Six questions at once, however many VMs there are, and one for each group that waits for room.
+
+    `cluster`: a cluster's name; None: every cluster.
+    """
     questions: dict[str, Callable[[], Aggregated | list[dict[str, Any]]]] = {
         VMS: lambda: client.instances(cluster),
         DISKS: lambda: client.disks(cluster),
         FIREWALLS: client.firewalls,
+        GROUPS: client.groups,
+        TEMPLATES: client.templates,
         OPERATIONS: client.operations_in_flight,
     }
 
@@ -92,13 +109,27 @@ def take_inventory(client: ComputeClient, cluster: str | None) -> Inventory:
     found = {what: answer for what, answer in answers.items() if isinstance(answer, Aggregated)}
     items = {what: tuple(answer.items) for what, answer in found.items()}
     ours = {LABEL_MANAGED_BY: MANAGED_BY} | ({LABEL_CLUSTER: cluster} if cluster is not None else {})
+    described = {
+        what: tuple(each for each in items.get(what, ()) if ours.items() <= described_labels(each).items())
+        for what in (FIREWALLS, GROUPS, TEMPLATES)
+    }
+    failures = {what: answer for what, answer in answers.items() if not isinstance(answer, Aggregated)}
+    requests: list[Resource] = []
+    for group in described[GROUPS]:
+        try:
+            requests += client.resize_requests(zone_of(group), group["name"])
+        except (ApiError, HvdcloudError) as error:
+            failures[REQUESTS] = error
     return Inventory(
         instances=items.get(VMS, ()),
         disks=items.get(DISKS, ()),
-        firewalls=tuple(rule for rule in items.get(FIREWALLS, ()) if ours.items() <= described_labels(rule).items()),
+        firewalls=described[FIREWALLS],
+        groups=described[GROUPS],
+        templates=described[TEMPLATES],
+        requests=tuple(requests),
         operations=items.get(OPERATIONS, ()),
         unseen=tuple(sorted({place for answer in found.values() for place in answer.unseen})),
-        failures={what: answer for what, answer in answers.items() if not isinstance(answer, Aggregated)},
+        failures=failures,
     )
 
 
@@ -115,9 +146,9 @@ def labels_of(resource: Resource) -> Mapping[str, str]:
     return labels
 
 
-def described_labels(rule: Resource) -> dict[str, str]:
-    """A firewall rule's labels, which are in its description: such rules have no others."""
-    words = (word.partition("=") for word in str(rule.get("description", "")).split())
+def described_labels(resource: Resource) -> dict[str, str]:
+    """The labels of a firewall rule, a group or a template, which are in its description: it has no others."""
+    words = (word.partition("=") for word in str(resource.get("description", "")).split())
     return {key: value for key, equals, value in words if equals}
 
 

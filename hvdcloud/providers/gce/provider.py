@@ -20,7 +20,7 @@ from hvdcloud.providers.gce.inventory import VMS, Inventory, take_inventory, why
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.names import region_of
 from hvdcloud.providers.gce.ops import scale_out
-from hvdcloud.providers.gce.ops.create import Creation, GcePlan, insert_requests
+from hvdcloud.providers.gce.ops.create import Creation, GcePlan, first_requests
 from hvdcloud.providers.gce.ops.delete import Sweep
 from hvdcloud.providers.gce.ops.ready import SILENT_SECONDS, SILENT_SECONDS_OF_8_GPUS, Boots
 from hvdcloud.providers.gce.plan import budget, request
@@ -56,6 +56,8 @@ class GceProvider(Provider):
     def plan(self, spec: ClusterSpec) -> GcePlan:
         """The firewall rules, and the bulkInserts for the first zone: one for each kind of node.
 
+        With flex-start an instance template, a group and its resize request instead of bulkInserts.
+
         Raises:
             UsageError: the settings contradict each other, or `limits.max_cost` pays for no zone.
             CapacityError, CredentialsError, NodeError: as `find_zones`.
@@ -73,10 +75,9 @@ class GceProvider(Provider):
             Request(object=f"firewall {body['name']}", method=method, body=body)
             for body in request.firewall_bodies(spec, settings)
         )
-        bodies = request.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=image)
         return GcePlan(
             spec=spec,
-            requests=(*firewalls, *insert_requests(settings.project, zones[0], bodies)),
+            requests=(*firewalls, *first_requests(spec, settings, zone=zones[0], vm_image=image)),
             firewalls=firewalls,
             dollars_per_hour=offers[0].dollars_per_hour,
             worst_case_dollars=None if None in worst else max(filter(None, worst)),
@@ -152,7 +153,8 @@ class GceProvider(Provider):
     def cluster(self, name: str) -> Cluster | None:
         """From the labels of VMs and disks, the descriptions of firewall rules, and the operations under way."""
         inventory = self._take_inventory(name)
-        if inventory.instances or inventory.disks or inventory.firewalls or inventory.creating(name):
+        described = inventory.firewalls or inventory.groups or inventory.templates
+        if inventory.instances or inventory.disks or described or inventory.creating(name):
             return self._mapper.cluster(name, inventory)
         if inventory.unseen:
             raise UnseenError(
@@ -177,7 +179,7 @@ class GceProvider(Provider):
         return replace(inventory, unseen=(*inventory.unseen, *places), failures={})
 
     def destroy(self, name: str, *, on_progress: OnProgress = ignore_progress) -> Sequence[Leftover]:
-        """VMs and firewall rules at once, then disks that stayed; looked for again until nothing is found."""
+        """VMs (those of a group with it) and firewall rules at once, then what stayed, until nothing is found."""
         return Sweep(self._client, name, on_progress=on_progress).run()
 
     def shrink(

@@ -112,8 +112,54 @@ class ComputeClient(http.ApiCalls):
             bulk_insert_instance_resource_resource=resource,
         )
 
+    def groups(self) -> Aggregated:
+        """Every managed instance group of the project that is of one zone."""
+        return self._aggregated("InstanceGroupManagers", "instanceGroupManagers", "")
+
+    def templates(self) -> list[dict[str, Any]]:
+        """Every instance template of the project that is of no region."""
+        return self._list("InstanceTemplates")
+
+    def resize_requests(self, zone: str, group: str) -> list[dict[str, Any]]:
+        """The resize requests of a group; none if it is gone."""
+        try:
+            return self._list("InstanceGroupManagerResizeRequests", zone=zone, instance_group_manager=group)
+        except ApiError as error:
+            if error.status == 404:
+                return []
+            raise
+
+    def insert_template(self, body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
+        """Start to make an instance template; returns the operation."""
+        resource = _message("InstanceTemplate", body)
+        return self._call(
+            "InstanceTemplates", "insert_unary", request_id=request_id, instance_template_resource=resource
+        )
+
+    def insert_group(self, zone: str, body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
+        """Start to make a managed instance group; returns the operation."""
+        fields: dict[str, Any] = {"zone": zone, "request_id": request_id}
+        fields["instance_group_manager_resource"] = _message("InstanceGroupManager", body)
+        return self._call("InstanceGroupManagers", "insert_unary", **fields)
+
+    def insert_resize_request(self, zone: str, group: str, body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
+        """Start to make a resize request, which then waits by itself; returns the operation."""
+        fields: dict[str, Any] = {"zone": zone, "instance_group_manager": group, "request_id": request_id}
+        resource = _message("InstanceGroupManagerResizeRequest", body)
+        fields["instance_group_manager_resize_request_resource"] = resource
+        return self._call("InstanceGroupManagerResizeRequests", "insert_unary", **fields)
+
+    def cancel_resize_request(self, zone: str, group: str, name: str, request_id: str) -> dict[str, Any]:
+        """Start to take a resize request out of the queue; returns the operation."""
+        fields = {"zone": zone, "instance_group_manager": group, "resize_request": name, "request_id": request_id}
+        return self._call("InstanceGroupManagerResizeRequests", "cancel_unary", **fields)
+
+    def exists(self, service: str, **names: str) -> bool:
+        """Whether one object of a service exists, whatever a list may still leave out; `names` as for `delete`."""
+        return _unless_gone(partial(self._call, service, "get", **names)) is not None
+
     def delete(self, service: str, request_id: str, **names: str) -> dict[str, Any] | None:
-        """Start to delete one of `Instances`, `Disks` or `Firewalls`; returns the operation, None if it is gone.
+        """Start to delete one object of a service, such as `Instances`; returns the operation, None if it is gone.
 
         Args:
             names: its zone, if it is of one, and its own: `zone="us-central1-a", instance="digits-0"`.
@@ -225,7 +271,7 @@ class ComputeClient(http.ApiCalls):
         """A list of all zones or regions, and those that did not answer."""
         items: list[dict[str, Any]] = []
         unseen: list[str] = []
-        attempt = partial(self._send_list, service, "aggregated_list", {"filter": matching})
+        attempt = partial(self._send_list, service, "aggregated_list", {"filter": matching} if matching else {})
         for page in self.persist(attempt, what=f"{service}.aggregated_list"):
             unseen += [_place(scope) for scope in page.get("unreachables", [])]
             if warning := _warning(page):

@@ -69,6 +69,8 @@ class Available:
             # Spot VMs may draw from either: https://cloud.google.com/compute/docs/instances/limit-vm-runtime#quota
             metrics = [gpu.quota, gpu.spot_quota] if settings.provisioning == "spot" else [gpu.quota]
             found.append(_short(self.project_quotas or (), ["GPUS_ALL_REGIONS"], gpus))
+            if settings.flex_start:
+                metrics = [gpu.spot_quota]
             found.append(_short(self.regional_quotas.get(region, ()), metrics, gpus, f" in {region}"))
         return next(filter(None, found), "")
 
@@ -168,9 +170,12 @@ def check_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> Non
     if problem := catalog.problem(machine_type, settings.gpu_type, settings.gpu_count, today=today):
         raise problem
     allowed_seconds(settings, range(spec.nodes))
-    if settings.provisioning == "flex-start":
-        hint = "write gce.provisioning: spot, or standard"
-        raise UsageError("gce.provisioning: flex-start is not available in this version", hint=hint)
+    if settings.flex_start and not catalog.machine(machine_type).flex:
+        message = f"gce.provisioning: flex-start is not for {machine_type}, but for A2, A3, A4 and G2"
+        raise UsageError(message, hint="write gce.gpu: {type: nvidia-l4} without gce.machine_type, or a type of these")
+    if settings.provisioning == "reservation":
+        hint = "write gce.provisioning: standard, spot or flex-start"
+        raise UsageError("gce.provisioning: reservation is not available in this version", hint=hint)
     ways = {group.kind.provisioning for group in groups(settings, range(spec.nodes))}
     if catalog.machine(machine_type).spot_only and not ways <= {"spot", "flex-start"}:
         hint = "write gce.provisioning: spot"

@@ -6,10 +6,12 @@ from tests.standins.compute.resources import (
     bulk,
     disks,
     firewalls,
+    groups,
     instances,
     networks,
     operations,
     places,
+    templates,
 )
 
-__all__ = ["bulk", "disks", "firewalls", "instances", "networks", "operations", "places"]
+__all__ = ["bulk", "disks", "firewalls", "groups", "instances", "networks", "operations", "places", "templates"]
