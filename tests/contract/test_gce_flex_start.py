@@ -295,6 +295,20 @@ def test_what_a_preemptible_quota_or_a_machine_type_does_not_allow_is_asked_for_
     assert bench.emulator.state.all_operations() == []
 
 
+def test_quota_that_is_in_use_is_waited_for(bench: Bench) -> None:
+    bench.emulator.set_quota(QUOTA, 2, region="us-central1")
+    first, second = bench.spec(), bench.spec()
+    bench.create(first, laptop(bench))
+    making = Making(bench, second)
+    step = f"flex-start request ACCEPTED, waits for 0 min, last answer {QUOTA}"
+    until(lambda: (A, step) in bench.said, what="the quota to be named")
+    assert laptop(bench).destroy(first.name) == []
+    bench.emulator.grant()
+    making.end()
+    assert making.error is None
+    assert laptop(bench).destroy(second.name) == []
+
+
 def test_progress_names_the_steps(bench: Bench) -> None:
     spec, steps = bench.spec(), []
 
