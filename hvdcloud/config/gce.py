@@ -28,6 +28,8 @@ def _source(text: str) -> str:
 Provisioning: TypeAlias = Literal["standard", "spot", "flex-start", "reservation"]
 """How Compute Engine is asked for VMs, as `gce.provisioning` says it."""
 
+_RESERVATION = r"(projects/[^/\s]+/reservations/)?[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+
 L4_MACHINES = {1: "g2-standard-8", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"}
 """Number of NVIDIA L4 → the machine type that comes with them, which is the default."""
 
@@ -69,9 +71,13 @@ class GceConfig(Section):
     )
     provisioning: Provisioning | None = Field(
         default=None,
-        description="standard · spot: cheaper, but may be taken away; with run.elastic all nodes but the head · "
-        "flex-start: waits until all nodes are there at once · reservation: in gce.reservation; default: spot with "
-        "run.elastic or run.retry, else standard",
+        description="how VMs are had; spot, of all nodes or with run.elastic of all but the head: cheaper, may be "
+        "taken away; flex-start: all at once, when there is room; default: spot with run.elastic or run.retry, else "
+        "standard",
+    )
+    reservation: Annotated[str, written_as(_RESERVATION, "NAME, or projects/PROJECT/reservations/NAME")] | None = Field(
+        default=None,
+        description="whose machines the nodes are: NAME, or projects/PROJECT/reservations/NAME of a shared one",
     )
     disk_gb: int = Field(default=100, ge=10, le=65536, description="boot disk")
     vm_image: Literal["cos"] = Field(default="cos", description="Container-Optimized OS")
@@ -93,4 +99,12 @@ class GceConfig(Section):
         # The firewall rules are the network's, and its name does not follow from the subnetwork's.
         if self.subnetwork and not self.network:
             raise ValueError("subnetwork is set without network; name the network that it is a part of")
+        return self
+
+    @model_validator(mode="after")
+    def _a_reservation_is_used(self) -> GceConfig:
+        if self.reservation and self.provisioning not in (None, "reservation"):
+            raise ValueError(f"reservation is set, and provisioning is {self.provisioning}: leave one of them out")
+        if self.provisioning == "reservation" and not self.reservation:
+            raise ValueError("provisioning is reservation: write which one as reservation: NAME")
         return self

@@ -298,7 +298,9 @@ def _gce(config: Config) -> GceConfig:
     chosen: dict[str, Any] = {"gpu": gpu}
     if not named and gpu is not None and gpu.type == default.type and gpu.count in L4_MACHINES:
         chosen["machine_type"] = L4_MACHINES[gpu.count]
-    if gce.provisioning is None:
+    if gce.reservation:
+        chosen["provisioning"] = "reservation"
+    elif gce.provisioning is None:
         chosen["provisioning"] = "spot" if config.run.elastic or config.run.retry else "standard"
     return gce.model_copy(update=chosen)
 

@@ -221,6 +221,8 @@ def test_text_is_what_was_typed_for_every_key_that_is_text(file: Path, written: 
         ("run: {retry: 3}\ngce: {provisioning: standard}", "standard"),
         ("run: {retry: 3, elastic: {}}", "spot"),
         ("run: {elastic: {}}\ngce: {provisioning: flex-start}", "flex-start"),
+        ("run: {retry: 3}\ngce: {reservation: mine}", "reservation"),
+        ("gce: {reservation: projects/p/reservations/mine, provisioning: reservation}", "reservation"),
     ],
 )
 def test_runs_that_survive_preemptions_have_spot_vms_unless_told_otherwise(
@@ -230,6 +232,22 @@ def test_runs_that_survive_preemptions_have_spot_vms_unless_told_otherwise(
     assert load_config(file, environ={}).gce.provisioning == provisioning
     # It may have been read before.
     assert Config.model_validate(load_config(file, environ={}).model_dump()).gce.provisioning == provisioning
+
+
+@pytest.mark.parametrize(
+    ("gce", "said"),
+    [
+        ("{reservation: mine, provisioning: spot}", "reservation is set, and provisioning is spot"),
+        ("{provisioning: reservation}", "write which one as reservation: NAME"),
+        ("{reservation: zones/a/mine}", "projects/PROJECT/reservations/NAME"),
+        ("{spot: all}", "unknown key gce.spot"),
+    ],
+)
+def test_a_way_to_get_machines_that_cannot_be_is_refused(file: Path, gce: str, said: str) -> None:
+    file.write_text(f"name: digits\ngce: {gce}\n")
+    with pytest.raises(UsageError) as refused:
+        load_config(file, environ={})
+    assert said in f"{refused.value.message} {refused.value.details or ''} {refused.value.hint}"
 
 
 def test_retry(file: Path) -> None:

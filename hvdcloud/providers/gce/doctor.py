@@ -20,6 +20,7 @@ from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient, connect_client
 from hvdcloud.providers.gce.capacity.places import check_account, check_settings, find_zones
+from hvdcloud.providers.gce.capacity.reservations import find_reservation
 from hvdcloud.providers.gce.settings import DEFAULT_ACCOUNT, Settings, kind_of, settings_of
 from hvdcloud.storage.base import BucketUnreachableError
 from hvdcloud.storage.open import open_bucket
@@ -45,8 +46,13 @@ def checks(config: Config, spec: ClusterSpec) -> Iterator[Check]:
         return fine(str(kind_of(wanted, spec.nodes - 1)))
 
     def zones() -> Finding:
-        client = connect()
-        found = find_zones(client, spec, settings(project=client.project), zones=gce.zones, today=today)
+        client, allowed = connect(), list(gce.zones)
+        wanted = settings(project=client.project)
+        if wanted.provisioning == "reservation":
+            now = datetime.now(timezone.utc)
+            wanted, allowed = find_reservation(client, wanted, nodes=spec.nodes, zones=allowed, now=now)
+            return fine(f"reservation {gce.reservation} has {counted(spec.nodes, 'node')} in {some(allowed)}")
+        found = find_zones(client, spec, wanted, zones=allowed, today=today)
         return fine(f"quota for {counted(spec.nodes, 'node')} in {some(found, most=4)}")
 
     def ssh() -> Finding:

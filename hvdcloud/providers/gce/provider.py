@@ -16,9 +16,10 @@ from hvdcloud.providers.base import Listing, NodeBucket, OnProgress, Provider, U
 from hvdcloud.providers.gce import ssh_access
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.capacity.places import check_account, find_zones, vm_image
+from hvdcloud.providers.gce.capacity.reservations import find_reservation
 from hvdcloud.providers.gce.inventory import VMS, Inventory, take_inventory, why
 from hvdcloud.providers.gce.money import catalog
-from hvdcloud.providers.gce.names import region_of
+from hvdcloud.providers.gce.names import region_of, zone_of
 from hvdcloud.providers.gce.ops import scale_out
 from hvdcloud.providers.gce.ops.create import Creation, GcePlan, first_requests
 from hvdcloud.providers.gce.ops.delete import Sweep
@@ -66,7 +67,10 @@ class GceProvider(Provider):
         # Within what earlier attempts have left of the limits.
         settings = budget.limited(self._settings, spec.within, now=now)
         check_account(settings)
-        found = find_zones(self._client, spec, settings, zones=self._config.zones, today=now.date())
+        allowed: Sequence[str] = self._config.zones
+        if settings.provisioning == "reservation":
+            settings, allowed = find_reservation(self._client, settings, nodes=spec.nodes, zones=allowed, now=now)
+        found = find_zones(self._client, spec, settings, zones=allowed, today=now.date())
         image = vm_image(self._client, settings.machine_type)
         offers = budget.paid_zones(settings, found, nodes=spec.nodes)
         zones, worst = [offer.zone for offer in offers], [offer.worst_case_dollars for offer in offers]
@@ -105,7 +109,14 @@ class GceProvider(Provider):
         """A bulkInsert for each kind of node, in the zone where the cluster is; it has its firewall rules."""
         inventory, now = self._take_inventory(spec.name), datetime.now(timezone.utc)
         image = vm_image(self._client, self._settings.machine_type)
-        return scale_out.plan_growth(spec, self._settings, inventory, indices, vm_image=image, now=now)
+        settings = self._settings
+        if settings.provisioning == "reservation":
+            ours = dict.fromkeys(map(zone_of, inventory.only(spec.id).instances))
+            settings, _ = find_reservation(
+                self._client, replace(settings, max_run_seconds=0), nodes=len(indices), zones=list(ours), now=now
+            )
+            settings = replace(settings, max_run_seconds=self._settings.max_run_seconds)
+        return scale_out.plan_growth(spec, settings, inventory, indices, vm_image=image, now=now)
 
     def grow(
         self, spec: ClusterSpec, indices: Sequence[int], *, on_progress: OnProgress = ignore_progress

@@ -32,6 +32,10 @@ class Settings:
     provisioning: Provisioning
     elastic: bool = False
     """Runs survive the loss of any node but the head, which then is no Spot VM."""
+    reservation: str | None = None
+    """Name or path of the one that nodes take machines of."""
+    reservation_bound: bool = False
+    """Its machines end with it."""
     disk_gb: int
     network: str | None
     """Name or URL; None: the subnetwork's, else `default`."""
@@ -120,6 +124,7 @@ def settings_of(
         gpu_count=gpu.count if gpu else 0,
         provisioning=config.provisioning or "standard",
         elastic=elastic,
+        reservation=config.reservation,
         disk_gb=config.disk_gb,
         network=config.network,
         subnetwork=config.subnetwork,

@@ -92,7 +92,7 @@ class Quotas:
         needs: Counter[Key] = Counter({(region, "INSTANCES"): 1})
         for kind, size in shape.disks:
             needs[region, "DISKS_TOTAL_GB" if kind == "pd-standard" else "SSD_TOTAL_GB"] += size
-        if not running:
+        if not running or shape.reserved:
             return needs
         family = {"a2": "A2_CPUS", "e2": "E2_CPUS"}.get(shape.machine.family, "CPUS")
         needs[self._spot(region, family, "PREEMPTIBLE_CPUS", spot=shape.spot or shape.flex)] += shape.machine.cpus

@@ -29,6 +29,8 @@ class Shape:
     gpus: tuple[str, int] | None
     spot: bool
     flex: bool
+    reserved: bool
+    """Of a reservation, which has taken its quota."""
     external: bool
     disks: tuple[tuple[str, int], ...]
     """(type, GB) of each persistent one."""
@@ -105,6 +107,7 @@ def shape_of(properties: Mapping[str, Any], *, zone: str, in_group: bool = False
         gpus=gpus,
         spot=scheduling.get("provisioningModel") == "SPOT",
         flex=scheduling.get("provisioningModel") == "FLEX_START",
+        reserved=properties.get("reservationAffinity", {}).get("consumeReservationType") == "SPECIFIC_RESERVATION",
         external=any(one.get("accessConfigs") for one in properties.get("networkInterfaces", [])),
         disks=tuple(_check_disks(properties.get("disks", []))),
     )
@@ -140,7 +143,7 @@ def _gpus(properties: Mapping[str, Any], found: Machine, zone: str) -> tuple[str
 def _check_scheduling(scheduling: Mapping[str, Any], *, gpus: bool) -> None:
     model = scheduling.get("provisioningModel", "STANDARD")
     maintenance = scheduling.get("onHostMaintenance", "TERMINATE" if model == "SPOT" else "MIGRATE")
-    if model not in ("STANDARD", "SPOT", "FLEX_START"):
+    if model not in ("STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND"):
         raise ApiError(501, "notImplemented", f"this emulator has no provisioning model {model}")
     if gpus and maintenance != "TERMINATE":
         raise invalid("Instances with guest accelerators do not support live migration.")

@@ -24,6 +24,7 @@ from tests.standins.compute.google import Google
 from tests.standins.compute.groups import Group, ResizeRequest
 from tests.standins.compute.lifecycle import Lifecycle
 from tests.standins.compute.records import Records
+from tests.standins.compute.resources import reservations
 from tests.standins.compute.schema import discovery
 from tests.standins.compute.state import Delays, Workers
 from tests.standins.http_server import Server
@@ -160,6 +161,32 @@ class Emulator:
         """A VPC network with one subnetwork of its name in each region of `ranges` (region → CIDR)."""
         with self.state.lock:
             self.state.add_network(name, ranges)
+
+    def reserve(
+        self,
+        name: str,
+        *,
+        zone: str,
+        count: int,
+        machine_type: str = "n1-standard-8",
+        gpus: Mapping[str, int] | None = None,
+        ends: str | None = None,
+        dense: bool = False,
+        calendar: bool = False,
+    ) -> None:
+        """Make a reservation, as its owner would; what the arguments mean says resources/reservations.py."""
+        with self.state.lock:
+            reservations.add(
+                self.state,
+                name,
+                zone=zone,
+                count=count,
+                machine_type=machine_type,
+                gpus=gpus or {},
+                ends=ends,
+                dense=dense,
+                calendar=calendar,
+            )
 
     def preempt(self, zone: str, name: str) -> None:
         """Take a Spot VM away."""

@@ -132,6 +132,8 @@ class Workers:
         self.firewalls: dict[str, dict[str, Any]] = {}
         self.templates: dict[str, dict[str, Any]] = {}
         self.groups: dict[str, dict[str, Group]] = {zone: {} for zone in REGION_OF}
+        self.reservations: dict[str, dict[str, dict[str, Any]]] = {zone: {} for zone in REGION_OF}
+        self.future_reservations: dict[str, list[dict[str, Any]]] = {zone: [] for zone in REGION_OF}
         # zone → where an aggregated list says that it can't be seen: "warning", "list"
         self.unreachable: dict[str, frozenset[str]] = {}
         # Seconds by which lists of VMs are late, and what they may still show: when it went, as of time.monotonic().

@@ -69,6 +69,18 @@ class ComputeClient(http.ApiCalls):
         """The subnetworks of this name, one for each region that has it."""
         return self._aggregated("Subnetworks", "subnetworks", f'name="{name}"')
 
+    def reservations(self, project: str, name: str) -> list[dict[str, Any]]:
+        """The reservations of this name, in whatever zones, of a project that may be another one."""
+        found = self._aggregated("Reservations", "reservations", f'name="{name}"', project=project)
+        if found.unseen and not found.items:
+            place = ", ".join(found.unseen)
+            raise ApiError(message=f"{place} did not answer", status=503, code="INCOMPLETE", project=project)
+        return found.items
+
+    def future_reservations(self, project: str, zone: str) -> list[dict[str, Any]]:
+        """The requests by which reservations of a zone were made."""
+        return self._list("FutureReservations", project=project, zone=zone)
+
     def image_from_family(self, project: str, family: str) -> dict[str, Any]:
         """The newest VM image of a family that is not deprecated."""
         return self._call("Images", "get_from_family", project=project, family=family)
@@ -267,11 +279,12 @@ class ComputeClient(http.ApiCalls):
 
         return self.persist(attempt, what=f"{service}.list")
 
-    def _aggregated(self, service: str, collection: str, matching: str) -> Aggregated:
+    def _aggregated(self, service: str, collection: str, matching: str, **fields: Any) -> Aggregated:
         """A list of all zones or regions, and those that did not answer."""
         items: list[dict[str, Any]] = []
         unseen: list[str] = []
-        attempt = partial(self._send_list, service, "aggregated_list", {"filter": matching} if matching else {})
+        asked = {"filter": matching} if matching else {}
+        attempt = partial(self._send_list, service, "aggregated_list", {**asked, **fields})
         for page in self.persist(attempt, what=f"{service}.aggregated_list"):
             unseen += [_place(scope) for scope in page.get("unreachables", [])]
             if warning := _warning(page):

@@ -132,6 +132,9 @@ def find_zones(
         CredentialsError, NodeError: the project cannot be asked.
     """
     check_settings(spec, settings, today=today)
+    if settings.provisioning == "reservation":
+        # Where it is, and that it takes no quota, its own description has said: capacity/reservations.py.
+        return list(zones)
     gpu, _ = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
     available = ask(client, settings)
     there = available.near(zones or catalog.zones_with(gpu), settings)
@@ -181,9 +184,6 @@ def check_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> Non
     if settings.flex_start and not catalog.machine(machine_type).flex:
         message = f"gce.provisioning: flex-start is not for {machine_type}, but for A2, A3, A4 and G2"
         raise UsageError(message, hint="write gce.gpu: {type: nvidia-l4} without gce.machine_type, or a type of these")
-    if settings.provisioning == "reservation":
-        hint = "write gce.provisioning: standard, spot or flex-start"
-        raise UsageError("gce.provisioning: reservation is not available in this version", hint=hint)
     ways = {group.kind.provisioning for group in groups(settings, range(spec.nodes))}
     if catalog.machine(machine_type).spot_only and not ways <= {"spot", "flex-start"}:
         hint = "write gce.provisioning: spot"

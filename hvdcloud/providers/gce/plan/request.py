@@ -134,10 +134,8 @@ def _instance_properties(
             },
         ],
         "networkInterfaces": [_network_interface(settings, zone=zone)],
-        "scheduling": _scheduling(kind, run_seconds=run_seconds),
-        # Else a VM takes a place of whatever open reservation its project has.
-        # https://cloud.google.com/compute/docs/instances/reservations-consume
-        "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
+        "scheduling": _scheduling(kind, run_seconds=run_seconds, bound=settings.reservation_bound),
+        "reservationAffinity": _reservation_affinity(settings),
         "serviceAccounts": [_account(settings)],
         "labels": spec.labels,
         "tags": {"items": [NETWORK_TAG, cluster_tag(spec)]},
@@ -183,9 +181,19 @@ def _network_interface(settings: Settings, *, zone: str) -> dict[str, Any]:
     return interface
 
 
-def _scheduling(kind: NodeKind, *, run_seconds: int) -> dict[str, Any]:
+def _reservation_affinity(settings: Settings) -> dict[str, Any]:
+    if settings.provisioning == "reservation" and settings.reservation:
+        key = "compute.googleapis.com/reservation-name"
+        return {"consumeReservationType": "SPECIFIC_RESERVATION", "key": key, "values": [settings.reservation]}
+    # Else a VM takes a place of whatever open reservation its project has.
+    # https://cloud.google.com/compute/docs/instances/reservations-consume
+    return {"consumeReservationType": "NO_RESERVATION"}
+
+
+def _scheduling(kind: NodeKind, *, run_seconds: int, bound: bool) -> dict[str, Any]:
+    model = "RESERVATION_BOUND" if bound else _MODELS.get(kind.provisioning, "STANDARD")
     return {
-        "provisioningModel": _MODELS.get(kind.provisioning, "STANDARD"),
+        "provisioningModel": model,
         # Serves both preemption and the time limit. Stopped VMs would still cost their disks.
         "instanceTerminationAction": "DELETE",
         # VMs with GPUs cannot migrate, Spot VMs may not.

@@ -11,7 +11,19 @@ from tests.standins.compute.resources import (
     networks,
     operations,
     places,
+    reservations,
     templates,
 )
 
-__all__ = ["bulk", "disks", "firewalls", "groups", "instances", "networks", "operations", "places", "templates"]
+__all__ = [
+    "bulk",
+    "disks",
+    "firewalls",
+    "groups",
+    "instances",
+    "networks",
+    "operations",
+    "places",
+    "reservations",
+    "templates",
+]

@@ -105,7 +105,8 @@ def build(
             **properties.get("shieldedInstanceConfig", {}),
         },
     }
-    for field in ("labels", "description", "minCpuPlatform", "networkPerformanceConfig", "keyRevocationActionType"):
+    kept = ("labels", "description", "reservationAffinity", "minCpuPlatform", "networkPerformanceConfig")
+    for field in (*kept, "keyRevocationActionType"):
         if field in properties:
             resource[field] = properties[field]
     if shape.gpus:

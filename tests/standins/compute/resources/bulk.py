@@ -16,6 +16,7 @@ from tests.standins.compute.call import Call, implements, scripted
 from tests.standins.compute.errors import ApiError, invalid, invalid_field, not_implemented
 from tests.standins.compute.operations import Operation
 from tests.standins.compute.resources.build import build, interfaces_of
+from tests.standins.compute.resources.reservations import check_reservation
 from tests.standins.compute.rules import Shape, check_name, shape_of
 from tests.standins.compute.state import Vm
 
@@ -229,6 +230,7 @@ def bulk_insert(call: Call) -> dict[str, Any]:
     # What became of a URL in place of the bare name, according to those who tried.
     shape = None if "/" in properties.get("machineType", "") else shape_of(properties, zone=zone)
     interfaces_of(world, properties, zone)
+    check_reservation(world, properties, zone, count=len(names))
     path = f"projects/{world.project}/zones/{zone}/instances/{names[0]}"
     if refused := world.policies.refusals(path, properties, zone=zone, project=world.number, at_once=True):
         raise ApiError(412, "conditionNotMet", refused[0])
