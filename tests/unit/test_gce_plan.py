@@ -59,7 +59,7 @@ def test_the_request_is_the_golden_one() -> None:
 def test_a_flex_start_request_is_the_golden_one_and_legal() -> None:
     from google.cloud import compute_v1
 
-    chosen = settings(machine_type="g2-standard-8", gpu_type=None, flex_start=True)
+    chosen = settings(machine_type="g2-standard-8", gpu_type=None, provisioning="flex-start")
     bodies = request.flex_start_bodies(SPEC, chosen, zone="us-central1-a", vm_image=VM_IMAGE)
     kinds = ("InstanceTemplate", "InstanceGroupManager", "InstanceGroupManagerResizeRequest")
     for kind, body in zip(kinds, bodies, strict=True):
@@ -76,7 +76,7 @@ def test_a_flex_start_request_is_the_golden_one_and_legal() -> None:
 
 @pytest.mark.parametrize("seconds", [599, 7 * 86400 + 1])
 def test_flex_start_is_for_ten_minutes_to_seven_days(seconds: int) -> None:
-    chosen = settings(machine_type="g2-standard-8", gpu_type=None, flex_start=True, max_run_seconds=seconds)
+    chosen = settings(machine_type="g2-standard-8", gpu_type=None, provisioning="flex-start", max_run_seconds=seconds)
     with pytest.raises(UsageError, match="10 minutes to 7 days"):
         request.flex_start_bodies(SPEC, chosen, zone="us-central1-a", vm_image=VM_IMAGE)
 
