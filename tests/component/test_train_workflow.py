@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hvdcloud.cluster.cost import Cost
 from hvdcloud.console import Console
@@ -20,15 +19,14 @@ from hvdcloud.lifecycle.launch import LaunchResult
 from hvdcloud.lifecycle.pull import PullResult
 from hvdcloud.lifecycle.run_result import RunResult
 from hvdcloud.lifecycle.up import UpResult
+from tests.support.workflows import read_workflow
 
 RUN = "20261121-111045-d1ba2a"
 
 
 @pytest.fixture(scope="module")
 def workflow() -> dict[Any, Any]:
-    text = (Path(__file__).parents[2] / ".github/workflows/train.yml").read_text()
-    found: dict[Any, Any] = yaml.safe_load(text)
-    return found
+    return read_workflow("train.yml")
 
 
 def step(workflow: dict[Any, Any], name: str) -> dict[str, Any]:

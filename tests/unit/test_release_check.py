@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 import hvdcloud
+from tests.support.workflows import read_workflow
 from tools.release_check import ReleaseError, check_contents, check_metadata, check_tag, notes_of, wheel_names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,11 +109,11 @@ def test_terraforms_own_files_are_those_that_pyproject_names() -> None:
 
 
 def test_only_what_was_installed_on_every_python_is_published_and_only_that_job_may() -> None:
-    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))["jobs"]
+    jobs = read_workflow("release.yml")["jobs"]
     assert (jobs["installed"]["needs"], jobs["publish"]["needs"], jobs["github"]["needs"]) == (
         "build", ["build", "installed"], "publish",
     )  # fmt: skip
-    tested = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8"))["jobs"]["unit"]
+    tested = read_workflow("tests.yml")["jobs"]["unit"]
     assert jobs["installed"]["strategy"]["matrix"] == tested["strategy"]["matrix"]
     # The version is refused where nothing can be published yet.
     (build,) = [step["run"] for step in jobs["build"]["steps"] if "release_check" in step.get("run", "")]

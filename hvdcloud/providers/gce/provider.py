@@ -108,14 +108,14 @@ class GceProvider(Provider):
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> GcePlan:
         """A bulkInsert for each kind of node, in the zone where the cluster is; it has its firewall rules."""
         inventory, now = self._take_inventory(spec.name), datetime.now(timezone.utc)
-        image = vm_image(self._client, self._settings.machine_type)
         settings = self._settings
+        image = vm_image(self._client, settings.machine_type)
         if settings.provisioning == "reservation":
-            ours = dict.fromkeys(map(zone_of, inventory.only(spec.id).instances))
-            settings, _ = find_reservation(
-                self._client, replace(settings, max_run_seconds=0), nodes=len(indices), zones=list(ours), now=now
-            )
-            settings = replace(settings, max_run_seconds=self._settings.max_run_seconds)
+            ours = list(dict.fromkeys(map(zone_of, inventory.only(spec.id).instances)))
+            # The new nodes end with the others, whatever the limit says.
+            unlimited = replace(settings, max_run_seconds=0)
+            found, _ = find_reservation(self._client, unlimited, nodes=len(indices), zones=ours, now=now)
+            settings = replace(settings, reservation_bound=found.reservation_bound)
         return scale_out.plan_growth(spec, settings, inventory, indices, vm_image=image, now=now)
 
     def grow(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.standins.compute.lifecycle import SYSTEM, Lifecycle
+from tests.standins.compute.lifecycle import Lifecycle
 from tests.standins.compute.operations import Operation
 from tests.standins.compute.resources.build import build
 from tests.standins.compute.rules import Shape
@@ -147,7 +147,7 @@ def delete(lifecycle: Lifecycle, group: Group, operation: Operation, *, slow: fl
                     gone()
 
             vm.gone.append(one_less)
-            lifecycle.delete(vm, _operation(lifecycle, "delete", vm))
+            lifecycle.delete(vm, lifecycle.system_operation("delete", vm))
 
     def gone() -> None:
         world.groups[group.zone].pop(group.name, None)
@@ -204,14 +204,4 @@ def _drop(lifecycle: Lifecycle, group: Group, request: ResizeRequest) -> None:
     group.resize(-len(request.names))
     for vm in list(group.vms):
         if vm.name in request.names and vm.deleting is None:
-            lifecycle.delete(vm, _operation(lifecycle, "delete", vm))
-
-
-def _operation(lifecycle: Lifecycle, kind: str, vm: Vm) -> Operation:
-    return lifecycle.world.operations.create(
-        kind,
-        scope=f"zones/{vm.zone}",
-        target=vm.resource["selfLink"],
-        target_id=vm.resource["id"],
-        user=SYSTEM,
-    )
+            lifecycle.delete(vm, lifecycle.system_operation("delete", vm))

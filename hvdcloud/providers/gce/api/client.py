@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY
 from hvdcloud.google import http
@@ -23,6 +23,8 @@ from hvdcloud.google.credentials import google_credentials
 from hvdcloud.google.errors import ApiError, answer_error
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce.names import last_segment, zone_of
+
+T = TypeVar("T")
 
 NAMESPACE = "hvdcloud"
 """Of the guest attributes in which a node tells its status."""
@@ -134,12 +136,8 @@ class ComputeClient(http.ApiCalls):
 
     def resize_requests(self, zone: str, group: str) -> list[dict[str, Any]]:
         """The resize requests of a group; none if it is gone."""
-        try:
-            return self._list("InstanceGroupManagerResizeRequests", zone=zone, instance_group_manager=group)
-        except ApiError as error:
-            if error.status == 404:
-                return []
-            raise
+        ask = partial(self._list, "InstanceGroupManagerResizeRequests", zone=zone, instance_group_manager=group)
+        return _unless_gone(ask) or []
 
     def insert_template(self, body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
         """Start to make an instance template; returns the operation."""
@@ -366,7 +364,7 @@ def _plain(answer: Any) -> dict[str, Any]:
     return content
 
 
-def _unless_gone(call: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+def _unless_gone(call: Callable[[], T]) -> T | None:
     try:
         return call()
     except ApiError as error:
