@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants nightly bench bench-elastic bench-step-cost lock lock-images clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants nightly bench bench-elastic bench-step-cost lock lock-images release-check wheels clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -106,6 +106,12 @@ lint: setup ## ruff, mypy --strict of tests too, which room imports which, decla
 	@$(BIN)/zizmor --offline --quiet --strict-collection .github
 	@if command -v terraform >/dev/null; then TF_CLI_CONFIG_FILE=/dev/null terraform fmt -check -recursive -diff terraform; fi
 	@$(BIN)/shellcheck tests/standins/compute/machine/init tests/standins/compute/machine/runc tests/standins/compute/machine/nvidia-smi tests/standins/compute/machine/bin/* tests/standins/gpus/nvidia-*
+
+release-check: setup engine ## what a release does, but for its publishing: both packages in ./dist/, built twice, installed, tried
+	@$(BIN)/python -m tools.release_check
+
+wheels: setup base-image ## a wheel of Horovod with the images' patches, in ./dist/wheels/: make wheels ROW=torch-2.13.0-cpu
+	@$(BIN)/python -m tools.wheels $(ROW)
 
 policy: .cache/terraform/.complete ## checkov on terraform/: does it give anybody more than it has to?
 	@.cache/terraform/bin/checkov --config-file .checkov.yaml

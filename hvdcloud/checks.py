@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
-from hvdcloud.errors import ExitCode, HvdcloudError, NodeError, UsageError
+from hvdcloud.errors import CredentialsError, ExitCode, HvdcloudError, NodeError, UsageError
 
 T = TypeVar("T")
 
@@ -61,6 +61,8 @@ class Check:
     """May raise HvdcloudError, which is a failure as well. Called once, on a thread of its own."""
     blocks: bool = True
     """After a failure, `up` and `launch` build and make nothing; else they warn: it may be possible all the same."""
+    see: tuple[str, ...] = ()
+    """Other checks: where one of them has failed for the same reason, `doctor` refers to it instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,28 +116,11 @@ class Once(Generic[T]):
 
 
 def run_checks(checks: Sequence[Check], *, seconds: float = DEADLINE_SECONDS) -> list[Checked]:
-    """Run all checks side by side, each for so many seconds at most; the outcomes in the order of `checks`.
-
-    A failure with the message of an earlier one has the same cause, and refers to that check instead.
-    """
+    """Run all checks side by side, each for so many seconds at most; the outcomes in the order of `checks`."""
     answers = _start(checks)
     wait(answers.values(), timeout=seconds)
-    outcomes, failures = list[Checked](), dict[str, str]()
-    for name, answer in answers.items():
-        finding = _result(answer, limit=seconds)
-        if answer.done() and finding.status is Status.FAILED:
-            first = failures.setdefault(finding.message, name)
-            finding = finding if first == name else unknown(f"not checked: see {first}")
-        outcome = Checked(
-            name=name,
-            status=finding.status,
-            message=finding.message,
-            hint=finding.hint,
-            details=finding.details,
-            exit_code=finding.error.code if finding.error and finding.status is Status.FAILED else ExitCode.OK,
-        )
-        outcomes.append(outcome)
-    return outcomes
+    found = {name: _result(answer, limit=seconds) for name, answer in answers.items()}
+    return [_checked(check, found) for check in checks]
 
 
 def require(checks: Sequence[Check], *, warn: Callable[[str], object], seconds: float = DEADLINE_SECONDS) -> None:
@@ -183,3 +168,28 @@ def _result(answer: Future[Finding], *, limit: float) -> Finding:
         return answer.result()
     hint = "check this machine's network and proxy, then hvdcloud doctor again"
     return failed(f"did not answer within {limit:g} s", hint=hint, error=NoAnswerError)
+
+
+def _checked(check: Check, found: Mapping[str, Finding]) -> Checked:
+    """The outcome of a check: what it has found, or a reference to the check that has found the cause."""
+    finding = found[check.name]
+    # Not every provider has every check.
+    if cause := next((name for name in check.see if name in found and _explains(found[name], finding)), ""):
+        finding = unknown(f"not checked: see {cause}")
+    return Checked(
+        name=check.name,
+        status=finding.status,
+        message=finding.message,
+        hint=finding.hint,
+        details=finding.details,
+        exit_code=finding.error.code if finding.error and finding.status is Status.FAILED else ExitCode.OK,
+    )
+
+
+def _explains(cause: Finding, finding: Finding) -> bool:
+    """Whether a failure may be the reason of what another check has found."""
+    if cause.status is not Status.FAILED or cause.error is None or finding.error is None:
+        return False
+    # What somebody may not see looks as if it did not exist.
+    unseen = issubclass(cause.error, CredentialsError) and issubclass(finding.error, UsageError)
+    return unseen or issubclass(finding.error, cause.error)

@@ -117,6 +117,19 @@ def _is_named(named: Sequence[_DockerLine], path: str, private: str) -> bool:
     return any(line.matches(each) for line in named for each in some)
 
 
+def excluding_line(root: Path, path: str) -> str | None:
+    """Which line of which file excludes a file of the project: in words; None: none does."""
+    docker = _read_docker_ignore(root) or _DockerIgnore()
+    excluded, about = docker.state(path)
+    if excluded:
+        line = [line for line, does in zip(docker.lines, about, strict=True) if does][-1]
+        return f"line {line.number} of {DOCKERIGNORE} ({line.text})"
+    said = _ask_git(root, "check-ignore", "--verbose", path=path)[1].partition("\t")[0]
+    file, _, rest = said.partition(":")
+    number, _, text = rest.partition(":")
+    return f"line {number} of {file} ({text})" if text and not text.startswith("!") else None
+
+
 # --- .dockerignore --------------------------------------------------------------------------------------------------
 
 
@@ -129,13 +142,14 @@ class _DockerLine:
         matches: whether it is about a path, relative to the project's folder.
     """
 
+    number: int
     text: str
     brings_back: bool
     matches: Callable[[str], object]
 
 
 class _DockerIgnore:
-    """A .dockerignore, whose last line is about itself; without lines, nothing is excluded."""
+    """A .dockerignore; without lines, nothing is excluded."""
 
     def __init__(self, lines: Sequence[_DockerLine] = ()) -> None:
         self.lines = lines
@@ -157,7 +171,7 @@ class _DockerIgnore:
 
     def hides(self, folder: str) -> bool:
         """Whether nothing in a folder is sent."""
-        return self.state(folder)[0] and not any(line.brings_back for line in self.lines[:-1])
+        return self.state(folder)[0] and not any(line.brings_back for line in self.lines if line.number)
 
 
 def _read_docker_ignore(root: Path) -> _DockerIgnore | None:
@@ -186,11 +200,11 @@ def _read_docker_ignore(root: Path) -> _DockerIgnore | None:
             if not pattern:
                 raise ValueError(f"line {number} has nothing after !")
             matches = _docker_pattern(pattern)
-            lines.append(_DockerLine(text=pattern, brings_back=brings_back, matches=matches))
+            lines.append(_DockerLine(number=number, text=pattern, brings_back=brings_back, matches=matches))
     except (OSError, ValueError, re.error) as error:
         raise UsageError(f"{file} cannot be used: {error}", hint=f"fix {file}") from error
     # Docker sends it whatever it says.
-    own = _DockerLine(text=DOCKERIGNORE, brings_back=True, matches=DOCKERIGNORE.__eq__)
+    own = _DockerLine(number=0, text=DOCKERIGNORE, brings_back=True, matches=DOCKERIGNORE.__eq__)
     return _DockerIgnore([*lines, own] if lines else [])
 
 
@@ -235,7 +249,8 @@ def _repository_of(folder: Path) -> Path | None:
 
 def _listed_by_git(folder: Path) -> Iterator[Path]:
     """What git does not ignore in a folder, and in the repositories in it."""
-    top, said = _ask_git(folder)
+    options = ("-z", "--cached", "--others", "--exclude-standard")
+    top, said = _ask_git(folder, "ls-files", *options)
     real = Path(os.path.realpath(folder))
     for name in sorted(set(said.split("\0")[:-1])):
         path = folder / (top / name).relative_to(real)
@@ -247,8 +262,8 @@ def _listed_by_git(folder: Path) -> Iterator[Path]:
             yield from (each for each in path.rglob("*") if not each.is_dir())  # It has been one.
 
 
-def _ask_git(folder: Path) -> tuple[Path, str]:
-    """The folder to which the paths in git's answer are relative, and that answer: what it does not ignore in a folder.
+def _ask_git(folder: Path, verb: str, *options: str, path: str = "") -> tuple[Path, str]:
+    """What git prints of a folder, or a path in it, and the folder to which its paths are relative.
 
     Outside of repositories it is asked of one in which nothing is.
     """
@@ -263,15 +278,15 @@ def _ask_git(folder: Path) -> tuple[Path, str]:
                 Path(empty, "HEAD").write_text("ref: refs/heads/main\n")
                 environment = {"GIT_DIR": empty, "GIT_WORK_TREE": str(real)}
             # Not in the folder itself: git fails in a folder of one that it ignores.
-            asked = ("--exclude-standard", "--", f":(literal){os.path.relpath(real, top)}")
-            done = git(top, "ls-files", "-z", "--cached", "--others", *asked, environment=environment)
+            asked = os.path.relpath(real / path, top) if path else f":(literal){os.path.relpath(real, top)}"
+            done = git(top, verb, *options, "--", asked, environment=environment)
     except FileNotFoundError:
         message = f"git, which knows what it ignores in {folder}, is not on this machine's PATH"
         raise UsageError(message, hint="install git") from None
     except subprocess.TimeoutExpired as error:
         raise UsageError(f"git in {folder} has not ended: {error}", hint=f"git -C {folder} status") from None
-    # Of a folder that it cannot read, git only warns.
-    if done.returncode or b"could not open directory" in done.stderr:
+    # 1: `check-ignore` has found nothing. Of a folder that it cannot read, git only warns.
+    if done.returncode > 1 or b"could not open directory" in done.stderr:
         said = done.stderr.decode(errors="replace").strip()
         message = f"git does not say what it ignores in {folder}: {said.partition(chr(10))[0]}"
         raise UsageError(message, hint=f"git -C {folder} status, which says what to do", details=said)

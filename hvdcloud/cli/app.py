@@ -47,7 +47,7 @@ Wait = Annotated[
     typer.Option(
         parser=_duration,
         metavar="DURATION",
-        help="If no zone has room, try again for this long: 6h.",
+        help="Wait this long for room: 6h.",
         show_default=False,
     ),
 ]

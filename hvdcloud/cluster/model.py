@@ -59,6 +59,8 @@ class ClusterSpec:
     """The data sets of its runs, by name, as far as they are known when it is made: folders are mounted then."""
     within: Within | None = None
     """What earlier attempts of a run have left of its limits; None: there were none."""
+    wait: float = 0.0
+    """Seconds for which a request that the provider queues may wait for room; 0: as long as it does by itself."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -106,16 +108,27 @@ class ObjectKind(str, Enum):
 
     DISK = "disk"
     FIREWALL = "firewall"
+    GROUP = "group"
+    """Of VMs, which makes them all at once."""
     NETWORK = "network"
     OPERATION = "operation"
     """One that still makes something."""
     PLACEMENT = "placement"
+    REQUEST = "request"
+    """One that waits for room, and makes nodes then."""
+    TEMPLATE = "template"
     VOLUME = "volume"
 
     @property
     def harmless(self) -> bool:
         """Holds nothing and costs nothing."""
-        return self in (ObjectKind.FIREWALL, ObjectKind.NETWORK, ObjectKind.PLACEMENT)
+        return self in (
+            ObjectKind.FIREWALL,
+            ObjectKind.GROUP,
+            ObjectKind.NETWORK,
+            ObjectKind.PLACEMENT,
+            ObjectKind.TEMPLATE,
+        )
 
 
 class ClusterObject(str):

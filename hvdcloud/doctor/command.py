@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from hvdcloud.checks import Finding, failed, fine
 from hvdcloud.errors import UsageError
+from hvdcloud.project_files import excluding_line
 from hvdcloud.training_script import read_script, with_windows_line_ends
 
 if TYPE_CHECKING:
@@ -79,12 +80,10 @@ def check_command(
             hint="name a file of this folder" if words else "correct run.command in hvdcloud.yaml, or write the file",
         )
     if path not in (file.path for file in code()):
-        return failed(
-            f"{said} starts {script}, which is not sent to nodes: .gitignore or .dockerignore excludes it, or it looks "
-            "private",
-            hint=f"git check-ignore -v {shlex.quote(path)} shows the line of .gitignore; else look into .dockerignore, "
-            "or give it another name",
-        )
+        excluding = excluding_line(folder, path)
+        why = f"which {excluding} excludes" if excluding else "which is not sent: it looks private, or like no code"
+        hint = "take that line out, or let one with ! in front name the file" if excluding else "give it another name"
+        return failed(f"{said} starts {script}, {why}", hint=hint)
     if command[0] == script and not ("/" in script and os.access(folder / path, os.X_OK)):
         better = f"{'bash' if script.endswith('.sh') else 'python'} {shlex.join(command)}"
         return failed(f"{said} starts {script}, which is no program that nodes can start", hint=instead(better))

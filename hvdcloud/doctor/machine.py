@@ -34,7 +34,7 @@ def machine_checks(config: Config, platform: Platform) -> Iterator[Check]:
 def gpu_checks(config: Config, platform: Platform) -> Iterator[Check]:
     """Whether the image has code for the nodes' GPUs, where nodes have some or may have."""
     if platform.machines() is not None or config.image.device == "cuda" or platform.device_mismatch():
-        yield Check(name="GPU and image", run=lambda: _fit(config, platform))
+        yield Check(name="GPU and image", run=lambda: _fit(config, platform), see=("machine",))
 
 
 def check_gpus(config: Config, platform: Platform) -> None:
@@ -57,7 +57,12 @@ def build_checks(config: Config, platform: Platform) -> Iterator[Check]:
     yield Check(name="engine", run=_engine)
     if platform.needs_registry:
         repository = config.image.repository
-        yield Check(name="registry", run=lambda: _registry(config.provider, repository), blocks=repository is None)
+        yield Check(
+            name="registry",
+            run=lambda: _registry(config.provider, repository),
+            blocks=repository is None,
+            see=("credentials", "engine"),
+        )
 
 
 def project_checks(config: Config, command: Sequence[str] = (), *, begins: bool = True) -> Iterator[Check]:
@@ -73,7 +78,7 @@ def project_checks(config: Config, command: Sequence[str] = (), *, begins: bool 
     yield Check(name="code", run=lambda: _code(code()))
     launcher = config.run.launcher
     run = partial(check_command, command, config.run.command, config.project_dir, code, launcher=launcher)
-    yield Check(name="files", run=run, blocks=begins or "command" in config.run.model_fields_set)
+    yield Check(name="files", run=run, blocks=begins or "command" in config.run.model_fields_set, see=("code",))
     if config.run.env:
         yield Check(name="environment", run=lambda: _environment(config.run.env), blocks=begins)
     if config.run.secrets:

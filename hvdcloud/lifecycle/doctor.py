@@ -38,8 +38,8 @@ def doctor(context: Context, *, seconds: float = DEADLINE_SECONDS) -> Examinatio
     started = time.monotonic()
     checks = [
         Check(name="configuration", run=lambda: _configuration(context)),
-        *machine_checks(context.config, context.platform),
         *context.platform.checks(make_spec(context)),
+        *machine_checks(context.config, context.platform),
     ]
     with context.console.steps() as steps:
         steps.update("doctor", f"{len(checks)} checks")

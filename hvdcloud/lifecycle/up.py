@@ -65,6 +65,7 @@ def make_spec(
     image: str = "",
     public_key: str = "ssh-ed25519 (made by up)",
     within: Within | None = None,
+    wait: float = 0.0,
 ) -> ClusterSpec:
     """What to ask the provider for."""
     config = context.config
@@ -79,6 +80,7 @@ def make_spec(
         created=datetime.now(timezone.utc),
         data=config.data,
         within=within,
+        wait=wait,
     )
 
 
@@ -117,7 +119,7 @@ def up(
 
     Args:
         confirmed: the user has agreed to what it costs, and to the hosts of provider ssh.
-        wait: seconds for which it is tried again where no place has room.
+        wait: seconds for which it is tried again where no place has room, or a request may wait for room.
         command: what the user has typed, and types again after Ctrl-C; others than `up` check the project themselves.
         within: what earlier attempts of the run have left of its limits.
 
@@ -151,7 +153,7 @@ def up(
             check(context, image=True)
             image = ensure_image(context)
         login = new_key_pair(f"hvdcloud-{context.name}")
-        spec = make_spec(context, image=image, public_key=login.public, within=within)
+        spec = make_spec(context, image=image, public_key=login.public, within=within, wait=wait)
         plan = consent.confirm(context.provider.plan(spec))
         with interrupted_once():
             nodes, until = None, 0.0
@@ -194,7 +196,7 @@ def _next_plan(context: Context, plan: Plan, error: NoRoomError, *, until: float
                 steps.update(context.name, f"{said}; next try in {pause:.0f} s")
                 time.sleep(pause)
                 steps.update(context.name, "trying again")
-                spec = replace(plan.spec, id=secrets.token_hex(3), created=datetime.now(timezone.utc))
+                spec = replace(plan.spec, id=secrets.token_hex(3), created=datetime.now(timezone.utc), wait=left)
                 return context.provider.plan(spec)
         except KeyboardInterrupt:
             raise InterruptedByUserError(

@@ -1,7 +1,8 @@
-"""A laptop and VMs that several files use."""
+"""Nodes, a laptop, VMs and a server that several files use."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +11,47 @@ import pytest
 
 # pytest-xdist's own process loads this file too, and runs no test: what takes time is loaded by the fixtures.
 if TYPE_CHECKING:
+    from tests.support.nodes import NodeCluster
+    from tests.support.scripted_api import Script
     from tests.support.vanishing import Laptop, NewVm, Program, Vm
+
+
+@pytest.fixture(autouse=True)
+def no_git_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The developer's own stays out of the tests."""
+    for variable in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
+        monkeypatch.setenv(variable, os.devnull)
+
+
+@pytest.fixture
+def cluster() -> Iterator[NodeCluster]:
+    """Two nodes with the real node program."""
+    from tests.support.nodes import node_cluster
+
+    with node_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def node_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This process is on a node whose root folder this is."""
+    monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    """A server that gives the answers of the test."""
+    from tests.support.scripted_api import Script
+
+    script = Script()
+    yield script
+    script.close()
 
 
 @pytest.fixture
 def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laptop:
-    """It is quick to ask who is silent."""
+    """A person's machine, which waits a few seconds for nodes that do not answer."""
     from hvdcloud.lifecycle import down
     from hvdcloud.remote import connection
     from tests.support.vanishing import Laptop

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -44,6 +44,7 @@ from tests.standins.google_account import service_account
 from tests.standins.storage import StorageServer, running_server
 from tests.standins.storage.iam import Iam
 from tests.support.harness import DEADLINE
+from tests.support.manifests import entry_of
 
 CLUSTER, RUN, NEXT = "digits", "20261120-101500-abc123", "20261121-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -155,14 +156,6 @@ def test_a_job_can_neither_delete_nor_replace_a_checkpoint_with_its_node_s_token
     assert place.pulled() == {"epoch-1.pt": b"weights"}
 
 
-def test_what_a_manifest_no_longer_names_is_still_there(place: Place) -> None:
-    """Manifests have to be rewritten, so a job can spoil them; what they named stays in the bucket."""
-    (place.directory() / "epoch-1.pt").write_bytes(b"weights")
-    place.finish()
-    place.node.write(manifest_name(CLUSTER, RUN, 0), b"junk")
-    assert place.laptop.read(f"{PREFIX}epoch-1.pt") == b"weights"
-
-
 @pytest.mark.parametrize("size", [10, SMALL, 9 << 20], ids=["small", "1 MiB", "resumable"])
 def test_a_checkpoint_that_is_written_again_is_another_object_and_the_newest_is_pulled(place: Place, size: int) -> None:
     path = place.directory() / "latest.pt"
@@ -251,13 +244,11 @@ def test_a_version_that_was_announced_and_done_is_found_again(place: Place) -> N
     """The agent was killed after the object and before the manifest, and the file has been deleted since."""
     done = place.node.write(f"{PREFIX}latest.pt@0badcafe", b"new", if_generation=0)
     place.node.write(f"{PREFIX}latest.pt", b"older", if_generation=0)
-    entry = Entry(
-        name="latest.pt", size=3, crc32c=crc32c_of_bytes(b"new"), generation=0, modified=1.0, version="0badcafe"
-    )
-    before = Manifest(cluster=CLUSTER, run=RUN, node=0, complete=False, files=[], uploading=[entry])
+    announced = [entry_of(name, b"new", version="0badcafe") for name in ("latest.pt", "never.pt")]
+    before = Manifest(cluster=CLUSTER, run=RUN, node=0, complete=False, files=[], uploading=announced)
     place.node.write(manifest_name(CLUSTER, RUN, 0), to_json(before))
     place.finish()
-    assert place.entries()["latest.pt"].generation == done.generation
+    assert {name: each.generation for name, each in place.entries().items()} == {"latest.pt": done.generation}
     assert place.pulled() == {"latest.pt": b"new"}
 
 
@@ -279,11 +270,8 @@ def test_two_agents_of_one_node_lose_nothing(place: Place) -> None:
     for up in (one, two):
         assert not up.scan(final=True).errors
     path.write_bytes(b"22")
-    threads = [threading.Thread(target=up.finish, args=(time.monotonic() + 30,)) for up in (one, two)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda up: up.finish(DEADLINE), (one, two)))
     place.finish()
     assert place.pulled() == {"latest.pt": b"22"}
 

@@ -47,10 +47,7 @@ def somebody_elses() -> Iterator[Path]:
             os.seteuid(own)
 
 
-def test_a_folder_that_cannot_be_read_is_named_and_not_even_tried_if_it_is_ignored(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+def test_a_folder_that_cannot_be_read_is_named_and_not_even_tried_if_it_is_ignored() -> None:
     with somebody_elses() as folder:
         write(folder, "train.py", "data/secret")
         data = folder / "data"

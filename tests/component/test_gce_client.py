@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,13 +19,6 @@ REQUEST_ID = "0aa1bb2c-c3dd-4ee4-9ff5-001122334455"
 
 
 @pytest.fixture
-def script() -> Iterator[Script]:
-    script = Script()
-    yield script
-    script.close()
-
-
-@pytest.fixture
 def client(script: Script, monkeypatch: pytest.MonkeyPatch) -> ComputeClient:
     # Seconds, which are not to count where a test looks at the clock.
     importlib.import_module("google.cloud.compute_v1")
@@ -39,21 +31,7 @@ def operation(status: str = "DONE", **more: Any) -> Reply:
     return Reply({"kind": "compute#operation", "name": "op-1", "status": status, "zone": zone, **more})
 
 
-BODY = {
-    "count": "2",
-    "minCount": "2",
-    "perInstanceProperties": {"digits-0": {}, "digits-1": {}},
-    "instanceProperties": {
-        "machineType": "n1-standard-8",
-        "guestAccelerators": [{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 1}],
-        "disks": [{"boot": True, "autoDelete": True, "initializeParams": {"diskSizeGb": "100", "labels": {"a": "b"}}}],
-        "networkInterfaces": [{"nicType": "GVNIC", "accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}],
-        "scheduling": {"automaticRestart": False, "maxRunDuration": {"seconds": "43200"}},
-    },
-}
-
-
-# --- what is sent -----------------------------------------------------------------------------------------------------
+BODY = {"count": "2", "minCount": "2", "perInstanceProperties": {"digits-0": {}, "digits-1": {}}}
 
 
 # --- passing trouble --------------------------------------------------------------------------------------------------
@@ -148,9 +126,6 @@ def test_an_operation_is_waited_for_at_our_endpoint_until_it_is_done(script: Scr
     (error,) = operation_errors(done)
     assert (error.code, error.status, error.action) == ("ZONE_RESOURCE_POOL_EXHAUSTED", None, Action.NEXT_ZONE)
     assert {call.path for call in script.calls} == {"/compute/v1/projects/p/zones/us-central1-a/operations/op-1/wait"}
-
-
-# --- guest attributes -------------------------------------------------------------------------------------------------
 
 
 def test_vms_that_a_list_leaves_out_are_found_by_name(script: Script, client: ComputeClient) -> None:

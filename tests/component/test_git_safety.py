@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.errors import UsageError
-from hvdcloud.project_files import code_files
+from hvdcloud.project_files import code_files, excluding_line
 
 CONFIG = """\
 [core]
@@ -80,8 +80,7 @@ def spy(tmp_path: Path, trace: Path) -> Path:
 
 
 @pytest.fixture
-def project(tmp_path: Path, spy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+def project(tmp_path: Path, spy: Path) -> Path:
     folder = tmp_path / "project"
     for name, attribute in (("a", "filter=evil=x"), ("b", "filter=process"), ("c", "filter=more diff=evil")):
         (folder / name).mkdir(parents=True)
@@ -112,6 +111,7 @@ def test_no_program_of_a_repository_is_started(project: Path, trace: Path) -> No
     sent = {path.relative_to(project).as_posix() for path in code_files(project)}
     assert {"a/train.py", "sub/net.py", "bare.git/HEAD"} <= sent
     assert "x.log" not in sent
+    assert excluding_line(project, "x.log") == "line 1 of .gitignore (*.log)"
     assert not trace.exists(), trace.read_text()
 
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, object_name, run_prefix, to_json
+from hvdcloud.checkpoints.manifest import Manifest, manifest_name, object_name, run_prefix, to_json
 from hvdcloud.checkpoints.pull import PulledRun, PullError, pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles, unverified
 from hvdcloud.errors import CheckpointError, ExitCode
 from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.base import Bucket
-from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.open import open_bucket
 from tests.support.harness import DEADLINE
+from tests.support.manifests import entry_of
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -45,13 +45,7 @@ class Scene:
         for file, data in files.items():
             name = object_name(file, node=node)
             info = self.bucket.write(PREFIX + name, data)
-            fields = {
-                "size": len(data),
-                "crc32c": crc32c_of_bytes(data),
-                "generation": info.generation,
-                "modified": 1.0,
-            }
-            entries.append(Entry(name=name, **{**fields, **changes}))
+            entries.append(entry_of(name, data, **{"generation": info.generation, **changes}))
         manifest = Manifest(cluster=CLUSTER, run=RUN, node=node, complete=True, files=entries)
         self.put_manifest(to_json(manifest), node=node)
 

@@ -48,18 +48,6 @@ WORDS = (
 IDENTITY = ("-c", "user.name=x", "-c", "user.email=x@lab", "-c", "init.defaultBranch=main")
 
 
-@pytest.fixture(autouse=True)
-def own_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
-    monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
-
-
-def write(root: Path, *names: str, text: str = "x") -> None:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-
-
 def git(folder: Path, *arguments: str) -> str:
     done = subprocess.run(["git", *IDENTITY, *arguments], cwd=folder, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
+from tests.support.workflows import read_workflow
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 TAG = "us-central1-docker.pkg.dev/lab/hvdcloud/digits:40a7624386cd"
@@ -16,9 +17,7 @@ TAG = "us-central1-docker.pkg.dev/lab/hvdcloud/digits:40a7624386cd"
 
 @pytest.fixture(scope="module")
 def workflow() -> dict[Any, Any]:
-    text = (Path(__file__).parents[2] / ".github/workflows/image.yml").read_text()
-    found: dict[Any, Any] = yaml.safe_load(text)
-    return found
+    return read_workflow("image.yml")
 
 
 def test_no_key_is_needed_and_no_more_is_allowed_than_that(workflow: dict[Any, Any]) -> None:

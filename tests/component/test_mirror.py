@@ -1,4 +1,4 @@
-"""Checkpoints of nodes that have a bucket each come home, over SSH, and go back to nodes that need them."""
+"""Checkpoints of nodes that have a bucket each are copied to the laptop over SSH, and to nodes that need them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import paramiko
 import pytest
 
 from hvdcloud.checkpoints.manifest import (
-    Entry,
     Manifest,
     log_name,
     manifest_name,
@@ -38,6 +37,7 @@ from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.folder_tree import TEMPORARY
 from tests.support.harness import DEADLINE
+from tests.support.manifests import entry_of
 from tests.support.node_buckets import BucketNode, NewNode
 from tests.support.vanishing import RUN, Laptop
 
@@ -60,18 +60,12 @@ class Home:
         return Session(self.cluster.nodes[index], self.state)
 
     def bring(self, index: int = 0, **options: Any) -> int:
-        session = self.session(index)
-        try:
+        with contextlib.closing(self.session(index)) as session:
             return self.mirror().bring(session, **options)
-        finally:
-            session.close()
 
     def send(self, index: int, run: str = RUN) -> int:
-        session = self.session(index)
-        try:
+        with contextlib.closing(self.session(index)) as session:
             return self.mirror().send(session, run)
-        finally:
-            session.close()
 
     def pulled(self, run: str = RUN) -> dict[str, bytes]:
         """What `pull` then brings to the project's folder."""
@@ -115,10 +109,10 @@ def home(laptop: Laptop, new_node: NewNode) -> tuple[Home, list[BucketNode]]:
 Scene = tuple[Home, list[BucketNode]]
 
 
-# --- the way home ----------------------------------------------------------------------------------------------------
+# --- to the laptop ---------------------------------------------------------------------------------------------------
 
 
-def test_everything_comes_home_as_it_is_and_pull_finds_it_there(home: Scene) -> None:
+def test_everything_is_copied_as_it_is_and_pull_finds_it_there(home: Scene) -> None:
     here, (head, other) = home
     head.write({"epoch-1.pt": b"one" * 1000, "sub/é.pt": b"two", "empty": b""})
     other.write({"epoch-1.pt": b"of node 1"})
@@ -190,8 +184,7 @@ def forge(node: BucketNode, files: dict[str, bytes], *, owner: int | None = None
         # The manifest also names what no bucket holds.
         with contextlib.suppress(CheckpointError):
             generation = node.bucket.write(PREFIX + name, data).generation
-        fields = {"size": len(data), "crc32c": crc32c_of_bytes(data), "generation": generation, "modified": 1.0}
-        entries.append(Entry(name=name, **{**fields, **changes}))
+        entries.append(entry_of(name, data, **{"generation": generation, **changes}))
     number = node.index if owner is None else owner
     manifest = Manifest(cluster="digits", run=RUN, node=number, complete=True, files=entries)
     node.bucket.write(manifest_name("digits", RUN, node.index), to_json(manifest))
@@ -244,14 +237,7 @@ def test_links_of_a_job_are_neither_followed_there_nor_here(home: Scene, tmp_pat
     head.write({"x": b"x"})
     path = head.bucket.root / PREFIX / "y"
     path.symlink_to(secret)
-    status = secret.stat()
-    entry = Entry(
-        name="y",
-        size=status.st_size,
-        crc32c=crc32c_of_bytes(secret.read_bytes()),
-        generation=status.st_mtime_ns,
-        modified=1.0,
-    )
+    entry = entry_of("y", secret.read_bytes(), generation=secret.stat().st_mtime_ns)
     manifest = Manifest(cluster="digits", run=RUN, node=0, complete=True, files=[entry])
     head.bucket.write(manifest_name("digits", RUN, 0), to_json(manifest))
     assert here.bring() == 0

@@ -64,16 +64,6 @@ class Bucket:
     def open(self) -> None:
         self._open.set()
 
-    def fetched(self) -> list[str]:
-        """Requests for objects' contents."""
-        return [
-            path for _, path, status, _ in list(self.server.requests) if "alt=media" in path and status in (200, 206)
-        ]
-
-    def refused(self) -> int:
-        """How many requests were refused for their token."""
-        return [status for _, _, status, _ in list(self.server.requests)].count(401)
-
     def request(self, *, source: str = "gs://bucket/train", per_node: str = "all") -> DataRequest:
         wanted = DataSet(name="train", source=source, per_node=per_node)
         return DataRequest(sets=(wanted,), index=0, count=1, endpoint=self.server.url)
@@ -115,11 +105,7 @@ def phases(cluster: NodeCluster) -> set[str]:
 def wait_until_fetching(cluster: NodeCluster, bucket: Bucket) -> None:
     """Until each node's fetcher waits for the bucket, and its agent has said so."""
     bucket.wait_for_callers(len(cluster.names))
-    until(
-        lambda: phases(cluster) == {"fetching"},
-        seconds=30,
-        what="agents that wait for data",
-    )
+    until(lambda: phases(cluster) == {"fetching"}, what="agents that wait for data")
 
 
 def fetcher_of(cluster: NodeCluster, name: str) -> int:

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hvdcloud.node import machine
 from hvdcloud.node.uploads import drain
 from tests.standins.metadata.preemption import notices
 from tests.support.harness import DEADLINE, until
-from tests.support.nodes import RUN, NodeCluster, is_gone, node_cluster, wait_gone
+from tests.support.nodes import RUN, NodeCluster, is_gone, wait_gone
 
 # Every rank leaves a file that is whole, and continues.
 TRAINS = """
@@ -33,12 +33,6 @@ FOREVER = (
     *("/bin/sh", "-c"),
     'printf weights > "$HVDCLOUD_CHECKPOINT_DIR/first-$HOROVOD_RANK.pt"; echo at work; exec sleep 600',
 )
-
-
-@pytest.fixture
-def cluster() -> Iterator[NodeCluster]:
-    with node_cluster() as cluster:
-        yield cluster
 
 
 @pytest.fixture
@@ -225,6 +219,3 @@ def test_a_bucket_that_does_not_answer_does_not_keep_a_container_forever(
     os.kill(cluster.agent("n1"), 19)
     monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(cluster.root("n1")))
     assert drain.drain("shut down", seconds=1.0) == {RUN: None}
-
-
-# -- words -------------------------------------------------------------------------------------------------------------

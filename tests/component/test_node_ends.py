@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvdcloud.node.mesh import poweroff
 from hvdcloud.node.run import finish
 from hvdcloud.runs.reports import UploadReport
 from hvdcloud.runs.state import RunState
@@ -76,8 +75,3 @@ def test_nodes_stay_that_were_not_to_end_or_hold_checkpoints(nodes: Nodes, run: 
     finish.after(run)
     assert nodes.told() == {}
     assert nodes.signals == []
-
-
-def test_poweroff_ends_the_container(nodes: Nodes) -> None:
-    assert poweroff.switch_off() == {"ok": True}
-    assert nodes.signals == [(1, signal.SIGTERM)]

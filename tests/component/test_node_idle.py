@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,24 +20,12 @@ from hvdcloud.node.boot.idle import Answer, may_end
 from hvdcloud.node.files import Lock, write_json
 from hvdcloud.node.mesh.nodes import Peer, remember
 from hvdcloud.node.mesh.ssh import NODE_PROGRAM
-from tests.support.nodes import RUN, NodeCluster, node_cluster
+from tests.support.nodes import RUN, NodeCluster
 
 LIMIT = 1800.0
 IDLE = Answer(idle=LIMIT, complete=True)
 BUSY = Answer(idle=10.0, complete=True)
 HOLDS_FILES = Answer(idle=LIMIT, complete=False)
-
-
-@pytest.fixture
-def node_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
-    return tmp_path
-
-
-@pytest.fixture
-def cluster() -> Iterator[NodeCluster]:
-    with node_cluster() as cluster:
-        yield cluster
 
 
 @pytest.mark.parametrize(

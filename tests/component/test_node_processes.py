@@ -20,10 +20,7 @@ from hvdcloud.node.run import control
 from hvdcloud.runs.state import RunState
 from tests.support.nodes import RUN
 
-
-@pytest.fixture(autouse=True)
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("node_root")
 
 
 @pytest.fixture

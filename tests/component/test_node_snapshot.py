@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-
-import pytest
 
 from hvdcloud.checkpoints.manifest import events_name, list_runs, load_manifests, samples_name
 from hvdcloud.storage.folder import FolderBucket
 from tests.support.harness import until
-from tests.support.nodes import RUN, NodeCluster, node_cluster
+from tests.support.nodes import RUN, NodeCluster
 
 TRAINS = """
 import os, pathlib, time
@@ -21,13 +18,6 @@ while not os.path.exists(os.environ["HVDCLOUD_NODE_ROOT"] + "/enough"):
     time.sleep(0.05)
 print("epoch 2/2: loss 0.25", flush=True)
 """
-
-
-@pytest.fixture(params=[2])
-def cluster(request: pytest.FixtureRequest) -> Iterator[NodeCluster]:
-    """Of two nodes, or as many as the test says."""
-    with node_cluster(nodes=request.param) as cluster:
-        yield cluster
 
 
 def enough(cluster: NodeCluster) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,9 @@ import pytest
 
 from hvdcloud.node.run.log import framed
 from tests.support.harness import DEADLINE, until
-from tests.support.nodes import RUN, NodeCluster, node_cluster, wait_gone
+from tests.support.nodes import RUN, NodeCluster, wait_gone
 
 SUCCEEDED = ("succeeded", 0, "")
-
-
-@pytest.fixture
-def cluster() -> Iterator[NodeCluster]:
-    with node_cluster() as cluster:
-        yield cluster
 
 
 def prepare(cluster: NodeCluster, *, then: str) -> None:

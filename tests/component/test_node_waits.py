@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ import pytest
 from hvdcloud.node.monitor import waits
 from hvdcloud.runs.reports import RankWaits
 from hvdcloud.runs.state import RunState
-from tests.support.nodes import RUN, NodeCluster, node_cluster
+from tests.support.nodes import RUN, NodeCluster
 
 SLOW_RANK_1 = """
 import json, os, pathlib, time
@@ -33,12 +32,6 @@ for step in range(15):
     record = {"rank": rank, "waited": waited, "seconds": time.perf_counter() - began}
     pathlib.Path(os.environ["HVDCLOUD_WAITS"]).write_text(json.dumps(record).ljust(256))
 """
-
-
-@pytest.fixture
-def cluster() -> Iterator[NodeCluster]:
-    with node_cluster() as cluster:
-        yield cluster
 
 
 def test_the_rank_that_the_others_wait_for_has_waited_least(cluster: NodeCluster) -> None:

@@ -46,13 +46,6 @@ def cluster(hook: Webhook) -> Iterator[NodeCluster]:
         yield cluster
 
 
-@pytest.fixture
-def head(hook: Webhook) -> Iterator[NodeCluster]:
-    """A cluster of one node."""
-    with node_cluster(nodes=1) as cluster:
-        yield cluster
-
-
 # --- one message ------------------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from hvdcloud.doctor.machine import project_checks
 from hvdcloud.errors import UsageError
 from hvdcloud.remote.code import list_code
 from tests.support.configs import load_config
-from tests.support.harness import Project
-
-
-@pytest.fixture(autouse=True)
-def own_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
 
 
 @pytest.fixture
@@ -249,16 +242,6 @@ def test_a_link_that_leads_out_is_named_and_never_followed(folder: Path, written
     assert "line data in .dockerignore" in raised.value.hint
     (folder / ".dockerignore").write_text("data\n")
     assert links(folder) == {}
-
-
-# --- the commands ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def project(folder: Path, tmp_path: Path) -> Project:
-    # No engine answers: what is said is said before one is asked.
-    environ = {"DOCKER_HOST": f"unix://{tmp_path}/no.sock"}
-    return Project(folder=folder, state=tmp_path / "state", name="digits", environ=environ)
 
 
 def test_a_large_project_is_warned_of_by_the_name_of_its_largest_file(folder: Path) -> None:

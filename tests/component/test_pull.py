@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +20,10 @@ from hvdcloud.checkpoints.pull import PulledRun, PullError, pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.errors import CapacityError, CheckpointError, ExitCode
 from hvdcloud.storage.base import Bucket, CorruptObjectError, Download, ObjectMissingError
-from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.open import open_bucket
 from tests.support.harness import looking
+from tests.support.manifests import entry_of
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -41,9 +42,7 @@ class Workers:
     def put(self, file: str, data: bytes, *, node: int = 0) -> Entry:
         name = object_name(file, node=node)
         info = self.bucket.write(PREFIX + name, data)
-        entry = Entry(
-            name=name, size=len(data), crc32c=crc32c_of_bytes(data), generation=info.generation, modified=1.5e9
-        )
+        entry = entry_of(name, data, generation=info.generation, modified=1.5e9)
         self.entries.setdefault(node, {})[name] = entry
         return entry
 
@@ -54,24 +53,14 @@ class Workers:
 
     def publish_raw(self, name: str) -> None:
         """A manifest that an enemy wrote."""
-        good = to_json(
-            Manifest(
-                cluster=CLUSTER,
-                run=RUN,
-                node=0,
-                complete=True,
-                files=[Entry(name="@@", size=4, crc32c=crc32c_of_bytes(b"evil"), generation=1, modified=0.0)],
-            )
-        )
+        entry = entry_of("@@", b"evil", generation=1)
+        good = to_json(Manifest(cluster=CLUSTER, run=RUN, node=0, complete=True, files=[entry]))
         self.bucket.write(manifest_name(CLUSTER, RUN, 0), good.replace(b"@@", name.encode()))
 
-    def pull(self, *, verified_files: VerifiedFiles | None = None) -> PulledRun:
+    def pull(self, bucket: Bucket | None = None, **options: Any) -> PulledRun:
+        record = VerifiedFiles(self.ledger_path)
         return pull(
-            self.bucket,
-            cluster=CLUSTER,
-            run=RUN,
-            target=self.target,
-            verified_files=verified_files or VerifiedFiles(self.ledger_path),
+            bucket or self.bucket, cluster=CLUSTER, run=RUN, target=self.target, verified_files=record, **options
         )
 
     def path(self, name: str) -> Path:
@@ -164,34 +153,29 @@ def test_a_corrupted_object_is_code_9_and_every_other_file_arrives(world: Worker
     assert verified_files.get(cluster=CLUSTER, run=RUN, name="bad") is None
 
 
-def test_an_object_overwritten_by_another_process_is_not_taken_for_ours(world: Workers) -> None:
+@pytest.mark.parametrize("happened", ["overwritten", "deleted"])
+def test_an_object_that_is_not_the_nodes_any_more_is_missing(world: Workers, happened: str) -> None:
     world.put("bad", b"right")
     world.put("a", b"right")
     world.publish()
-    world.bucket.write(PREFIX + "bad", b"enemy")
+    if happened == "overwritten":
+        world.bucket.write(PREFIX + "bad", b"enemy")
+    else:
+        (world.folder / PREFIX / "bad").unlink()
     with pytest.raises(PullError) as caught:
         world.pull()
+    assert caught.value.code == ExitCode.CHECKPOINT
     assert isinstance(next(iter(caught.value.failed.values())), ObjectMissingError)
     assert not world.path("bad").exists()
     assert world.path("a").exists()
 
 
-def test_a_missing_object_is_code_9(world: Workers) -> None:
-    world.put("a", b"right")
-    world.publish()
-    (world.folder / PREFIX / "a").unlink()
-    with pytest.raises(PullError) as caught:
-        world.pull()
-    assert caught.value.code == ExitCode.CHECKPOINT
-
-
 def test_an_object_replaced_after_the_manifest_was_written_is_fetched_if_it_was_announced(world: Workers) -> None:
     """The node died between the object and the manifest."""
     old = world.put("latest", b"old")
-    announced = Entry(name="latest", size=3, crc32c=crc32c_of_bytes(b"new"), generation=0, modified=2.0)
-    first = Entry(name="first", size=3, crc32c=crc32c_of_bytes(b"1st"), generation=0, modified=2.0)
-    never = Entry(name="never", size=3, crc32c=crc32c_of_bytes(b"nev"), generation=0, modified=2.0)
-    world.publish(complete=False, uploading=(announced, first, never))
+    announced = {"latest": b"new", "first": b"1st", "never": b"nev"}
+    uploading = tuple(entry_of(name, data, modified=2.0) for name, data in announced.items())
+    world.publish(complete=False, uploading=uploading)
     world.bucket.write(PREFIX + "latest", b"new")
     world.bucket.write(PREFIX + "first", b"1st")
     stat = world.bucket.stat(PREFIX + "latest")
@@ -227,14 +211,7 @@ class MovingBucket(FolderBucket):
 def test_a_running_node_that_overwrites_meanwhile_is_followed(world: Workers) -> None:
     world.put("latest", b"version 2")
     world.publish()
-    result = pull(
-        MovingBucket(world),
-        cluster=CLUSTER,
-        run=RUN,
-        target=world.target,
-        verified_files=VerifiedFiles(world.ledger_path),
-    )
-    assert result.files == 1
+    assert world.pull(MovingBucket(world)).files == 1
     assert world.path("latest").read_bytes() == b"version 0"
 
 
@@ -300,15 +277,7 @@ def test_two_pulls_into_one_folder_do_not_meet(world: Workers) -> None:
         with pytest.raises(CheckpointError, match="another hvdcloud is pulling"):
             world.pull()
 
-    result = pull(
-        world.bucket,
-        cluster=CLUSTER,
-        run=RUN,
-        target=world.target,
-        verified_files=VerifiedFiles(world.ledger_path),
-        on_progress=meanwhile,
-    )
-    assert result.files == 1
+    assert world.pull(on_progress=meanwhile).files == 1
 
 
 PROCESS = """
@@ -343,8 +312,8 @@ def test_kill_9_in_the_middle_of_a_pull_and_the_next_one_continues(world: Worker
         time.sleep(0.005)
     assert process.returncode == -signal.SIGKILL, "the pull ended before it could be killed"
     process.communicate(timeout=300)
-    for path in _files(world):
-        if not path.name.endswith("-part"):
+    for path in world.path("").iterdir():
+        if not path.name.startswith("."):
             assert path.read_bytes() == contents[path.name], "a file under its own name is whole"
     assert not world.path("big").exists()
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=True)
@@ -352,10 +321,6 @@ def test_kill_9_in_the_middle_of_a_pull_and_the_next_one_continues(world: Worker
     assert {path.name for path in world.path("").iterdir()} == set(contents), "no leftover of the killed one"
     for name, data in contents.items():
         assert world.path(name).read_bytes() == data
-
-
-def _files(world: Workers) -> list[Path]:
-    return [path for path in world.path("").glob("*") if path.exists()]
 
 
 def _partial_sizes(world: Workers) -> list[int]:

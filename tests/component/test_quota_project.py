@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import google.auth
@@ -13,13 +13,6 @@ from hvdcloud.google.credentials import google_credentials
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.storage.gcs import GcsBucket
 from tests.support.scripted_api import Reply, Script
-
-
-@pytest.fixture
-def script() -> Iterator[Script]:
-    script = Script()
-    yield script
-    script.close()
 
 
 @pytest.fixture

@@ -51,8 +51,6 @@ class Cloud:
     slow: bool = False
     """New nodes do not get ready before they are deleted."""
     booting: threading.Event = field(default_factory=threading.Event)
-    host_key: dict[str, str] = field(default_factory=dict)
-    """What nodes tell that were not made here."""
     stuck: bool = False
     """Nothing can be deleted."""
     unseen: tuple[str, ...] = ()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from tests.support.harness import until
-from tests.support.nodes import RUN, NodeCluster, node_cluster, wait_gone
+from tests.support.nodes import RUN, NodeCluster, wait_gone
 
 SAVES = """
 import os, pathlib, signal, sys, time
@@ -32,12 +31,6 @@ while True:
 
 def saves(seconds: float, *, code: int = 0) -> str:
     return SAVES.replace("SECONDS", str(seconds)).replace("CODE", str(code))
-
-
-@pytest.fixture
-def cluster() -> Iterator[NodeCluster]:
-    with node_cluster() as cluster:
-        yield cluster
 
 
 def start(cluster: NodeCluster, command: str | list[str], *, grace: float = 30.0) -> None:

@@ -36,14 +36,14 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterState:
 
 def node_behind(command: str) -> Node:
     return Node(
-        name="digits-0",
-        index=0,
-        id="1",
-        state=NodeState.RUNNING,
-        port=2222,
-        host_key=HOST_KEY,
-        proxy_command=command,
+        name="digits-0", index=0, id="1", state=NodeState.RUNNING, port=2222, host_key=HOST_KEY, proxy_command=command
     )
+
+
+def context_of(state: ClusterState, node: Node) -> Any:
+    """Of a command for a cluster with this node."""
+    cluster = SimpleNamespace(name="digits", nodes=(node,))
+    return SimpleNamespace(cluster=lambda: cluster, record=lambda _: None, state=state)
 
 
 def failure(state: ClusterState, node: Node) -> NodeError:
@@ -127,9 +127,7 @@ def test_openssh_gets_the_proxy_and_the_key_under_the_nodes_name(state: ClusterS
 )
 def test_the_users_command_keeps_its_quotes_on_the_node(state: ClusterState, words: list[str], said: str) -> None:
     node = node_behind("true")
-    context: Any = SimpleNamespace(
-        cluster=lambda: SimpleNamespace(name="digits", nodes=(node,)), record=lambda _: None, state=state
-    )
+    context = context_of(state, node)
     # What sshd does with it.
     text = " ".join(ssh_argv(context, "0", words)[5:])
     assert text.startswith("cd /workspace 2>/dev/null; ")
@@ -138,9 +136,7 @@ def test_the_users_command_keeps_its_quotes_on_the_node(state: ClusterState, wor
 
 
 def test_a_port_is_forwarded_by_the_same_ssh_as_a_shell_and_to_localhost_alone(state: ClusterState) -> None:
-    context: Any = SimpleNamespace(
-        cluster=lambda: SimpleNamespace(name="digits", nodes=(node_behind("true"),)), record=lambda _: None, state=state
-    )
+    context = context_of(state, node_behind("true"))
     shell, argv = ssh_argv(context, "0", []), forward_argv(context, 6006)
     assert [word for word in argv if word in shell] == shell
     assert argv[argv.index("-L") + 1] == "6006:localhost:6006"
@@ -153,9 +149,7 @@ def test_the_users_command_gives_ssh_no_options(state: ClusterState, tmp_path: P
     program = program_in(tmp_path, f"echo came > {heard}; exit 1")
     node = node_behind(program)
     pin(state, [node])
-    context: Any = SimpleNamespace(
-        cluster=lambda: SimpleNamespace(name="digits", nodes=(node,)), record=lambda _: None, state=state
-    )
+    context = context_of(state, node)
     words = [option.replace("MARK", str(mark)), "ls"]
     argv = ssh_argv(context, "0", words)
     done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)

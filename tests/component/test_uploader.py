@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from hvdcloud.checkpoints.manifest import Entry, Manifest, manifest_name, read_manifest, run_prefix, to_json
-from hvdcloud.checkpoints.pull import pull
+from hvdcloud.checkpoints.manifest import Entry, Manifest, read_manifest, run_prefix
+from hvdcloud.checkpoints.pull import PulledRun, pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.runs.reports import UploadReport
@@ -24,7 +24,7 @@ from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectInfo
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.open import open_bucket
-from tests.support.harness import DEADLINE
+from tests.support.harness import DEADLINE, until
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -56,11 +56,10 @@ def files_of(bucket: Bucket, node: int = 0) -> dict[str, Entry]:
     return {entry.name: entry for entry in manifest_of(bucket, node).files}
 
 
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + max(seconds, DEADLINE)
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.005)
+def pulled(bucket: Bucket, folder: Path) -> PulledRun:
+    """What a laptop gets that has pulled nothing before."""
+    verified_files = VerifiedFiles(folder / "verified.json")
+    return pull(bucket, cluster=CLUSTER, run=RUN, target=folder / "pulled", verified_files=verified_files)
 
 
 class Scanned(NamedTuple):
@@ -158,7 +157,7 @@ def test_a_file_that_changed_a_moment_ago_waits(bucket: Bucket, directory: Path)
     (directory / "a").write_bytes(b"1")
     assert scan(up).pending == ["a"]
     assert files_of(bucket) == {}
-    wait_for(lambda: scan(up).uploaded == ["a"], "the file to have rested")
+    until(lambda: scan(up).uploaded == ["a"], what="the file to have rested")
 
 
 def test_a_final_scan_does_not_wait_for_files_to_rest(bucket: Bucket, directory: Path) -> None:
@@ -172,7 +171,7 @@ def test_a_file_dated_in_the_future_goes_all_the_same(bucket: Bucket, directory:
     up = uploader(bucket, directory, quiet_seconds=0.1)
     (directory / "a").write_bytes(b"1")
     os.utime(directory / "a", (4e9, 4e9))
-    wait_for(lambda: scan(up).uploaded == ["a"], "the file to have rested")
+    until(lambda: scan(up).uploaded == ["a"], what="the file to have rested")
 
 
 def test_a_file_open_for_writing_in_another_process_waits_even_in_the_end(bucket: Bucket, directory: Path) -> None:
@@ -227,7 +226,7 @@ def test_a_checkpoint_rewritten_all_the_time_is_never_torn(bucket: Bucket, direc
             assert data == data[:1] * 8 * 65536, "half of one version and half of another"
         return len(uploads)
 
-    wait_for(lambda: scanned() >= 3, "three versions in the bucket", seconds=120)
+    until(lambda: scanned() >= 3, what="three versions in the bucket", pause=0.05)
     enough.touch()
     assert writer.wait(20) == 0
     finish(up)
@@ -269,10 +268,9 @@ def test_a_name_that_no_bucket_takes_is_escaped_and_is_no_other_files_name(
     assert manifest_of(bucket).complete, "so that no node waits for what cannot come"
     for name, stored in names.items():
         assert bucket.read(PREFIX + stored) == name
-    verified_files = VerifiedFiles(tmp_path / "verified.json")
-    pulled = pull(bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "here", verified_files=verified_files)
-    assert pulled.files == 5
-    assert {path.read_bytes() for path in pulled.folder.iterdir() if path.is_file()} == {*names, long}
+    here = pulled(bucket, tmp_path)
+    assert here.files == 5
+    assert {path.read_bytes() for path in here.folder.iterdir() if path.is_file()} == {*names, long}
 
 
 def test_nodes_and_our_own_names_stay_apart(bucket: Bucket, directory: Path) -> None:
@@ -335,21 +333,6 @@ def test_of_two_uploaders_of_one_node_the_later_upload_counts(bucket: Bucket, di
     assert newest.size == 2
 
 
-def test_an_upload_that_was_announced_and_done_is_found_again(bucket: Bucket, directory: Path) -> None:
-    """The uploader was killed after the object and before the manifest, and the file has been deleted since."""
-    done = bucket.write(PREFIX + "done", b"1")
-    entries = [
-        Entry(name=name, size=1, crc32c=crc32c_of_bytes(b"1"), generation=0, modified=1.0) for name in ("done", "never")
-    ]
-    before = Manifest(cluster=CLUSTER, run=RUN, node=0, complete=False, files=[], uploading=entries)
-    bucket.write(manifest_name(CLUSTER, RUN, 0), to_json(before))
-    finish(uploader(bucket, directory))
-    after = manifest_of(bucket)
-    assert [(entry.name, entry.generation) for entry in after.files] == [("done", done.generation)]
-    assert after.complete
-    assert not after.uploading
-
-
 class FlakyBucket(FolderBucket):
     """A folder behind a network that is down for a while."""
 
@@ -401,28 +384,26 @@ class MeddlingBucket(FolderBucket):
         return super().upload(path, name, if_generation=if_generation, crc32c=crc32c)
 
 
-class LosingBucket(FolderBucket):
-    """A folder behind a network that loses the answers to uploads."""
+def lose_the_answer(bucket: MeddlingBucket, path: Path) -> Callable[[], None]:
+    """Has a file arrive, and its uploader hear nothing of it."""
 
-    def upload(
-        self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
-    ) -> ObjectInfo:
-        super().upload(path, name, if_generation=if_generation, crc32c=crc32c)
+    def lose() -> None:
+        FolderBucket(bucket.root).upload(path, PREFIX + path.name)
         raise BucketUnreachableError("no answer", hint="wait")
+
+    return lose
 
 
 def test_a_checkpoint_that_arrived_without_an_answer_can_be_pulled(tmp_path: Path, directory: Path) -> None:
-    bucket = FolderBucket(tmp_path / "bucket")
+    bucket = MeddlingBucket(tmp_path / "bucket")
     (directory / "latest").write_bytes(b"1")
     scan(uploader(bucket, directory))
     (directory / "latest").write_bytes(b"22")
-    assert uploader(LosingBucket(tmp_path / "bucket"), directory).scan().errors == ["no answer"]
+    bucket.when["latest"] = lose_the_answer(bucket, directory / "latest")
+    assert uploader(bucket, directory).scan().errors == ["no answer"]
     # The node is lost now: the manifest has to match what is in the bucket.
     assert [(entry.name, entry.size) for entry in manifest_of(bucket).uploading] == [("latest", 2)]
-    result = pull(
-        bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "pulled", verified_files=VerifiedFiles(tmp_path / "ledger")
-    )
-    assert (result.folder / "latest").read_bytes() == b"22"
+    assert (pulled(bucket, tmp_path).folder / "latest").read_bytes() == b"22"
 
 
 def test_a_checkpoint_that_arrived_without_an_answer_can_be_pulled_while_the_next_is_on_its_way(
@@ -431,24 +412,14 @@ def test_a_checkpoint_that_arrived_without_an_answer_can_be_pulled_while_the_nex
     bucket = MeddlingBucket(tmp_path / "bucket")
     up = uploader(bucket, directory)
     (directory / "latest").write_bytes(b"1")
-
-    def lose_the_answer() -> None:
-        FolderBucket(tmp_path / "bucket").upload(directory / "latest", PREFIX + "latest")
-        raise BucketUnreachableError("no answer", hint="wait")
-
-    bucket.when["latest"] = lose_the_answer
+    bucket.when["latest"] = lose_the_answer(bucket, directory / "latest")
     assert scan(up).errors == ["no answer"]
     (directory / "latest").write_bytes(b"22")
-    pulled: list[bytes] = []
-
-    def the_node_is_lost() -> None:
-        verified_files = VerifiedFiles(tmp_path / "ledger")
-        result = pull(bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "pulled", verified_files=verified_files)
-        pulled.append((result.folder / "latest").read_bytes())
-
-    bucket.when["latest"] = the_node_is_lost
+    found: list[bytes] = []
+    # The node is lost at this moment.
+    bucket.when["latest"] = lambda: found.append((pulled(bucket, tmp_path).folder / "latest").read_bytes())
     assert scan(up).uploaded == ["latest"]
-    assert pulled == [b"1"]
+    assert found == [b"1"]
     assert not manifest_of(bucket).uploading
 
 
@@ -521,27 +492,13 @@ def test_a_file_that_can_not_be_read_keeps_the_run_from_being_complete(
     assert not manifest_of(meddling).complete
 
 
-class HangingBucket(FolderBucket):
-    def upload(
-        self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
-    ) -> ObjectInfo:
-        time.sleep(120)
-        raise AssertionError
-
-
 def test_finish_keeps_its_deadline_when_the_bucket_hangs(tmp_path: Path, directory: Path) -> None:
     (directory / "a").write_bytes(b"1")
-    result = finish(uploader(HangingBucket(tmp_path / "bucket"), directory), seconds=0.5)
+    bucket = MeddlingBucket(tmp_path / "bucket")
+    bucket.when["a"] = lambda: time.sleep(120)
+    result = finish(uploader(bucket, directory), seconds=0.5)
     assert result.pending == ["a"]
     assert "in time" in result.errors[0]
-
-
-class SlowBucket(FolderBucket):
-    def upload(
-        self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
-    ) -> ObjectInfo:
-        time.sleep(1)
-        return super().upload(path, name, if_generation=if_generation, crc32c=crc32c)
 
 
 def test_finish_waits_for_a_large_file_to_arrive(
@@ -549,7 +506,8 @@ def test_finish_waits_for_a_large_file_to_arrive(
 ) -> None:
     monkeypatch.setattr("hvdcloud.node.uploads.uploader._SLOWEST", 1)
     (directory / "a").write_bytes(bytes(int(DEADLINE)))
-    bucket = SlowBucket(tmp_path / "bucket")
+    bucket = MeddlingBucket(tmp_path / "bucket")
+    bucket.when["a"] = lambda: time.sleep(1)
     result = finish(uploader(bucket, directory), seconds=0.5)
     assert (result.uploaded, result.pending, result.errors) == (["a"], [], [])
     assert manifest_of(bucket).complete
@@ -584,7 +542,7 @@ def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_continues
         assert process.stdout is not None
         process.stdout.readline()
         # Kill it when the large file is on its way.
-        wait_for(lambda: any(size > 1 << 20 for size in _sizes(temporary)), "the upload of the large file")
+        until(lambda: any(size > 1 << 20 for size in _sizes(temporary)), what="the large file's upload", pause=0.05)
         time.sleep(0.01 * attempt)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=300)
@@ -592,13 +550,7 @@ def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_continues
         for left in temporary.iterdir():
             os.utime(left, (0, 0))  # The next one comes much later.
         # A pull of what is there now finds only whole files.
-        result = pull(
-            bucket,
-            cluster=CLUSTER,
-            run=RUN,
-            target=tmp_path / "pulled",
-            verified_files=VerifiedFiles(tmp_path / f"ledger{attempt}"),
-        )
+        result = pulled(bucket, tmp_path)
         latest = (result.folder / "latest.pt").read_bytes()
         assert latest in (b"good" * 1000, (directory / "latest.pt").read_bytes())
         assert process.returncode == 0 or not result.complete
@@ -607,9 +559,7 @@ def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_continues
     assert manifest_of(bucket).complete
     assert len(files_of(bucket)) == 301
     assert list(temporary.iterdir()) == [], "what the killed ones left is swept"
-    result = pull(
-        bucket, cluster=CLUSTER, run=RUN, target=tmp_path / "pulled", verified_files=VerifiedFiles(tmp_path / "ledger")
-    )
+    result = pulled(bucket, tmp_path)
     assert result.complete
     for path in directory.iterdir():
         assert (result.folder / path.name).read_bytes() == path.read_bytes()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -248,35 +249,23 @@ def test_of_eight_that_race_to_create_exactly_one_wins(
     bucket: Bucket, request: pytest.FixtureRequest, same_bytes: bool
 ) -> None:
     gap(request, "emulator", "ignores ifGenerationMatch: all eight win")
-    for attempt in range(5):
-        name = f"lock-{attempt}"
-        winners: list[bytes] = []
-        losers: list[PreconditionError] = []
-        start = threading.Barrier(8)
+    start = threading.Barrier(8)
 
-        def race(
-            number: int,
-            name: str = name,
-            start: threading.Barrier = start,
-            winners: list[bytes] = winners,
-            losers: list[PreconditionError] = losers,
-        ) -> None:
-            data = b"owner" if same_bytes else f"owner {number}".encode()
-            start.wait(timeout=300)
-            try:
-                bucket.write(name, data, if_generation=0)
-                winners.append(data)
-            except PreconditionError as error:
-                losers.append(error)
+    def create(name: str, data: bytes) -> bytes | None:
+        """The data, where they became the object."""
+        start.wait(timeout=300)
+        try:
+            bucket.write(name, data, if_generation=0)
+        except PreconditionError:
+            return None
+        return data
 
-        threads = [threading.Thread(target=race, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(timeout=300)
-        assert len(winners) == 1
-        assert len(losers) == 7
-        assert bucket.read(name) == winners[0]
+    with ThreadPoolExecutor(8) as threads:
+        for attempt in range(5):
+            name = f"lock-{attempt}"
+            sent = [b"owner" if same_bytes else f"owner {number}".encode() for number in range(8)]
+            won = [data for data in threads.map(create, [name] * 8, sent) if data is not None]
+            assert won == [bucket.read(name)]
 
 
 @pytest.mark.parametrize("size", [100, 9 << 20], ids=["in one request", "resumable"])

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.nightly
 
 FAST = Delays(start=0.005, create=0.02, delete=0.02, other=0.01)
 DISK = bulk_body("x")["instanceProperties"]["disks"][0]
+DELETED = {"onHostMaintenance": "TERMINATE", "instanceTerminationAction": "DELETE"}
 
 
 @pytest.fixture(scope="module")
@@ -62,25 +63,14 @@ def test_an_account_may_what_it_was_granted_and_nothing_else(emulator: Emulator,
     (info,) = error["details"]
     assert (info["reason"], info["domain"]) == ("IAM_PERMISSION_DENIED", "compute.googleapis.com")
     assert info["metadata"] == {"permission": "compute.instances.delete", "resource": f"{vms}/vm-1"}
+    project, rule = "projects/test-project", {"name": "open", "network": "global/networks/default"}
     for method, path, data, permission, resource in (
         ("GET", f"zones/{ZONE}/instances/vm-0", None, "compute.instances.get", f"{vms}/vm-0"),
-        ("GET", f"zones/{ZONE}/instances", None, "compute.instances.list", "projects/test-project"),
-        ("GET", "aggregated/instances", None, "compute.instances.list", "projects/test-project"),
-        ("GET", f"zones/{ZONE}", None, "compute.zones.get", f"projects/test-project/zones/{ZONE}"),
-        (
-            "POST",
-            f"zones/{ZONE}/instances/bulkInsert",
-            bulk_body("vm-2"),
-            "compute.instances.create",
-            "projects/test-project",
-        ),
-        (
-            "POST",
-            "global/firewalls",
-            {"name": "open", "network": "global/networks/default"},
-            "compute.firewalls.create",
-            "projects/test-project/global/firewalls/open",
-        ),
+        ("GET", f"zones/{ZONE}/instances", None, "compute.instances.list", project),
+        ("GET", "aggregated/instances", None, "compute.instances.list", project),
+        ("GET", f"zones/{ZONE}", None, "compute.zones.get", f"{project}/zones/{ZONE}"),
+        ("POST", f"zones/{ZONE}/instances/bulkInsert", bulk_body("vm-2"), "compute.instances.create", project),
+        ("POST", "global/firewalls", rule, "compute.firewalls.create", f"{project}/global/firewalls/open"),
     ):
         assert plain(method, path, data).message == f"Required '{permission}' permission for '{resource}'"
     assert plain("GET", "aggregated/disks").status == 200
@@ -132,17 +122,8 @@ def test_what_is_not_right_is_refused(plain: Plain, method: str, path: str, stat
         ({"guestAccelerators": [{"acceleratorType": "nvidia-tesla-p100", "acceleratorCount": 1}]}, "was not found"),
         ({"guestAccelerators": [{"acceleratorType": "zones/z/x", "acceleratorCount": 1}]}, "was not found"),
         ({"scheduling": {"onHostMaintenance": "MIGRATE"}}, "live migration"),
-        ({"scheduling": {"onHostMaintenance": "TERMINATE", "instanceTerminationAction": "DELETE"}}, "unless"),
-        (
-            {
-                "scheduling": {
-                    "onHostMaintenance": "TERMINATE",
-                    "instanceTerminationAction": "DELETE",
-                    "maxRunDuration": {"seconds": "29"},
-                }
-            },
-            "30 seconds",
-        ),
+        ({"scheduling": DELETED}, "unless"),
+        ({"scheduling": {**DELETED, "maxRunDuration": {"seconds": "29"}}}, "30 seconds"),
         (
             {"scheduling": {"provisioningModel": "SPOT", "onHostMaintenance": "TERMINATE", "automaticRestart": True}},
             "AutomaticRestart",

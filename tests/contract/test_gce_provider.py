@@ -72,17 +72,12 @@ def test_a_cluster_comes_up_is_found_by_label_and_goes(bench: Bench) -> None:
     assert [node.id for node in nodes] == [f"{A}/{spec.node_name(0)}", f"{A}/{spec.node_name(1)}"]
     ready = bench.wait(nodes)
     assert [node.index for node in ready] == [0, 1]
-    assert all(
-        (node.host_key or "").startswith("ssh-ed25519 ") and node.address and node.port == 2222 for node in ready
-    )
-    assert len({node.host_key for node in ready}) == 2
+    assert all(node.address and node.port == 2222 for node in ready)
     head = bench.emulator.state.vm(A, spec.node_name(0)).resource
     assert ready[0].internal_address == head["networkInterfaces"][0]["networkIP"]
     elsewhere = bench.another()
     found = elsewhere.cluster(spec.name)
     assert found is not None
-    assert found.whole
-    assert (found.id, found.owner, found.bucket, found.image) == (spec.id, "tester", spec.bucket, spec.image)
     assert [node.address for node in found.nodes] == [node.address for node in ready]
     plan = bench.provider.plan(spec)
     assert found.dollars_per_hour == pytest.approx(plan.dollars_per_hour)
@@ -230,16 +225,6 @@ def test_no_quota_of_a_region_skips_its_other_zones(bench: Bench) -> None:
 # --- errors of calls and operations -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "code", ["ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "UNSUPPORTED_OPERATION", "INTERNAL_ERROR"]
-)
-def test_an_operation_that_is_done_with_an_error_and_no_http_code_has_failed(bench: Bench, code: str) -> None:
-    bench.fail({"operation_error": {"code": code, "message": "scripted"}}, method=BULK_INSERT, zone=A)
-    spec = bench.spec()
-    assert {node.id.partition("/")[0] for node in bench.create(spec)} == {B}
-    bench.provider.destroy(spec.name)
-
-
 def test_an_operation_that_fails_although_its_vms_are_there_leaves_none(bench: Bench) -> None:
     error = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "scripted"}
     bench.fail({"operation_error": error, "effect": True}, method=BULK_INSERT, zone=A)
@@ -294,24 +279,6 @@ def test_no_answer_to_a_bulk_insert_that_had_its_effect_leaves_nothing(bench: Be
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_name_that_is_taken_is_a_usage_error_and_nothing_of_others_is_touched(bench: Bench) -> None:
-    spec = bench.spec()
-    plan = bench.provider.plan(spec)
-    first = bench.another()
-    theirs = dataclasses.replace(spec, id=secrets.token_hex(3))
-    bench.create(theirs, first)
-    before = {vm["id"] for vm in bench.emulator.state.instances()}
-    with pytest.raises(UsageError, match="taken") as caught:
-        bench.provider.create(plan)
-    assert spec.node_name(0) in caught.value.message or spec.node_name(1) in caught.value.message
-    found = bench.provider.cluster(spec.name)
-    assert found is not None
-    assert found.whole
-    assert found.id == theirs.id
-    assert {vm["id"] for vm in bench.emulator.state.instances()} == before
-    bench.provider.destroy(spec.name)
 
 
 def test_the_same_name_in_another_zone_at_the_same_moment_is_noticed(bench: Bench) -> None:
@@ -381,19 +348,6 @@ def test_down_waits_for_a_firewall_rule_that_is_still_being_made(bench: Bench) -
 
 
 # --- nodes that do not get ready --------------------------------------------------------------------------------------
-
-
-def test_a_node_that_fails_is_named_with_its_step_cause_and_boot_log(bench: Bench) -> None:
-    spec = bench.spec()
-    bench.fail({"fail_ready": {"step": "pulling", "error": "manifest unknown"}}, instance=spec.node_name(1), zone=A)
-    nodes = bench.create(spec)
-    with pytest.raises(NodeError) as caught:
-        bench.wait(nodes)
-    assert spec.node_name(1) in caught.value.message
-    assert "pulling" in caught.value.message
-    assert "manifest unknown" in caught.value.message
-    assert "hvdcloud: " in caught.value.details
-    bench.provider.destroy(spec.name)
 
 
 def test_under_lists_that_are_late_a_cluster_comes_up_and_goes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

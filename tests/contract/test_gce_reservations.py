@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -79,13 +80,16 @@ def test_a_shared_reservation_is_named_with_its_project(bench: Bench) -> None:
         ({"gpus": {}}, "its machines have no GPU", "write gce.gpu"),
         ({"gpus": {"nvidia-tesla-v100": 2}}, "its machines have 2 nvidia-tesla-v100", "write gce.gpu"),
         ({"count": 1}, f"in {A} 1 of its 1 machine are free", "take nodes: 1"),
-        ({"ends": later(2.05)}, "before limits.max_run_duration", "write limits.max_run_duration: 12"),
+        ({"ends": 2.5}, "before limits.max_run_duration", "m, or less"),
     ],
     ids=["zone", "machine type", "no GPU", "other GPUs", "too few", "ends too early"],
 )
 def test_one_that_does_not_fit_is_refused_before_anything_is_made_and_what_fits_is_named(
     bench: Bench, made: dict[str, Any], said: str, hint: str
 ) -> None:
+    if "ends" in made:
+        # In hours from now: not from when the tests were collected.
+        made = {"ends": later(made["ends"])}
     bench.emulator.reserve("mine", **{"zone": A, "count": 2, "gpus": T4, **made})
     limits = LimitsConfig.model_validate({"max_run_duration": "3h"})
     provider = bench.another(reservation="mine", provisioning="reservation", limits=limits)
@@ -93,6 +97,10 @@ def test_one_that_does_not_fit_is_refused_before_anything_is_made_and_what_fits_
         provider.plan(bench.spec())
     assert said in refused.value.message
     assert hint in refused.value.hint
+    if "ends" in made:
+        minutes = re.search(r"max_run_duration: (\d+)m", refused.value.hint)
+        assert minutes is not None
+        assert 100 < int(minutes[1]) <= 150
     assert not any(entry.http == "POST" for entry in bench.emulator.log.entries())
 
 

@@ -35,11 +35,6 @@ class Bench:
         found: dict[str, Any] = json.loads(self.project.hvdcloud("offers", *args, "--json").out)["result"]
         return found
 
-    def own(self, zone: str = "us-central1-a") -> dict[str, Any]:
-        found: list[dict[str, Any]] = self.offers()["offers"]
-        (one,) = (each for each in found if each["configured"] and each["zone"] == zone)
-        return one
-
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
@@ -57,6 +52,12 @@ def test_offers_are_listed_with_what_they_cost(bench: Bench) -> None:
     prices = [each["dollars_per_hour"] for each in found["offers"]]
     known = [price for price in prices if price is not None]
     assert prices == [*sorted(known), *[None] * (len(prices) - len(known))]
+
+
+def test_a_gpu_that_comes_in_eights_only_is_offered_in_eights(bench: Bench) -> None:
+    found = bench.offers("--gpu", "nvidia-b200")["offers"]
+    assert {(each["machine_type"], each["gpu_count"]) for each in found} == {("a4-highgpu-8g", 8)}
+    assert {each["dollars_per_hour"] for each in found} == {None}
 
 
 def test_every_way_to_get_a_machine_is_a_line_with_its_condition(bench: Bench) -> None:

@@ -8,12 +8,12 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from hvdcloud.cluster.model import ClusterSpec, NodeState
+from hvdcloud.cluster.model import Cluster, ClusterSpec, Node, NodeState
 from hvdcloud.errors import HvdcloudError, NameTakenError, NodeError, UsageError
 from hvdcloud.providers.base import Provider
 from tests.standins.compute import Emulator
@@ -79,24 +79,36 @@ def deadline() -> float:
     return time.monotonic() + 60
 
 
+@contextlib.contextmanager
+def made(provider: Provider, spec: ClusterSpec) -> Iterator[Sequence[Node]]:
+    """The nodes of a cluster that is deleted after the block."""
+    try:
+        yield provider.create(provider.plan(spec))
+    finally:
+        assert list(provider.destroy(spec.name)) == []
+
+
+def whole(provider: Provider, spec: ClusterSpec) -> Cluster:
+    """The cluster of this name, which has all its nodes."""
+    found = provider.cluster(spec.name)
+    assert found is not None
+    assert found.whole
+    return found
+
+
 def test_a_cluster_comes_up_is_found_by_label_and_goes(provider: Provider, spec: ClusterSpec) -> None:
     assert provider.cluster(spec.name) is None
-    nodes = provider.create(provider.plan(spec))
-    try:
+    with made(provider, spec) as nodes:
         ready = provider.wait_ready(nodes, deadline=deadline())
         assert [node.index for node in ready] == [0, 1]
         assert all((node.host_key or "").startswith("ssh-ed25519 ") for node in ready)
         assert len({node.host_key for node in ready}) == 2
-        found = provider.cluster(spec.name)
-        assert found is not None
-        assert found.whole
+        found = whole(provider, spec)
         assert (found.id, found.owner, found.bucket, found.image) == (spec.id, "tester", spec.bucket, spec.image)
         assert [node.name for node in found.nodes] == [spec.node_name(0), spec.node_name(1)]
         assert found.head is not None
         assert found.head.state is NodeState.RUNNING
         assert spec.name in [cluster.name for cluster in provider.list().clusters]
-    finally:
-        assert list(provider.destroy(spec.name)) == []
     assert provider.cluster(spec.name) is None
 
 
@@ -130,16 +142,12 @@ def test_create_never_touches_a_cluster_that_another_user_made_under_the_name(
 ) -> None:
     other = dataclasses.replace(spec, id=secrets.token_hex(3))
     plan_of_other = provider.plan(other)
-    provider.create(provider.plan(spec))
-    try:
+    with made(provider, spec):
+        before = [node.id for node in whole(provider, spec).nodes]
         with pytest.raises(UsageError):
             provider.create(plan_of_other)
-        found = provider.cluster(spec.name)
-        assert found is not None
-        assert found.whole
-        assert found.id == spec.id
-    finally:
-        provider.destroy(spec.name)
+        found = whole(provider, spec)
+        assert (found.id, [node.id for node in found.nodes]) == (spec.id, before)
 
 
 def test_of_two_creates_at_once_one_wins_and_stays_whole(provider: Provider, spec: ClusterSpec) -> None:
@@ -159,16 +167,13 @@ def test_of_two_creates_at_once_one_wins_and_stays_whole(provider: Provider, spe
     for thread in threads:
         thread.join()
     try:
-        found = provider.cluster(spec.name)
         winners = [mine for mine in specs if not isinstance(outcomes[mine.id], HvdcloudError)]
         # Both may lose, when each has taken something that the other needed; neither may win half a cluster.
         assert len(winners) <= 1
         if winners:
-            assert found is not None
-            assert found.whole
-            assert found.id == winners[0].id
+            assert whole(provider, spec).id == winners[0].id
         else:
-            assert found is None
+            assert provider.cluster(spec.name) is None
     finally:
         provider.destroy(spec.name)
 
@@ -176,57 +181,44 @@ def test_of_two_creates_at_once_one_wins_and_stays_whole(provider: Provider, spe
 def test_a_node_that_stops_while_booting_is_reported_with_its_log(
     workshop: Workshop, provider: Provider, spec: ClusterSpec
 ) -> None:
-    with workshop.broken(spec, says=SAYS) as broken:
-        nodes = provider.create(provider.plan(broken))
-        try:
-            with pytest.raises(NodeError, match=r"stopped while coming up|failed at step start") as caught:
-                provider.wait_ready(nodes, deadline=deadline())
-            assert SAYS in caught.value.details
-        finally:
-            provider.destroy(spec.name)
+    with workshop.broken(spec, says=SAYS) as broken, made(provider, broken) as nodes:
+        with pytest.raises(NodeError, match=r"stopped while coming up|failed at step start") as caught:
+            provider.wait_ready(nodes, deadline=deadline())
+        assert SAYS in caught.value.details
 
 
 def test_waiting_for_a_node_that_never_gets_ready_ends_at_the_deadline(
     workshop: Workshop, provider: Provider, spec: ClusterSpec
 ) -> None:
-    with workshop.silent(spec) as silent:
-        nodes = provider.create(provider.plan(silent))
-        try:
-            began = time.monotonic()
-            with pytest.raises(NodeError, match="did not come up in time"):
-                provider.wait_ready(nodes, deadline=began + 1.0)
-        finally:
-            provider.destroy(spec.name)
+    with (
+        workshop.silent(spec) as silent,
+        made(provider, silent) as nodes,
+        pytest.raises(NodeError, match="did not come up in time"),
+    ):
+        provider.wait_ready(nodes, deadline=time.monotonic() + 1.0)
 
 
 @pytest.mark.parametrize("workshop", ["local", "ssh"], indirect=True)
 def test_starting_nodes_again_ends_with_the_first_that_cannot(
     workshop: Workshop, provider: Provider, spec: ClusterSpec
 ) -> None:
-    with workshop.silent(spec) as silent:
-        nodes = provider.create(provider.plan(silent))
-        try:
-            workshop.stop(nodes[0].name)
-            workshop.lose(nodes[1].name)
-            until = time.monotonic() + 60
-            with pytest.raises(NodeError, match=f"{nodes[1].name} does not start again"):
-                provider.revive(nodes, deadline=until)
-            assert time.monotonic() < until
-        finally:
-            provider.destroy(spec.name)
+    with workshop.silent(spec) as silent, made(provider, silent) as nodes:
+        workshop.stop(nodes[0].name)
+        workshop.lose(nodes[1].name)
+        until = deadline()
+        with pytest.raises(NodeError, match=f"{nodes[1].name} does not start again"):
+            provider.revive(nodes, deadline=until)
+        assert time.monotonic() < until
 
 
 @pytest.mark.parametrize("workshop", ["local"], indirect=True)
 def test_a_paused_node_shows_as_frozen_and_can_be_deleted(provider: Provider, spec: ClusterSpec, engine: Any) -> None:
-    nodes = provider.create(provider.plan(spec))
-    try:
+    with made(provider, spec) as nodes:
         freeze(engine.containers.get(nodes[1].id))
         found = provider.cluster(spec.name)
         assert found is not None
         assert not found.whole
         assert [node.state for node in found.nodes] == [NodeState.RUNNING, NodeState.FROZEN]
-    finally:
-        assert list(provider.destroy(spec.name)) == []
 
 
 # --- nodes that come and go ------------------------------------------------------------------------------------------
@@ -251,12 +243,6 @@ def pair(provider: Provider, pair_spec: ClusterSpec) -> ClusterSpec:
     return pair_spec
 
 
-def names(provider: Provider, spec: ClusterSpec) -> list[str]:
-    found = provider.cluster(spec.name)
-    assert found is not None
-    return [node.name.removeprefix(f"{spec.name}-") for node in found.nodes]
-
-
 def test_a_cluster_grows_by_the_nodes_that_are_named_and_shrinks_by_them(
     workshop: Workshop, provider: Provider, pair: ClusterSpec
 ) -> None:
@@ -269,15 +255,9 @@ def test_a_cluster_grows_by_the_nodes_that_are_named_and_shrinks_by_them(
     assert [node.index for node in made] == [2, 3]
     assert all((node.host_key or "").startswith("ssh-ed25519 ") for node in made)
     provider.set_size(pair.name, 4)
-    found = provider.cluster(pair.name)
-    assert found is not None
-    assert found.whole
-    assert (found.id, found.bucket, found.image, found.created) == (
-        pair.id,
-        pair.bucket,
-        pair.image,
-        pair.created.replace(microsecond=0),
-    )
+    found = whole(provider, pair)
+    assert (found.id, found.bucket, found.image) == (pair.id, pair.bucket, pair.image)
+    assert found.created == pair.created.replace(microsecond=0)
     assert list(provider.shrink(pair.name, [2, 3])) == []
     provider.set_size(pair.name, 2)
     assert workshop.left(pair.name) == before
@@ -296,10 +276,7 @@ def test_a_node_that_is_stopped_or_lost_comes_back_new(
     before = {node.name: node for node in found.nodes}
     (made,) = provider.wait_ready(provider.grow(pair, [1]), deadline=deadline())
     assert (made.name, made.index) == (name, 1)
-    found = provider.cluster(pair.name)
-    assert found is not None
-    assert found.whole
-    assert found.nodes[0].id == before[pair.node_name(0)].id
+    assert whole(provider, pair).nodes[0].id == before[pair.node_name(0)].id
 
 
 def test_grow_touches_no_node_that_runs(workshop: Workshop, provider: Provider, pair: ClusterSpec) -> None:
@@ -307,9 +284,7 @@ def test_grow_touches_no_node_that_runs(workshop: Workshop, provider: Provider, 
     with pytest.raises(NameTakenError, match=r"already exists|is taken"):
         provider.grow(dataclasses.replace(pair, nodes=3), [1, 2])
     assert workshop.left(pair.name) == before
-    found = provider.cluster(pair.name)
-    assert found is not None
-    assert found.whole
+    whole(provider, pair)
 
 
 def test_grow_makes_all_or_none_and_leaves_the_others_alone(
@@ -318,7 +293,7 @@ def test_grow_makes_all_or_none_and_leaves_the_others_alone(
     with workshop.stranger(pair.node_name(3)):
         with pytest.raises(NameTakenError, match=r"already exists|is taken"):
             provider.grow(dataclasses.replace(pair, nodes=4), [2, 3])
-        assert names(provider, pair) == ["0", "1"]
-    found = provider.cluster(pair.name)
-    assert found is not None
-    assert found.whole
+        found = provider.cluster(pair.name)
+        assert found is not None
+        assert [node.index for node in found.nodes] == [0, 1]
+    whole(provider, pair)

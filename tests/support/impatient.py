@@ -5,7 +5,7 @@ from __future__ import annotations
 from hvdcloud.google import http
 from hvdcloud.lifecycle import context
 from hvdcloud.providers.gce.api.client import ComputeClient, connect_client
-from hvdcloud.providers.gce.ops import create, ready
+from hvdcloud.providers.gce.ops import create, flex_start, ready
 from hvdcloud.remote import connection
 
 NO_SSHD = f"{__name__}:expect_no_sshd"
@@ -29,6 +29,7 @@ def be_quick() -> None:
     http.RETRY_BASE_SECONDS /= 10
     create.BACKOFF_SECONDS /= 10
     ready.LIST_SECONDS /= 10
+    flex_start.POLL_SECONDS /= 10
 
 
 def be_impatient() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import urllib3.util.connection
@@ -35,3 +36,10 @@ def forbidden_events() -> Iterator[list[str]]:
     yield events
     _of_running_test.remove(events)
     assert not events
+
+
+@pytest.fixture
+def state_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder where hvdcloud keeps what it remembers of clusters; it does not exist yet."""
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "state"

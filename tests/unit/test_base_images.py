@@ -65,8 +65,6 @@ def test_builder_and_base_start_from_the_same_bytes_on_every_machine(row: versio
     debian = base_images.pinned(base_images.DEBIAN)
     assert re.fullmatch(r"debian:bookworm-slim@sha256:[0-9a-f]{64}", debian)
     assert builder.arguments["BASE_IMAGE"] == base.arguments["BASE_IMAGE"] == debian
-    for step in (builder, base):
-        assert f"BASE_IMAGE={debian}" in step.context.salt, "another digest would be taken for the same image"
     assert base.labels[base_images.NAME_LABEL] == "docker.io/library/debian:bookworm-slim"
     assert f"debian:bookworm-slim@{base.labels[base_images.DIGEST_LABEL]}" == debian
     # By its tag, where that is all there is.

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from hvdcloud.cluster.model import Cluster, Node, NodeState
+from hvdcloud.cluster.model import Cluster
 from hvdcloud.cluster.record import ClusterRecord
 from hvdcloud.console import Console
 from hvdcloud.lifecycle.changed_settings import changes_since_up, settings_of
 from hvdcloud.lifecycle.context import Context
 from tests.support.configs import load_config
+from tests.support.views import cluster
 
 GCE: dict[str, Any] = {
     "name": "digits",
@@ -24,11 +24,7 @@ GCE: dict[str, Any] = {
     "nodes": 2,
     "gce": {"project": "p", "machine_type": "n1-standard-8", "gpu": None},
 }
-CLUSTER = Cluster(
-    name="digits", id="abcdef", owner="me", provider="gce", created=datetime.now(timezone.utc), expected_nodes=2,
-    nodes=tuple(Node(name=f"digits-{n}", index=n, id=str(n), state=NodeState.RUNNING) for n in range(2)),
-    image="image", bucket="gs://bucket",
-)  # fmt: skip
+CLUSTER = cluster()
 
 
 class Folder:
@@ -59,8 +55,7 @@ class Folder:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
-    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
+def folder(tmp_path: Path, state_root: Path) -> Folder:
     return Folder(tmp_path)
 
 

@@ -220,6 +220,7 @@ def test_text_is_what_was_typed_for_every_key_that_is_text(file: Path, written: 
         ("run: {retry: 1}", "spot"),
         ("run: {retry: 3}\ngce: {provisioning: standard}", "standard"),
         ("run: {retry: 3, elastic: {}}", "spot"),
+        ("run: {elastic: {}}\ngce: {provisioning: flex-start}", "flex-start"),
         ("run: {retry: 3}\ngce: {reservation: mine}", "reservation"),
         ("gce: {reservation: projects/p/reservations/mine, provisioning: reservation}", "reservation"),
     ],

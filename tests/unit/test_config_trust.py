@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -72,7 +73,12 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 def test_a_file_that_unfolds_without_end_is_refused_at_once(file: Path, text: str) -> None:
     # Of this process: the machine may be busy with others.
     began = time.process_time()
-    refusal(file, f"name: digits\n{text}\n")
+    # Else what earlier tests have left may be finalized where the parser's recursion has used up the stack.
+    gc.disable()
+    try:
+        refusal(file, f"name: digits\n{text}\n")
+    finally:
+        gc.enable()
     assert time.process_time() - began < 10
 
 
@@ -178,6 +184,8 @@ def test_ranks_do_not_get_the_project_whole(file: Path, folders: dict[str, Path]
         "checkpoints: {bucket: URL, bucket: gs://mine}",
         "checkpoints: {? !!str bucket : URL}",
         "<<: {checkpoints: {bucket: URL}}",
+        "data: {a: {<<: {source: URL}}}",
+        "image: {<<: {find_links: URL}}",
     ],
 )
 def test_yaml_hides_no_folder(file: Path, folders: dict[str, Path], text: str) -> None:
@@ -228,12 +236,6 @@ def test_the_user_may_name_any_folder_as_bucket(file: Path, home: Path, name: st
     config = load_config(file, environ={name: mine if name.endswith("BUCKET") else f"{{bucket: '{mine}'}}"})
     assert config.checkpoints.bucket == mine
     assert load_config(file, flags={"checkpoints.bucket": mine}, environ={}).checkpoints.bucket == mine
-
-
-def test_a_merged_path_is_looked_at_too(file: Path, home: Path) -> None:
-    refusal(file, f"name: digits\ncheckpoints: {{<<: {{bucket: 'file://{home}/x'}}}}\n")
-    refusal(file, f"name: digits\ndata: {{a: {{<<: {{source: 'file://{home}/x'}}}}}}\n", {"HVDCLOUD_NODES": "1"})
-    refusal(file, f"name: digits\nimage: {{<<: {{find_links: '{home}/x'}}}}\n", {"HVDCLOUD_IMAGE__BASE": "x"})
 
 
 def test_what_the_user_names_is_looked_up_once(file: Path, home: Path) -> None:

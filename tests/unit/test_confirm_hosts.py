@@ -13,6 +13,8 @@ from hvdcloud.console import Console
 from hvdcloud.errors import InterruptedByUserError, UsageError
 from tests.support.configs import load_config
 
+pytestmark = pytest.mark.usefixtures("state_root")
+
 
 class Typed(io.StringIO):
     """A terminal."""
@@ -33,12 +35,6 @@ def project(folder: Path, hosts: str, **environ: str) -> Config:
     file = folder / "hvdcloud.yaml"
     file.write_text(f"name: digits\nprovider: ssh\nssh: {{hosts: {hosts}}}\n")
     return load_config(file, environ=environ)
-
-
-@pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
-    return tmp_path / "state"
 
 
 def test_without_a_terminal_a_file_s_hosts_are_refused(tmp_path: Path) -> None:
@@ -72,10 +68,10 @@ def test_hosts_of_the_environment_are_the_users_own(tmp_path: Path) -> None:
     confirm_hosts(config, console=console(), given=False)
 
 
-def test_a_damaged_file_agrees_to_nothing(tmp_path: Path, state: Path) -> None:
+def test_a_damaged_file_agrees_to_nothing(tmp_path: Path, state_root: Path) -> None:
     config = project(tmp_path / "mine", "[gpu1]")
     confirm_hosts(config, console=console(), given=True)
-    (state / ".hosts.json").write_text('{"')
+    (state_root / ".hosts.json").write_text('{"')
     with pytest.raises(UsageError):
         confirm_hosts(config, console=console(), given=False)
 

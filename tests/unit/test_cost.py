@@ -8,7 +8,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from hvdcloud.cluster.cost import Cost, Meter
-from hvdcloud.cluster.model import Cluster, Node, NodeState
+from hvdcloud.cluster.model import Cluster
+from tests.support import views
 
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=timezone.utc)
 
@@ -26,22 +27,9 @@ class Clock:
 def cluster(*, age: float, so_far: float) -> Cluster:
     """Of two nodes at $0.92/h."""
     born = NOW - timedelta(seconds=age)
-    return Cluster(
-        name="digits",
-        id="abcdef",
-        owner="ada",
-        provider="gce",
-        # Before the first question to the cloud; it is the VMs' own creation that counts.
-        created=born - timedelta(seconds=600),
-        expected_nodes=2,
-        nodes=tuple(Node(name=f"digits-{i}", index=i, id=f"z/digits-{i}", state=NodeState.RUNNING) for i in range(2)),
-        image="i",
-        bucket="gs://b/digits",
-        dollars_per_hour=0.92,
-        dollars_so_far=so_far,
-        worst_case_dollars=1.86,
-        costs_since=born,
-    )
+    # Before the first question to the cloud; it is the VMs' own creation that counts.
+    created = born - timedelta(seconds=600)
+    return views.cluster(created=created, dollars_per_hour=0.92, dollars_so_far=so_far, costs_since=born)
 
 
 def test_the_line_at_the_end() -> None:

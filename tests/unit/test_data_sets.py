@@ -74,12 +74,6 @@ def _listed(count: int, *, index: int = 0, of: int = 1, crc32c: str = "AAAAAA=="
     return [each.name for each in fetch.listed(bucket, wanted, index=index, count=of)]
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 3, 7])
-def test_every_file_is_on_one_node(nodes: int) -> None:
-    shares = [_listed(50, index=index, of=nodes) for index in range(nodes)]
-    assert shares == [[f"o{i:06}" for i in range(50)][index::nodes] for index in range(nodes)]
-
-
 def test_nothing_to_list_and_too_many_nodes() -> None:
     with pytest.raises(UsageError, match="no objects"):
         _listed(0)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import io
-from datetime import datetime, timezone
 
 import pytest
 
 from hvdcloud.checkpoints.verified_files import Unverified
-from hvdcloud.cluster.model import Cluster
 from hvdcloud.console import Console
 from hvdcloud.lifecycle.down import refusal
 from hvdcloud.remote.unsaved import Unsaved
+from tests.support.views import cluster
 
 A, B = "20261121-101112-abcdef", "20261121-111213-abcdef"
-CLUSTER = Cluster(
-    name="digits", id="abcdef", owner="ann-laptop", provider="gce", created=datetime.now(timezone.utc),
-    expected_nodes=2, nodes=(), image="image", bucket="gs://bucket",
-)  # fmt: skip
+CLUSTER = cluster(owner="ann-laptop", nodes=())
 STOPPED = Unsaved(text="node digits-1 is stopped and may hold more")
 FULL = Unsaved(run=A, text=f"{A}: the bucket's disk is full")
 

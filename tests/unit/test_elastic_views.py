@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
-from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.console import Console
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.logs import _check_rank
 from hvdcloud.lifecycle.run_result import result_of
-from hvdcloud.lifecycle.status import StatusResult
 from hvdcloud.runs.state import RunState
 
 NAMES = ("digits-0", "digits-1", "digits-2", "digits-3")
@@ -53,26 +49,8 @@ def static(**changes: Any) -> dict[str, Any]:
     return {key: value for key, value in elastic(**changes).items() if key not in keys}
 
 
-def node(name: str) -> Node:
-    return Node(name=name, index=int(name[-1]), state=NodeState.RUNNING, id=name, address="10.0.0.2")
-
-
-def status_of(states: Sequence[dict[str, Any]]) -> StatusResult:
-    cluster = Cluster(
-        name="digits", id="abcdef", provider="local", owner="me", created=datetime.now(timezone.utc), image="i",
-        bucket="file:///b", expected_nodes=4, nodes=tuple(node(name) for name in NAMES),
-        worst_case_dollars=0.0,
-    )  # fmt: skip
-    return StatusResult(
-        cluster=cluster, whole=True, runs=[result_of("digits", RunState.from_json(state)) for state in states],
-        runs_unknown="",
-        age_seconds=9.0, dollars_so_far=0.0,
-    )  # fmt: skip
-
-
 def test_status_as_json_has_members_world_and_restarts() -> None:
-    document = plain(status_of([elastic(restarts=1)]))
-    run = document["runs"][0]
+    run = plain(result_of("digits", RunState.from_json(elastic(restarts=1))))
     assert (run["world"], run["ranks"], run["restarts"]) == (4, 8, 1)
     assert [each["state"] for each in run["members"]] == ["listed", "listed", "lost", "joining"]
     assert run["members"][3]["alias"] == "digits-3-g2"

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
 
 from hvdcloud.cluster.model import ClusterSpec
-from hvdcloud.config.model import Config
 from hvdcloud.errors import CapacityError, UsageError
 from hvdcloud.providers.engine import gpus
 from hvdcloud.providers.engine.gpus import Device, GpuShare, choose, device_request, holders
 from hvdcloud.providers.engine.requests import with_gpus
 from hvdcloud.providers.local.requests import container_requests
-from tests.support.configs import load_config
 
 # As a DGX Station's driver answers, and one of a machine where two programs compute and one GPU is in MIG mode.
 DEVICES = """\
@@ -157,11 +154,3 @@ def node_request() -> Any:
     )  # fmt: skip
     (request,) = container_requests(spec, [0])
     return request
-
-
-# --- the configuration ----------------------------------------------------------------------------------------------
-
-
-def config(folder: Path, **settings: object) -> Config:
-    (folder / "hvdcloud.yaml").write_text("name: t\n")
-    return load_config(folder / "hvdcloud.yaml", flags=settings, environ={})

@@ -14,10 +14,9 @@ from hvdcloud.google.errors import ApiError, answer_error, operation_errors
 NOT_FOUND = "The resource 'projects/p/{}' was not found"
 
 
-def operation(*errors: dict[str, Any], status: int | None = None) -> dict[str, Any]:
+def operation(*errors: dict[str, Any]) -> dict[str, Any]:
     link = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a/operations/op-1"
-    found: dict[str, Any] = {"name": "op-1", "status": "DONE", "selfLink": link, "error": {"errors": list(errors)}}
-    return found | ({"httpErrorStatusCode": status} if status else {})
+    return {"name": "op-1", "status": "DONE", "selfLink": link, "error": {"errors": list(errors)}}
 
 
 def answer(status: int, legacy: str, message: str, **info: Any) -> ApiError:
@@ -30,42 +29,34 @@ def answer(status: int, legacy: str, message: str, **info: Any) -> ApiError:
 @pytest.mark.parametrize(
     ("code", "message", "action", "family"),
     [
-        ("ZONE_RESOURCE_POOL_EXHAUSTED", "no room", Action.NEXT_ZONE, CapacityError),
-        ("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "no room", Action.NEXT_ZONE, CapacityError),
         ("RESOURCE_POOL_EXHAUSTED", "no room", Action.NEXT_ZONE, CapacityError),
         ("GPU_STOCKOUT", "no room", Action.NEXT_ZONE, CapacityError),
         ("REGION_RESOURCE_POOL_EXHAUSTED", "no room", Action.NEXT_REGION, CapacityError),
-        ("UNSUPPORTED_OPERATION", "preempted while created", Action.NEXT_ZONE, CapacityError),
-        ("VM_MIN_COUNT_NOT_REACHED", "Requested minimum count of 4 VMs", Action.NEXT_ZONE, CapacityError),
-        ("QUOTA_EXCEEDED", "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally.", Action.STOP, CapacityError),
-        (
-            "QUOTA_EXCEEDED",
-            "Quota 'CPUS' exceeded.  Limit: 24.0 in region us-west1.",
-            Action.NEXT_REGION,
-            CapacityError,
-        ),
         ("IP_SPACE_EXHAUSTED", "no addresses", Action.NEXT_REGION, CapacityError),
         ("IP_SPACE_EXHAUSTED_WITH_DETAILS", "no addresses", Action.NEXT_REGION, CapacityError),
-        ("RESOURCE_NOT_READY", "not ready", Action.RETRY, NodeError),
-        ("RESOURCE_OPERATION_RATE_EXCEEDED", "too fast", Action.RETRY, NodeError),
         ("RESOURCE_NOT_FOUND", "The resource was not found", Action.RETRY, CapacityError),
         ("RESOURCE_NOT_FOUND", NOT_FOUND.format("global/networks/none"), Action.STOP, UsageError),
         ("RESOURCE_NOT_FOUND", NOT_FOUND.format("regions/r/subnetworks/none"), Action.NEXT_REGION, UsageError),
         ("RESOURCE_NOT_FOUND", NOT_FOUND.format("zones/z/acceleratorTypes/x"), Action.NEXT_ZONE, UsageError),
         ("RESOURCE_ALREADY_EXISTS", "The resource already exists", Action.STOP, UsageError),
         ("IAM_PERMISSION_DENIED", "no", Action.STOP, CredentialsError),
-        ("SERVICE_ACCOUNT_ACCESS_DENIED", "no", Action.STOP, CredentialsError),
         ("ANYTHING", "Policy update access denied.", Action.STOP, CredentialsError),
         ("ANYTHING", "Requested disk size cannot be smaller than the image size (50 GB)", Action.STOP, UsageError),
-        ("INTERNAL_ERROR", "oops", Action.NEXT_ZONE, NodeError),
         ("NEVER_HEARD_OF", "what is this", Action.STOP, NodeError),
     ],
 )
 def test_every_code_of_an_operation_has_one_meaning(
     code: str, message: str, action: Action, family: type[HvdcloudError]
 ) -> None:
+    """Those that test_real_errors.py does not have."""
     (error,) = operation_errors(operation({"code": code, "message": message}))
     assert (error.action, error.rule.error) == (action, family)
+
+
+def test_an_operation_with_nothing_but_an_http_status_of_400_or_above_has_failed() -> None:
+    (error,) = operation_errors({**operation(), "httpErrorStatusCode": 400})
+    assert (error.status, error.message) == (400, "HTTP 400")
+    assert operation_errors({**operation(), "httpErrorStatusCode": 200}) == operation_errors(operation()) == []
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from hvdcloud.config.gce import GceConfig
 from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce import names
-from hvdcloud.providers.gce.capacity.places import check_account
 from hvdcloud.providers.gce.plan import budget, request
 from hvdcloud.providers.gce.settings import Settings, settings_of
 from hvdcloud.runs.retry import Within
@@ -59,6 +58,31 @@ def test_the_request_is_the_golden_one() -> None:
     assert_golden("gce-requests.json", json.dumps({"bulkInsert": body, "firewalls": firewalls}, indent=2) + "\n")
 
 
+def test_a_flex_start_request_is_the_golden_one_and_legal() -> None:
+    from google.cloud import compute_v1
+
+    chosen = settings(machine_type="g2-standard-8", gpu_type=None, provisioning="flex-start")
+    bodies = request.flex_start_bodies(SPEC, chosen, zone="us-central1-a", vm_image=VM_IMAGE)
+    kinds = ("InstanceTemplate", "InstanceGroupManager", "InstanceGroupManagerResizeRequest")
+    for kind, body in zip(kinds, bodies, strict=True):
+        discovery().request(kind, body)
+        getattr(compute_v1, kind).from_json(json.dumps(body))
+    template, group, resize = bodies
+    made = template.pop("properties")
+    assert made["labels"] == SPEC.labels
+    assert made["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
+    scheduling = made["scheduling"]
+    document = {"template": template, "scheduling": scheduling, "group": group, "resizeRequest": resize}
+    assert_golden("gce-flex-start.json", json.dumps(document, indent=2) + "\n")
+
+
+@pytest.mark.parametrize("seconds", [599, 7 * 86400 + 1])
+def test_flex_start_is_for_ten_minutes_to_seven_days(seconds: int) -> None:
+    chosen = settings(machine_type="g2-standard-8", gpu_type=None, provisioning="flex-start", max_run_seconds=seconds)
+    with pytest.raises(UsageError, match="10 minutes to 7 days"):
+        request.flex_start_bodies(SPEC, chosen, zone="us-central1-a", vm_image=VM_IMAGE)
+
+
 @pytest.mark.parametrize("changes", VARIANTS)
 def test_every_body_is_legal_by_the_discovery_document_and_survives_the_client_library(changes: Any) -> None:
     from google.cloud import compute_v1
@@ -82,26 +106,6 @@ def test_every_body_is_legal_by_the_discovery_document_and_survives_the_client_l
         compute_v1.Firewall.from_json(json.dumps(firewall))
 
 
-def test_all_nodes_or_none_under_names_that_are_known_before() -> None:
-    [body] = request.bulk_insert_bodies(SPEC, SETTINGS, zone="us-central1-a", vm_image=VM_IMAGE)
-    assert body["count"] == body["minCount"] == "2"
-    assert body["perInstanceProperties"] == {"digits-0": {}, "digits-1": {}}
-    assert "namePattern" not in body
-
-
-def test_nodes_of_a_reservation_name_it_and_end_with_it_where_it_ends_them() -> None:
-    for bound, model in ((False, "STANDARD"), (True, "RESERVATION_BOUND")):
-        found = properties(provisioning="reservation", reservation="mine", reservation_bound=bound, placement=True)
-        assert found["scheduling"]["provisioningModel"] == model
-        assert found["scheduling"]["instanceTerminationAction"] == "DELETE"
-        assert found["reservationAffinity"] == {
-            "consumeReservationType": "SPECIFIC_RESERVATION",
-            "key": "compute.googleapis.com/reservation-name",
-            "values": ["mine"],
-        }
-    assert properties()["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
-
-
 def test_nodes_are_of_a_placement_policy_where_their_machine_type_takes_one() -> None:
     close: dict[str, Any] = {"machine_type": "a2-highgpu-1g", "gpu_type": None, "placement": True}
     assert properties(**close)["resourcePolicies"] == ["hvdcloud-digits-a1b2c3"]
@@ -112,6 +116,7 @@ def test_nodes_are_of_a_placement_policy_where_their_machine_type_takes_one() ->
     others: list[dict[str, Any]] = [{"machine_type": "n1-standard-8"}, {"placement": False}]
     for changes in (*others, {"provisioning": "reservation", "reservation": "mine"}):
         assert "resourcePolicies" not in properties(**{**close, **changes})
+    assert request.placement_body(SPEC, settings(**close, provisioning="flex-start")) is None
     assert request.placement_body(dataclasses.replace(SPEC, nodes=1), settings(**close)) is None
 
 
@@ -159,15 +164,6 @@ def test_a_job_gets_no_token_for_more_than_its_node_needs() -> None:
     assert accounts(service_account=account) == [{"email": account, "scopes": [everything]}]
     # In many projects it is an editor of everything.
     assert accounts(service_account="default") == [{"email": "default", "scopes": [storage, logs]}]
-
-
-def test_no_node_gets_the_default_account_unasked() -> None:
-    with pytest.raises(UsageError) as refused:
-        check_account(settings(service_account=None))
-    assert "hvdcloud setup" in refused.value.hint
-    assert "gce.service_account: default" in refused.value.hint
-    for allowed in (settings(service_account="default"), SETTINGS):
-        check_account(allowed)
 
 
 def test_gpus_are_asked_for_only_where_the_machine_type_has_none_of_its_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -60,23 +61,6 @@ HERE = ResourceMapper(project="p", iap=False)
 def test_no_vm_names_a_folder_of_this_machine_as_the_bucket(url: str) -> None:
     planted = vm(0, metadata={"items": [{"key": "hvdcloud-bucket", "value": url}]})
     assert HERE.cluster("digits", Inventory(instances=(planted,))).bucket == ""
-
-
-def test_a_whole_cluster() -> None:
-    cluster = HERE.cluster(
-        "digits",
-        Inventory(instances=(vm(1), vm(0)), disks=(disk("digits-0"), disk("digits-1"))),
-    )
-    assert cluster.whole
-    assert (cluster.id, cluster.owner, cluster.provider) == ("0a1b2c", "ada", "gce")
-    assert (cluster.image, cluster.bucket) == ("r/digits@sha256:1", "gs://b/digits")
-    assert int(cluster.created.timestamp()) == 1790000000
-    assert [node.name for node in cluster.nodes] == ["digits-0", "digits-1"]
-    assert cluster.nodes[0].id == "us-central1-a/digits-0"
-    assert cluster.nodes[0].address == "198.18.0.0"
-    assert cluster.nodes[0].internal_address == "10.128.0.2"
-    assert cluster.other_objects == ()
-    assert 1.3 < cluster.dollars_per_hour < 1.7
 
 
 @pytest.mark.parametrize(
@@ -144,3 +128,25 @@ def test_one_cluster_of_two_with_one_name() -> None:
     mine = inventory.only("ffffff")
     assert [each["zone"] for each in mine.instances] == [f"{ROOT}/zones/us-central1-b"]
     assert mine.firewalls == ()
+
+
+def test_a_cluster_whose_request_waits_is_not_whole_and_says_for_how_long() -> None:
+    named = {"name": "hvdcloud-digits-0a1b2c", "description": DESCRIPTION}
+    there = {**named, "zone": f"{ROOT}/zones/us-central1-a"}
+    asked = {**there, "state": "ACCEPTED", "creationTimestamp": "2026-11-28T04:00:00.000-08:00"}
+    pending = vm(0, status="PENDING", scheduling={"provisioningModel": "FLEX_START"})
+    inventory = Inventory(instances=(pending,), groups=(there,), templates=(named,), requests=(asked,))
+    now = datetime(2026, 11, 28, 12, 12, tzinfo=timezone.utc)
+    cluster = HERE.cluster("digits", inventory, now=now)
+    assert (cluster.id, cluster.expected_nodes, cluster.whole, cluster.is_remnant) == ("0a1b2c", 2, False, False)
+    assert cluster.other_objects == (
+        "group us-central1-a/hvdcloud-digits-0a1b2c",
+        "template hvdcloud-digits-0a1b2c",
+        "request us-central1-a/hvdcloud-digits-0a1b2c (flex-start, ACCEPTED, for 12 min)",
+    )
+    # The wait costs nothing.
+    assert (cluster.dollars_per_hour, cluster.dollars_so_far) == (0, 0)
+    # Once all VMs are gone, what made them holds nothing.
+    over = HERE.cluster("digits", Inventory(groups=(there,), requests=({**asked, "state": "SUCCEEDED"},)))
+    assert over.is_remnant
+    assert HERE.clusters(Inventory(templates=(named,)))[0].name == "digits"

@@ -11,7 +11,7 @@ from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.run_spec import crowded, gloo_timeout, hosts_of
 from hvdcloud.runs.horovod_args import elastic_argv, horovodrun_argv
-from hvdcloud.runs.launchers import check_ranks, default_ranks, taken
+from hvdcloud.runs.launchers import check_ranks, taken
 from hvdcloud.runs.spec import Host
 
 HOSTS = (Host(name="digits-0", slots=2), Host(name="digits-1", slots=2))
@@ -34,33 +34,19 @@ def test_mpi_command_line_ties_the_control_connections_to_the_interface_too() ->
 
 
 @pytest.mark.parametrize(
-    ("ranks", "slots"),
-    [(1, "digits-0:1"), (2, "digits-0:2"), (3, "digits-0:2,digits-1:1"), (4, "digits-0:2,digits-1:2")],
+    ("ranks", "slots", "interface"),
+    [(1, "digits-0:1", "lo"), (2, "digits-0:2", "lo"), (3, "digits-0:2,digits-1:1", "eth0")],
 )
-def test_no_more_slots_are_named_than_ranks_are_wanted(ranks: int, slots: str) -> None:
+def test_no_more_slots_are_named_than_ranks_and_those_of_the_head_alone_talk_over_its_loopback(
+    ranks: int, slots: str, interface: str
+) -> None:
     argv = horovodrun_argv(hosts=HOSTS, ranks=ranks, interface="eth0")
-    assert argv[argv.index("-H") + 1] == slots
-
-
-@pytest.mark.parametrize(("ranks", "interface"), [(1, "lo"), (2, "lo"), (3, "eth0")])
-def test_ranks_that_fit_on_the_head_talk_over_its_loopback(ranks: int, interface: str) -> None:
-    argv = horovodrun_argv(hosts=HOSTS, ranks=ranks, interface="eth0")
-    assert argv[argv.index("--network-interfaces") + 1] == interface
-
-
-@pytest.mark.parametrize("ranks", [0, -1, 5])
-def test_more_ranks_than_slots_are_refused(ranks: int) -> None:
-    with pytest.raises(UsageError, match="do not fit"):
-        check_ranks(HOSTS, ranks, launcher="horovod")
+    assert (argv[argv.index("-H") + 1], argv[argv.index("--network-interfaces") + 1]) == (slots, interface)
 
 
 def test_mpi_arguments_need_mpi() -> None:
     with pytest.raises(UsageError, match="needs Open MPI"):
         horovodrun_argv(hosts=HOSTS, ranks=2, interface="eth0", mpi_args="--oversubscribe")
-
-
-def test_every_slot_gets_a_rank_by_default() -> None:
-    assert default_ranks(HOSTS) == 4
 
 
 @pytest.mark.parametrize(

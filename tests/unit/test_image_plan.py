@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import UsageError
 from hvdcloud.image.plan import custom_base
+from hvdcloud.image.plan.context import dockerfiles
 from hvdcloud.image.plan.steps import ImagePlan, plan_image
+from hvdcloud.image.plan.versions import ROWS, Row
 
 DIGEST = "sha256:" + "1" * 64
 PINNED = f"nvcr.io/nvidia/pytorch@{DIGEST}"
@@ -104,3 +107,15 @@ def test_a_dockerfile_that_is_missing_or_elsewhere_is_named_with_its_key(tmp_pat
     dockerfile(tmp_path)
     with pytest.raises(UsageError, match="is not below the project's folder"):
         planned(project, dockerfile="../Dockerfile")
+
+
+# --- every image ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", [*ROWS, *(row.without_horovod() for row in ROWS)], ids=lambda row: row.label)
+def test_every_argument_is_one_that_its_dockerfile_declares(row: Row, tmp_path: Path) -> None:
+    needs = custom_base.Needs(launcher="horovod" if row.horovod else "each")
+    plan = planned(tmp_path, needs=needs, framework=row.framework, device=row.device, version=row.version)
+    for step in plan.steps:
+        declared = re.findall(r"^ARG (\w+)", (dockerfiles().parent / step.dockerfile).read_text(), re.MULTILINE)
+        assert step.arguments.keys() <= set(declared)

@@ -30,6 +30,9 @@ def test_every_slot_has_a_rank_and_each_node_one_with_each(launcher: str, ranks:
         ("torchrun", 7, "7 ranks do not fit: 3 nodes with 6 slots"),
         ("each", 4, "4 ranks do not fit: run.launcher each starts one on each of 3 nodes"),
         ("each", 0, "0 ranks do not fit"),
+        ("horovod", 7, "7 ranks do not fit: 3 nodes with 6 slots"),
+        ("horovod", 0, "0 ranks do not fit"),
+        ("horovod", -1, "-1 ranks do not fit"),
     ],
 )
 def test_ranks_that_a_launcher_cannot_start_are_refused(launcher: str, ranks: int, said: str) -> None:

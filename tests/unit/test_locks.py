@@ -60,13 +60,6 @@ def test_a_lock_pins_every_project_by_hash_and_names_no_index(group: str) -> Non
     assert set(re.findall(r"(?:^|\s)(-[-\w]*)", text)) == {"--hash"}
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "dockerfiles/locks").glob("*.txt")), ids=lambda file: file.name)
-def test_a_lock_of_the_images_pins_every_project_by_hash(file: Path) -> None:
-    pinned = pins_of(file)
-    assert pinned
-    assert [str(pin) for pin, hashes in pinned if not re.fullmatch(r"==[^*,]+", str(pin.specifier)) or not hashes] == []
-
-
 def test_what_no_lock_has_is_torch_for_cpus_and_the_readme_says_why() -> None:
     locked = {
         canonicalize_name(pin.name) for file in (ROOT / "dockerfiles/locks").glob("*.txt") for pin, _ in pins_of(file)

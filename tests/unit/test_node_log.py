@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 from itertools import zip_longest
-from pathlib import Path
 
 import pytest
 
-from hvdcloud.node.run.log import FRAME_BYTES, Normaliser, RunLog, framed
+from hvdcloud.node.run.log import FRAME_BYTES, Normaliser, framed
 
 
 def normalised(*pieces: bytes) -> bytes:
@@ -72,16 +71,3 @@ def test_a_huge_line_passes_with_flat_memory() -> None:
     size = sum(len(normaliser.feed(b"x" * 65536)) for _ in range(160)) + len(normaliser.close())
 
     assert size == len(b"[launcher] ") + 160 * 65536 + 1
-
-
-def test_a_full_disk_is_remembered_and_not_raised(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.symlink_to("/dev/full")
-    log = RunLog(path)
-
-    log.output(b"[0]<stdout>:more\n")
-    log.note("and more")
-    log.close()
-
-    assert log.failure is not None
-    assert log.failure.strerror == "No space left on device"

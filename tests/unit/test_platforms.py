@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
 import pytest
 
-from hvdcloud.cluster.model import Cluster, ClusterObject, ObjectKind
+from hvdcloud.cluster.model import ClusterObject, ObjectKind
+from tests.support.views import cluster
 
 
 @pytest.mark.parametrize(
@@ -19,17 +18,6 @@ from hvdcloud.cluster.model import Cluster, ClusterObject, ObjectKind
     ],
 )
 def test_only_what_holds_and_costs_nothing_is_a_remnant(kinds: tuple[ObjectKind, ...], remnant: bool) -> None:
-    cluster = Cluster(
-        name="t",
-        id="abc123",
-        owner="me",
-        provider="gce",
-        created=datetime.now(timezone.utc),
-        expected_nodes=2,
-        nodes=(),
-        image="",
-        bucket="",
-        other_objects=tuple(ClusterObject(kind, "x") for kind in kinds),
-    )
-    assert cluster.is_remnant is remnant
-    assert list(cluster.other_objects) == [f"{kind.value} x" for kind in kinds]
+    found = cluster(nodes=(), other_objects=tuple(ClusterObject(kind, "x") for kind in kinds))
+    assert found.is_remnant is remnant
+    assert list(found.other_objects) == [f"{kind.value} x" for kind in kinds]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,9 @@ from hvdcloud.lifecycle.launch import launch
 from hvdcloud.lifecycle.run import run
 from hvdcloud.lifecycle.run_spec import RunOptions
 from hvdcloud.lifecycle.up import up
+from tests.support.views import cluster
 
-CLUSTER = Cluster(
-    name="digits", id="abcdef", owner="me", provider="local", created=datetime.now(timezone.utc), expected_nodes=2,
-    nodes=(), image="image", bucket="file:///bucket",
-)  # fmt: skip
+CLUSTER = cluster(id="abcdef", provider="local", nodes=(), bucket="file:///bucket")
 
 
 class Untouched:

@@ -94,34 +94,9 @@ WORLDS = [(6, 8), (312, 6), (452, 4), (618, 6), (771, 8)]
 """Seconds into the elastic run, and how many ranks there are from then on."""
 
 
-def elastic_log(epochs: int = 200) -> tuple[bytes, list[int]]:
-    """A log of 20 minutes in which another worker prints from the first loss on; and its length every 5 seconds."""
-    lines = ["[launcher] starts"]
-    sizes = []
-    done = 0.0
-    for tick in range(240):
-        at = 5 * tick
-        ranks = next((ranks for since, ranks in reversed(WORLDS) if at >= since), 0)
-        stalled = any(0 <= at - since < 15 for since, _ in WORLDS[1:])
-        before, done = done, done + (0 if stalled else ranks / 8)
-        if int(done * epochs / 218) > int(before * epochs / 218):
-            epoch = int(done * epochs / 218)
-            loss = 1.9 * math.exp(-epoch / 50) + 0.05 + 0.02 * math.sin(epoch)
-            pace = 1070 * ranks + 60 * math.sin(epoch / 7)
-            lines.append(f"[{0 if at < 312 else 3}] epoch {epoch:3}/{epochs}: loss {loss:.3f}, {pace:.0f} images/s")
-        if at == 315:
-            lines.append("[2] Traceback: HorovodInternalError")
-            lines.append("[launcher] Process 4 exit with status code 255.")
-        sizes.append(len("\n".join(lines)) + 1)
-    return "\n".join([*lines, ""]).encode(), sizes
-
-
 def elastic_record(**changes: Any) -> RunRecord:
     """Four nodes of two GPUs, of which two were lost and came back."""
-    text, sizes = elastic_log()
     rows = {node: samples(node, count=240) for node in range(4)}
-    for row, size in zip(rows[0], sizes, strict=True):
-        row["log"] = size
     rows[2] = [row for row in rows[2] if not 300 < row["t"] - BEGAN < 600]
     rows[3] = [row for row in rows[3] if not 445 < row["t"] - BEGAN < 750]
     events = [
@@ -144,12 +119,7 @@ def elastic_record(**changes: Any) -> RunRecord:
             for name in names
         ],
     }  # fmt: skip
-    values = {
-        "state": state,
-        "log": text,
-        "samples": rows,
-        "events": [{"t": BEGAN + at, **each} for at, each in events],
-    }
+    values = {"state": state, "samples": rows, "events": [{"t": BEGAN + at, **each} for at, each in events]}
     return record(**{**values, **changes})
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.checkpoints.manifest import (
-    Entry,
     Manifest,
     load_manifests,
     manifest_name,
@@ -20,9 +19,9 @@ from hvdcloud.errors import CapacityError, CheckpointError
 from hvdcloud.node.uploads.restore import gather, restore
 from hvdcloud.node.uploads.uploader import Uploader
 from hvdcloud.storage.base import Bucket
-from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.open import open_bucket
 from tests.support.harness import DEADLINE
+from tests.support.manifests import entry_of
 
 CLUSTER = "digits"
 RUNS = [f"2026112{number}-000000-abc123" for number in range(5)]
@@ -144,20 +143,12 @@ def test_an_unknown_run_and_a_damaged_checkpoint_are_errors(world: Workers) -> N
 
 
 def test_what_a_lost_node_had_announced_and_sent_is_restored(world: Workers) -> None:
-    def announced(name: str, data: bytes) -> Entry:
-        return Entry(name=name, size=len(data), crc32c=crc32c_of_bytes(data), generation=0, modified=500.0)
-
     prefix = run_prefix(CLUSTER, RUNS[0])
     old = world.bucket.write(f"{prefix}latest", b"old")
-    listed = Entry(name="latest", size=3, crc32c=crc32c_of_bytes(b"old"), generation=old.generation, modified=100.0)
-    manifest = Manifest(
-        cluster=CLUSTER,
-        run=RUNS[0],
-        node=0,
-        complete=False,
-        files=[listed],
-        uploading=[announced("latest", b"new"), announced("sent", b"sent"), announced("never", b"x")],
-    )
+    listed = entry_of("latest", b"old", generation=old.generation, modified=100.0)
+    announced = {"latest": b"new", "sent": b"sent", "never": b"x"}
+    uploading = [entry_of(name, data, modified=500.0) for name, data in announced.items()]
+    manifest = Manifest(cluster=CLUSTER, run=RUNS[0], node=0, complete=False, files=[listed], uploading=uploading)
     world.bucket.write(manifest_name(CLUSTER, RUNS[0], 0), to_json(manifest))
     world.bucket.write(f"{prefix}sent", b"sent")
     assert world.restore(RUNS[0], RUNS[1]) == 2
@@ -171,7 +162,7 @@ def test_of_several_that_were_announced_and_sent_the_newest_is_restored(world: W
     prefix = run_prefix(CLUSTER, RUNS[0])
     for node, modified in ((0, 100.0), (1, 300.0), (2, 200.0)):
         name, data = object_name("latest", node=node), f"of {node}".encode()
-        entry = Entry(name=name, size=len(data), crc32c=crc32c_of_bytes(data), generation=0, modified=modified)
+        entry = entry_of(name, data, modified=modified)
         manifest = Manifest(cluster=CLUSTER, run=RUNS[0], node=node, complete=False, files=[], uploading=[entry])
         world.bucket.write(manifest_name(CLUSTER, RUNS[0], node), to_json(manifest))
         world.bucket.write(prefix + name, data)
@@ -182,8 +173,8 @@ def test_of_several_that_were_announced_and_sent_the_newest_is_restored(world: W
 def test_too_little_space_is_found_out_before_anything_is_restored(world: Workers) -> None:
     small = world.bucket.write(f"{run_prefix(CLUSTER, RUNS[0])}a", b"a")
     entries = [
-        Entry(name="a", size=1, crc32c=crc32c_of_bytes(b"a"), generation=small.generation, modified=0.0),
-        Entry(name="huge", size=10**18, crc32c="AAAAAA==", generation=1, modified=0.0),
+        entry_of("a", b"a", generation=small.generation),
+        entry_of("huge", b"", generation=1, size=10**18),
     ]
     manifest = Manifest(cluster=CLUSTER, run=RUNS[0], node=0, complete=True, files=entries)
     world.bucket.write(manifest_name(CLUSTER, RUNS[0], 0), to_json(manifest))
@@ -193,7 +184,7 @@ def test_too_little_space_is_found_out_before_anything_is_restored(world: Worker
 
 
 def test_a_name_that_would_escape_is_refused(world: Workers, tmp_path: Path) -> None:
-    entry = Entry(name="@@", size=4, crc32c=crc32c_of_bytes(b"evil"), generation=1, modified=0.0)
+    entry = entry_of("@@", b"evil", generation=1)
     data = to_json(Manifest(cluster=CLUSTER, run=RUNS[0], node=1, complete=True, files=[entry]))
     for name in (b"@node-1//etc/evil", b"@node-1/../../evil"):
         world.bucket.write(manifest_name(CLUSTER, RUNS[0], 1), data.replace(b"@@", name))

@@ -203,9 +203,6 @@ def test_a_host_whose_nodes_get_no_gpus_is_not_asked_for_them() -> None:
     assert "nvidia-smi" in facts.script(ask_gpus=True)
 
 
-# --- what a host cannot do --------------------------------------------------------------------------------------------
-
-
 # --- what is asked for -----------------------------------------------------------------------------------------------
 
 

@@ -11,14 +11,10 @@ from hvdcloud.cluster.journal import Journal
 from hvdcloud.cluster.record import ClusterRecord
 from hvdcloud.cluster.state import ClusterState
 
-
-@pytest.fixture(autouse=True)
-def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
-    return tmp_path / "state"
+pytestmark = pytest.mark.usefixtures("state_root")
 
 
-def test_only_the_owner_can_read_keys(own_root: Path) -> None:
+def test_only_the_owner_can_read_keys() -> None:
     state = ClusterState("digits")
     state.make()
     write_private(state.key_file, "secret")

@@ -24,13 +24,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fi
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def state(root: Path) -> ClusterState:
+def state(state_root: Path) -> ClusterState:
     state = ClusterState("digits")
     state.make()
     return state
@@ -89,10 +83,10 @@ def test_nothing_is_read_through_a_planted_link(state: ClusterState, tmp_path: P
     assert pinned(state) == {}
 
 
-def test_a_link_is_no_folder_of_a_cluster(root: Path, tmp_path: Path) -> None:
+def test_a_link_is_no_folder_of_a_cluster(state_root: Path, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
-    root.mkdir()
-    (root / "digits").symlink_to(tmp_path / "theirs")
+    state_root.mkdir()
+    (state_root / "digits").symlink_to(tmp_path / "theirs")
     state = ClusterState("digits")
     for attempt in (state.make, state.check, lambda: state.save(ClusterRecord(id="a"))):
         with pytest.raises(UsageError, match="is a link"):
@@ -102,13 +96,13 @@ def test_a_link_is_no_folder_of_a_cluster(root: Path, tmp_path: Path) -> None:
 
 
 def test_down_deletes_nothing_behind_a_link_and_takes_nobodys_word_that_checkpoints_are_safe(
-    root: Path, tmp_path: Path
+    state_root: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "ssh").mkdir()
     for name in ("id_ed25519", "known_hosts"):
         (tmp_path / "ssh" / name).write_text("mine\n")
-    root.mkdir()
-    (root / "digits").symlink_to(tmp_path / "ssh")
+    state_root.mkdir()
+    (state_root / "digits").symlink_to(tmp_path / "ssh")
     state = ClusterState("digits")
     state.forget()
     assert sorted(path.name for path in (tmp_path / "ssh").iterdir()) == ["id_ed25519", "known_hosts"]
@@ -118,9 +112,9 @@ def test_down_deletes_nothing_behind_a_link_and_takes_nobodys_word_that_checkpoi
         refuse_if_unsafe(context, cluster, ())
 
 
-def test_the_state_folder_itself_may_be_a_link_of_the_users(root: Path, tmp_path: Path) -> None:
+def test_the_state_folder_itself_may_be_a_link_of_the_users(state_root: Path, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
-    root.symlink_to(tmp_path / "disk")
+    state_root.symlink_to(tmp_path / "disk")
     state = ClusterState("digits")
     state.make()
     state.save(ClusterRecord(id="a"))
@@ -129,7 +123,7 @@ def test_the_state_folder_itself_may_be_a_link_of_the_users(root: Path, tmp_path
 
 @needs_root
 @pytest.mark.parametrize("theirs", ["state", "state/digits"])
-def test_a_folder_of_another_users_holds_no_keys_of_ours(root: Path, tmp_path: Path, theirs: str) -> None:
+def test_a_folder_of_another_users_holds_no_keys_of_ours(state_root: Path, tmp_path: Path, theirs: str) -> None:
     state = ClusterState("digits")
     state.make()
     state.save(ClusterRecord(id="a"))
@@ -163,11 +157,11 @@ def test_a_file_of_another_users_says_nothing(state: ClusterState, name: str) ->
     assert all(found.values())
 
 
-def test_what_an_earlier_version_left_readable_becomes_the_owners(root: Path) -> None:
-    (root / "digits").mkdir(parents=True)
-    (root / "digits").chmod(0o777)
-    (root / "digits" / "journal.jsonl").write_text("")
-    (root / "digits" / "journal.jsonl").chmod(0o666)
+def test_what_an_earlier_version_left_readable_becomes_the_owners(state_root: Path) -> None:
+    (state_root / "digits").mkdir(parents=True)
+    (state_root / "digits").chmod(0o777)
+    (state_root / "digits" / "journal.jsonl").write_text("")
+    (state_root / "digits" / "journal.jsonl").chmod(0o666)
     state = ClusterState("digits")
     state.make()
     state.journal.record("up")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import io
-from datetime import datetime, timezone
 
 import pytest
 
 from hvdcloud.cli.cluster import show_clusters
 from hvdcloud.cli.status import show_status
-from hvdcloud.cluster.model import Cluster, Node, NodeState
+from hvdcloud.cluster.model import Node, NodeState
 from hvdcloud.console import Console
 from hvdcloud.lifecycle.status import StatusResult
 from hvdcloud.providers.base import Listing
+from tests.support.views import cluster
 
 
 @pytest.mark.parametrize(
@@ -29,15 +29,12 @@ def test_all_nodes_stopped_is_a_state_of_its_own(states: str, listed: str, said:
         Node(name=f"digits-{index}", index=index, id=f"{index}", state=NodeState(state))
         for index, state in enumerate(states.split())
     )
-    cluster = Cluster(
-        name="digits", id="abcdef", provider="local", owner="me", created=datetime.now(timezone.utc), image="i",
-        bucket="file:///b", expected_nodes=2, nodes=nodes,
-    )  # fmt: skip
+    found = cluster(provider="local", owner="me", nodes=nodes, dollars_per_hour=0.0, worst_case_dollars=0.0)
     status = StatusResult(
-        cluster=cluster, whole=cluster.whole, runs=(), runs_unknown="", age_seconds=1.0, dollars_so_far=0.0,
-    )  # fmt: skip
+        cluster=found, whole=found.whole, runs=(), runs_unknown="", age_seconds=1.0, dollars_so_far=0.0
+    )
     out = io.StringIO()
-    show_clusters(Console(out=out), Listing(clusters=(cluster,)))
+    show_clusters(Console(out=out), Listing(clusters=(found,)))
     assert listed in out.getvalue()
     out = io.StringIO()
     show_status(Console(out=out), status)

@@ -17,7 +17,7 @@ from hvdcloud import providers
 from hvdcloud.checks import Check, Finding, failed, require
 from hvdcloud.cluster.model import ClusterSpec, Plan
 from hvdcloud.console import Console
-from hvdcloud.errors import CapacityError, CredentialsError, UsageError
+from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.lifecycle import up as lifecycle_up
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.up import check, check_project, make_spec, up
@@ -74,11 +74,6 @@ LACKS = failed("ann lacks 1 of 29 permissions in p: x", hint="the owner can: y",
 def test_a_right_that_seems_to_be_missing_is_warned_of_once(ask: Callable[..., str]) -> None:
     said = ask(Check(name="permissions", run=says(LACKS), blocks=False))
     assert said.splitlines() == [f"warning: {LACKS.message}; {LACKS.hint}"]
-
-
-def test_a_quota_that_is_too_small_ends_up_before_anything_is_built(ask: Callable[..., str]) -> None:
-    with pytest.raises(CapacityError, match="no quota"):
-        ask(Check(name="quota", run=says(failed("no quota for 2 nodes", hint="ask for more", error=CapacityError))))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,11 +35,8 @@ def test_two_processes_do_not_undo_each_other(tmp_path: Path) -> None:
             ledgers[number].add(replace(ENTRY, name=f"{number}-{step}"))
             ledgers[number].save()
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=300)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
     after = VerifiedFiles(path)
     assert all(after.get(cluster="c", run="r", name=f"{n}-{s}") for n in range(8) for s in range(10))
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from itertools import pairwise
 
 import pytest
 
-from hvdcloud.errors import ExitCode, UsageError
+from hvdcloud.errors import UsageError
 from hvdcloud.image.plan import versions
 from hvdcloud.image.plan.context import dockerfiles, locked
 from hvdcloud.image.plan.versions import ROWS, Row, check_fits, find
@@ -29,8 +28,6 @@ def test_a_rows_files_are_there_and_pin_each_project_once(row: Row) -> None:
     for name in filter(None, (row.lock, row.toolkit)):
         projects = Counter(project for project, _ in locked(locks / name))
         assert {project: count for project, count in projects.items() if count > 1} == {}
-        lines = [line for line in (locks / name).read_text().splitlines() if "==" in line]
-        assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.+]+ \\", line)] == []
     for patch in row.patches:
         assert (dockerfiles() / "patches" / f"horovod-{row.horovod}-{patch}.patch").is_file()
 
@@ -50,16 +47,6 @@ def test_a_cuda_row_says_what_it_is_compiled_with_and_for(row: Row) -> None:
 @pytest.mark.parametrize("gpu", GPUS)
 def test_the_default_torch_image_runs_on_every_gpu_that_compute_engine_still_has(gpu: str) -> None:
     check_fits(find("torch", "cuda"), gpu=gpu, capability=catalog.gpu(gpu).compute_capability)
-
-
-@pytest.mark.parametrize(("gpu", "capability"), [("nvidia-tesla-v100", "7.0")])
-def test_a_gpu_too_old_for_a_row_is_refused_with_the_row_that_runs_it(gpu: str, capability: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        check_fits(find("torch", "cuda", "2.13.0"), gpu=gpu, capability=capability)
-    assert refused.value.code == ExitCode.USAGE
-    assert gpu in refused.value.message
-    assert f"compute capability is {capability}" in refused.value.message
-    assert refused.value.hint == "set image.version: 2.7.1, whose image does"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,13 @@ FROM_AN_INDEX = re.compile(
     r"[^\n#;&|]*?[\s\"'`]hvdcloud(?![\w/.-]|\s*@))",
     re.MULTILINE,
 )
+# What a job may beside reading the repository: a token of the cloud or of PyPI (id-token), provenance for what it made,
+# the release of a tag.
+MAY_WRITE = {
+    "image.yml": {"image: id-token", "sign: id-token", "sign: attestations"},
+    "train.yml": {"train: id-token", "comment: pull-requests"},
+    "release.yml": {"publish: id-token", "publish: attestations", "github: contents"},
+}
 # Its own test cases.
 MAY_SAY_SO = {"tests/unit/test_workflows.py"}
 FOLDERS = (".ci", ".github", "dockerfiles", "docs", "hvdcloud", "terraform", "tests", "tools")
@@ -49,21 +56,41 @@ def test_no_checkout_leaves_its_token_behind(file: Path) -> None:
 
 
 @each_workflow
-def test_no_job_may_write_to_the_repository(file: Path) -> None:
+def test_a_job_may_do_no_more_than_it_has_to(file: Path) -> None:
     document = yaml.safe_load(file.read_text())
-    allowed = [document["permissions"], *(job["permissions"] for job in jobs(file).values() if "permissions" in job)]
-    for permissions in allowed:
-        assert permissions.get("contents", "none") in ("read", "none")
-        assert permissions.keys() <= {"contents", "id-token", "attestations"}
-    # A token of the cloud is for the workflow that pushes, and provenance for what signs.
-    vouched = [name for name, job in jobs(file).items() if "id-token" in job.get("permissions", {})]
-    assert vouched == (["image", "sign"] if file.name == "image.yml" else [])
+    assert document["permissions"] in ({}, {"contents": "read"})
+    granted = {
+        f"{name}: {permission}"
+        for name, job in jobs(file).items()
+        for permission, access in job.get("permissions", {}).items()
+        if (permission, access) != ("contents", "read")
+    }
+    assert granted == MAY_WRITE.get(file.name, set())
 
 
 @each_workflow
 def test_no_script_has_an_expression_in_it(file: Path) -> None:
     scripts = [step["run"] for job in jobs(file).values() for step in job["steps"] if "run" in step]
     assert [script for script in scripts if "${{" in script] == []
+
+
+@each_workflow
+def test_nobody_elses_code_or_words_reach_a_job_with_rights(file: Path) -> None:
+    document = yaml.safe_load(file.read_text())
+    # These run with the repository's own rights for whoever comments or opens a pull request. YAML's `on` is true.
+    assert not {"issue_comment", "pull_request_target", "workflow_run"} & set(document[True])
+    # What anybody may type, in no expression at all: a title, a text, the name of a branch.
+    typed = r"\$\{\{[^}]*(?:\.title|\.body|\.message|\.head\.ref|\.head\.label|head_ref|\.default_branch)\b[^}]*\}\}"
+    assert re.findall(typed, file.read_text()) == []
+    # A pull request may run its own code, or have a right, not both at once with those of a fork.
+    for name, job in jobs(file).items():
+        if "pull_request" in document[True] and f"{name}: id-token" in MAY_WRITE.get(file.name, set()):
+            assert "github.event.pull_request.head.repo.full_name == github.repository" in job["if"]
+
+
+@each_workflow
+def test_no_key_is_stored(file: Path) -> None:
+    assert "secrets." not in file.read_text()
 
 
 def test_nothing_installs_hvdcloud_from_an_index_where_the_name_is_not_ours() -> None:

@@ -37,7 +37,7 @@ RETRY_SECONDS = 5.0
 def checks(config: Config, spec: ClusterSpec) -> Iterator[Check]:
     """Whether there is an account, whether and where the nodes can be made, the bucket and the data sets."""
     gce, today = config.gce, datetime.now(timezone.utc).date()
-    connect = Once(partial(connect_client, project=gce.project, retry_seconds=RETRY_SECONDS))
+    connect, see = Once(partial(connect_client, project=gce.project, retry_seconds=RETRY_SECONDS)), ("credentials",)
     settings = partial(settings_of, gce, config.limits, elastic=config.run.elastic is not None)
 
     def machine() -> Finding:
@@ -64,14 +64,14 @@ def checks(config: Config, spec: ClusterSpec) -> Iterator[Check]:
     yield _check("credentials", lambda: _credentials(connect()))
     yield _check("service account", lambda: _service_account(settings(project="none")))
     yield _check("machine", machine)
-    yield _check("zones", zones)
+    yield _check("zones", zones, see=("machine", *see))
     yield _check("SSH", ssh)
-    yield _check("bucket", lambda: _bucket(spec.bucket))
+    yield _check("bucket", lambda: _bucket(spec.bucket), see=see)
     if data := {name: each.source for name, each in config.data.items() if each.source.startswith("gs://")}:
-        yield _check("data", lambda: _data(data))
+        yield _check("data", lambda: _data(data), see=see)
 
 
-def _check(name: str, run: Callable[[], Finding]) -> Check:
+def _check(name: str, run: Callable[[], Finding], *, see: tuple[str, ...] = ()) -> Check:
     """A check whose service may give no answer, which proves nothing."""
 
     def asked() -> Finding:
@@ -80,7 +80,7 @@ def _check(name: str, run: Callable[[], Finding]) -> Check:
         except (NodeError, BucketUnreachableError) as error:
             raise NoAnswerError(error.message, hint=error.hint, details=error.details) from error
 
-    return Check(name=name, run=asked)
+    return Check(name=name, run=asked, see=see)
 
 
 def _credentials(client: ComputeClient) -> Finding:

@@ -18,6 +18,9 @@ Resource = Mapping[str, Any]
 
 VMS, DISKS, FIREWALLS, OPERATIONS = "VMs", "disks", "firewall rules", "operations"
 PLACEMENTS = "placement policies"
+GROUPS, TEMPLATES, REQUESTS = "instance groups", "instance templates", "resize requests"
+ACTIVE = ("CREATING", "ACCEPTED")
+"""States of a resize request that may still make VMs (discovery document)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,10 @@ class Inventory:
     """With our labels, attached or not."""
     firewalls: tuple[Resource, ...] = ()
     placements: tuple[Resource, ...] = ()
+    groups: tuple[Resource, ...] = ()
+    templates: tuple[Resource, ...] = ()
+    requests: tuple[Resource, ...] = ()
+    """The resize requests of these groups, each with the name of its group."""
     operations: tuple[Resource, ...] = ()
     """All of the project's that are not DONE, also of other tools."""
     unseen: tuple[str, ...] = ()
@@ -47,7 +54,7 @@ class Inventory:
 
     def creating(self, cluster: str) -> tuple[Resource, ...]:
         """Operations that still make something for a cluster of this name, also those of other machines."""
-        making = [each for each in self.operations if each.get("operationType") in ("bulkInsert", "insert")]
+        making = [each for each in self.operations if str(each.get("operationType")).endswith(("bulkInsert", "insert"))]
         return tuple(each for each in making if belongs_to(str(each.get("clientOperationId", "")), cluster))
 
     def only(self, cluster_id: str) -> Inventory:
@@ -65,6 +72,9 @@ class Inventory:
             disks=tuple(filter(keep, self.disks)),
             firewalls=tuple(filter(keep, self.firewalls)),
             placements=tuple(filter(keep, self.placements)),
+            groups=tuple(filter(keep, self.groups)),
+            templates=tuple(filter(keep, self.templates)),
+            requests=tuple(filter(keep, self.requests)),
         )
 
     def within(self, zones: Collection[str]) -> Inventory:
@@ -78,12 +88,17 @@ class Inventory:
 
 
 def take_inventory(client: ComputeClient, cluster: str | None) -> Inventory:
-    """Five questions at once, however many VMs there are. `cluster`: a cluster's name; None: every cluster."""
+    """Seven questions at once, however many VMs there are, and one for each group that waits for room.
+
+    `cluster`: a cluster's name; None: every cluster.
+    """
     questions: dict[str, Callable[[], Aggregated | list[dict[str, Any]]]] = {
         VMS: lambda: client.instances(cluster),
         DISKS: lambda: client.disks(cluster),
         FIREWALLS: client.firewalls,
         PLACEMENTS: client.placements,
+        GROUPS: client.groups,
+        TEMPLATES: client.templates,
         OPERATIONS: client.operations_in_flight,
     }
 
@@ -98,14 +113,28 @@ def take_inventory(client: ComputeClient, cluster: str | None) -> Inventory:
     found = {what: answer for what, answer in answers.items() if isinstance(answer, Aggregated)}
     items = {what: tuple(answer.items) for what, answer in found.items()}
     ours = {LABEL_MANAGED_BY: MANAGED_BY} | ({LABEL_CLUSTER: cluster} if cluster is not None else {})
+    described = {
+        what: tuple(each for each in items.get(what, ()) if ours.items() <= described_labels(each).items())
+        for what in (FIREWALLS, GROUPS, PLACEMENTS, TEMPLATES)
+    }
+    failures = {what: answer for what, answer in answers.items() if not isinstance(answer, Aggregated)}
+    requests: list[Resource] = []
+    for group in described[GROUPS]:
+        try:
+            requests += client.resize_requests(zone_of(group), group["name"])
+        except (ApiError, HvdcloudError) as error:
+            failures[REQUESTS] = error
     return Inventory(
         instances=items.get(VMS, ()),
         disks=items.get(DISKS, ()),
-        firewalls=tuple(rule for rule in items.get(FIREWALLS, ()) if ours.items() <= described_labels(rule).items()),
-        placements=tuple(each for each in items.get(PLACEMENTS, ()) if ours.items() <= described_labels(each).items()),
+        firewalls=described[FIREWALLS],
+        placements=described[PLACEMENTS],
+        groups=described[GROUPS],
+        templates=described[TEMPLATES],
+        requests=tuple(requests),
         operations=items.get(OPERATIONS, ()),
         unseen=tuple(sorted({place for answer in found.values() for place in answer.unseen})),
-        failures={what: answer for what, answer in answers.items() if not isinstance(answer, Aggregated)},
+        failures=failures,
     )
 
 
@@ -122,9 +151,9 @@ def labels_of(resource: Resource) -> Mapping[str, str]:
     return labels
 
 
-def described_labels(rule: Resource) -> dict[str, str]:
-    """A firewall rule's labels, which are in its description: such rules have no others."""
-    words = (word.partition("=") for word in str(rule.get("description", "")).split())
+def described_labels(resource: Resource) -> dict[str, str]:
+    """The labels of a firewall rule, a group or a template, which are in its description: it has no others."""
+    words = (word.partition("=") for word in str(resource.get("description", "")).split())
     return {key: value for key, equals, value in words if equals}
 
 

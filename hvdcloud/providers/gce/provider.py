@@ -21,7 +21,7 @@ from hvdcloud.providers.gce.inventory import VMS, Inventory, take_inventory, why
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.names import region_of, zone_of
 from hvdcloud.providers.gce.ops import scale_out
-from hvdcloud.providers.gce.ops.create import Creation, GcePlan, insert_requests, placement_request
+from hvdcloud.providers.gce.ops.create import Creation, GcePlan, first_requests, placement_request
 from hvdcloud.providers.gce.ops.delete import Sweep
 from hvdcloud.providers.gce.ops.ready import SILENT_SECONDS, SILENT_SECONDS_OF_8_GPUS, Boots
 from hvdcloud.providers.gce.plan import budget, request
@@ -57,6 +57,8 @@ class GceProvider(Provider):
     def plan(self, spec: ClusterSpec) -> GcePlan:
         """The firewall rules, and the bulkInserts for the first zone: one for each kind of node.
 
+        With flex-start an instance template, a group and its resize request instead of bulkInserts.
+
         Raises:
             UsageError: the settings contradict each other, or `limits.max_cost` pays for no zone.
             CapacityError, CredentialsError, NodeError: as `find_zones`.
@@ -77,14 +79,13 @@ class GceProvider(Provider):
             Request(object=f"firewall {body['name']}", method=method, body=body)
             for body in request.firewall_bodies(spec, settings)
         )
-        bodies = request.bulk_insert_bodies(spec, settings, zone=zones[0], vm_image=image)
         placement = placement_request(spec, settings, zones[0])
         return GcePlan(
             spec=spec,
             requests=(
                 *firewalls,
                 *([placement] if placement else []),
-                *insert_requests(settings.project, zones[0], bodies),
+                *first_requests(spec, settings, zone=zones[0], vm_image=image),
             ),
             firewalls=firewalls,
             placement=placement,
@@ -113,15 +114,15 @@ class GceProvider(Provider):
     def plan_growth(self, spec: ClusterSpec, indices: Sequence[int]) -> GcePlan:
         """A bulkInsert for each kind of node, in the zone where the cluster is; it has its firewall rules."""
         inventory, now = self._take_inventory(spec.name), datetime.now(timezone.utc)
-        image = vm_image(self._client, self._settings.machine_type)
         # A cluster that began with one node has no policy, and one that has stays close together.
         settings = replace(self._settings, placement=bool(inventory.only(spec.id).placements))
+        image = vm_image(self._client, settings.machine_type)
         if settings.provisioning == "reservation":
-            ours = dict.fromkeys(map(zone_of, inventory.only(spec.id).instances))
-            settings, _ = find_reservation(
-                self._client, replace(settings, max_run_seconds=0), nodes=len(indices), zones=list(ours), now=now
-            )
-            settings = replace(settings, max_run_seconds=self._settings.max_run_seconds)
+            ours = list(dict.fromkeys(map(zone_of, inventory.only(spec.id).instances)))
+            # The new nodes end with the others, whatever the limit says.
+            unlimited = replace(settings, max_run_seconds=0)
+            found, _ = find_reservation(self._client, unlimited, nodes=len(indices), zones=ours, now=now)
+            settings = replace(settings, reservation_bound=found.reservation_bound)
         return scale_out.plan_growth(spec, settings, inventory, indices, vm_image=image, now=now)
 
     def grow(
@@ -170,13 +171,8 @@ class GceProvider(Provider):
     def cluster(self, name: str) -> Cluster | None:
         """From the labels of VMs and disks, the descriptions of firewall rules, and the operations under way."""
         inventory = self._take_inventory(name)
-        if (
-            inventory.instances
-            or inventory.disks
-            or inventory.firewalls
-            or inventory.placements
-            or inventory.creating(name)
-        ):
+        described = inventory.firewalls or inventory.groups or inventory.placements or inventory.templates
+        if inventory.instances or inventory.disks or described or inventory.creating(name):
             return self._mapper.cluster(name, inventory)
         if inventory.unseen:
             raise UnseenError(
@@ -201,7 +197,7 @@ class GceProvider(Provider):
         return replace(inventory, unseen=(*inventory.unseen, *places), failures={})
 
     def destroy(self, name: str, *, on_progress: OnProgress = ignore_progress) -> Sequence[Leftover]:
-        """VMs and firewall rules at once, then disks that stayed; looked for again until nothing is found."""
+        """VMs (those of a group with it) and firewall rules at once, then what stayed, until nothing is found."""
         return Sweep(self._client, name, on_progress=on_progress).run()
 
     def shrink(

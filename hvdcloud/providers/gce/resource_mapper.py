@@ -21,7 +21,7 @@ from hvdcloud.cluster.model import (
     created_by,
 )
 from hvdcloud.json_values import whole_number
-from hvdcloud.providers.gce.inventory import Inventory, Resource, described_labels, labels_of
+from hvdcloud.providers.gce.inventory import ACTIVE, Inventory, Resource, described_labels, labels_of
 from hvdcloud.providers.gce.money.costs import costs, moment
 from hvdcloud.providers.gce.names import cluster_id_of, zone_of
 from hvdcloud.providers.gce.plan.request import METADATA_BUCKET, METADATA_IMAGE
@@ -62,9 +62,8 @@ class ResourceMapper:
     def clusters(self, inventory: Inventory) -> list[Cluster]:
         """Every cluster of which something was found, by name."""
         names = {labels_of(each).get(LABEL_CLUSTER, "") for each in (*inventory.instances, *inventory.disks)}
-        names |= {
-            described_labels(rule).get(LABEL_CLUSTER, "") for rule in (*inventory.firewalls, *inventory.placements)
-        }
+        described = (*inventory.firewalls, *inventory.groups, *inventory.placements, *inventory.templates)
+        names |= {described_labels(each).get(LABEL_CLUSTER, "") for each in described}
         return [self.cluster(name, inventory) for name in sorted(names)]
 
     def cluster(self, name: str, inventory: Inventory, *, now: datetime | None = None) -> Cluster:
@@ -73,14 +72,19 @@ class ResourceMapper:
         # While labels are being changed the head's count: it has been there from the beginning.
         instances.sort(key=lambda vm: _index(str(vm["name"])))
         disks = [disk for disk in inventory.loose_disks if labels_of(disk).get(LABEL_CLUSTER) == name]
-        firewalls = [rule for rule in inventory.firewalls if described_labels(rule).get(LABEL_CLUSTER) == name]
-        placements = [each for each in inventory.placements if described_labels(each).get(LABEL_CLUSTER) == name]
+        firewalls, groups, placements, templates, requests = (
+            [each for each in some if described_labels(each).get(LABEL_CLUSTER) == name]
+            for some in (
+                inventory.firewalls,
+                inventory.groups,
+                inventory.placements,
+                inventory.templates,
+                inventory.requests,
+            )
+        )
         operations = inventory.creating(name)
-        described = [
-            *(labels_of(each) for each in (*instances, *disks)),
-            *map(described_labels, (*firewalls, *placements)),
-            {},
-        ]
+        told = (*groups, *templates, *placements, *firewalls)
+        described = [*(labels_of(each) for each in (*instances, *disks)), *map(described_labels, told), {}]
         labels = described[0]
         in_flight = cluster_id_of(str(operations[0].get("clientOperationId", ""))) if operations else ""
         created = created_by(labels)
@@ -88,7 +92,8 @@ class ResourceMapper:
             created = moment(operations[0]["insertTime"]) or created
         metadata = metadata_of(instances[0]) if instances else {}
         bucket = metadata.get(METADATA_BUCKET, "")
-        money = costs(instances, disks, now=now or datetime.now(timezone.utc))
+        now = now or datetime.now(timezone.utc)
+        money = costs(instances, disks, now=now)
         return Cluster(
             name=name,
             id=labels.get(LABEL_ID, in_flight),
@@ -104,6 +109,9 @@ class ResourceMapper:
                 *sorted(ClusterObject(ObjectKind.DISK, f"{zone_of(disk)}/{disk['name']}") for disk in disks),
                 *sorted(ClusterObject(ObjectKind.FIREWALL, rule["name"]) for rule in firewalls),
                 *sorted(ClusterObject(ObjectKind.PLACEMENT, each["name"]) for each in placements),
+                *(ClusterObject(ObjectKind.GROUP, f"{zone_of(each)}/{each['name']}") for each in groups),
+                *(ClusterObject(ObjectKind.TEMPLATE, each["name"]) for each in templates),
+                *(described_request(each, now) for each in requests if each.get("state") in ACTIVE),
                 *(described_operation(each) for each in operations),
             ),
             dollars_per_hour=money.dollars_per_hour,
@@ -128,6 +136,13 @@ def described_operation(operation: Resource) -> ClusterObject:
     place = zone_of(operation) or "global"
     text = f"{operation['name']} ({operation['operationType']} in {place}, under way)"
     return ClusterObject(ObjectKind.OPERATION, text)
+
+
+def described_request(request: Resource, now: datetime) -> ClusterObject:
+    """One that waits for room: `request us-central1-a/NAME (flex-start, ACCEPTED, for 12 min)`."""
+    minutes = int((now - (moment(request.get("creationTimestamp")) or now)).total_seconds() // 60)
+    text = f"{zone_of(request)}/{request['name']} (flex-start, {request['state']}, for {minutes} min)"
+    return ClusterObject(ObjectKind.REQUEST, text)
 
 
 def metadata_of(instance: Resource) -> dict[str, str]:

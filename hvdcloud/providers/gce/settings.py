@@ -60,6 +60,11 @@ class Settings:
     """Until then, in seconds since 1970, the registry may refuse nodes what `setup` has granted them."""
 
     @property
+    def flex_start(self) -> bool:
+        """All nodes start at once, as soon as there is room for them."""
+        return self.provisioning == "flex-start"
+
+    @property
     def needs_external_ip(self) -> bool:
         """The laptop comes over the internet."""
         return self.ssh_source != IAP and is_public(self.ssh_source)

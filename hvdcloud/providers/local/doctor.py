@@ -25,13 +25,14 @@ def checks(config: Config, spec: ClusterSpec) -> Sequence[Check]:
     """Those of the project and of this machine, among them `engine`, are everybody's."""
     slots, wish = config.run.slots_per_node or 1, config.local.gpus
     ranks = wish if isinstance(wish, int) and not config.run.slots_per_node else slots * spec.nodes
+    see = ("engine",)
     found = [
-        Check(name="machine", run=lambda: _machine(spec, ranks=ranks), blocks=False),
+        Check(name="machine", run=lambda: _machine(spec, ranks=ranks), blocks=False, see=see),
         Check(name="bucket", run=lambda: _bucket(spec.bucket)),
         *([Check(name="data", run=lambda: _data_folders(spec))] if data_mounts(spec) else []),
     ]
     if wish is not None:
-        found.insert(1, Check(name="GPUs", run=lambda: _gpus(spec, wish)))
+        found.insert(1, Check(name="GPUs", run=lambda: _gpus(spec, wish), see=see))
     return found
 
 

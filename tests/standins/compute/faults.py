@@ -30,6 +30,7 @@ _REQUEST = {
 }
 _OPERATION: dict[str, set[str]] = {
     "operation_error": {"effect"},
+    "queue": set(),
     "slow": set(),
     "stockout": set(),
 }
@@ -214,6 +215,7 @@ def _check(action: Mapping[str, Any]) -> None:
         ),
         "fail_ready": lambda: isinstance(value, dict) and set(value) - {"refused"} == {"step", "error"},
         "hang_ready": lambda: value is True,
+        "queue": lambda: value is True,
     }
     right = rules.get(name, lambda: isinstance(value, (int, float)) and value >= 0)
     if not right():

@@ -168,7 +168,7 @@ class Lifecycle:
     def preempt(self, vm: Vm) -> Operation:
         """As Compute Engine takes a Spot VM away: a notice, half a minute, off; gone if the action is DELETE."""
         vm.preempted = True
-        operation = self._system("compute.instances.preempted", vm)
+        operation = self.system_operation("compute.instances.preempted", vm)
         operation.start()
         if vm.resource["scheduling"].get("instanceTerminationAction") == "DELETE":
             self.delete(vm, operation)
@@ -181,13 +181,14 @@ class Lifecycle:
             if vm.deleting is not None or self.world.vms[vm.zone].get(vm.name) is not vm:
                 return
             if vm.resource["scheduling"].get("instanceTerminationAction") == "DELETE":
-                self.delete(vm, self._system("delete", vm))
+                self.delete(vm, self.system_operation("delete", vm))
             else:
-                operation = self._system("stop", vm)
+                operation = self.system_operation("stop", vm)
                 operation.start()
                 self.terminate(vm, then=operation.finish)
 
-    def _system(self, kind: str, vm: Vm) -> Operation:
+    def system_operation(self, kind: str, vm: Vm) -> Operation:
+        """One that Compute Engine itself begins."""
         return self.world.operations.create(
             kind,
             scope=f"zones/{vm.zone}",

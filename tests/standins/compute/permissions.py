@@ -27,6 +27,9 @@ def needed(method: str, path: Mapping[str, str], body: bytes) -> tuple[str, str]
     """
     service, collection, verb = method.split(".")
     name = next((value for key, value in path.items() if key not in ("project", "zone", "region")), None)
+    if collection == "instanceGroupManagerResizeRequests":
+        # They have no permissions of their own.
+        collection, verb = "instanceGroupManagers", "get" if verb in ("get", "list") else "update"
     if verb == "insert":
         name = _name_in(body)
     permission = f"{service}.{collection}.{_VERBS.get(verb, verb)}"

@@ -95,7 +95,7 @@ class Quotas:
         if not running or shape.reserved:
             return needs
         family = {"a2": "A2_CPUS", "e2": "E2_CPUS"}.get(shape.machine.family, "CPUS")
-        needs[self._spot(region, family, "PREEMPTIBLE_CPUS", spot=shape.spot)] += shape.machine.cpus
+        needs[self._spot(region, family, "PREEMPTIBLE_CPUS", spot=shape.spot or shape.flex)] += shape.machine.cpus
         needs[None, "CPUS_ALL_REGIONS"] += shape.machine.cpus
         if shape.external:
             needs[region, "IN_USE_ADDRESSES"] += 1
@@ -104,11 +104,11 @@ class Quotas:
             metric = ACCELERATORS[name].metric
             needs[None, "GPUS_ALL_REGIONS"] += count
             if metric:
-                needs[self._spot(region, metric, f"PREEMPTIBLE_{metric}", spot=shape.spot)] += count
+                needs[self._spot(region, metric, f"PREEMPTIBLE_{metric}", spot=shape.spot or shape.flex)] += count
         return needs
 
     def _spot(self, region: str, metric: str, preemptible: str, *, spot: bool) -> Key:
-        """Spot draws from its own quota if one was granted, else from the ordinary one."""
+        """Spot and flex-start draw from their own quota if one was granted, else from the ordinary one."""
         return (region, preemptible if spot and self.limit(region, preemptible) else metric)
 
     def room(self, needs: Counter[Key], used: Counter[Key], count: int) -> tuple[int, Exceeded | None]:

@@ -28,6 +28,7 @@ class Shape:
     machine: Machine
     gpus: tuple[str, int] | None
     spot: bool
+    flex: bool
     reserved: bool
     """Of a reservation, which has taken its quota."""
     external: bool
@@ -70,8 +71,11 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
         raise invalid_field("resource.metadata", total, "Metadata size is too large: maximum size 524288.")
 
 
-def shape_of(properties: Mapping[str, Any], *, zone: str) -> Shape:
+def shape_of(properties: Mapping[str, Any], *, zone: str, in_group: bool = False) -> Shape:
     """Check an instance's properties as a whole, types given by bare names.
+
+    Args:
+        in_group: of a managed instance group.
 
     Raises:
         ApiError: 400 or 404.
@@ -87,6 +91,8 @@ def shape_of(properties: Mapping[str, Any], *, zone: str) -> Shape:
     check_metadata(properties.get("metadata", {}))
     scheduling = properties.get("scheduling", {})
     _check_scheduling(scheduling, gpus=gpus is not None)
+    if scheduling.get("provisioningModel") == "FLEX_START":
+        _check_flex_start(properties, found, in_group=in_group)
     if not found.on_demand and scheduling.get("provisioningModel", "STANDARD") == "STANDARD":
         raise invalid(f"Machine type '{name}' can only be created with the provisioning model SPOT or FLEX_START.")
     for tag in properties.get("tags", {}).get("items", []):
@@ -100,6 +106,7 @@ def shape_of(properties: Mapping[str, Any], *, zone: str) -> Shape:
         machine=found,
         gpus=gpus,
         spot=scheduling.get("provisioningModel") == "SPOT",
+        flex=scheduling.get("provisioningModel") == "FLEX_START",
         reserved=properties.get("reservationAffinity", {}).get("consumeReservationType") == "SPECIFIC_RESERVATION",
         external=any(one.get("accessConfigs") for one in properties.get("networkInterfaces", [])),
         disks=tuple(_check_disks(properties.get("disks", []))),
@@ -136,7 +143,7 @@ def _gpus(properties: Mapping[str, Any], found: Machine, zone: str) -> tuple[str
 def _check_scheduling(scheduling: Mapping[str, Any], *, gpus: bool) -> None:
     model = scheduling.get("provisioningModel", "STANDARD")
     maintenance = scheduling.get("onHostMaintenance", "TERMINATE" if model == "SPOT" else "MIGRATE")
-    if model not in ("STANDARD", "SPOT", "RESERVATION_BOUND"):
+    if model not in ("STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND"):
         raise ApiError(501, "notImplemented", f"this emulator has no provisioning model {model}")
     if gpus and maintenance != "TERMINATE":
         raise invalid("Instances with guest accelerators do not support live migration.")
@@ -165,6 +172,24 @@ def _check_scheduling(scheduling: Mapping[str, Any], *, gpus: bool) -> None:
         )
     if limit is not None and model == "STANDARD" and action not in ("STOP", "DELETE"):
         raise invalid("instanceTerminationAction must be set when maxRunDuration is set.")
+
+
+def _check_flex_start(properties: Mapping[str, Any], found: Machine, *, in_group: bool) -> None:
+    """https://docs.cloud.google.com/compute/docs/instances/about-flex-start-vms and about-resize-requests-mig there."""
+    scheduling = properties["scheduling"]
+    if not in_group:
+        # Of one VM it waits by `params.requestValidForDuration`: "Relevant only for Instances.Insert API".
+        raise invalid("Provisioning model FLEX_START is not supported by bulkInsert.")
+    if found.family not in ("a2", "a3", "a4", "g2"):
+        raise invalid(f"Machine type '{found.name}' does not support the provisioning model FLEX_START.")
+    if scheduling.get("automaticRestart", False):
+        raise invalid("Scheduling must have automaticRestart be false when the provisioning model is FLEX_START.")
+    if not 600 <= seconds_of(scheduling.get("maxRunDuration", {})) <= 7 * 86400:
+        raise invalid("maxRunDuration of 10 minutes to 7 days is required by the provisioning model FLEX_START.")
+    if scheduling.get("instanceTerminationAction") != "DELETE" or scheduling.get("onHostMaintenance") != "TERMINATE":
+        raise invalid("FLEX_START requires instanceTerminationAction DELETE and onHostMaintenance TERMINATE.")
+    if properties.get("reservationAffinity", {}).get("consumeReservationType") != "NO_RESERVATION":
+        raise invalid("FLEX_START requires reservationAffinity NO_RESERVATION.")
 
 
 def seconds_of(duration: Mapping[str, Any]) -> float:

@@ -7,12 +7,12 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.standins.compute import admin
+from tests.standins.compute import admin, groups
 from tests.standins.compute.access import Access
 from tests.standins.compute.api import Answer, Api, Log, Request
 from tests.standins.compute.auth import Keys, TokenError
@@ -21,6 +21,7 @@ from tests.standins.compute.catalogue import REGION_OF
 from tests.standins.compute.errors import ApiError, CutError, invalid_field
 from tests.standins.compute.faults import Faults
 from tests.standins.compute.google import Google
+from tests.standins.compute.groups import Group, ResizeRequest
 from tests.standins.compute.lifecycle import Lifecycle
 from tests.standins.compute.records import Records
 from tests.standins.compute.resources import reservations
@@ -191,6 +192,21 @@ class Emulator:
         """Take a Spot VM away."""
         with self.state.lock:
             self.lifecycle.preempt(self.state.vm(zone, name))
+
+    def grant(self) -> None:
+        """Every resize request that waits gets its VMs, as far as there is quota."""
+        self._end_waiting(lambda group, request: groups.grant(self.lifecycle, group, request))
+
+    def refuse(self, code: str = "ZONE_RESOURCE_POOL_EXHAUSTED", message: str = "a scripted refusal") -> None:
+        """Every resize request that waits has failed."""
+        error = {"code": code, "message": message}
+        self._end_waiting(lambda group, request: groups.fail(self.lifecycle, group, request, [error]))
+
+    def _end_waiting(self, end: Callable[[Group, ResizeRequest], None]) -> None:
+        with self.state.lock:
+            for group in list(self.state.all_groups()):
+                for request in group.requests.values():
+                    end(group, request)
 
     def kill(self, zone: str, name: str) -> None:
         """A VM ends without a notice: TERMINATED."""

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.standins.compute.catalogue import REGION_OF, ZONES
 from tests.standins.compute.clock import Clock, Timer, timestamp
@@ -25,6 +25,9 @@ from tests.standins.compute.operations import Operation, Operations
 from tests.standins.compute.policies import Policies
 from tests.standins.compute.quota import Key, Quotas, total
 from tests.standins.compute.rules import Shape
+
+if TYPE_CHECKING:
+    from tests.standins.compute.groups import Group
 
 SERIAL_BYTES = 1 << 20
 
@@ -128,6 +131,8 @@ class Workers:
         self.disks: dict[str, dict[str, dict[str, Any]]] = {zone: {} for zone in REGION_OF}
         self.firewalls: dict[str, dict[str, Any]] = {}
         self.resource_policies: dict[str, dict[str, dict[str, Any]]] = {region: {} for region in ZONES}
+        self.templates: dict[str, dict[str, Any]] = {}
+        self.groups: dict[str, dict[str, Group]] = {zone: {} for zone in REGION_OF}
         self.reservations: dict[str, dict[str, dict[str, Any]]] = {zone: {} for zone in REGION_OF}
         self.future_reservations: dict[str, list[dict[str, Any]]] = {zone: [] for zone in REGION_OF}
         # zone → where an aggregated list says that it can't be seen: "warning", "list"
@@ -201,6 +206,10 @@ class Workers:
         for zone in self.vms.values():
             yield from zone.values()
 
+    def all_groups(self) -> Iterator[Group]:
+        for zone in self.groups.values():
+            yield from zone.values()
+
     def listed_vms(self) -> Iterator[Vm]:
         """What lists show: the VMs that there were a while ago."""
         then = time.monotonic() - self.list_lag
@@ -210,7 +219,7 @@ class Workers:
     def used(self) -> Counter[Key]:
         """What the instances take of the quotas."""
         return total(
-            self.quotas.needs(vm.shape, vm.zone, running=vm.status not in ("TERMINATED", "STOPPED"))
+            self.quotas.needs(vm.shape, vm.zone, running=vm.status not in ("TERMINATED", "STOPPED", "PENDING"))
             for vm in self.all_vms()
         )
 
@@ -233,10 +242,12 @@ class Workers:
             return [operation.resource for operation in self.operations.all()]
 
     def left(self) -> list[str]:
-        """What is still there and costs money or opens a port: selfLinks."""
+        """What is still there and costs money, makes what does, or opens a port: selfLinks."""
         with self.lock:
+            makers = [*(group.resource for group in self.all_groups()), *self.templates.values()]
             policies = [one for there in self.resource_policies.values() for one in there.values()]
-        return [one["selfLink"] for one in (*self.instances(), *self.all_disks(), *self.all_firewalls(), *policies)]
+        found = (*self.instances(), *self.all_disks(), *self.all_firewalls(), *makers, *policies)
+        return [one["selfLink"] for one in found]
 
 
 def _default_subnetworks() -> dict[str, str]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from hvdcloud.cluster.model import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY
 from hvdcloud.google import http
@@ -23,6 +23,8 @@ from hvdcloud.google.credentials import google_credentials
 from hvdcloud.google.errors import ApiError, answer_error
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.gce.names import last_segment, zone_of
+
+T = TypeVar("T")
 
 NAMESPACE = "hvdcloud"
 """Of the guest attributes in which a node tells its status."""
@@ -133,6 +135,48 @@ class ComputeClient(http.ApiCalls):
             request_id=request_id,
             bulk_insert_instance_resource_resource=resource,
         )
+
+    def groups(self) -> Aggregated:
+        """Every managed instance group of the project that is of one zone."""
+        return self._aggregated("InstanceGroupManagers", "instanceGroupManagers", "")
+
+    def templates(self) -> list[dict[str, Any]]:
+        """Every instance template of the project that is of no region."""
+        return self._list("InstanceTemplates")
+
+    def resize_requests(self, zone: str, group: str) -> list[dict[str, Any]]:
+        """The resize requests of a group; none if it is gone."""
+        ask = partial(self._list, "InstanceGroupManagerResizeRequests", zone=zone, instance_group_manager=group)
+        return _unless_gone(ask) or []
+
+    def insert_template(self, body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
+        """Start to make an instance template; returns the operation."""
+        resource = _message("InstanceTemplate", body)
+        return self._call(
+            "InstanceTemplates", "insert_unary", request_id=request_id, instance_template_resource=resource
+        )
+
+    def insert_group(self, zone: str, body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
+        """Start to make a managed instance group; returns the operation."""
+        fields: dict[str, Any] = {"zone": zone, "request_id": request_id}
+        fields["instance_group_manager_resource"] = _message("InstanceGroupManager", body)
+        return self._call("InstanceGroupManagers", "insert_unary", **fields)
+
+    def insert_resize_request(self, zone: str, group: str, body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
+        """Start to make a resize request, which then waits by itself; returns the operation."""
+        fields: dict[str, Any] = {"zone": zone, "instance_group_manager": group, "request_id": request_id}
+        resource = _message("InstanceGroupManagerResizeRequest", body)
+        fields["instance_group_manager_resize_request_resource"] = resource
+        return self._call("InstanceGroupManagerResizeRequests", "insert_unary", **fields)
+
+    def cancel_resize_request(self, zone: str, group: str, name: str, request_id: str) -> dict[str, Any]:
+        """Start to take a resize request out of the queue; returns the operation."""
+        fields = {"zone": zone, "instance_group_manager": group, "resize_request": name, "request_id": request_id}
+        return self._call("InstanceGroupManagerResizeRequests", "cancel_unary", **fields)
+
+    def exists(self, service: str, **names: str) -> bool:
+        """Whether one object of a service exists, whatever a list may still leave out; `names` as for `delete`."""
+        return _unless_gone(partial(self._call, service, "get", **names)) is not None
 
     def delete(self, service: str, request_id: str, **names: str) -> dict[str, Any] | None:
         """Start to delete one object of a service, such as `Instances`; returns the operation, None if it is gone.
@@ -247,9 +291,8 @@ class ComputeClient(http.ApiCalls):
         """A list of all zones or regions, and those that did not answer."""
         items: list[dict[str, Any]] = []
         unseen: list[str] = []
-        attempt = partial(
-            self._send_list, service, "aggregated_list", {**({"filter": matching} if matching else {}), **fields}
-        )
+        asked = {"filter": matching} if matching else {}
+        attempt = partial(self._send_list, service, "aggregated_list", {**asked, **fields})
         for page in self.persist(attempt, what=f"{service}.aggregated_list"):
             unseen += [_place(scope) for scope in page.get("unreachables", [])]
             if warning := _warning(page):
@@ -331,7 +374,7 @@ def _plain(answer: Any) -> dict[str, Any]:
     return content
 
 
-def _unless_gone(call: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+def _unless_gone(call: Callable[[], T]) -> T | None:
     try:
         return call()
     except ApiError as error:

@@ -70,7 +70,8 @@ def find_offers(
 
 
 def kinds(settings: Settings, *, gpu: str | None, today: date, cpu_image: bool = False) -> list[NodeKind]:
-    """The nodes to compare: the configured one, and others with as many GPUs or, without GPUs, as many vCPUs.
+    """The nodes to compare: the configured one, and others with as many GPUs, or the least number that `gpu` comes
+    in; without GPUs, with as many vCPUs.
 
     Args:
         gpu: only nodes with this one; None: any.
@@ -85,6 +86,9 @@ def kinds(settings: Settings, *, gpu: str | None, today: date, cpu_image: bool =
     found = [NodeKind(machine_type=machine.name, gpu_type=own, gpu_count=count)]
     if own or wanted:
         count = count or 1
+        # An H200 comes in eights only.
+        of_wanted = [each.gpu_count for each in catalog.machines().values() if wanted and each.gpu_type == wanted]
+        count = min(of_wanted) if of_wanted and count not in of_wanted else count
         found += [NodeKind(machine_type=n1.name, gpu_type=each, gpu_count=count) for each in catalog.gpus()]
         alike = [each for each in catalog.machines().values() if each.gpu_count == count]
         found += [NodeKind(machine_type=each.name, gpu_type=each.gpu_type, gpu_count=count) for each in alike]

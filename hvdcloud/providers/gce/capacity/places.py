@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from typing import Any
 
 from hvdcloud.cluster.model import ClusterSpec
@@ -63,21 +64,30 @@ class Available:
         gpu_type, gpu_count = catalog.gpus_of(settings.machine_type, settings.gpu_type, settings.gpu_count)
         gpus = nodes * gpu_count
         vcpus = nodes * catalog.machine(settings.machine_type).vcpus
-        found = [_short(self.project_quotas or (), ["CPUS_ALL_REGIONS"], vcpus)]
+        # A flex-start request waits for quota that is in use:
+        # https://docs.cloud.google.com/compute/docs/instance-groups/create-resize-requests-mig
+        short = partial(_short, queues=settings.flex_start)
+        found = [short(self.project_quotas or (), ["CPUS_ALL_REGIONS"], vcpus)]
         if gpu_type:
             gpu = catalog.gpu(gpu_type)
             # Spot VMs may draw from either: https://cloud.google.com/compute/docs/instances/limit-vm-runtime#quota
             metrics = [gpu.quota, gpu.spot_quota] if settings.provisioning == "spot" else [gpu.quota]
-            found.append(_short(self.project_quotas or (), ["GPUS_ALL_REGIONS"], gpus))
-            found.append(_short(self.regional_quotas.get(region, ()), metrics, gpus, f" in {region}"))
+            if settings.flex_start:
+                metrics = [gpu.spot_quota]
+            found.append(short(self.project_quotas or (), ["GPUS_ALL_REGIONS"], gpus))
+            found.append(short(self.regional_quotas.get(region, ()), metrics, gpus, f" in {region}"))
         return next(filter(None, found), "")
 
 
-def _short(quotas: Quotas, metrics: Sequence[str | None], needed: int, where: str = "") -> str:
-    """`NVIDIA_T4_GPUS 2 needed, 1 of 1 free`; empty: there is room, or the API does not tell."""
+def _short(quotas: Quotas, metrics: Sequence[str | None], needed: int, where: str = "", *, queues: bool) -> str:
+    """`NVIDIA_T4_GPUS 2 needed, 1 of 1 free`; empty: there is room, or the API does not tell.
+
+    Args:
+        queues: what others use now is waited for.
+    """
     held = [quota for quota in quotas if quota["metric"] in metrics]
     limit = sum(float(quota.get("limit", 0)) for quota in held)
-    free = limit - sum(float(quota.get("usage", 0)) for quota in held)
+    free = limit - (0.0 if queues else sum(float(quota.get("usage", 0)) for quota in held))
     if not held or free >= needed:
         return ""
     return f"{held[0]['metric']} {needed} needed, {max(0.0, free):g} of {limit:g} free{where}"
@@ -171,9 +181,9 @@ def check_settings(spec: ClusterSpec, settings: Settings, *, today: date) -> Non
     if problem := catalog.problem(machine_type, settings.gpu_type, settings.gpu_count, today=today):
         raise problem
     allowed_seconds(settings, range(spec.nodes))
-    if settings.provisioning == "flex-start":
-        hint = "write gce.provisioning: spot, or standard"
-        raise UsageError("gce.provisioning: flex-start is not available in this version", hint=hint)
+    if settings.flex_start and not catalog.machine(machine_type).flex:
+        message = f"gce.provisioning: flex-start is not for {machine_type}, but for A2, A3, A4 and G2"
+        raise UsageError(message, hint="write gce.gpu: {type: nvidia-l4} without gce.machine_type, or a type of these")
     ways = {group.kind.provisioning for group in groups(settings, range(spec.nodes))}
     if catalog.machine(machine_type).spot_only and not ways <= {"spot", "flex-start"}:
         hint = "write gce.provisioning: spot"

@@ -17,6 +17,7 @@ from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.money import catalog
 from hvdcloud.providers.gce.money.costs import moment
 from hvdcloud.providers.gce.names import last_segment, zone_of
+from hvdcloud.providers.gce.plan.request import same_path
 from hvdcloud.providers.gce.settings import Settings
 from hvdcloud.units import counted, some
 
@@ -102,13 +103,9 @@ def _is_bound(client: ComputeClient, project: str, reservation: Reservation) -> 
         return True
     if not reservation.get("deleteAtTime"):
         return False
-    link = _path(str(reservation.get("selfLink")))
     for each in client.future_reservations(project, zone_of(reservation)):
         made = each.get("status", {}).get("autoCreatedReservations", ())
-        if each.get("reservationMode") == "CALENDAR" and link in map(_path, made):
+        ours = any(same_path(str(reservation.get("selfLink")), one) for one in made)
+        if each.get("reservationMode") == "CALENDAR" and ours:
             return True
     return False
-
-
-def _path(url: str) -> str:
-    return url[url.index("projects/") :] if "projects/" in url else url

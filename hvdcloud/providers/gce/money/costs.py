@@ -62,6 +62,8 @@ class _Item:
     per_hour: float
     least: float = 0.0
     """Seconds that are billed at least."""
+    waits: bool = False
+    """For room, and is not billed meanwhile."""
     ends: datetime | None = None
     endless: str = ""
     """Why nothing ends it; empty if something does."""
@@ -82,7 +84,7 @@ def costs(instances: Sequence[Resource], loose_disks: Sequence[Resource], *, now
     regions = {region for each in (*instances, *loose_disks) if (region := _region(each)) and not prices.knows(region)}
     instead = f"those of {prices.table().region} are used instead"
     return Costs(
-        dollars_per_hour=sum(item.per_hour for item in items if item.until is None),
+        dollars_per_hour=sum(item.per_hour for item in items if item.until is None and not item.waits),
         so_far=sum(item.dollars(now) for item in items),
         paid_until=min((item.since + timedelta(seconds=item.least) for item in items if item.least), default=now),
         worst_case=None if endless else sum(item.dollars(max(item.ends or now, now) + late) for item in items),
@@ -101,11 +103,14 @@ def _vm(vm: Resource, now: datetime) -> tuple[_Item, _Item]:
     """The machine and its disk."""
     name, disk_price = str(vm["name"]), prices.disk_dollars_per_hour(disk_gb=_disk_gb(vm), region=_region(vm))
     whole, started = node_dollars_per_hour(vm), moment(vm.get("lastStartTimestamp"))
-    disk = _Item(since=moment(vm.get("creationTimestamp")) or now, per_hour=disk_price)
+    waits = vm.get("status") == "PENDING"
+    created = now if waits else moment(vm.get("creationTimestamp")) or now
+    disk = _Item(since=created, per_hour=disk_price, waits=waits)
     machine = _Item(
         since=started or now,
         per_hour=0.0 if whole is None else whole - disk_price,
         least=MINIMUM_SECONDS if started else 0.0,
+        waits=waits,
     )
     if vm.get("status") in OFF:
         # An earlier stop than the last, of which the API says nothing, counts as if it had not been.

@@ -1,4 +1,4 @@
-"""All VMs in one zone or none anywhere: one bulkInsert after the other, until a zone has room."""
+"""All VMs in one zone or none anywhere: one bulkInsert or flex-start request after the other, until there is room."""
 
 from __future__ import annotations
 
@@ -21,10 +21,16 @@ from hvdcloud.google.errors import ApiError, explained, operation_errors
 from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, NoRoomError, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient
-from hvdcloud.providers.gce.inventory import VMS, Resource, labels_of
+from hvdcloud.providers.gce.inventory import GROUPS, PLACEMENTS, TEMPLATES, VMS, Resource, labels_of
 from hvdcloud.providers.gce.names import region_of, request_id, zone_of
+from hvdcloud.providers.gce.ops import flex_start
 from hvdcloud.providers.gce.ops.delete import Sweep, Target
-from hvdcloud.providers.gce.plan.request import bulk_insert_bodies, placement_body
+from hvdcloud.providers.gce.plan.request import (
+    bulk_insert_bodies,
+    cluster_tag,
+    flex_start_bodies,
+    placement_body,
+)
 from hvdcloud.providers.gce.settings import Settings, groups
 from hvdcloud.units import counted
 
@@ -67,9 +73,11 @@ class GcePlan(Plan):
         return len(self.requests) - len(self.firewalls) - (self.placement is not None)
 
     def bodies(self, zone: str) -> Sequence[Mapping[str, Any]]:
-        """The bulkInserts for a zone, to be sent one after the other."""
+        """The bulkInserts for a zone, or what makes a flex-start request, to be sent one after the other."""
         if zone == self.zones[0]:
-            return [request.body for request in self.requests[-self.kinds :]]
+            return [request.body for request in self.requests[len(self.firewalls) + bool(self.placement) :]]
+        if self.settings.flex_start:
+            return flex_start_bodies(self.spec, self.settings, zone=zone, vm_image=self.vm_image)
         return bulk_insert_bodies(self.spec, self.settings, zone=zone, vm_image=self.vm_image)
 
 
@@ -82,6 +90,22 @@ def placement_request(spec: ClusterSpec, settings: Settings, zone: str) -> Reque
     return Request(object=f"placement {body['name']} in {region_of(zone)}", method=method, body=body)
 
 
+def first_requests(spec: ClusterSpec, settings: Settings, *, zone: str, vm_image: str) -> list[Request]:
+    """What makes the VMs of a new cluster in a zone."""
+    if not settings.flex_start:
+        bodies = bulk_insert_bodies(spec, settings, zone=zone, vm_image=vm_image)
+        return insert_requests(settings.project, zone, bodies)
+    template, group, resize = flex_start_bodies(spec, settings, zone=zone, vm_image=vm_image)
+    name, root = template["name"], f"POST /compute/v1/projects/{settings.project}"
+    at = f"{root}/zones/{zone}/instanceGroupManagers"
+    what = f"{counted(spec.nodes, 'VM')} in {zone}, all at once"
+    return [
+        Request(object=f"template {name}", method=f"{root}/global/instanceTemplates", body=template),
+        Request(object=f"group {zone}/{name}", method=at, body=group),
+        Request(object=f"flex-start request for {what}", method=f"{at}/{name}/resizeRequests", body=resize),
+    ]
+
+
 def insert_requests(project: str, zone: str, bodies: Sequence[Mapping[str, Any]]) -> list[Request]:
     """The bulkInserts of a plan, one for each kind of node."""
     method = f"POST /compute/v1/projects/{project}/zones/{zone}/instances/bulkInsert"
@@ -91,10 +115,6 @@ def insert_requests(project: str, zone: str, bodies: Sequence[Mapping[str, Any]]
         vms = f"1 VM {names[0]}" if len(names) == 1 else f"{len(names)} VMs {names[0]} … {names[-1]}"
         requests.append(Request(object=f"{vms} in {zone}", method=method, body=body))
     return requests
-
-
-class _AbortedError(Exception):
-    """Something else failed or the user interrupted: nothing more may begin."""
 
 
 class Creation:
@@ -114,6 +134,8 @@ class Creation:
         """Where something was asked for."""
         self._instances: list[dict[str, Any]] = []
         self._taken = False
+        self._until = time.monotonic() + (plan.spec.wait or flex_start.WAIT_SECONDS)
+        """When flex-start requests have waited long enough, in whatever zones."""
 
     def run(self) -> list[dict[str, Any]]:
         """Make all VMs of the plan and return them; after any failure, or Ctrl-C, nothing of it is left.
@@ -156,10 +178,19 @@ class Creation:
             requests=self._requests,
             names=self._only,
             zones=zones,
-            expected=[Target(VMS, name, zone) for zone in zones for name in self._plan.names],
+            expected=[target for zone in zones for target in self._expected(zone)],
             firewalls=firewalls,
             on_progress=on_progress,
         )
+
+    def _expected(self, zone: str) -> list[Target]:
+        made = [Target(VMS, name, zone) for name in self._plan.names]
+        tag = cluster_tag(self._spec)
+        if self._plan.settings.flex_start:
+            made += [Target(GROUPS, tag, zone), Target(TEMPLATES, tag)]
+        if self._plan.placement:
+            made.append(Target(PLACEMENTS, tag, region_of(zone)))
+        return made
 
     def _in_some_zone(self) -> None:
         failed: dict[str, ApiError] = {}
@@ -193,38 +224,43 @@ class Creation:
         return error
 
     def _attempt(self, zone: str) -> ApiError | None:
-        """One bulkInsert for each kind of node. Returns why there are no VMs, or not all."""
-        if (placement := self._plan.placement) and (error := self._make_placement(placement.body, zone)):
-            return error
+        """One bulkInsert for each kind of node, or one flex-start request. Returns why there are no VMs, or not all."""
+        if self._plan.settings.flex_start:
+            return self._flex_start(zone) or self._confirm(zone)
+        if placement := self._plan.placement:
+            send = functools.partial(self._client.insert_placement, region_of(zone), placement.body)
+            if error := self._insert(zone, send, "making the placement policy"):
+                return error
         for body in self._plan.bodies(zone):
-            if error := self._insert(zone, body):
+            send = functools.partial(self._client.bulk_insert, zone, body)
+            if error := self._insert(zone, send, f"asking for {counted(int(body['count']), 'VM')}"):
                 return error
         return self._confirm(zone)
 
-    def _make_placement(self, body: Mapping[str, Any], zone: str) -> ApiError | None:
-        """Returns why there is none."""
-        if self._abort.is_set():
-            raise _AbortedError
-        request = self._new_request()
-        self._zones.add(zone)
-        try:
-            operation = self._client.insert_placement(region_of(zone), body, request)
-            operation = self._client.wait(operation, deadline=time.monotonic() + FIREWALL_SECONDS, stop=self._abort)
-        except ApiError as error:
-            if error.action is Action.RETRY:
-                raise self._final(error, zone) from error
-            return error
-        return self._cause(zone, operation)
+    def _flex_start(self, zone: str) -> ApiError | None:
+        """Queue a request for all VMs and follow it. Returns why it is refused."""
+        client, name = self._client, cluster_tag(self._spec)
+        template, group, resize = self._plan.bodies(zone)
+        steps: Sequence[tuple[str, Callable[[str], dict[str, Any]]]] = (
+            ("making the template", functools.partial(client.insert_template, template)),
+            ("making the group", functools.partial(client.insert_group, zone, group)),
+            (f"asking for {self._vms}", functools.partial(client.insert_resize_request, zone, name, resize)),
+        )
+        for said, send in steps:
+            if error := self._insert(zone, send, said):
+                return error
+        report = functools.partial(self._report, zone)
+        return flex_start.follow(client, zone, name, until=self._until, stop=self._abort, report=report)
 
-    def _insert(self, zone: str, body: Mapping[str, Any]) -> ApiError | None:
-        """Returns why there are none of its VMs."""
+    def _insert(self, zone: str, send: Callable[[str], dict[str, Any]], said: str) -> ApiError | None:
+        """Send one request and wait for its operation. Returns why it had no effect."""
         if self._abort.is_set():
-            raise _AbortedError
+            raise flex_start.AbortedError
         request = self._new_request()
         self._zones.add(zone)
-        self._report(zone, f"asking for {counted(int(body['count']), 'VM')}")
+        self._report(zone, said)
         try:
-            operation = self._client.bulk_insert(zone, body, request)
+            operation = send(request)
         except ApiError as error:
             if error.action is Action.RETRY:
                 # The client has retried for long. Another request would not fare better, and this one may have begun.
@@ -295,7 +331,7 @@ class Creation:
 
     def _make_firewall(self, request: Request) -> None:
         if self._abort.is_set():
-            raise _AbortedError
+            raise flex_start.AbortedError
         with explained(f"create {request.object}"):
             operation = self._client.insert_firewall(request.body, self._new_request())
             operation = self._client.wait(operation, deadline=time.monotonic() + FIREWALL_SECONDS, stop=self._abort)

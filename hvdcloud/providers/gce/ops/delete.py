@@ -16,10 +16,13 @@ from hvdcloud.parallel import side_by_side
 from hvdcloud.providers.base import NodeProgress, OnProgress, Stage, ignore_progress
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import (
+    ACTIVE,
     DISKS,
     FIREWALLS,
+    GROUPS,
     OPERATIONS,
     PLACEMENTS,
+    TEMPLATES,
     VMS,
     Inventory,
     Resource,
@@ -39,7 +42,7 @@ WAIT_SECONDS = 20.0
 
 
 class _Kind(NamedTuple):
-    """How a kind of thing is called: by us, by gcloud, and by the API's library; and what it is of."""
+    """How a kind of thing is called: by us, by gcloud, and by the API's library."""
 
     word: str
     gcloud: str
@@ -53,6 +56,8 @@ _KINDS = {
     DISKS: _Kind("disk", "disks", "Disks", "disk"),
     FIREWALLS: _Kind("firewall", "firewall-rules", "Firewalls", "firewall"),
     PLACEMENTS: _Kind("placement", "resource-policies", "ResourcePolicies", "resource_policy", "region"),
+    GROUPS: _Kind("group", "instance-groups managed", "InstanceGroupManagers", "instance_group_manager"),
+    TEMPLATES: _Kind("template", "instance-templates", "InstanceTemplates", "instance_template"),
 }
 
 
@@ -62,7 +67,7 @@ class Target(NamedTuple):
     kind: str
     name: str
     zone: str = ""
-    """Empty for a firewall rule, which is global; of a placement policy, its region."""
+    """Empty for a firewall rule or a template, which are global; of a placement policy, its region."""
 
     @property
     def names(self) -> dict[str, str]:
@@ -96,13 +101,13 @@ class Sweep:
     cluster_id: str | None = None
     """Only of the cluster with this id; None: of any that has the name."""
     names: Collection[str] | None = None
-    """Only VMs and disks of these names; None: all."""
+    """Only VMs and disks of these names, and no group; None: all."""
     requests: Collection[str] | None = None
     """Only wait for operations with these requestIds; None: for all that make something for the name."""
     zones: Collection[str] | None = None
     """Only these can hold something; None: any zone."""
     expected: Collection[Target] = ()
-    """VMs that are looked for by name as well: nobody promises that a list shows at once what was made."""
+    """What is looked for by name too, but disks and rules: nobody promises that lists show at once what was made."""
     firewalls: bool = True
     """Delete firewall rules as well, unless there are `names`."""
     on_progress: OnProgress = ignore_progress
@@ -117,6 +122,8 @@ class Sweep:
         self._attempts: Counter[Target] = Counter()
         self._refused: set[Target] = set()
         self._suspects: set[Target] = set()
+        self._waiting: set[str] = set()
+        """The names of resize requests, and of their groups, that may still make VMs."""
 
     def run(self) -> list[Leftover]:
         """Returns what could not be proven gone; never raises for an answer of the API."""
@@ -146,10 +153,10 @@ class Sweep:
             pause = min(pause * PAUSE_GROWTH, PAUSE_SECONDS)
 
     def _ready(self, targets: set[Target]) -> set[Target]:
-        """What may be deleted now: a placement policy only when no VM is of it any more."""
-        if any(each.kind == VMS for each in targets):
-            return {each for each in targets if each.kind != PLACEMENTS}
-        return targets
+        """What may be deleted now: groups before their VMs, which they delete and could make again; placements last."""
+        kinds = {each.kind for each in targets}
+        later = (VMS, TEMPLATES, PLACEMENTS) if GROUPS in kinds else (PLACEMENTS,) if VMS in kinds else ()
+        return {each for each in targets if each.kind not in later}
 
     def _take_inventory(self) -> Inventory:
         inventory = take_inventory(self.client, self.cluster)
@@ -167,8 +174,11 @@ class Sweep:
         # A disk that a VM holds goes with the VM; if it does not, it is loose the next time.
         disks = {Target(DISKS, disk["name"], zone_of(disk)): _holders(disk) for disk in inventory.loose_disks}
         rules = {Target(FIREWALLS, rule["name"]) for rule in inventory.firewalls} if self.firewalls else set()
+        groups = {Target(GROUPS, each["name"], zone_of(each)) for each in inventory.groups}
         placed = {Target(PLACEMENTS, each["name"], last_segment(each["region"])) for each in inventory.placements}
-        listed = vms | disks.keys() | rules | (placed if self.names is None else set())
+        self._waiting = {each["name"] for each in inventory.requests if each.get("state") in ACTIVE}
+        listed = vms | disks.keys() | rules | groups | placed
+        listed |= {Target(TEMPLATES, each["name"]) for each in inventory.templates}
         hidden, unsure = self._hidden(inventory, listed, set().union(*disks.values()))
         listed = listed - {disk for disk, holders in disks.items() if holders & hidden} | hidden
         for target in listed:
@@ -188,7 +198,7 @@ class Sweep:
     def _hidden(
         self, inventory: Inventory, listed: set[Target], holders: set[Target]
     ) -> tuple[set[Target], dict[Target, ApiError | HvdcloudError]]:
-        """VMs that exist although the list does not show them, and those of which that could not be found out.
+        """What exists although the list does not show it, and that of which this could not be found out.
 
         Args:
             holders: VMs that disks name as theirs.
@@ -206,6 +216,15 @@ class Sweep:
                 unsure |= {Target(VMS, name, zone): error for name in names}
                 continue
             hidden |= {Target(VMS, vm["name"], zone) for vm in found if self._is_ours(vm)}
+        # Their names have the cluster's id in them.
+        for target in {*self.expected, *self._reasons} - listed:
+            seen = target.kind not in inventory.failures and inventory.sees(target.zone)
+            if target.kind in (GROUPS, PLACEMENTS, TEMPLATES) and seen:
+                try:
+                    if self.client.exists(_KINDS[target.kind].service, **target.names):
+                        hidden.add(target)
+                except (ApiError, HvdcloudError) as error:
+                    unsure[target] = error
         return hidden, unsure
 
     def _is_ours(self, vm: Resource) -> bool:
@@ -214,6 +233,8 @@ class Sweep:
 
     def _delete(self, target: Target) -> None:
         self._attempts[target] += 1
+        if target.kind == GROUPS and target.name in self._waiting:
+            self._cancel(target)
         try:
             operation = self.client.delete(_KINDS[target.kind].service, request_id(self.cluster), **target.names)
         except (ApiError, HvdcloudError) as error:
@@ -222,6 +243,17 @@ class Sweep:
             self._reasons[target] = "it was deleted but is still listed"
             if operation is not None:
                 self._operations[target] = operation
+
+    def _cancel(self, group: Target) -> None:
+        """Take the group's request out of the queue first: of one that is being fulfilled all VMs start.
+
+        One that has just left the queue cannot be cancelled; it goes with its group, as does any other.
+        """
+        try:
+            asked = request_id(self.cluster)
+            self._wait(self.client.cancel_resize_request(group.zone, group.name, group.name, asked))
+        except (ApiError, HvdcloudError) as error:
+            self._reasons[group] = f"its request could not be cancelled: {why(error)}"
 
     def _failed(self, target: Target, error: ApiError | HvdcloudError) -> None:
         self._reasons[target] = why(error)

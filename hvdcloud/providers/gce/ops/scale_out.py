@@ -36,8 +36,13 @@ def plan_growth(
         inventory: all that exists of it.
         now: with its time zone.
 
-    Raises NodeError: it has no head. UsageError: its time is nearly over, or `limits.max_cost` leaves too little.
+    Raises:
+        NodeError: it has no head.
+        UsageError: its time is nearly over, `limits.max_cost` leaves too little, or it is made all at once.
     """
+    if settings.flex_start:
+        message = f"gce.provisioning: flex-start makes all nodes of {spec.name} at once: none comes later"
+        raise UsageError(message, hint="hvdcloud down, then hvdcloud up --nodes N; or gce.provisioning: standard")
     wanted = {spec.node_name(index) for index in indices}
     ours = [vm for vm in inventory.instances if labels_of(vm).get(LABEL_ID) == spec.id]
     head = next((vm for vm in ours if vm["name"] == spec.node_name(0)), None)

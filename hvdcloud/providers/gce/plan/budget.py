@@ -20,6 +20,8 @@ from hvdcloud.units import counted, dollars, some
 # https://cloud.google.com/compute/docs/instances/limit-vm-runtime: 30 s to 120 days, up to 30 s late.
 MIN_RUN_SECONDS = 30
 MAX_RUN_SECONDS = 120 * 86400
+FLEX_START_SECONDS = (600, 7 * 86400)
+"""The same with flex-start: https://docs.cloud.google.com/compute/docs/instance-groups/about-resize-requests-mig"""
 START_SECONDS = 60
 """Allowed for, from a VM's creation until it runs: only then its time limit begins to count."""
 
@@ -70,8 +72,10 @@ def allowed_seconds(settings: Settings, nodes: Sequence[int], *, zone: str | Non
     Raises:
         UsageError: outside of what Compute Engine takes, or the money buys less than that.
     """
-    if not MIN_RUN_SECONDS <= settings.max_run_seconds <= MAX_RUN_SECONDS:
-        message = f"limits.max_run_duration of {settings.max_run_seconds} s: Compute Engine takes 30 s to 120 days"
+    least, most = FLEX_START_SECONDS if settings.flex_start else (MIN_RUN_SECONDS, MAX_RUN_SECONDS)
+    if not least <= settings.max_run_seconds <= most:
+        takes = "10 minutes to 7 days with gce.provisioning: flex-start" if settings.flex_start else "30 s to 120 days"
+        message = f"limits.max_run_duration of {settings.max_run_seconds} s: Compute Engine takes {takes}"
         raise UsageError(message, hint="write limits.max_run_duration: 12h")
     if settings.max_cost is None:
         return settings.max_run_seconds
@@ -83,11 +87,12 @@ def allowed_seconds(settings: Settings, nodes: Sequence[int], *, zone: str | Non
             "limits.max_run_duration",
         )
     bought = math.floor(left / hourly * 3600) - START_SECONDS - LATE_SECONDS
-    if bought < MIN_RUN_SECONDS:
+    if bought < least:
+        short = "ten minutes" if settings.flex_start else "two minutes"
         leaves = f" leaves ${max(0.0, left):.2f} beside what the other nodes may cost, which" if spent else ""
         where = f" in {zone}" if zone else ""
         raise UsageError(
-            f"limits.max_cost of ${settings.max_cost:.2f}{leaves} is less than two minutes of "
+            f"limits.max_cost of ${settings.max_cost:.2f}{leaves} is less than {short} of "
             f"{counted(len(nodes), 'node')} at ${hourly:.2f}/h in all{where}",
             hint="raise limits.max_cost, or take fewer or smaller nodes",
         )
@@ -139,6 +144,8 @@ def notices(settings: Settings, offers: Sequence[PaidZone], *, nodes: int) -> It
         yield f"{who}: {group.kind}{', on demand' if group.kind.provisioning == 'standard' else ''}, {price}{each}"
     if first.dollars_per_hour is None:
         yield f"the price table does not know {alike[0].kind}; hvdcloud offers --refresh may get its price"
+    if settings.flex_start:
+        yield "flex-start: the wait for room costs nothing; prices are those on demand, of which some are less then"
     if nodes > 1 and (nics := machine(settings.machine_type).nics) > 1:
         yield (
             f"nodes exchange gradients by one network interface, 200 of the {nics * 200} Gbit/s that "

@@ -36,6 +36,8 @@ METADATA_COMPUTE_ENDPOINT = "hvdcloud-compute-endpoint"
 NETWORK_TAG = "hvdcloud"
 """On every VM; Terraform's firewall rules name it."""
 
+_MODELS = {"spot": "SPOT", "flex-start": "FLEX_START"}
+"""gce.provisioning → what `scheduling.provisioningModel` calls it; others: STANDARD."""
 _SCOPES = "https://www.googleapis.com/auth"
 
 
@@ -76,6 +78,38 @@ def bulk_insert_bodies(
         }
         for group in groups(settings, wanted)
     ]
+
+
+def flex_start_bodies(
+    spec: ClusterSpec, settings: Settings, *, zone: str, vm_image: str
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """`InstanceTemplate`, `InstanceGroupManager` and `InstanceGroupManagerResizeRequest`, to be sent in this order.
+
+    All have the name `cluster_tag`. A resize request makes all its VMs at once, as soon as there is room for them:
+    https://docs.cloud.google.com/compute/docs/instance-groups/create-resize-requests-mig
+
+    Arguments and errors are those of `bulk_insert_bodies`.
+    """
+    name, seconds = cluster_tag(spec), allowed_seconds(settings, range(spec.nodes), zone=zone)
+    [alike] = groups(settings, range(spec.nodes))
+    properties = _instance_properties(spec, settings, alike, zone=zone, vm_image=vm_image, run_seconds=seconds)
+    # None of them has labels of its own.
+    common = {"name": name, "description": _description(spec)}
+    return (
+        {**common, "properties": properties},
+        {
+            **common,
+            "instanceTemplate": f"projects/{settings.project}/global/instanceTemplates/{name}",
+            "targetSize": 0,
+            # The default is to make a VM again that has ended.
+            "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
+        },
+        {
+            **common,
+            "instances": [{"name": spec.node_name(index)} for index in alike.indices],
+            "requestedRunDuration": {"seconds": str(seconds)},
+        },
+    )
 
 
 def _instance_properties(
@@ -160,14 +194,14 @@ def _reservation_affinity(settings: Settings) -> dict[str, Any]:
 
 
 def _scheduling(kind: NodeKind, *, run_seconds: int, bound: bool) -> dict[str, Any]:
-    model = "SPOT" if kind.provisioning == "spot" else "RESERVATION_BOUND" if bound else "STANDARD"
+    model = "RESERVATION_BOUND" if bound else _MODELS.get(kind.provisioning, "STANDARD")
     return {
         "provisioningModel": model,
         # Serves both preemption and the time limit. Stopped VMs would still cost their disks.
         "instanceTerminationAction": "DELETE",
         # VMs with GPUs cannot migrate, Spot VMs may not.
         "onHostMaintenance": "TERMINATE",
-        # Refused with Spot. And a node that came back empty would not be the node that the run has lost.
+        # Refused with Spot and flex-start. And a node that came back empty would not be the node that the run has lost.
         "automaticRestart": False,
         "maxRunDuration": {"seconds": str(run_seconds)},
     }
@@ -227,11 +261,9 @@ def firewall_bodies(spec: ClusterSpec, settings: Settings) -> list[dict[str, Any
     One lets the laptop (or IAP) reach the containers' sshd. One lets the nodes reach each other: Horovod, Open MPI and
     NCCL pick ports at random.
     """
-    # Firewall rules have no labels: a cleanup reads the owner from here.
-    description = " ".join(f"{key}={value}" for key, value in spec.labels.items())
     tag = cluster_tag(spec)
     common = {
-        "description": description,
+        "description": _description(spec),
         "network": network_path(settings),
         "direction": "INGRESS",
         "targetTags": [tag],
@@ -247,20 +279,24 @@ def firewall_bodies(spec: ClusterSpec, settings: Settings) -> list[dict[str, Any
 def placement_body(spec: ClusterSpec, settings: Settings) -> dict[str, Any] | None:
     """The `ResourcePolicy` of a compact placement, for the region of the nodes; None: they need none or take none.
 
-    A reservation has the placement that it was made with. Best effort: without a distance, VMs are made all the same.
+    A reservation has the placement that it was made with, and flex-start chooses where all VMs fit. Best effort:
+    without a distance, VMs are made all the same.
     https://docs.cloud.google.com/ai-hypercomputer/docs/placement-policy-and-workload-policy
     """
-    takes = catalog.machine(settings.machine_type).compact and settings.provisioning != "reservation"
+    takes = catalog.machine(settings.machine_type).compact and settings.provisioning in ("standard", "spot")
     if not (settings.placement and takes and spec.nodes > 1):
         return None
-    # It has no labels: a cleanup reads the owner from here, as of a firewall rule.
-    description = " ".join(f"{key}={value}" for key, value in spec.labels.items())
     policy = {"collocation": "COLLOCATED"}
-    return {"name": cluster_tag(spec), "description": description, "groupPlacementPolicy": policy}
+    return {"name": cluster_tag(spec), "description": _description(spec), "groupPlacementPolicy": policy}
+
+
+def _description(spec: ClusterSpec) -> str:
+    """The labels, for what has none: a cleanup reads the owner from here."""
+    return " ".join(f"{key}={value}" for key, value in spec.labels.items())
 
 
 def cluster_tag(spec: ClusterSpec) -> str:
-    """The network tag of this cluster's VMs alone, its placement policy's name, and how its rules' names begin."""
+    """The network tag of its VMs alone, the name of their group and placement, and how firewall rules' names begin."""
     return f"hvdcloud-{spec.name}-{spec.id}"
 
 

@@ -6,22 +6,26 @@ from tests.standins.compute.resources import (
     bulk,
     disks,
     firewalls,
+    groups,
     instances,
     networks,
     operations,
     places,
     reservations,
     resource_policies,
+    templates,
 )
 
 __all__ = [
     "bulk",
     "disks",
     "firewalls",
+    "groups",
     "instances",
     "networks",
     "operations",
     "places",
     "reservations",
     "resource_policies",
+    "templates",
 ]
