@@ -133,6 +133,66 @@ def test_up_after_a_killed_up_clears_its_remains_and_begins_again(
     assert cloud.left() == []
 
 
+# --- what only some ways of making nodes make -----------------------------------------------------------------------
+
+WAYS: dict[str, dict[str, Any]] = {
+    "placement": {"provisioning": "standard"},
+    "flex-start": {"provisioning": "flex-start"},
+}
+MADE_BY = {
+    "placement": ("compute.resourcePolicies.insert", BULK_INSERT),
+    "flex-start": (
+        "compute.instanceTemplates.insert",
+        "compute.instanceGroupManagers.insert",
+        "compute.instanceGroupManagerResizeRequests.insert",
+    ),
+}
+DELETED_BY = {
+    "placement": ("compute.resourcePolicies.delete",),
+    "flex-start": ("compute.instanceGroupManagers.delete", "compute.instanceTemplates.delete"),
+}
+
+
+def of_two_l4(cloud: RecordsCloud, root: Path, way: str) -> Project:
+    """Whose machine type takes a placement policy, and flex-start."""
+    cloud.cloud.emulator.set_quota("PREEMPTIBLE_NVIDIA_L4_GPUS", 16, region="us-central1")
+    return cloud.project(root, gce={"machine_type": "g2-standard-8", "gpu": None, **WAYS[way]})
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("way", "method"), [(way, method) for way in WAYS for method in MADE_BY[way]])
+def test_down_leaves_nothing_of_an_up_that_was_killed_as_it_made_this(
+    cloud: RecordsCloud, project: Project, tmp_path: Path, way: str, method: str, when: str
+) -> None:
+    project = of_two_l4(cloud, tmp_path / "l4", way)
+    killed_at(cloud, project, when, method, 0, "up")
+    cloud.list_shows_the_truth(project)
+    down_leaves_nothing(cloud, project)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", range(UP + 10))
+@pytest.mark.parametrize("way", WAYS)
+def test_down_leaves_nothing_of_an_up_of_this_way_that_was_killed_at_any_request(
+    cloud: RecordsCloud, project: Project, tmp_path: Path, way: str, number: int
+) -> None:
+    project = of_two_l4(cloud, tmp_path / "l4", way)
+    killed_at(cloud, project, "after", "*", number, "up")
+    cloud.list_shows_the_truth(project)
+    down_leaves_nothing(cloud, project)
+
+
+@pytest.mark.parametrize(("way", "method"), [(way, method) for way in WAYS for method in DELETED_BY[way]])
+def test_down_finishes_what_a_killed_down_of_this_way_began(
+    cloud: RecordsCloud, project: Project, tmp_path: Path, way: str, method: str
+) -> None:
+    project = of_two_l4(cloud, tmp_path / "l4", way)
+    make(project)
+    killed_at(cloud, project, "after", method, 0, "down")
+    cloud.list_shows_the_truth(project)
+    down_leaves_nothing(cloud, project)
+
+
 # --- the roll back ----------------------------------------------------------------------------------------------------
 
 

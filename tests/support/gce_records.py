@@ -74,11 +74,17 @@ class RecordsCloud:
         world = self.cloud.emulator.state
         with world.lock:
             vms, disks = world.instances(), world.all_disks()
-            rules, operations = world.all_firewalls(), world.all_operations()
+            rules, operations, templates = world.all_firewalls(), world.all_operations(), list(world.templates)
+            policies = [name for there in world.resource_policies.values() for name in there]
+            groups = list(world.all_groups())
         held = {disk.get("source") for vm in vms for disk in vm["disks"]}
         found = [f"VM {_place(vm)}" for vm in vms]
         found += [f"disk {_place(disk)}" for disk in disks if disk["selfLink"] not in held]
         found += [f"firewall {rule['name']}" for rule in rules]
+        found += [f"placement {name}" for name in policies] + [f"template {name}" for name in templates]
+        found += [f"group {_place(group.resource)}" for group in groups]
+        requests = [request for group in groups for request in group.requests.values() if request.active]
+        found += [f"request {_place(request.resource)}" for request in requests]
         found += [
             f"operation {each['name']}"
             for each in operations

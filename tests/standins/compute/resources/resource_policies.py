@@ -54,6 +54,15 @@ def insert_policy(call: Call) -> dict[str, Any]:
     return operation.resource
 
 
+@implements("resourcePolicies.get")
+def get_policy(call: Call) -> dict[str, Any]:
+    name = call.path["resourcePolicy"]
+    found = call.world.resource_policies[call.region].get(name)
+    if found is None:
+        raise not_found(call.url(f"regions/{call.region}/resourcePolicies/{name}"))
+    return found
+
+
 @implements("resourcePolicies.delete")
 def delete_policy(call: Call) -> dict[str, Any]:
     world, region, name = call.world, call.region, call.path["resourcePolicy"]
