@@ -86,6 +86,7 @@ def test_an_hour_on_google_leaves_fixtures_and_nothing_else(cloud: Cloud, tmp_pa
     assert {"live-0", "live-1"} <= set(bodies["cpu-timeline.json"][-2]["by_name"])
 
 
+@pytest.mark.nightly
 def test_what_was_killed_is_deleted_all_the_same(cloud: Cloud, tmp_path: Path) -> None:
     with live(cloud, tmp_path, "--without", "gpu") as screen:
         screen.wait_for(lambda text: bool(cloud.emulator.state.instances()), seconds=SECONDS)

@@ -267,6 +267,7 @@ NO_TORCHRUN = f"{AS_ROOT} /opt/venv/bin/torchrun"
 NO_IMPORT = "image.framework is torch, but /opt/venv/bin/python can't import it: "
 
 
+@pytest.mark.nightly
 def test_an_image_without_a_framework_is_a_node_for_what_starts_itself_and_gets_no_compiler(
     engine: Any, theirs: str, make: Make, built: Build
 ) -> None:

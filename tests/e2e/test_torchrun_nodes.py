@@ -76,6 +76,7 @@ def test_a_plain_ddp_script_is_found_to_be_torchruns_and_its_model_comes_home(
     assert [path.parent.name for path in (project.folder / "checkpoints").rglob("model-1.pt")] == ["workspace"]
 
 
+@pytest.mark.nightly
 def test_the_ddp_template_learns_and_continues(tmp_path: Path, engine: Any, torchrun_image: str) -> None:
     project = project_in(tmp_path, "t-ddp")
     for path in project.folder.iterdir():
@@ -101,7 +102,10 @@ def test_the_ddp_template_learns_and_continues(tmp_path: Path, engine: Any, torc
 
 @pytest.mark.parametrize(
     ("how", "index"),
-    [("kill", 1), ("kill", 0), *(pytest.param(how, 1, marks=pytest.mark.nightly) for how in ("pause", "network"))],
+    [
+        ("kill", 1),
+        *(pytest.param(*case, marks=pytest.mark.nightly) for case in [("kill", 0), ("pause", 1), ("network", 1)]),
+    ],
 )
 def test_a_node_that_is_lost_ends_the_run_and_its_checkpoints_are_pulled(
     tmp_path: Path, engine: Any, torchrun_image: str, how: str, index: int
