@@ -1,16 +1,18 @@
-"""A registry as the cache of builds: two engines that share nothing else, as two CI jobs do."""
+"""Images that another machine has built: a registry as the cache of builds, and published ones. With two engines."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
 from hvdcloud import engine as engines
+from hvdcloud.image.build import published
 from hvdcloud.image.build.builder import BuildResult, Options, carry_out
 from hvdcloud.image.engine_reports import BuildEvent
 from hvdcloud.image.plan.context import Context, Entry, Step
@@ -18,6 +20,7 @@ from hvdcloud.image.plan.steps import ImagePlan
 from tests.standins.registry import running_registry
 from tests.support.engines import SecondEngine, same_image_on_both, second_engine
 from tests.support.harness import tags_of
+from tools import published as tool
 
 pytestmark = pytest.mark.engine
 
@@ -175,3 +178,85 @@ def test_an_index_with_a_password_is_in_no_cache(project: Project, port: int) ->
     assert "hunter2" not in warning
     content = project.plan().reference.partition(":")[2]
     assert {tag.partition("-")[0] for tag in tags(port, project)} == {"base", content}
+
+
+# --- published images -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def publish(project: Project, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Publishes the builder and the base image of the project's plan, as `make publish-images` does a row's."""
+    monkeypatch.setattr(published, "dockerfiles", lambda: tmp_path)
+
+    def call() -> dict[str, str]:
+        monkeypatch.setattr(tool, "plan_of", lambda name: project.plan())
+        project.made.update(step.reference for step in project.plan().steps)
+        repository = f"127.0.0.1:{port}/{project.name}"
+        digests = tool.publish("any", repository, known={}, progress=lambda event: None)
+        (tmp_path / published.FILE).write_text("# Comment.\n" + tool.lines(digests))
+        monkeypatch.setenv(published.PUBLISHED_VARIABLE, repository)
+        return digests
+
+    return call
+
+
+def test_what_is_published_is_pulled_when_it_is_needed_and_nothing_else_is_built(
+    project: Project, publish: Any, port: int, other_engine: SecondEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder, base, layer = project.plan().steps
+    assert publish().keys() == {builder.reference, base.reference}
+    assert names(f"/{project.name}:") == set(), "publishing leaves no name behind"
+    assert layer.reference not in names("hvdcloud/project:")
+
+    # This engine has neither debian:bookworm-slim nor a network: it can build nothing but the layer.
+    monkeypatch.setenv("DOCKER_HOST", other_engine.docker_host)
+    monkeypatch.setenv(published.PUBLISHED_VARIABLE, f"{other_engine.gateway}:{port}/{project.name}")
+    with contextlib.closing(engines.connect()) as client:
+        events: list[BuildEvent] = []
+        only = carry_out(client.api, project.plan().until(base), Options(progress=events.append))
+    assert only.cached
+    assert texts(events, "image") == ["pulling the base image, published"]
+    assert builder.reference not in names("hvdcloud/builder:"), "what is not needed is not pulled"
+
+    result, events = job(project)
+    assert texts(events, "image") == ["pulling the compilers, published", "the layer"]
+    assert texts(events, "warning") == []
+    assert not any("compiled" in event.text for event in events)
+    assert seen(result)["Config"]["Labels"][published.RECIPE_LABEL] == base.reference
+    assert names(project.name) == set(), "an image has the step's name alone, so that `make clean-images` removes it"
+
+
+@pytest.mark.parametrize("cause", ["another recipe", "unknown digest", "no registry"])
+def test_what_can_not_be_pulled_is_built_and_one_line_says_why(
+    project: Project, publish: Any, cause: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    digests = publish()
+    if cause == "no registry":
+        monkeypatch.setenv(published.PUBLISHED_VARIABLE, "127.0.0.1:1/nobody")
+    unknown = f"sha256:{secrets.token_hex(32)}"
+    project.salt = secrets.token_hex(6)
+    builder, base, _ = project.plan().steps
+    wrong = {reference.partition(":")[0]: digest for reference, digest in digests.items()}
+    lines = {step.reference: wrong[step.reference.partition(":")[0]] for step in (builder, base)}
+    if cause == "unknown digest":
+        lines = dict.fromkeys(lines, unknown)
+    (tmp_path / published.FILE).write_text(tool.lines(lines))
+
+    result, events = job(project)
+    assert not result.cached
+    [warning] = texts(events, "warning")
+    assert warning.startswith(
+        "the compilers is built here although it is published (Horovod, where it is compiled: about 4"
+    )
+    why = {
+        "another recipe": f"is {next(name for name in digests if 'builder' in name)}, not {builder.reference}",
+        "unknown digest": "unknown",
+        "no registry": "127.0.0.1:1",
+    }
+    assert why[cause] in warning
+    assert texts(events, "image")[1:] == ["the compilers", "the base image", "the layer"]
+
+    monkeypatch.setenv(published.PUBLISHED_VARIABLE, "0")
+    project.salt = secrets.token_hex(6)
+    _, events = job(project)
+    assert texts(events, "image") == ["the compilers", "the base image", "the layer"]
