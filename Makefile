@@ -114,7 +114,7 @@ wheels: setup base-image ## a wheel of Horovod with the images' patches, in ./di
 	@$(BIN)/python -m tools.wheels $(ROW)
 
 publish-images: setup engine ## builds and pushes a row's images, for published.txt: make publish-images REGISTRY=127.0.0.1:5000/hvdcloud ROW=torch-2.13.0-cpu
-	@mkdir -p dist && $(BIN)/python -m tools.published publish "$(ROW)" --to "$(REGISTRY)" | tee dist/published.txt
+	@mkdir -p dist && $(BIN)/python -m tools.published publish "$(ROW)" --to "$(REGISTRY)" > dist/published.txt
 	@$(BIN)/python -m tools.published write dist/published.txt
 
 policy: .cache/terraform/.complete ## checkov on terraform/: does it give anybody more than it has to?

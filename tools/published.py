@@ -1,9 +1,8 @@
 """Builds and pushes what is the same for everybody: `make publish-images REGISTRY=HOST/PATH ROW=torch-2.13.0-cpu`.
 
-    python -m tools.published rows                 the rows that dockerfiles/published.txt lacks, as JSON
-    python -m tools.published repository           where the images belong
-    python -m tools.published publish ROW          builds and pushes one of them; prints its lines of that file
-    python -m tools.published write FILE…          puts such lines into it
+    python -m tools.published rows           which rows dockerfiles/published.txt lacks, and where they are to be pushed
+    python -m tools.published publish ROW    builds and pushes one of them; prints its lines of that file
+    python -m tools.published write FILE…    puts such lines into it
 
 .github/workflows/base-images.yml calls each of them.
 """
@@ -82,16 +81,12 @@ def publish(name: str, repository: str, *, known: Mapping[str, str], progress: P
                 continue
             carry_out(api, plan.until(step), Options(progress=progress))
             target = f"{repository}:{tag_of(step)}"
-            dockerfile = Entry(path="Dockerfile", content=b"ARG IMAGE\nFROM ${IMAGE}\n")
-            # Also what an older hvdcloud has built gets the label: it has the same recipe.
+            # The step's image with one label more, which is no layer.
+            dockerfile = Entry(path="Dockerfile", content=f"FROM {step.reference}\n".encode())
             labelled = Step(
-                reference=target,
-                what=f"{step.what}, with its label",
-                context=Context(hashed=(dockerfile,)),
-                dockerfile="Dockerfile",
-                arguments={"IMAGE": step.reference},
+                reference=target, what=step.what, context=Context(hashed=(dockerfile,)), dockerfile=dockerfile.path,
                 labels={RECIPE_LABEL: step.reference},
-            )
+            )  # fmt: skip
             carry_out(api, ImagePlan(reference=target, steps=(labelled,)), Options(progress=progress))
             try:
                 digests[step.reference] = push(target, repository, progress=progress)
@@ -118,34 +113,32 @@ def _show(event: BuildEvent) -> None:
         sys.stderr.write(f"{event.text}\n")
 
 
+def _done(given: argparse.Namespace, file: Path) -> str:
+    """What a command prints, after it has done its work."""
+    text = file.read_text(encoding="utf-8")
+    if given.command == "rows":
+        return f"rows={json.dumps(missing(parse(text)))}\nrepository={REPOSITORY}\n"
+    if given.command == "publish":
+        return lines(publish(given.row, given.to, known=parse(text), progress=_show))
+    found = parse("".join(each.read_text(encoding="utf-8") for each in given.lines))
+    file.write_text(renewed(text, found), encoding="utf-8")
+    return ""
+
+
 def main() -> int:
     """Does what the command line says; 1: it could not be done."""
     parser = argparse.ArgumentParser(description="Publish the images that are the same for everybody.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("rows")
-    commands.add_parser("repository")
     publishing = commands.add_parser("publish")
     publishing.add_argument("row")
     publishing.add_argument("--to", default=REPOSITORY, metavar="HOST/PATH")
-    writing = commands.add_parser("write")
-    writing.add_argument("lines", type=Path, nargs="+")
-    given, file = parser.parse_args(), dockerfiles() / FILE
+    commands.add_parser("write").add_argument("lines", type=Path, nargs="+")
     try:
-        text = file.read_text(encoding="utf-8")
-        if given.command == "rows":
-            said = json.dumps(missing(parse(text))) + "\n"
-        elif given.command == "repository":
-            said = f"{REPOSITORY}\n"
-        elif given.command == "publish":
-            said = lines(publish(given.row, given.to, known=parse(text), progress=_show))
-        else:
-            found = parse("".join(each.read_text(encoding="utf-8") for each in given.lines))
-            file.write_text(renewed(text, found), encoding="utf-8")
-            said = ""
+        sys.stdout.write(_done(parser.parse_args(), dockerfiles() / FILE))
     except HvdcloudError as error:
         sys.stderr.write(f"published: {error.message}\n{error.details}\n→ {error.hint}\n")
         return 1
-    sys.stdout.write(said)
     return 0
 
 
