@@ -187,13 +187,14 @@ def test_an_index_with_a_password_is_in_no_cache(project: Project, port: int) ->
 def publish(project: Project, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Publishes the builder and the base image of the project's plan, as `make publish-images` does a row's."""
     monkeypatch.setattr(published, "dockerfiles", lambda: tmp_path)
+    (tmp_path / published.FILE).write_text("# Nothing yet.\n")
 
     def call() -> dict[str, str]:
         monkeypatch.setattr(tool, "plan_of", lambda name: project.plan())
         project.made.update(step.reference for step in project.plan().steps)
         repository = f"127.0.0.1:{port}/{project.name}"
         digests = tool.publish("any", repository, known={}, progress=lambda event: None)
-        (tmp_path / published.FILE).write_text("# Comment.\n" + tool.lines(digests))
+        (tmp_path / published.FILE).write_text(tool.lines(digests))
         monkeypatch.setenv(published.PUBLISHED_VARIABLE, repository)
         return digests
 
