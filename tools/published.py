@@ -24,7 +24,7 @@ from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.image.build.builder import Options, carry_out
 from hvdcloud.image.build.published import FILE, RECIPE_LABEL, REPOSITORY, parse
-from hvdcloud.image.build.registry_cache import tag_of
+from hvdcloud.image.build.registry_cache import refuse_passwords, tag_of
 from hvdcloud.image.engine_reports import BuildEvent, Progress
 from hvdcloud.image.plan.context import Context, Entry, Step, dockerfiles
 from hvdcloud.image.plan.custom_base import Needs
@@ -80,6 +80,7 @@ def publish(name: str, repository: str, *, known: Mapping[str, str], progress: P
             if step.reference in known:
                 continue
             carry_out(api, plan.until(step), Options(progress=progress))
+            refuse_passwords(api, step.reference)
             target = f"{repository}:{tag_of(step)}"
             # The step's image with one label more, which is no layer.
             dockerfile = Entry(path="Dockerfile", content=f"FROM {step.reference}\n".encode())
@@ -132,7 +133,7 @@ def main() -> int:
     commands.add_parser("rows")
     publishing = commands.add_parser("publish")
     publishing.add_argument("row")
-    publishing.add_argument("--to", default=REPOSITORY, metavar="HOST/PATH")
+    publishing.add_argument("--to", required=True, metavar="HOST/PATH")
     commands.add_parser("write").add_argument("lines", type=Path, nargs="+")
     try:
         sys.stdout.write(_done(parser.parse_args(), dockerfiles() / FILE))

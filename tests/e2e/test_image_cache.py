@@ -12,6 +12,7 @@ import pytest
 import requests
 
 from hvdcloud import engine as engines
+from hvdcloud.errors import ImageError
 from hvdcloud.image.build import published
 from hvdcloud.image.build.builder import BuildResult, Options, carry_out
 from hvdcloud.image.engine_reports import BuildEvent
@@ -88,6 +89,24 @@ def project(engine: Any) -> Iterator[Project]:
     for tag in sorted(tags_of(engine)):
         if tag in found.made or f"/{found.name}:" in tag:
             engine.images.remove(tag, force=True)
+
+
+@pytest.fixture
+def publish(project: Project, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Publishes the builder and the base image of the project's plan, as `make publish-images` does a row's."""
+    monkeypatch.setattr(published, "dockerfiles", lambda: tmp_path)
+    (tmp_path / published.FILE).write_text("# Nothing yet.\n")
+
+    def call() -> dict[str, str]:
+        monkeypatch.setattr(tool, "plan_of", lambda name: project.plan())
+        project.made.update(step.reference for step in project.plan().steps)
+        repository = f"127.0.0.1:{port}/{project.name}"
+        digests = tool.publish("any", repository, known={}, progress=lambda event: None)
+        (tmp_path / published.FILE).write_text(tool.lines(digests))
+        monkeypatch.setenv(published.PUBLISHED_VARIABLE, repository)
+        return digests
+
+    return call
 
 
 def job(
@@ -170,7 +189,7 @@ def test_the_next_job_pulls_what_it_needs_and_builds_nothing_but_a_changed_layer
     assert tag_of(project.plan().last) in tags(port, project)
 
 
-def test_an_index_with_a_password_is_in_no_cache(project: Project, port: int) -> None:
+def test_an_index_with_a_password_is_in_no_cache_and_not_published(project: Project, port: int, publish: Any) -> None:
     project.builder_arguments = {"PIP_INDEX_URL": "https://someone:hunter2@index.example/simple"}
     _, events = job(project, target=f"127.0.0.1:{port}/{project.name}")
     [warning] = texts(events, "warning")
@@ -178,27 +197,11 @@ def test_an_index_with_a_password_is_in_no_cache(project: Project, port: int) ->
     assert "hunter2" not in warning
     content = project.plan().reference.partition(":")[2]
     assert {tag.partition("-")[0] for tag in tags(port, project)} == {"base", content}
+    with pytest.raises(ImageError, match="its history holds the password of a package index"):
+        publish()
 
 
 # --- published images -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def publish(project: Project, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Publishes the builder and the base image of the project's plan, as `make publish-images` does a row's."""
-    monkeypatch.setattr(published, "dockerfiles", lambda: tmp_path)
-    (tmp_path / published.FILE).write_text("# Nothing yet.\n")
-
-    def call() -> dict[str, str]:
-        monkeypatch.setattr(tool, "plan_of", lambda name: project.plan())
-        project.made.update(step.reference for step in project.plan().steps)
-        repository = f"127.0.0.1:{port}/{project.name}"
-        digests = tool.publish("any", repository, known={}, progress=lambda event: None)
-        (tmp_path / published.FILE).write_text(tool.lines(digests))
-        monkeypatch.setenv(published.PUBLISHED_VARIABLE, repository)
-        return digests
-
-    return call
 
 
 def test_what_is_published_is_pulled_when_it_is_needed_and_nothing_else_is_built(
