@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants nightly bench bench-elastic bench-step-cost lock lock-images release-check wheels clean clean-images
+.PHONY: help setup engine base-image registry demo rehearse live docs reference record fuzz check test test-lowest soak test-images test-gpu lint policy mutants nightly bench bench-elastic bench-step-cost lock lock-images release-check wheels publish-images clean clean-images
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -112,6 +112,10 @@ release-check: setup engine ## what a release does, but for its publishing: both
 
 wheels: setup base-image ## a wheel of Horovod with the images' patches, in ./dist/wheels/: make wheels ROW=torch-2.13.0-cpu
 	@$(BIN)/python -m tools.wheels $(ROW)
+
+publish-images: setup engine ## builds and pushes a row's images, for published.txt: make publish-images REGISTRY=127.0.0.1:5000/hvdcloud ROW=torch-2.13.0-cpu
+	@mkdir -p dist && $(BIN)/python -m tools.published publish "$(ROW)" --to "$(REGISTRY)" > dist/published.txt
+	@$(BIN)/python -m tools.published write dist/published.txt
 
 policy: .cache/terraform/.complete ## checkov on terraform/: does it give anybody more than it has to?
 	@.cache/terraform/bin/checkov --config-file .checkov.yaml

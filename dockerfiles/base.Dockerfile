@@ -1,8 +1,8 @@
-# What nodes run: Debian slim, sshd, the framework from the builder, the node program; Horovod and Open MPI for
-# run.launcher horovod. A project's image is this one and a layer with its requirements (project.Dockerfile).
+# What nodes run, but for the node program (node.Dockerfile): Debian slim, sshd, the framework from the builder; Horovod and
+# Open MPI for run.launcher horovod.
 #
-# From the builder by its name, not as a stage of one Dockerfile: a change of the node program or a pruned build cache
-# does not compile Horovod again.
+# From the builder by its name, not as a stage of one Dockerfile: a pruned build cache does not compile Horovod again. The
+# node program, which changes more often than all of this, is in an image of its own: this one can be published.
 ARG BUILDER
 # As in builder.Dockerfile, by the digest in base-images.txt.
 ARG BASE_IMAGE
@@ -52,15 +52,3 @@ RUN HOME=/tmp/check python -B /opt/hvdcloud/check_ranks.py $PROOF \
         ${CUDA:+--cuda "$CUDA" --nccl "$NCCL" --capabilities "$CAPABILITIES"} \
     && rm -rf /tmp/* /root/.horovod
 COPY --from=stacks /opt/stacks /opt/hvdcloud/stacks
-COPY dockerfiles/files/sshd_config /etc/hvdcloud/
-COPY dockerfiles/files/hvdcloud-node /usr/local/bin/
-COPY hvdcloud/ /opt/hvdcloud/venv/lib/python3.11/site-packages/hvdcloud/
-# Compiled here, because a node has to answer at once. sshd reads its configuration with a host key where a node has one,
-# else it complains, and the key is gone again in the same layer.
-RUN /opt/hvdcloud/venv/bin/python -m compileall -q /opt/hvdcloud/venv/lib/python3.11/site-packages/hvdcloud \
-    && /opt/hvdcloud/venv/bin/python -I -c 'import hvdcloud.checkpoints, hvdcloud.node, hvdcloud.runs.state, hvdcloud.storage' \
-    && key=/etc/hvdcloud/ssh_host_ed25519_key && ssh-keygen -q -t ed25519 -N '' -f "$key" \
-    && /usr/sbin/sshd -t -f /etc/hvdcloud/sshd_config && rm "$key" "$key.pub"
-WORKDIR /workspace
-EXPOSE 2222
-ENTRYPOINT ["hvdcloud-node", "entrypoint"]

@@ -1,6 +1,6 @@
-# A project's image: the base image and one layer with what its requirements.txt installs. pip, the compilers, the local
+# A project's image: the node's and one layer with what its requirements.txt installs. pip, the compilers, the local
 # wheels and the CA bundle stay in the stage that is thrown away. `builder` and `base` come from builder.Dockerfile (or
-# plain-builder.Dockerfile) and base.Dockerfile, or from own-builder.Dockerfile and own.Dockerfile.
+# plain-builder.Dockerfile) and node.Dockerfile, or from own-builder.Dockerfile and own.Dockerfile.
 ARG BUILDER
 ARG BASE
 

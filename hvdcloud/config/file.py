@@ -43,6 +43,7 @@ ENV_NOT_CONFIG = {
     "ask; it gets this machine's Google credentials",
     "HVDCLOUD_GOOGLE_REGISTRIES": "more registries, separated by commas, that take a Google access token: mirrors and "
     "proxies",
+    "HVDCLOUD_PUBLISHED": "a mirror, `HOST/PATH`, to pull hvdcloud's published images from; `0`: they are built",
 }
 """Variables that are read elsewhere and are not configuration keys, and what each is for."""
 _MOST_BYTES = 100_000

@@ -58,9 +58,9 @@ RUN printf '%s\n' '#!/bin/sh' \
 
 @pytest.fixture(scope="module")
 def pushed(registry: str, tmp_path_factory: pytest.TempPathFactory, engine: Any) -> None:
-    """The registry has the builder and the base image that every project's layer is built on."""
+    """The registry has the builder and the images that every project's layer is built on."""
     plan = plan_of(make(registry, tmp_path_factory.mktemp("first"), "any\n"))
-    for step, dockerfile in zip(plan.steps, (BUILDER, "FROM scratch\nLABEL base=true\n"), strict=False):
+    for step, dockerfile in zip(plan.steps, (BUILDER, *("FROM scratch\nLABEL base=true\n",) * 2), strict=False):
         tag = f"{registry}/hvdcloud/remote:{tag_of(step)}"
         image, _ = engine.images.build(fileobj=io.BytesIO(dockerfile.encode()), tag=tag, rm=True)
         assert [item for item in engine.api.push(tag, stream=True, decode=True) if "error" in item] == []

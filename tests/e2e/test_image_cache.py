@@ -1,16 +1,19 @@
-"""A registry as the cache of builds: two engines that share nothing else, as two CI jobs do."""
+"""Images that another machine has built: a registry as the cache of builds, and published ones. With two engines."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
 from hvdcloud import engine as engines
+from hvdcloud.errors import ImageError
+from hvdcloud.image.build import published
 from hvdcloud.image.build.builder import BuildResult, Options, carry_out
 from hvdcloud.image.engine_reports import BuildEvent
 from hvdcloud.image.plan.context import Context, Entry, Step
@@ -18,6 +21,7 @@ from hvdcloud.image.plan.steps import ImagePlan
 from tests.standins.registry import running_registry
 from tests.support.engines import SecondEngine, same_image_on_both, second_engine
 from tests.support.harness import tags_of
+from tools import published as tool
 
 pytestmark = pytest.mark.engine
 
@@ -85,6 +89,24 @@ def project(engine: Any) -> Iterator[Project]:
     for tag in sorted(tags_of(engine)):
         if tag in found.made or f"/{found.name}:" in tag:
             engine.images.remove(tag, force=True)
+
+
+@pytest.fixture
+def publish(project: Project, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Publishes the builder and the base image of the project's plan, as `make publish-images` does a row's."""
+    monkeypatch.setattr(published, "dockerfiles", lambda: tmp_path)
+    (tmp_path / published.FILE).write_text("# Nothing yet.\n")
+
+    def call() -> dict[str, str]:
+        monkeypatch.setattr(tool, "plan_of", lambda name: project.plan())
+        project.made.update(step.reference for step in project.plan().steps)
+        repository = f"127.0.0.1:{port}/{project.name}"
+        digests = tool.publish("any", repository, known={}, progress=lambda event: None)
+        (tmp_path / published.FILE).write_text(tool.lines(digests))
+        monkeypatch.setenv(published.PUBLISHED_VARIABLE, repository)
+        return digests
+
+    return call
 
 
 def job(
@@ -167,7 +189,7 @@ def test_the_next_job_pulls_what_it_needs_and_builds_nothing_but_a_changed_layer
     assert tag_of(project.plan().last) in tags(port, project)
 
 
-def test_an_index_with_a_password_is_in_no_cache(project: Project, port: int) -> None:
+def test_an_index_with_a_password_is_in_no_cache_and_not_published(project: Project, port: int, publish: Any) -> None:
     project.builder_arguments = {"PIP_INDEX_URL": "https://someone:hunter2@index.example/simple"}
     _, events = job(project, target=f"127.0.0.1:{port}/{project.name}")
     [warning] = texts(events, "warning")
@@ -175,3 +197,66 @@ def test_an_index_with_a_password_is_in_no_cache(project: Project, port: int) ->
     assert "hunter2" not in warning
     content = project.plan().reference.partition(":")[2]
     assert {tag.partition("-")[0] for tag in tags(port, project)} == {"base", content}
+    with pytest.raises(ImageError, match="its history holds the password of a package index"):
+        publish()
+
+
+# --- published images -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_published_is_pulled_when_it_is_needed_and_nothing_else_is_built(
+    project: Project, publish: Any, port: int, other_engine: SecondEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder, base, layer = project.plan().steps
+    assert publish().keys() == {builder.reference, base.reference}
+    assert names(f"/{project.name}:") == set(), "publishing leaves no name behind"
+    assert layer.reference not in names("hvdcloud/project:")
+
+    # This engine has neither debian:bookworm-slim nor a network: it can build nothing but the layer.
+    monkeypatch.setenv("DOCKER_HOST", other_engine.docker_host)
+    monkeypatch.setenv(published.PUBLISHED_VARIABLE, f"{other_engine.gateway}:{port}/{project.name}")
+    with contextlib.closing(engines.connect()) as client:
+        events: list[BuildEvent] = []
+        only = carry_out(client.api, project.plan().until(base), Options(progress=events.append))
+    assert only.cached
+    assert texts(events, "image") == ["pulling the base image, published"]
+    assert builder.reference not in names("hvdcloud/builder:"), "what is not needed is not pulled"
+
+    result, events = job(project)
+    assert texts(events, "image") == ["pulling the compilers, published", "the layer"]
+    assert texts(events, "warning") == []
+    assert not any("compiled" in event.text for event in events)
+    assert seen(result)["Config"]["Labels"][published.RECIPE_LABEL] == base.reference
+    assert names(project.name) == set(), "an image has the step's name alone, so that `make clean-images` removes it"
+
+
+@pytest.mark.parametrize("cause", ["another recipe", "unknown digest", "no registry", "not wanted"])
+def test_what_can_not_be_pulled_is_built_and_one_line_says_why(
+    project: Project, publish: Any, cause: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    old_builder, old_base = publish().items()
+    project.salt = secrets.token_hex(6)
+    builder, base, _ = project.plan().steps
+    lines = {builder.reference: old_builder[1], base.reference: old_base[1]}
+    if cause == "unknown digest":
+        lines = dict.fromkeys(lines, f"sha256:{secrets.token_hex(32)}")
+    (tmp_path / published.FILE).write_text(tool.lines(lines))
+    if cause in ("no registry", "not wanted"):
+        monkeypatch.setenv(published.PUBLISHED_VARIABLE, "0" if cause == "not wanted" else "127.0.0.1:1/nobody")
+
+    result, events = job(project)
+    assert not result.cached
+    asked = texts(events, "image")[:-3]
+    assert texts(events, "image")[len(asked) :] == ["the compilers", "the base image", "the layer"]
+    if cause == "not wanted":
+        assert (asked, texts(events, "warning")) == ([], [])
+        return
+    assert asked == ["pulling the compilers, published"]
+    [warning] = texts(events, "warning")
+    assert warning.startswith("the compilers is built here although it is published (Horovod, where it is compiled: ")
+    why = {
+        "another recipe": f"is {old_builder[0]}, not {builder.reference}",
+        "unknown digest": "unknown",
+        "no registry": "127.0.0.1:1",
+    }
+    assert why[cause] in warning

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import requests
 
 from hvdcloud import engine as engines
-from hvdcloud.image.build import buildkit
-from hvdcloud.image.engine_reports import ignore
+from hvdcloud.errors import ImageError
+from hvdcloud.image.build import buildkit, published
+from hvdcloud.image.engine_reports import ignore, inspected
 from hvdcloud.image.publish.transfer import push
 from tests.standins.registry import running_registry
 from tests.support.modern_engine import ModernEngine, modern_engine
@@ -68,3 +70,19 @@ def test_layers_are_pushed_as_they_were_packed_for_the_nodes(api: Any, registry:
     assert packings(registry, built(api, "for-new", zstd=True)) == {"zstd"}
     # What the engine has is not packed again.
     assert packings(registry, built(api, "for-all", zstd=True)) == {"gzip"}
+
+
+def test_a_published_image_has_the_steps_name_and_no_other(api: Any, registry: str) -> None:
+    step = small(dockerfile=DOCKERFILE.format("published"), reference=f"{NAME}:published")
+    buildkit.find(api).build(replace(step, labels={published.RECIPE_LABEL: step.reference}), progress=ignore)
+    name = f"{registry}/published@{push(step.reference, f'{registry}/published', progress=ignore)}"
+    api.remove_image(f"{registry}/published:published")
+    api.remove_image(step.reference)
+    assert inspected(api, step.reference) is None
+    published.fetch(api, name, step.reference, progress=ignore)
+    found = inspected(api, step.reference)
+    assert found is not None
+    assert found["RepoTags"] == [step.reference]
+    with pytest.raises(ImageError, match="not hvdcloud/another:1"):
+        published.fetch(api, name, "hvdcloud/another:1", progress=ignore)
+    assert inspected(api, step.reference) == found

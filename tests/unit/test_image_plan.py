@@ -62,7 +62,7 @@ def test_the_users_dockerfile_begins_with_the_image_with_the_requirements_and_is
     (tmp_path / "requirements.txt").write_text("idna\n")
     dockerfile(tmp_path, "RUN true", name="node.Dockerfile")
     plan = planned(tmp_path, dockerfile="node.Dockerfile")
-    _, _, project, user, checked = plan.steps
+    _, _, _, project, user, checked = plan.steps
     assert user.arguments == {"BASE": project.reference}
     assert (user.dockerfile, user.what) == ("node.Dockerfile", "image.dockerfile node.Dockerfile")
     assert checked.arguments == {"IMAGE": user.reference, "PROOF": "gloo mpi"}
@@ -83,9 +83,9 @@ def test_the_users_dockerfile_begins_with_the_image_with_the_requirements_and_is
 )
 def test_a_dockerfile_that_mentions_our_image_is_built_on_it(tmp_path: Path, text: str) -> None:
     (tmp_path / "Dockerfile").write_text(text)
-    _, base, user, checked = planned(tmp_path, dockerfile="Dockerfile").steps
-    assert (user.dockerfile, user.arguments) == ("Dockerfile", {"BASE": base.reference})
-    assert user.needs == (base.reference,)
+    _, _, node, user, checked = planned(tmp_path, dockerfile="Dockerfile").steps
+    assert (user.dockerfile, user.arguments) == ("Dockerfile", {"BASE": node.reference})
+    assert user.needs == (node.reference,)
     assert checked.needs == (user.reference,)
 
 

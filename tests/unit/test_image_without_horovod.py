@@ -86,7 +86,7 @@ def test_what_only_images_without_horovod_are_made_of_compiles_no_horovod_again(
 @each_kind
 def test_the_build_proves_what_ranks_need(tmp_path: Path, framework: str, device: str) -> None:
     proofs = {
-        launcher: planned(tmp_path, launcher, framework=framework, device=device).last.arguments["PROOF"]
+        launcher: planned(tmp_path, launcher, framework=framework, device=device).steps[1].arguments["PROOF"]
         for launcher in ("horovod", "torchrun", "each")
     }
     alone = "torchrun" if framework == "torch" else "tensorflow"
@@ -95,7 +95,7 @@ def test_the_build_proves_what_ranks_need(tmp_path: Path, framework: str, device
 
 def test_labels_and_constraints_name_no_horovod_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("idna\n")
-    _, base, project = planned(tmp_path, "torchrun", requirements="requirements.txt").steps
+    _, base, _, project = planned(tmp_path, "torchrun", requirements="requirements.txt").steps
     assert base.labels["hvdcloud-image-torch"] == "2.13.0+cpu"
     assert "hvdcloud-image-horovod" not in base.labels
     assert content(project, "constraints.txt").splitlines() == ["torch==2.13.0+cpu", "numpy>=2,<3"]

@@ -18,10 +18,14 @@ FROM_AN_INDEX = re.compile(
     re.MULTILINE,
 )
 # What a job may beside reading the repository: a token of the cloud or of PyPI (id-token), provenance for what it made,
-# the release of a tag.
+# images at the repository's own registry, the release of a tag, a pull request with a branch.
 MAY_WRITE = {
     "image.yml": {"image: id-token", "sign: id-token", "sign: attestations"},
     "train.yml": {"train: id-token", "comment: pull-requests"},
+    "base-images.yml": {
+        *("publish: packages", "publish: id-token", "publish: attestations"),
+        *("propose: contents", "propose: pull-requests"),
+    },
     "release.yml": {"publish: id-token", "publish: attestations", "github: contents"},
 }
 # Its own test cases.

@@ -3,8 +3,9 @@
 What carries a plan out (this machine's engine or Cloud Build) goes through its steps in order, and skips those whose
 image exists: a reference's tag stands for the content.
 
-Three images build on each other: `builder` (framework; compilers and Horovod, where a run needs that), `base` (what
-every project's nodes run) and the project's own, which adds its requirements. dockerfiles/ says what is in each.
+Four images build on each other: `builder` (framework; compilers and Horovod, where a run needs that), `base` (what is
+the same for everybody, and published), `node` (with the node program: what every project's nodes run) and the project's
+own, which adds its requirements. dockerfiles/ says what is in each.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ def plan_image(
     if row is not None:
         builder, proof = builder_step(row, sources), row.proof
         steps += [builder, base_step(row, sources, builder=builder)]
+        steps.append(node_step(row, base=steps[-1]))
     else:
         base = base or custom_base.pinned(str(image_config.base))
         framework = needs.framework(image_config)
@@ -180,16 +182,16 @@ def builder_step(row: versions.Row, sources: Sources) -> Step:
 
 
 def base_step(row: versions.Row, sources: Sources, *, builder: Step) -> Step:
-    """The image that nodes run, with what `builder` has."""
+    """What nodes run, with what `builder` has, but for the node program: the same for everybody."""
     base_image = base_images.pinned(base_images.DEBIAN)
     arguments = {"BASE_IMAGE": base_image, "BUILDER": builder.reference, "PROOF": row.proof}
     arguments |= {"OPEN_MPI": "openmpi-bin"} if row.horovod else {}
     if row.cuda:
         capabilities = " ".join(row.capabilities)
         arguments |= {"CUDA": row.cuda, "NCCL": row.nccl, "CAPABILITIES": capabilities, "NVIDIA_VISIBLE_DEVICES": "all"}
-    names = [f"files/{file.name}" for file in (dockerfiles() / "files").iterdir() if file.is_file()]
+    names = ["check_ranks.py", "hvdcloud_requirements.pth", "hvdcloud_requirements.py"]
     sent = Context(
-        hashed=(*dockerfile_entries("base.Dockerfile", STACKS_LOCK, *names), *node_program()),
+        hashed=dockerfile_entries("base.Dockerfile", STACKS_LOCK, *(f"files/{name}" for name in names)),
         unhashed=stacks_entries(sources, python=versions.PYTHON_VERSION),
         salt=tuple(map("=".join, arguments.items())),
     )
@@ -198,12 +200,26 @@ def base_step(row: versions.Row, sources: Sources, *, builder: Step) -> Step:
     found |= {"cuda": row.cuda, "nccl": row.nccl, "keras": row.keras, "cuda-donor": row.donor}
     return Step(
         reference=f"hvdcloud/base:{row.label}-{sent.digest()}",
-        what="the base image",
+        what=f"{row.framework} {row.version} for {row.device}",
         context=sent,
         dockerfile="dockerfiles/base.Dockerfile",
         arguments=arguments,
         labels={**base_images.version_labels(found), **base_images.labels(base_image)},
         needs=(builder.reference,),
+    )
+
+
+def node_step(row: versions.Row, *, base: Step) -> Step:
+    """The image that nodes run: `base` and the node program."""
+    files = dockerfile_entries("node.Dockerfile", "files/hvdcloud-node", "files/sshd_config")
+    sent = Context(hashed=(*files, *node_program()), salt=(base.reference,))
+    return Step(
+        reference=f"hvdcloud/node:{row.label}-{sent.digest()}",
+        what="the node program",
+        context=sent,
+        dockerfile="dockerfiles/node.Dockerfile",
+        arguments={"BASE": base.reference},
+        needs=(base.reference,),
     )
 
 
