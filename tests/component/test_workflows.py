@@ -130,11 +130,11 @@ def here(command: Sequence[str], environment: Mapping[str, str], place: Path) ->
 
 @contextmanager
 def debian(engine: Any, folder: Path, variables: dict[str, str]) -> Iterator[Execute]:
-    """A container that sees the folder; `variables` get what its downloads need."""
+    """A container that sees the folder and those beside it; `variables` get what its downloads need."""
     base = base_images.here(engine.api, base_images.pinned(base_images.DEBIAN))
     step = small(dockerfile=DOCKERFILE, reference="hvdcloud-tests/ci-machine:1", arguments={"BASE_IMAGE": base})
     buildkit.find(engine.api).build(step, progress=lambda _: None)
-    volumes = [f"{folder}:{folder}"]
+    volumes = [f"{folder.parent}:{folder.parent}"]
     variables |= {**download_arguments(os.environ), "PATH": "/usr/bin:/bin", "PIP_CACHE_DIR": f"{folder}/pip"}
     if certificates := find_sources(find_links=None, ca_bundle=None, project_dir=folder).ca_bundle:
         volumes.append(f"{certificates}:/opt/ca.crt:ro")
@@ -274,6 +274,7 @@ NO_ROOM = '{"exit_code": 4, "result": null, "error": {"message": "no room"}}'
         (9, "", "down down", 5, ""),
         (9, "", "down down down", 5, ""),
     ],
+    ids=["success", "failure", "no-room", "cancelled", "down-1", "down-stop-pull", "down-2", "down-3"],
 )
 def test_train(new_github: NewGitHub, code: int, out: str, fails: str, cleaning: int, said: str) -> None:
     """Whatever happens, nothing is left billing, the check fails as `launch` does, and a comment says what it was."""
