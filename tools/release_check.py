@@ -127,7 +127,8 @@ def build(target: Path) -> tuple[Path, Path]:
         target.mkdir(parents=True, exist_ok=True)
         for old in target.glob("hvdcloud-*"):
             old.unlink()
-        return sdist.rename(target / sdist.name), wheel.rename(target / wheel.name)
+        # /tmp may be another file system.
+        return Path(shutil.copy(sdist, target)), Path(shutil.copy(wheel, target))
 
 
 def pythons(pyproject: str) -> dict[str, str | None]:

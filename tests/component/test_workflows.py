@@ -47,7 +47,7 @@ FROM ${BASE_IMAGE}
 RUN --mount=type=cache,target=/mnt,id=hvdcloud-apt,sharing=private \
     apt-get update -q -o Acquire::Retries=3 \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y -q -o Dir::Cache::Archives=/mnt --no-install-recommends \
-        ca-certificates git jq make python3-venv
+        ca-certificates docker.io git jq make python3-venv
 """
 VERSION = hvdcloud.__version__
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -134,14 +134,15 @@ def debian(engine: Any, folder: Path, variables: dict[str, str]) -> Iterator[Exe
     base = base_images.here(engine.api, base_images.pinned(base_images.DEBIAN))
     step = small(dockerfile=DOCKERFILE, reference="hvdcloud-tests/ci-machine:1", arguments={"BASE_IMAGE": base})
     buildkit.find(engine.api).build(step, progress=lambda _: None)
-    volumes = [f"{folder.parent}:{folder.parent}"]
+    socket = "/var/run/docker.sock"
+    volumes = [f"{folder.parent}:{folder.parent}", f"{socket}:{socket}"]
     variables |= {**download_arguments(os.environ), "PATH": "/usr/bin:/bin", "PIP_CACHE_DIR": f"{folder}/pip"}
     if certificates := find_sources(find_links=None, ca_bundle=None, project_dir=folder).ca_bundle:
         volumes.append(f"{certificates}:/opt/ca.crt:ro")
         variables |= {"PIP_CERT": "/opt/ca.crt", "SSL_CERT_FILE": "/opt/ca.crt"}
     container = engine.containers.run(
         step.reference, ["sleep", "3600"], detach=True, init=True, labels={TEST_LABEL: ""}, network_mode="host",
-        user=f"{os.getuid()}:{os.getgid()}", volumes=volumes,
+        user=f"{os.getuid()}:{os.getgid()}", group_add=[Path(socket).stat().st_gid], volumes=volumes,
     )  # fmt: skip
 
     def execute(command: Sequence[str], environment: Mapping[str, str], place: Path) -> tuple[int, str]:
