@@ -34,6 +34,7 @@ from hvdcloud.lifecycle.launch import LaunchResult
 from hvdcloud.lifecycle.pull import PullResult
 from hvdcloud.lifecycle.run_result import RunResult
 from hvdcloud.lifecycle.up import UpResult
+from tests.standins.http_server import own_certificate
 from tests.support.command_line import check_command_line
 from tests.support.github import Execute, GitHub
 from tests.support.harness import TEST_LABEL
@@ -307,7 +308,7 @@ def test_train(new_github: NewGitHub, code: int, out: str, fails: str, cleaning:
 
 
 @pytest.mark.parametrize("new_github", [IN_A_CONTAINER], indirect=True)
-def test_release(new_github: NewGitHub) -> None:
+def test_release(new_github: NewGitHub, tmp_path: Path) -> None:
     """By the real uv, which gets PyPI's token in exchange for GitHub's."""
     asked: list[Asked] = []
 
@@ -316,9 +317,14 @@ def test_release(new_github: NewGitHub) -> None:
         token = {"/_/oidc/audience": {"audience": "pypi"}, "/token": {"value": "jwt"}}
         return Reply(token.get(request.path, {"success": True, "token": "pypi-token"}))
 
-    with answering(pypi) as url:
+    certificate, tls = own_certificate(tmp_path)
+    with answering(pypi, tls=tls) as url:
         oidc = {"ACTIONS_ID_TOKEN_REQUEST_URL": f"{url}/token?v=1", "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "request"}
-        github = new_github(UV_PUBLISH_URL=f"{url}/legacy/", **oidc)
+        github = new_github(UV_PUBLISH_URL=f"{url}/legacy/", SSL_CERT_FILE=str(tmp_path / "trusted.pem"), **oidc)
+        # Also what --check-url is asked with.
+        others = find_sources(find_links=None, ca_bundle=None, project_dir=tmp_path).ca_bundle
+        trusted = [certificate, others or Path("/etc/ssl/certs/ca-certificates.crt")]
+        (tmp_path / "trusted.pem").write_text("".join(file.read_text() for file in trusted))
         github.values["github.repository"] = "lab/hvdcloud"
         github.standins("gh", answers=[{"to": "gh release view", "code": 1}])
         ended = github.run(read_workflow("release.yml"))
@@ -335,6 +341,7 @@ def test_release(new_github: NewGitHub) -> None:
     made = [(ended["build"].workspace / file).read_bytes() for file in files]
     assert all(any(content in upload for upload in uploads) for content in made)
     assert len(uploads) == 2
+    assert "Bearer request" in [each.headers["Authorization"] for each in asked if each.path == "/token"]
 
 
 def test_a_release_that_was_made_together_with_its_tag_is_edited(new_github: NewGitHub) -> None:
