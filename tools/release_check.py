@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -126,11 +127,27 @@ def build(target: Path) -> tuple[Path, Path]:
         target.mkdir(parents=True, exist_ok=True)
         for old in target.glob("hvdcloud-*"):
             old.unlink()
-        return sdist.rename(target / sdist.name), wheel.rename(target / wheel.name)
+        # /tmp may be another file system.
+        return Path(shutil.copy(sdist, target)), Path(shutil.copy(wheel, target))
 
 
-def check_installed(wheel: Path) -> None:
-    """Installs a wheel as a user would, by this Python, and calls three commands.
+def pythons(pyproject: str) -> dict[str, str | None]:
+    """An interpreter for each version in pyproject.toml's classifiers: this one, or `pythonX.Y` on PATH; None: there is
+    none, or it can make no virtual environment."""
+    found: dict[str, str | None] = {}
+    for version in re.findall(r'"Programming Language :: Python :: (3\.\d+)"', pyproject):
+        if version == f"3.{sys.version_info.minor}":
+            found[version] = sys.executable
+            continue
+        # pyenv has a command for each version that is installed, which fails where it is not chosen.
+        asked = [shutil.which(f"python{version}") or "false", "-c", "import ensurepip, venv"]
+        works = subprocess.run(asked, capture_output=True, check=False).returncode == 0
+        found[version] = asked[0] if works else None
+    return found
+
+
+def check_installed(wheel: Path, python: str = sys.executable) -> None:
+    """Installs a wheel as a user would, by this or another Python, and calls three commands.
 
     Raises ReleaseError: one of them does not do what it says.
     """
@@ -144,7 +161,7 @@ def check_installed(wheel: Path) -> None:
         def call(*command: str | Path, cwd: Path = Path(folder)) -> str:
             return _run(*command, cwd=cwd, environment=environment)
 
-        call(sys.executable, "-m", "venv", Path(folder, "venv"))
+        call(python, "-m", "venv", Path(folder, "venv"))
         call(binaries / "python", "-m", "pip", "install", "--quiet", wheel.resolve())
         call(binaries / "python", "-m", "pip", "check")
         said = call(binaries / "hvdcloud", "--version").strip()
@@ -157,7 +174,7 @@ def check_installed(wheel: Path) -> None:
             if not (project / name).is_file():
                 raise ReleaseError(f"{wheel.name}: init wrote no {name}\n→ correct hvdcloud/templates, {AGAIN}")
         checks = json.loads(call(binaries / "hvdcloud", "doctor", "--json", cwd=project))["result"]["checks"]
-        _say(f"{wheel.name} works with {sys.executable}: launch --help, init, and doctor with {len(checks)} checks")
+        _say(f"{wheel.name} works with {python}: launch --help, init, and doctor with {len(checks)} checks")
 
 
 def _git(*words: str) -> bytes:
@@ -166,7 +183,9 @@ def _git(*words: str) -> bytes:
 
 def _extract(archive: bytes, target: Path, *, mask: int = 0o022) -> None:
     with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
-        opened.extractall(target, filter="data")
+        # Without filters in Debian 12's Python 3.11.2.
+        opened.extraction_filter = getattr(tarfile, "data_filter", None)
+        opened.extractall(target)
     for path in _files(target):
         path.chmod(path.stat().st_mode & ~mask)
 
@@ -208,7 +227,9 @@ def main() -> int:
     """Builds and checks, or only checks a wheel that exists; 1: it may not be released."""
     parser = argparse.ArgumentParser(description="All of a release but its publishing.")
     parser.add_argument("--dist", type=Path, default=Path("dist"), help="the folder for both packages")
-    parser.add_argument("--tag", help="refuse another version than that of this tag, and one that CHANGELOG.md lacks")
+    parser.add_argument(
+        "--tag", help="refuse another version than this tag's, and one without a section in CHANGELOG.md"
+    )
     parser.add_argument("--notes", type=Path, help="write the version's section of CHANGELOG.md to this file")
     parser.add_argument("--installed", type=Path, metavar="WHEEL", help="only check this wheel, with this Python")
     given = parser.parse_args()
@@ -220,12 +241,22 @@ def main() -> int:
         version = packages[1].name.split("-")[1]
         if given.tag:
             check_tag(given.tag, version)
+        try:
             notes = notes_of((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version)
+        except ReleaseError as error:
+            if given.tag:
+                raise
+            _say(f"a tag v{version} would be refused: {error}")
+        else:
             if given.notes:
                 given.notes.write_text(notes, encoding="utf-8")
         for package in packages:
             _say(f"{package}: {package.stat().st_size // 1024} KiB, the same in two builds")
-        check_installed(packages[1])
+        interpreters = pythons((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+        for python in filter(None, interpreters.values()):
+            check_installed(packages[1], python)
+        if missing := [version for version, python in interpreters.items() if python is None]:
+            _say(f"not tried with Python {', '.join(missing)}, not on PATH; .github/workflows/release.yml does that")
     except ReleaseError as error:
         sys.stderr.write(f"release-check: {error}\n")
         return 1

@@ -257,10 +257,11 @@ def _refuse_other(context: Context, existing: Cluster) -> None:
     hint = f"hvdcloud down --name {name} first, or take another --name"
     if not existing.whole:
         _refuse_while_made(context, existing)
+        again = f"hvdcloud resize {existing.expected_nodes} --name {name}"
         raise UsageError(
             f"cluster {name} exists but is not whole: {len(existing.nodes)} of "
             f"{counted(existing.expected_nodes, 'node')} (made by {existing.owner})",
-            hint=f"hvdcloud resize {existing.expected_nodes} --name {name} brings them back; else {hint}",
+            hint=hint if existing.is_headless else f"{again} brings them back; else {hint}",
         )
     context.current_record(existing)
     if changes := changes_since_up(context, existing):

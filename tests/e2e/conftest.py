@@ -29,6 +29,15 @@ def cloud(tmp_path_factory: pytest.TempPathFactory, earlier: Any, image: str) ->
 
 
 @pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory, engine: Any) -> Iterator[Any]:
+    """A cloud whose VMs are records: tests/support/gce_records.py."""
+    from tests.support.gce_records import records_cloud
+
+    with records_cloud(tmp_path_factory.mktemp("cloud"), engine) as records:
+        yield records
+
+
+@pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A registry that is open to everybody: 127.0.0.1:PORT."""
     from tests.standins.registry import running_registry

@@ -18,7 +18,7 @@ from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.doctor import Examination, doctor
 from hvdcloud.storage.open import open_bucket
 from tests.support.configs import load_config
-from tests.support.gce_records import ZONES, RecordsCloud, records_cloud
+from tests.support.gce_records import ZONES, RecordsCloud
 from tests.support.harness import Ended, Project, labelled, project_in
 
 pytestmark = pytest.mark.engine
@@ -26,26 +26,20 @@ pytestmark = pytest.mark.engine
 SECRET = "hunter2-and-more"
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any) -> Iterator[RecordsCloud]:
-    with records_cloud(tmp_path_factory.mktemp("doctor"), engine) as cloud:
-        yield cloud
-
-
 @pytest.fixture
-def project(cloud: RecordsCloud, tmp_path: Path) -> Iterator[Project]:
+def project(records: RecordsCloud, tmp_path: Path) -> Iterator[Project]:
     """Of two nodes with a T4 each, for which everything is as it should be."""
-    cloud.cloud.emulator.reset()
-    cloud.cloud.storage.faults.clear()
-    yield well(cloud, tmp_path)
-    cloud.cloud.emulator.reset()
-    cloud.cloud.storage.faults.clear()
+    records.cloud.emulator.reset()
+    records.cloud.storage.faults.clear()
+    yield well(records, tmp_path)
+    records.cloud.emulator.reset()
+    records.cloud.storage.faults.clear()
 
 
-def well(cloud: RecordsCloud, root: Path, *, gce: dict[str, Any] | None = None, **more: Any) -> Project:
-    image = {"repository": cloud.repository, "requirements": None, "device": "cuda"}
+def well(records: RecordsCloud, root: Path, *, gce: dict[str, Any] | None = None, **more: Any) -> Project:
+    image = {"repository": records.repository, "requirements": None, "device": "cuda"}
     l4 = {"machine_type": "g2-standard-4", "gpu": None, "zones": list(ZONES[:1])}
-    project = cloud.cloud.project(root, "t-doctor", **{"image": image, "gce": {**l4, **(gce or {})}, **more})
+    project = records.cloud.project(root, "t-doctor", **{"image": image, "gce": {**l4, **(gce or {})}, **more})
     project.write("train.py", "print('trained')\n")
     return project
 
@@ -94,19 +88,21 @@ def in_this_process(project: Project) -> Iterator[None]:
 
 
 def test_a_project_without_problems_is_reported_as_such_and_nothing_changes(
-    cloud: RecordsCloud, project: Project
+    records: RecordsCloud, project: Project
 ) -> None:
     report = examine(project)
     assert report.exit_code == 0, report.text
     assert report.names("failed", "unknown") == []
     assert list(report.checks)[:3] == ["configuration", "credentials", "service account"]
-    assert {entry.http for entry in cloud.cloud.emulator.log.entries()} == {"GET"}
-    assert {method for method, *_ in cloud.cloud.storage.requests} <= {"GET"}
+    assert {entry.http for entry in records.cloud.emulator.log.entries()} == {"GET"}
+    assert {method for method, *_ in records.cloud.storage.requests} <= {"GET"}
     assert not (project.state / project.name).exists()
 
 
-def test_the_table_has_a_line_for_each_check_and_below_it_how_to_fix_it(cloud: RecordsCloud, project: Project) -> None:
-    cloud.cloud.emulator.google.off.add("compute.googleapis.com")
+def test_the_table_has_a_line_for_each_check_and_below_it_how_to_fix_it(
+    records: RecordsCloud, project: Project
+) -> None:
+    records.cloud.emulator.google.off.add("compute.googleapis.com")
     out = project.hvdcloud("doctor", expect=3).out.splitlines()
     (number, line), *_ = [(number, line) for number, line in enumerate(out) if line.startswith("✗")]
     assert "compute.googleapis.com has not been used" in line
@@ -115,8 +111,8 @@ def test_the_table_has_a_line_for_each_check_and_below_it_how_to_fix_it(cloud: R
     assert "1 failed" in out[-1]
 
 
-def test_no_secret_and_no_token_is_shown(cloud: RecordsCloud, project: Project, tmp_path: Path) -> None:
-    project = well(cloud, tmp_path / "more", run={"secrets": ["API_KEY", "OTHER_KEY"]})
+def test_no_secret_and_no_token_is_shown(records: RecordsCloud, project: Project, tmp_path: Path) -> None:
+    project = well(records, tmp_path / "more", run={"secrets": ["API_KEY", "OTHER_KEY"]})
     project.environ["API_KEY"] = SECRET
     report = Report(project.hvdcloud("doctor", "--json", "--verbose", expect=2))
     report.failed("secrets", "OTHER_KEY", "export OTHER_KEY", exit_code=2)
@@ -148,46 +144,48 @@ def test_credentials_that_google_no_longer_accepts_are_reported(project: Project
     examine(project).failed("credentials", "not accepted", "name another key", exit_code=3)
 
 
-def test_an_api_that_is_off_is_reported_once_with_what_switches_it_on(cloud: RecordsCloud, project: Project) -> None:
-    cloud.cloud.emulator.google.off.add("compute.googleapis.com")
+def test_an_api_that_is_off_is_reported_once_with_what_switches_it_on(records: RecordsCloud, project: Project) -> None:
+    records.cloud.emulator.google.off.add("compute.googleapis.com")
     switched_on = "gcloud services enable compute.googleapis.com --project=test-project"
     examine(project).failed("zones", switched_on, exit_code=3)
 
 
-def test_a_permission_that_is_missing_is_named(cloud: RecordsCloud, project: Project) -> None:
-    emulator = cloud.cloud.emulator
+def test_a_permission_that_is_missing_is_named(records: RecordsCloud, project: Project) -> None:
+    emulator = records.cloud.emulator
     emulator.access.deny(emulator.keys.email, "compute.regions.list")
     examine(project).failed("zones", "ask an administrator for compute.regions.list", exit_code=3)
 
 
 def test_a_bucket_that_is_not_there_or_not_ours_is_reported(
-    cloud: RecordsCloud, tmp_path: Path, project: Project
+    records: RecordsCloud, tmp_path: Path, project: Project
 ) -> None:
-    elsewhere = well(cloud, tmp_path / "more", checkpoints={"bucket": "gs://nowhere/runs"})
+    elsewhere = well(records, tmp_path / "more", checkpoints={"bucket": "gs://nowhere/runs"})
     examine(elsewhere).failed("bucket", "gcloud storage buckets create gs://nowhere", exit_code=2)
     examine(project, "--bucket", "file:///tmp/x").failed("bucket", "VMs cannot reach", "hvdcloud setup", exit_code=2)
-    cloud.cloud.storage.fault(path="/b/bucket/o", action={"status": 403})
+    records.cloud.storage.fault(path="/b/bucket/o", action={"status": 403})
     examine(project).failed("bucket", "roles/storage.objectUser", exit_code=3)
 
 
-def test_data_sets_are_looked_at_before_anything_is_made(cloud: RecordsCloud, tmp_path: Path, project: Project) -> None:
-    storage = cloud.cloud.storage
+def test_data_sets_are_looked_at_before_anything_is_made(
+    records: RecordsCloud, tmp_path: Path, project: Project
+) -> None:
+    storage = records.cloud.storage
     open_bucket("gs://bucket", endpoint=storage.url).write("train/a.bin", b"abc")
-    named = well(cloud, tmp_path / "more", data={"train": "gs://bucket/train"})
+    named = well(records, tmp_path / "more", data={"train": "gs://bucket/train"})
     report = examine(named)
     assert (report.exit_code, report.checks["data"]["status"]) == (0, "ok")
     assert report.checks["data"]["message"] == "there are objects in gs://bucket/train"
-    empty = well(cloud, tmp_path / "empty", data={"train": "gs://bucket/trian"})
+    empty = well(records, tmp_path / "empty", data={"train": "gs://bucket/trian"})
     examine(empty).failed(
         "data", "gs://bucket/trian holds no objects", "gcloud storage rsync --recursive DIR", exit_code=2
     )
     refused = empty.hvdcloud("up", "--yes", expect=2)
     assert "error: data.train: gs://bucket/trian holds no objects" in refused.err
-    assert cloud.left() == []
+    assert records.left() == []
 
 
-def test_a_quota_that_is_too_small_is_reported_with_what_is_needed(cloud: RecordsCloud, project: Project) -> None:
-    cloud.cloud.emulator.set_quota("NVIDIA_L4_GPUS", 1, region="us-central1")
+def test_a_quota_that_is_too_small_is_reported_with_what_is_needed(records: RecordsCloud, project: Project) -> None:
+    records.cloud.emulator.set_quota("NVIDIA_L4_GPUS", 1, region="us-central1")
     report = examine(project)
     report.failed("zones", "NVIDIA_L4_GPUS 2 needed, 1 of 1 free", "quotas?project=test-project", exit_code=4)
     assert examine(project, "--nodes", "1").exit_code == 0
@@ -196,7 +194,9 @@ def test_a_quota_that_is_too_small_is_reported_with_what_is_needed(cloud: Record
 # --- how long it takes ------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_that_does_not_come_is_a_failure_and_the_rest_is_shown(cloud: RecordsCloud, project: Project) -> None:
+def test_an_answer_that_does_not_come_is_a_failure_and_the_rest_is_shown(
+    records: RecordsCloud, project: Project
+) -> None:
     def checked(seconds: float) -> Examination:
         with (
             in_this_process(project),
@@ -206,7 +206,7 @@ def test_an_answer_that_does_not_come_is_a_failure_and_the_rest_is_shown(cloud: 
 
     # Several times what all of them need on this machine now.
     seconds = max(3, math.ceil(3 * checked(120).seconds))
-    cloud.cloud.emulator.faults.add({"hold": "before"}, method="compute.regions.list")
+    records.cloud.emulator.faults.add({"hold": "before"}, method="compute.regions.list")
     found = checked(seconds)
     checks = {check.name: check for check in found.checks}
     assert checks["zones"].message == f"did not answer within {seconds} s"

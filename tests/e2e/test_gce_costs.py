@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.lifecycle.up import MAKING_SECONDS
-from tests.support.gce_records import ZONES, RecordsCloud, came_up, make, records_cloud
+from tests.support.gce_records import ZONES, RecordsCloud, came_up, make
 from tests.support.harness import Project, until
 from tests.support.price_table import write_prices
 
@@ -23,26 +23,20 @@ pytestmark = pytest.mark.engine
 CHANGES = {"POST", "DELETE"}
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any) -> Iterator[RecordsCloud]:
-    with records_cloud(tmp_path_factory.mktemp("cloud"), engine) as cloud:
-        yield cloud
-
-
 @pytest.fixture
-def empty(cloud: RecordsCloud) -> Iterator[RecordsCloud]:
+def empty(records: RecordsCloud) -> Iterator[RecordsCloud]:
     """The cloud without anything in it, before and after."""
-    yield cloud
-    left = cloud.left()
-    cloud.cloud.emulator.reset()
+    yield records
+    left = records.left()
+    records.cloud.emulator.reset()
     assert left == []
 
 
 def project_of(
-    cloud: RecordsCloud, root: Path, name: str = "t-gce", *, zones: Sequence[str] = ZONES, **limits: Any
+    records: RecordsCloud, root: Path, name: str = "t-gce", *, zones: Sequence[str] = ZONES, **limits: Any
 ) -> Project:
     """Of two nodes that everybody on the internet could reach."""
-    project = cloud.project(
+    project = records.project(
         root,
         name,
         gce={"zones": list(zones), "ssh": {"source": "198.51.100.7/32"}},
@@ -52,9 +46,9 @@ def project_of(
     return project
 
 
-def requested(cloud: RecordsCloud) -> list[str]:
+def requested(records: RecordsCloud) -> list[str]:
     """What has been asked for that changes anything; IAM's questions are only POSTs in form."""
-    entries = cloud.cloud.emulator.log.entries()
+    entries = records.cloud.emulator.log.entries()
     return [entry.method for entry in entries if entry.http in CHANGES and entry.method.startswith("compute.")]
 
 

@@ -32,7 +32,6 @@ from tests.support.gce_records import (
     came_up,
     listed,
     make,
-    records_cloud,
     small_image,
 )
 from tests.support.harness import Ended, Project, Screen
@@ -44,29 +43,23 @@ BULK_INSERT = "compute.instances.bulkInsert"
 DELETE = "compute.instances.delete"
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any) -> Iterator[RecordsCloud]:
-    with records_cloud(tmp_path_factory.mktemp("cloud"), engine) as cloud:
-        yield cloud
-
-
 @pytest.fixture
-def emulator(cloud: RecordsCloud) -> Emulator:
-    return cloud.cloud.emulator
+def emulator(records: RecordsCloud) -> Emulator:
+    return records.cloud.emulator
 
 
 @pytest.fixture(autouse=True)
-def empty(cloud: RecordsCloud, emulator: Emulator) -> Iterator[None]:
+def empty(records: RecordsCloud, emulator: Emulator) -> Iterator[None]:
     """The cloud is empty before a test, and it must be so after it."""
     yield
-    left = cloud.left()
+    left = records.left()
     emulator.reset()
     assert left == []
 
 
 @pytest.fixture
-def project(tmp_path: Path, cloud: RecordsCloud) -> Project:
-    return replace(cloud.project(tmp_path), first=QUICK)
+def project(tmp_path: Path, records: RecordsCloud) -> Project:
+    return replace(records.project(tmp_path), first=QUICK)
 
 
 def impatient(project: Project) -> Project:
@@ -100,21 +93,21 @@ def says(ended: Ended, *words: str) -> Ended:
     return ended
 
 
-def nothing_is_left(cloud: RecordsCloud, project: Project) -> None:
+def nothing_is_left(records: RecordsCloud, project: Project) -> None:
     """Not even when the command has just ended."""
-    assert cloud.left() == []
+    assert records.left() == []
     assert project.hvdcloud("down", "--json").json["result"]["nothing_to_do"]
 
 
 # --- no capacity, no quota --------------------------------------------------------------------------------------------
 
 
-def test_up_waits_until_a_zone_has_room(cloud: RecordsCloud, emulator: Emulator, project: Project) -> None:
-    cloud.fail({"stockout": {}}, method=BULK_INSERT, times=None)
+def test_up_waits_until_a_zone_has_room(records: RecordsCloud, emulator: Emulator, project: Project) -> None:
+    records.fail({"stockout": {}}, method=BULK_INSERT, times=None)
     with project.started("up", "--wait", "4s") as process:
         screen = Screen(process)
         screen.wait_for("t-gce: no room in 3 zones; next try in 4 s")
-        assert cloud.left() == []
+        assert records.left() == []
         emulator.faults.clear()
         code = screen.end()
     came_up(Ended(code, "", screen.text))
@@ -126,11 +119,11 @@ def test_up_waits_until_a_zone_has_room(cloud: RecordsCloud, emulator: Emulator,
 # --- passing trouble --------------------------------------------------------------------------------------------------
 
 
-def test_the_network_goes_away_in_the_middle(cloud: RecordsCloud, tmp_path: Path) -> None:
-    with Relay(cloud.cloud.emulator.url) as relay:
-        project = cloud.project(tmp_path)
+def test_the_network_goes_away_in_the_middle(records: RecordsCloud, tmp_path: Path) -> None:
+    with Relay(records.cloud.emulator.url) as relay:
+        project = records.project(tmp_path)
         project.environ["HVDCLOUD_GOOGLE_ENDPOINT"] = relay.url
-        cloud.fail({"hang_ready": True, "at": "driver"}, instance="t-gce-1")
+        records.fail({"hang_ready": True, "at": "driver"}, instance="t-gce-1")
         with impatient(project).started("up") as process:
             screen = Screen(process)
             screen.wait_for("t-gce-1: driver")
@@ -143,10 +136,10 @@ def test_the_network_goes_away_in_the_middle(cloud: RecordsCloud, tmp_path: Path
             "it is not proven that nothing is left",
             "hvdcloud down as soon as that is fixed; what is left deletes itself 12 h after its start",
         )
-    assert len(cloud.left()) == 6
-    at_home = cloud.project(tmp_path / "again")
+    assert len(records.left()) == 6
+    at_home = records.project(tmp_path / "again")
     at_home.hvdcloud("down")
-    assert cloud.left() == []
+    assert records.left() == []
 
 
 class Relay:
@@ -194,7 +187,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 
 def test_a_zone_that_does_not_answer_may_hold_anything(
-    cloud: RecordsCloud, emulator: Emulator, project: Project
+    records: RecordsCloud, emulator: Emulator, project: Project
 ) -> None:
     emulator.set_unreachable(W, True)
     said = says(project.hvdcloud("list", expect=8), f"zone {W} did not answer", "STILL COST MONEY")
@@ -202,13 +195,13 @@ def test_a_zone_that_does_not_answer_may_hold_anything(
     says(project.hvdcloud("down", expect=8), f"nothing of t-gce was found, but zone {W} did not answer")
     says(project.hvdcloud("down", "--all", expect=8), f"zone {W} did not answer")
     emulator.set_unreachable(W, False)
-    nothing_is_left(cloud, project)
+    nothing_is_left(records, project)
 
 
 def test_a_zone_that_is_cut_off_while_vms_are_made_there(
-    cloud: RecordsCloud, emulator: Emulator, project: Project
+    records: RecordsCloud, emulator: Emulator, project: Project
 ) -> None:
-    cloud.fail({"hang_ready": True}, instance="t-gce-0")
+    records.fail({"hang_ready": True}, instance="t-gce-0")
     with impatient(project).started("up") as process:
         screen = Screen(process)
         screen.wait_for("t-gce-1: ready")
@@ -219,7 +212,7 @@ def test_a_zone_that_is_cut_off_while_vms_are_made_there(
     assert len(emulator.state.instances()) == 2
     emulator.set_unreachable(A, False)
     project.hvdcloud("down")
-    assert cloud.left() == []
+    assert records.left() == []
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
@@ -227,11 +220,11 @@ def test_a_zone_that_is_cut_off_while_vms_are_made_there(
 
 @pytest.mark.parametrize("command", ["up", "launch"])
 def test_a_node_that_never_gets_ready_is_waited_for_until_ctrl_c(
-    cloud: RecordsCloud, tmp_path: Path, engine: Any, command: str
+    records: RecordsCloud, tmp_path: Path, engine: Any, command: str
 ) -> None:
-    repository = cloud.repository.replace("/small:1", "/waits:1")
-    project = with_repository(cloud, tmp_path, repository, requirements="requirements.txt")
-    cloud.fail({"hang_ready": True, "at": "pulling"}, instance="t-gce-1")
+    repository = records.repository.replace("/small:1", "/waits:1")
+    project = with_repository(records, tmp_path, repository, requirements="requirements.txt")
+    records.fail({"hang_ready": True, "at": "pulling"}, instance="t-gce-1")
     with stands_for_its_image(engine, project), project.started(command) as process:
         screen = Screen(process)
         screen.wait_for("t-gce-1: pulling")
@@ -241,7 +234,7 @@ def test_a_node_that_never_gets_ready_is_waited_for_until_ctrl_c(
     assert screen.text.splitlines()[-1] == (
         f"{command} of t-gce was interrupted; everything that it had made is deleted; hvdcloud {command} starts again"
     )
-    nothing_is_left(cloud, project)
+    nothing_is_left(records, project)
 
 
 # --- down -------------------------------------------------------------------------------------------------------------
@@ -259,9 +252,9 @@ def test_a_node_that_never_gets_ready_is_waited_for_until_ctrl_c(
     ],
 )
 def test_what_cannot_be_deleted_is_named_with_a_command(
-    cloud: RecordsCloud, cluster: Project, method: str, fault: dict[str, Any], words: list[str]
+    records: RecordsCloud, cluster: Project, method: str, fault: dict[str, Any], words: list[str]
 ) -> None:
-    cloud.fail(fault, method=method, times=None)
+    records.fail(fault, method=method, times=None)
     ended = says(
         cluster.hvdcloud("down", expect=8),
         "2 objects of t-gce could not be deleted and may STILL COST MONEY",
@@ -270,11 +263,11 @@ def test_what_cannot_be_deleted_is_named_with_a_command(
         *words,
     )
     assert "is gone" not in ended.out
-    left = {"firewall" if "firewalls" in link else "VM" for link in cloud.left()}
+    left = {"firewall" if "firewalls" in link else "VM" for link in records.left()}
     assert left == {"firewall" if "firewalls" in method else "VM"}
-    cloud.cloud.emulator.faults.clear()
+    records.cloud.emulator.faults.clear()
     cluster.hvdcloud("down")
-    assert cloud.left() == []
+    assert records.left() == []
 
 
 # --- the registry -----------------------------------------------------------------------------------------------------
@@ -288,8 +281,8 @@ def stands_for_its_image(engine: Any, project: Project) -> AbstractContextManage
     return small_image(engine, find_plan(config.image, project_dir=project.folder).reference)
 
 
-def with_repository(cloud: RecordsCloud, root: Path, repository: str, **image: Any) -> Project:
-    project = cloud.project(root)
+def with_repository(records: RecordsCloud, root: Path, repository: str, **image: Any) -> Project:
+    project = records.project(root)
     settings = json.loads((project.folder / "hvdcloud.yaml").read_text())
     settings["image"] |= {"repository": repository, **image}
     project.write("hvdcloud.yaml", json.dumps(settings))
@@ -300,7 +293,7 @@ def with_repository(cloud: RecordsCloud, root: Path, repository: str, **image: A
 
 
 def test_dry_run_prints_the_requests_and_the_price_and_changes_nothing(
-    cloud: RecordsCloud, emulator: Emulator, project: Project
+    records: RecordsCloud, emulator: Emulator, project: Project
 ) -> None:
     plan = project.hvdcloud("up", "--dry-run", "--json").json["result"]
     vms = plan["requests"][-1]
@@ -317,7 +310,7 @@ def test_dry_run_prints_the_requests_and_the_price_and_changes_nothing(
     assert f"${plan['dollars_per_hour']:.2f}/h, at worst $" in text
     assert text.splitlines()[-1].endswith("(after 12 h 00 min); nothing was changed")
     assert {entry.http for entry in emulator.log.entries()} == {"GET"}
-    assert cloud.left() == []
+    assert records.left() == []
     assert list(project.state.glob("*/journal.jsonl")) == []
 
 
@@ -333,9 +326,9 @@ def test_list_from_another_laptop_shows_what_it_costs(cluster: Project) -> None:
     other.hvdcloud("down")
 
 
-def test_down_all_deletes_the_clusters_of_everybody(cloud: RecordsCloud, cluster: Project, tmp_path: Path) -> None:
-    make(cloud.project(tmp_path / "second", "t-gce-b"))
+def test_down_all_deletes_the_clusters_of_everybody(records: RecordsCloud, cluster: Project, tmp_path: Path) -> None:
+    make(records.project(tmp_path / "second", "t-gce-b"))
     out = another_laptop(cluster).hvdcloud("down", "--all").out
     assert "t-gce is gone" in out
     assert "t-gce-b is gone" in out
-    assert cloud.left() == []
+    assert records.left() == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.interrupts import SIGNALS
-from tests.support.gce_records import RecordsCloud, came_up, make, records_cloud
+from tests.support.gce_records import RecordsCloud, came_up, make
 from tests.support.harness import Ended, Project, Screen, until
 from tests.support.impatient import NOTHING_LATE
 from tests.support.kill_points import kill_points
@@ -26,32 +26,26 @@ MAKING = (BULK_INSERT, "compute.firewalls.insert")
 DELETING = ("compute.instances.delete", "compute.firewalls.delete")
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any) -> Iterator[RecordsCloud]:
-    with records_cloud(tmp_path_factory.mktemp("cloud"), engine) as cloud:
-        yield cloud
-
-
 @pytest.fixture
-def project(tmp_path: Path, cloud: RecordsCloud) -> Iterator[Project]:
+def project(tmp_path: Path, records: RecordsCloud) -> Iterator[Project]:
     """A project on a cloud that is empty, before and after."""
-    delays = dataclasses.replace(cloud.cloud.emulator.state.delays)
-    yield cloud.project(tmp_path)
-    left = cloud.left()
-    cloud.cloud.emulator.reset()
-    cloud.cloud.emulator.state.delays = delays
+    delays = dataclasses.replace(records.cloud.emulator.state.delays)
+    yield records.project(tmp_path)
+    left = records.left()
+    records.cloud.emulator.reset()
+    records.cloud.emulator.state.delays = delays
     assert left == []
 
 
 def killed_at(
-    cloud: RecordsCloud, project: Project, when: str, method: str, number: int, *args: str, by: int = signal.SIGKILL
+    records: RecordsCloud, project: Project, when: str, method: str, number: int, *args: str, by: int = signal.SIGKILL
 ) -> Ended:
     """Start a command and end it by a signal as soon as one of its calls waits: for its effect, or for its answer.
 
     One that makes no such call ends by itself.
     """
-    faults = cloud.cloud.emulator.faults
-    cloud.fail({"hold": when}, method=method, skip=number)
+    faults = records.cloud.emulator.faults
+    records.fail({"hold": when}, method=method, skip=number)
     with project.started(*args) as process:
         screen = Screen(process)
         until(lambda: faults.plain()["held"] or process.poll() is not None, seconds=60, what=f"{method}")
@@ -60,7 +54,7 @@ def killed_at(
             until(lambda: ignores(process.pid, SIGNALS), seconds=30, what="the signal to be taken")
             faults.release()
         code = screen.end(within=30)
-    drop_held(cloud)
+    drop_held(records)
     return Ended(code, screen.text, screen.text)
 
 
@@ -70,17 +64,17 @@ def ignores(pid: int, signals: Collection[int]) -> bool:
     return all(int(fields["SigIgn"], 16) >> (number - 1) & 1 for number in signals)
 
 
-def drop_held(cloud: RecordsCloud) -> None:
+def drop_held(records: RecordsCloud) -> None:
     """A request that waits for its effect has none once the client is seen to be gone."""
-    faults = cloud.cloud.emulator.faults
+    faults = records.cloud.emulator.faults
     until(lambda: not faults.plain()["held"], seconds=10, what="the held requests to be dropped")
     faults.clear()
 
 
-def down_leaves_nothing(cloud: RecordsCloud, project: Project) -> None:
+def down_leaves_nothing(records: RecordsCloud, project: Project) -> None:
     dataclasses.replace(project, first=NOTHING_LATE).hvdcloud("down")
-    assert cloud.left() == []
-    assert cloud.there() == []
+    assert records.left() == []
+    assert records.there() == []
     again = project.hvdcloud("down", "--json").json["result"]
     assert again["nothing_to_do"]
     assert again["deleted"] == []
@@ -91,46 +85,46 @@ def down_leaves_nothing(cloud: RecordsCloud, project: Project) -> None:
 
 @pytest.mark.parametrize("number", kill_points(UP))
 def test_down_leaves_nothing_of_an_up_that_was_killed_at_this_request(
-    cloud: RecordsCloud, project: Project, number: int
+    records: RecordsCloud, project: Project, number: int
 ) -> None:
-    killed_at(cloud, project, "after", "*", number, "up")
-    cloud.list_shows_the_truth(project)
-    down_leaves_nothing(cloud, project)
+    killed_at(records, project, "after", "*", number, "up")
+    records.list_shows_the_truth(project)
+    down_leaves_nothing(records, project)
 
 
 @pytest.mark.parametrize(("method", "number"), [(MAKING[0], 0), (MAKING[1], 0), (MAKING[1], 1)])
 def test_down_leaves_nothing_of_an_up_whose_last_request_is_on_its_way(
-    cloud: RecordsCloud, project: Project, method: str, number: int
+    records: RecordsCloud, project: Project, method: str, number: int
 ) -> None:
-    killed_at(cloud, project, "before", method, number, "up")
-    cloud.list_shows_the_truth(project)
-    down_leaves_nothing(cloud, project)
+    killed_at(records, project, "before", method, number, "up")
+    records.list_shows_the_truth(project)
+    down_leaves_nothing(records, project)
 
 
 def test_what_a_killed_up_had_asked_for_is_deleted_even_if_it_appears_after_all_the_rest(
-    cloud: RecordsCloud, project: Project
+    records: RecordsCloud, project: Project
 ) -> None:
-    cloud.fail({"delay": 2.5}, method=BULK_INSERT)
-    log = cloud.cloud.emulator.log
+    records.fail({"delay": 2.5}, method=BULK_INSERT)
+    log = records.cloud.emulator.log
     with project.started("up") as process:
         Screen(process)
         until(lambda: [entry for entry in log.entries() if entry.method == BULK_INSERT], seconds=60, what="the request")
-        until(lambda: len(cloud.there()) >= 2, seconds=10, what="both firewall rules")
+        until(lambda: len(records.there()) >= 2, seconds=10, what="both firewall rules")
         process.kill()
     assert [entry.status for entry in log.entries() if entry.method == BULK_INSERT] == [None]
     gone = project.hvdcloud("down", "--json").json["result"]["deleted"]
     assert {name.split()[0] for name in gone} == {"firewall", "VM"}
-    assert cloud.left() == []
+    assert records.left() == []
 
 
 @pytest.mark.parametrize("method", [BULK_INSERT, "compute.zoneOperations.wait", READ])
 def test_up_after_a_killed_up_clears_its_remains_and_begins_again(
-    cloud: RecordsCloud, project: Project, method: str
+    records: RecordsCloud, project: Project, method: str
 ) -> None:
-    killed_at(cloud, project, "after", method, 0, "up")
+    killed_at(records, project, "after", method, 0, "up")
     again = came_up(dataclasses.replace(project, first=NOTHING_LATE).hvdcloud("up", expect=None))
     assert "an earlier `up` of t-gce was interrupted" in again.err
-    assert cloud.left() == []
+    assert records.left() == []
 
 
 # --- what only some ways of making nodes make -----------------------------------------------------------------------
@@ -153,44 +147,44 @@ DELETED_BY = {
 }
 
 
-def of_two_l4(cloud: RecordsCloud, root: Path, way: str) -> Project:
+def of_two_l4(records: RecordsCloud, root: Path, way: str) -> Project:
     """Whose machine type takes a placement policy, and flex-start."""
-    cloud.cloud.emulator.set_quota("PREEMPTIBLE_NVIDIA_L4_GPUS", 16, region="us-central1")
-    return cloud.project(root, gce={"machine_type": "g2-standard-8", "gpu": None, **WAYS[way]})
+    records.cloud.emulator.set_quota("PREEMPTIBLE_NVIDIA_L4_GPUS", 16, region="us-central1")
+    return records.project(root, gce={"machine_type": "g2-standard-8", "gpu": None, **WAYS[way]})
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(("way", "method"), [(way, method) for way in WAYS for method in MADE_BY[way]])
 def test_down_leaves_nothing_of_an_up_that_was_killed_as_it_made_this(
-    cloud: RecordsCloud, project: Project, tmp_path: Path, way: str, method: str, when: str
+    records: RecordsCloud, project: Project, tmp_path: Path, way: str, method: str, when: str
 ) -> None:
-    project = of_two_l4(cloud, tmp_path / "l4", way)
-    killed_at(cloud, project, when, method, 0, "up")
-    cloud.list_shows_the_truth(project)
-    down_leaves_nothing(cloud, project)
+    project = of_two_l4(records, tmp_path / "l4", way)
+    killed_at(records, project, when, method, 0, "up")
+    records.list_shows_the_truth(project)
+    down_leaves_nothing(records, project)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", range(UP + 10))
 @pytest.mark.parametrize("way", WAYS)
 def test_down_leaves_nothing_of_an_up_of_this_way_that_was_killed_at_any_request(
-    cloud: RecordsCloud, project: Project, tmp_path: Path, way: str, number: int
+    records: RecordsCloud, project: Project, tmp_path: Path, way: str, number: int
 ) -> None:
-    project = of_two_l4(cloud, tmp_path / "l4", way)
-    killed_at(cloud, project, "after", "*", number, "up")
-    cloud.list_shows_the_truth(project)
-    down_leaves_nothing(cloud, project)
+    project = of_two_l4(records, tmp_path / "l4", way)
+    killed_at(records, project, "after", "*", number, "up")
+    records.list_shows_the_truth(project)
+    down_leaves_nothing(records, project)
 
 
 @pytest.mark.parametrize(("way", "method"), [(way, method) for way in WAYS for method in DELETED_BY[way]])
 def test_down_finishes_what_a_killed_down_of_this_way_began(
-    cloud: RecordsCloud, project: Project, tmp_path: Path, way: str, method: str
+    records: RecordsCloud, project: Project, tmp_path: Path, way: str, method: str
 ) -> None:
-    project = of_two_l4(cloud, tmp_path / "l4", way)
+    project = of_two_l4(records, tmp_path / "l4", way)
     make(project)
-    killed_at(cloud, project, "after", method, 0, "down")
-    cloud.list_shows_the_truth(project)
-    down_leaves_nothing(cloud, project)
+    killed_at(records, project, "after", method, 0, "down")
+    records.list_shows_the_truth(project)
+    down_leaves_nothing(records, project)
 
 
 # --- the roll back ----------------------------------------------------------------------------------------------------
@@ -199,14 +193,14 @@ def test_down_finishes_what_a_killed_down_of_this_way_began(
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("method", [*DELETING, "compute.disks.aggregatedList"])
 def test_down_finishes_a_roll_back_that_was_killed(
-    cloud: RecordsCloud, project: Project, when: str, method: str
+    records: RecordsCloud, project: Project, when: str, method: str
 ) -> None:
-    cloud.fail({"fail_ready": {"step": "pulling", "error": "scripted"}}, instance="t-gce-1")
+    records.fail({"fail_ready": {"step": "pulling", "error": "scripted"}}, instance="t-gce-1")
     # The first list of disks is that of `up`, before anything is made.
-    killed_at(cloud, project, when, method, 0 if method in DELETING else 1, "up")
-    cloud.list_shows_the_truth(project)
+    killed_at(records, project, when, method, 0 if method in DELETING else 1, "up")
+    records.list_shows_the_truth(project)
     dataclasses.replace(project, first=NOTHING_LATE).hvdcloud("down")
-    assert cloud.there() == []
+    assert records.there() == []
 
 
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------------
@@ -225,11 +219,11 @@ def test_down_finishes_a_roll_back_that_was_killed(
     ],
 )
 def test_an_up_that_is_interrupted_leaves_nothing(
-    cloud: RecordsCloud, project: Project, by: int, when: str, method: str
+    records: RecordsCloud, project: Project, by: int, when: str, method: str
 ) -> None:
-    ended = killed_at(cloud, project, when, method, 0, "up", by=by).expect(130)
-    assert cloud.left() == []
-    assert cloud.there() == []
+    ended = killed_at(records, project, when, method, 0, "up", by=by).expect(130)
+    assert records.left() == []
+    assert records.there() == []
     assert "Traceback" not in ended.err
     made = method not in ("compute.disks.aggregatedList", "compute.regions.list")
     assert ("was interrupted; everything that it had made is deleted" in ended.err) == made
@@ -240,16 +234,16 @@ def test_an_up_that_is_interrupted_leaves_nothing(
 
 
 @pytest.mark.parametrize("number", kill_points(DOWN))
-def test_down_finishes_what_a_killed_down_began(cloud: RecordsCloud, project: Project, number: int) -> None:
+def test_down_finishes_what_a_killed_down_began(records: RecordsCloud, project: Project, number: int) -> None:
     make(project)
-    killed_at(cloud, project, "after", "*", number, "down")
-    cloud.list_shows_the_truth(project)
+    killed_at(records, project, "after", "*", number, "down")
+    records.list_shows_the_truth(project)
     project.hvdcloud("down")
-    assert cloud.there() == []
+    assert records.there() == []
 
 
 @pytest.mark.parametrize("method", DELETING)
-def test_ctrl_c_does_not_stop_a_down_that_deletes(cloud: RecordsCloud, project: Project, method: str) -> None:
+def test_ctrl_c_does_not_stop_a_down_that_deletes(records: RecordsCloud, project: Project, method: str) -> None:
     make(project)
-    killed_at(cloud, project, "before", method, 0, "down", by=signal.SIGINT).expect(0)
-    assert cloud.left() == []
+    killed_at(records, project, "before", method, 0, "down", by=signal.SIGINT).expect(0)
+    assert records.left() == []

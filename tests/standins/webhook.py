@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import ssl
-import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from tests.standins.http_server import Server
+from tests.standins.http_server import Server, own_certificate
 
 TOKEN = "T0PSECRET-a1b2c3"
 """In the path of every address, as in those of Slack: who knows it may send."""
@@ -45,12 +44,7 @@ class Webhook:
 def webhook() -> Iterator[Webhook]:
     """A server with TLS on a loopback port for the block."""
     with tempfile.TemporaryDirectory() as folder:
-        key, certificate = Path(folder, "key.pem"), Path(folder, "certificate.pem")
-        words = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
-        command = [*words.split(), "-keyout", str(key), "-out", str(certificate)]
-        subprocess.run(command, check=True, capture_output=True)
-        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.load_cert_chain(certificate, key)
+        certificate, tls = own_certificate(Path(folder))
         with _serving(Webhook(certificate=certificate), tls) as hook:
             yield hook
 

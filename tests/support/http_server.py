@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -37,7 +38,13 @@ class Reply:
 
 
 @contextmanager
-def answering(answer: Callable[[Asked], Reply | None], *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+def answering(
+    answer: Callable[[Asked], Reply | None],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    tls: ssl.SSLContext | None = None,
+) -> Iterator[str]:
     """A server for the block; yields its URL, without a slash at the end.
 
     Args:
@@ -69,10 +76,12 @@ def answering(answer: Callable[[Asked], Reply | None], *, host: str = "127.0.0.1
             """Quiet."""
 
     with Server((host, port), Handler) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
-            yield f"http://{host}:{server.server_port}"
+            yield f"{'https' if tls else 'http'}://{host}:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()

@@ -8,11 +8,9 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 
-from hvdcloud.cli.app import Invocation
-from hvdcloud.cli.main import command_line
+from tests.support.command_line import check_command_line
 from tools.reference import all_commands
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,7 +121,6 @@ def test_every_command_that_is_shown_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: str(page.name))
 def test_every_command_line_that_is_shown_is_one_that_the_program_takes(page: Path) -> None:
-    root = command_line()
     for line in re.findall(r"(?m)^ *\$ (.*\bhvdcloud .*)$", page.read_text(encoding="utf-8")):
         lexer = shlex.shlex(line, posix=True, punctuation_chars="&|>")
         lexer.whitespace_split = True
@@ -131,7 +128,4 @@ def test_every_command_line_that_is_shown_is_one_that_the_program_takes(page: Pa
             program, *words = part
             if between or program != "hvdcloud":
                 continue
-            command = root
-            while hasattr(command, "commands"):
-                command = command.commands[words.pop(0)]
-            command.make_context(command.name, words, parent=typer.Context(root, obj=Invocation()))
+            check_command_line(words)

@@ -9,6 +9,7 @@ import pytest
 
 import hvdcloud
 from tests.support.workflows import read_workflow
+from tools import release_check
 from tools.release_check import ReleaseError, check_contents, check_metadata, check_tag, notes_of, wheel_names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +61,34 @@ def test_a_version_without_notes_is_no_release() -> None:
     for changelog in (CHANGELOG, "## [0.3.0]\n\n## [0.1.0]\n\n- one\n"):
         with pytest.raises(ReleaseError, match=r"CHANGELOG.md has no section \[0.3.0\]"):
             notes_of(changelog, "0.3.0")
+
+
+def test_without_a_tag_what_would_refuse_it_and_each_python_that_is_not_here_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packages = tmp_path / "hvdcloud-9.9.9.tar.gz", tmp_path / "hvdcloud-9.9.9-py3-none-any.whl"
+    for package in packages:
+        package.touch()
+    tried: list[str] = []
+    monkeypatch.setattr(release_check, "build", lambda _: packages)
+    monkeypatch.setattr(release_check, "pythons", lambda _: {"3.13": "/usr/bin/python3.13", "3.14": None})
+    monkeypatch.setattr(release_check, "check_installed", lambda _, python: tried.append(python))
+    monkeypatch.setattr("sys.argv", ["release_check"])
+    assert release_check.main() == 0
+    said = capsys.readouterr().out
+    assert "a tag v9.9.9 would be refused: CHANGELOG.md has no section [9.9.9]\n→ rename [Unreleased] to it" in said
+    assert "not tried with Python 3.14, not on PATH" in said
+    assert tried == ["/usr/bin/python3.13"]
+    monkeypatch.setattr("sys.argv", ["release_check", "--tag", "v9.9.9"])
+    assert release_check.main() == 1
+    assert "has no section [9.9.9]" in capsys.readouterr().err
+
+
+def test_every_python_that_is_promised_is_in_the_matrix() -> None:
+    """Those of the classifiers, without which release-check would not try them."""
+    promised = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+    matrix = read_workflow("tests.yml")["jobs"]["unit"]["strategy"]["matrix"]["python"]
+    assert promised == matrix
 
 
 def test_what_pypi_shows_is_there() -> None:

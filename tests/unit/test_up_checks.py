@@ -15,13 +15,14 @@ import yaml
 
 from hvdcloud import providers
 from hvdcloud.checks import Check, Finding, failed, require
-from hvdcloud.cluster.model import ClusterSpec, Plan
+from hvdcloud.cluster.model import ClusterObject, ClusterSpec, Node, NodeState, ObjectKind, Plan
 from hvdcloud.console import Console
 from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.lifecycle import up as lifecycle_up
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.lifecycle.up import check, check_project, make_spec, up
 from tests.support.configs import load_config
+from tests.support.views import cluster
 
 
 @dataclass
@@ -134,3 +135,19 @@ def test_the_result_of_up_says_what_the_cluster_costs(tmp_path: Path, monkeypatc
     assert result.created
     assert (result.dollars_per_hour, result.worst_case_dollars) == (1.58, 3.24)
     assert "$1.58/h, at worst $3.24" in err.getvalue()
+
+
+@pytest.mark.parametrize("head", [False, True])
+def test_only_a_cluster_with_a_head_is_said_to_come_back_by_resize(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: bool
+) -> None:
+    """One whose flex-start request waits has none; resize would refuse it."""
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
+    nodes = (Node(name="digits-0", index=0, id="0", state=NodeState.RUNNING),) if head else ()
+    waits = ClusterObject(kind=ObjectKind.REQUEST, name="hvdcloud-digits-a1b2c3")
+    context, _ = context_of(tmp_path, provider="gce")
+    context.__dict__["provider"] = SimpleNamespace(cluster=lambda name: cluster(nodes=nodes, other_objects=(waits,)))
+    with pytest.raises(UsageError, match="cluster digits exists but is not whole") as caught:
+        up(context, command="launch")
+    otherwise = "hvdcloud down --name digits first, or take another --name"
+    assert caught.value.hint == ("hvdcloud resize 2 --name digits brings them back; else " if head else "") + otherwise

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.workflows import FOLDER, read_workflow
+
 ROOT = Path(__file__).parents[2]
-WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+WORKFLOWS = sorted(FOLDER.glob("*.yml"))
 # `hvdcloud` as what a package manager is told to get from an index. Documentation may say "never" on that line.
 FROM_AN_INDEX = re.compile(
     r"^(?!.*\bnever\b).*?(\b(?:pip3?|pipx|uv(?: tool| pip)?|uvx)\s+(?:install|run|add|inject)\b"
@@ -95,6 +97,45 @@ def test_nobody_elses_code_or_words_reach_a_job_with_rights(file: Path) -> None:
 @each_workflow
 def test_no_key_is_stored(file: Path) -> None:
     assert "secrets." not in file.read_text()
+
+
+def test_only_a_label_trains() -> None:
+    document = read_workflow("train.yml")
+    assert document[True] == {"pull_request": {"types": ["labeled"]}}
+    job = document["jobs"]["train"]
+    assert job["if"].startswith("github.event.label.name == 'train' && ")
+    assert job["environment"] == "train"
+    # The project's folder has no file with credentials.
+    assert job["defaults"]["run"]["working-directory"] == "project"
+
+
+def test_what_a_training_may_cost_is_not_the_pull_requests_to_say() -> None:
+    job = read_workflow("train.yml")["jobs"]["train"]
+    assert job["env"]["HVDCLOUD_LIMITS__MAX_COST"] == "${{ vars.MAX_COST || '5' }}"
+    hours = int(job["env"]["HVDCLOUD_LIMITS__MAX_RUN_DURATION"].removesuffix("h"))
+    (launch,) = [step for step in job["steps"] if "hvdcloud launch" in step.get("run", "")]
+    # The nodes have gone before GitHub ends the launch, and after that there is time to look.
+    assert hours * 60 < launch["timeout-minutes"] <= job["timeout-minutes"] - 30 < 360
+
+
+def test_what_is_signed_is_the_digest_that_was_pushed_and_only_where_that_is_asked_for() -> None:
+    document = read_workflow("image.yml")
+    assert list(document[True]) == ["workflow_dispatch"]
+    assert document[True]["workflow_dispatch"]["inputs"]["sign"]["default"] is False
+    job = document["jobs"]["sign"]
+    assert (job["needs"], job["if"]) == ("image", "inputs.sign || vars.SIGN_IMAGES == 'true'")
+    assert job["env"]["DIGEST"] == "${{ needs.image.outputs.digest }}"
+    (provenance,) = [step["with"] for step in job["steps"] if "attest-build-provenance" in step.get("uses", "")]
+    assert provenance["subject-digest"] == job["env"]["DIGEST"]
+    assert provenance["subject-name"] == job["env"]["IMAGE_REPOSITORY"]
+
+
+@pytest.mark.parametrize("name", ["image", "train"])
+def test_what_is_installed_is_a_commit_and_has_no_credentials_of_google(name: str) -> None:
+    steps = read_workflow(f"{name}.yml")["jobs"][name]["steps"]
+    assert [step["with"]["ref"] for step in steps if "vars.HVDCLOUD_COMMIT || " in str(step.get("with", {}).get("ref"))]
+    names = [step.get("uses", step.get("name")).partition("@")[0] for step in steps]
+    assert names.index("Install hvdcloud") < names.index("google-github-actions/auth")
 
 
 def test_nothing_installs_hvdcloud_from_an_index_where_the_name_is_not_ours() -> None:

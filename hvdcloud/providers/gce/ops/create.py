@@ -23,7 +23,7 @@ from hvdcloud.providers.base import NodeProgress, NoRoomError, OnProgress, Stage
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import GROUPS, PLACEMENTS, TEMPLATES, VMS, Resource, labels_of
 from hvdcloud.providers.gce.names import region_of, request_id, zone_of
-from hvdcloud.providers.gce.ops import flex_start
+from hvdcloud.providers.gce.ops import AbortedError, flex_start
 from hvdcloud.providers.gce.ops.delete import Sweep, Target
 from hvdcloud.providers.gce.plan.request import (
     bulk_insert_bodies,
@@ -255,7 +255,7 @@ class Creation:
     def _insert(self, zone: str, send: Callable[[str], dict[str, Any]], said: str) -> ApiError | None:
         """Send one request and wait for its operation. Returns why it had no effect."""
         if self._abort.is_set():
-            raise flex_start.AbortedError
+            raise AbortedError
         request = self._new_request()
         self._zones.add(zone)
         self._report(zone, said)
@@ -331,7 +331,7 @@ class Creation:
 
     def _make_firewall(self, request: Request) -> None:
         if self._abort.is_set():
-            raise flex_start.AbortedError
+            raise AbortedError
         with explained(f"create {request.object}"):
             operation = self._client.insert_firewall(request.body, self._new_request())
             operation = self._client.wait(operation, deadline=time.monotonic() + FIREWALL_SECONDS, stop=self._abort)

@@ -12,14 +12,11 @@ from hvdcloud.google.errors import ApiError, operation_errors
 from hvdcloud.json_values import mapping
 from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.inventory import ACTIVE
+from hvdcloud.providers.gce.ops import AbortedError
 
 WAIT_SECONDS = 7200.0
 """Where `--wait` says nothing else."""
 POLL_SECONDS = 10.0
-
-
-class AbortedError(Exception):
-    """Something else failed or the user interrupted: nothing more may begin."""
 
 
 def follow(
