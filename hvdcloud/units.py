@@ -41,6 +41,8 @@ def kept_files(files: int, others: int, *, noun: str = "checkpoint") -> str:
     return counted(files - others, noun) + also
 
 
-def dollars(value: float) -> str:
-    """To the cent: `$0.31`, `$1,204.00`; what rounds to nothing and is not nothing is `less than $0.01`."""
+def dollars(value: float | None) -> str:
+    """To the cent: `$0.31`, `$1,204.00`; what rounds to nothing and is not nothing is `less than $0.01`; None: `?`."""
+    if value is None:
+        return "?"
     return "less than $0.01" if 0 < value < 0.005 else f"${value:,.2f}"

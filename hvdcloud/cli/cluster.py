@@ -153,9 +153,10 @@ def show_clusters(console: Console, listing: Listing) -> None:
         states = sorted({node.state.value for node in cluster.nodes})
         state = "whole" if cluster.whole else "stopped" if cluster.has_stopped else ", ".join(["NOT WHOLE", *states])
         created = f"{cluster.created:%Y-%m-%d %H:%M:%S}Z" if cluster.created.timestamp() else "cannot be read"
-        worst = "no end" if cluster.worst_case_dollars is None else f"{cluster.worst_case_dollars:.2f}"
-        costs = (f"{cluster.dollars_per_hour:.2f}", f"{cluster.dollars_so_far:.2f}", worst)
-        costs = ("?", "?", "?") if cluster.unpriced else costs
+        amounts = (cluster.dollars_per_hour, cluster.dollars_so_far, cluster.worst_case_dollars)
+        costs = ["?" if each is None else f"{each:.2f}" for each in amounts]
+        if cluster.endless:
+            costs[-1] = "no end"
         rows.append([cluster.name, nodes, state, *costs, cluster.owner, created])
     console.table(["CLUSTER", "NODES", "STATE", "$/H", "SO FAR", "AT WORST", "OWNER", "CREATED"], rows)
     for cluster in clusters:

@@ -37,11 +37,10 @@ def head(view: View) -> Text:
     if view.gone or not cluster.whole:
         first.append("  GONE" if view.gone else "  NOT WHOLE", style=_BAD)
     nodes = f"{cluster.provider}, {counted(len(view.nodes), 'node')}, {seconds(view.age_seconds)}"
-    worst = "no end to it" if cluster.worst_case_dollars is None else f"at worst {dollars(cluster.worst_case_dollars)}"
+    worst = "no end to it" if cluster.endless else f"at worst {dollars(cluster.worst_case_dollars)}"
     cost = f"{dollars(cluster.dollars_per_hour)}/h, {dollars(view.dollars_so_far)} so far, {worst}"
-    cost = "price not known" if cluster.unpriced else cost
-    costs = cluster.dollars_per_hour or view.dollars_so_far
-    first.append(f"  {cost if costs else 'costs nothing'}  {nodes}")
+    nothing = cluster.dollars_per_hour == 0 and not view.dollars_so_far
+    first.append(f"  {'costs nothing' if nothing else cost}  {nodes}")
     run = [harmless("no run yet; hvdcloud run starts one", _SOFT)] if view.run is None else _run(view.run)
     troubles = list(_troubles(view))
     more = len(troubles) - _MOST_TROUBLES

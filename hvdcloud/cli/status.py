@@ -110,11 +110,9 @@ def _elastic(console: Console, run: RunResult) -> None:
 
 def _at_worst(cluster: Cluster) -> str:
     """The most that it may cost; nothing where it costs nothing."""
-    if cluster.unpriced:
-        return ", at a price that is not known"
-    if cluster.worst_case_dollars is None:
+    if cluster.endless:
         return f", and {dollars(cluster.dollars_per_hour)}/h until hvdcloud down: nothing else ends it"
-    if not cluster.worst_case_dollars:
+    if cluster.worst_case_dollars == 0:
         return ""
     ends = cluster.ends and cluster.ends.astimezone(timezone.utc)
     by = f" (deleted by Compute Engine at {ends:%Y-%m-%d %H:%M:%S}Z if nothing else does)" if ends else ""

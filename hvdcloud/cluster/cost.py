@@ -56,7 +56,8 @@ class Meter:
         is not in a later view.
         """
         now = self._now()
-        if self.cluster is None or dollars_at(cluster, now, until=now) >= dollars_at(self.cluster, self._at, until=now):
+        before = dollars_at(self.cluster, self._at, until=now) if self.cluster else None
+        if (dollars_at(cluster, now, until=now) or 0.0) >= (before or 0.0):
             self.cluster, self._at = cluster, now
 
     def close(self, *, at_least: float = 0.0) -> float | None:
@@ -73,10 +74,11 @@ class Meter:
     def read(self) -> Cost | None:
         """What it has cost until now; None if nothing is known, or it costs nothing."""
         cluster, now = self.cluster, self._now()
-        if cluster is None or not cluster.dollars_per_hour:
+        spent = dollars_at(cluster, self._at, until=now) if cluster else None
+        if cluster is None or spent is None or not cluster.dollars_per_hour:
             return None
         return Cost(
-            dollars=dollars_at(cluster, self._at, until=now) + self._earlier,
+            dollars=spent + self._earlier,
             dollars_per_hour=cluster.dollars_per_hour,
             seconds=now - (cluster.costs_since or cluster.created).timestamp(),
             nodes=len(cluster.nodes),
@@ -84,7 +86,9 @@ class Meter:
         )
 
 
-def dollars_at(cluster: Cluster, seen: float, *, until: float) -> float:
-    """What a cluster that was seen at a moment will have cost at another, in seconds since the epoch."""
+def dollars_at(cluster: Cluster, seen: float, *, until: float) -> float | None:
+    """What a cluster that was seen at a moment will have cost at another, both in Unix time; None: not known."""
+    if cluster.dollars_so_far is None or cluster.dollars_per_hour is None:
+        return None
     paid_until = max(seen, cluster.paid_until.timestamp() if cluster.paid_until else 0.0)
     return cluster.dollars_so_far + cluster.dollars_per_hour * max(0.0, until - paid_until) / 3600

@@ -159,24 +159,28 @@ class Cluster:
     bucket: str
     other_objects: tuple[ClusterObject, ...] = ()
     """What else carries the labels, such as a network: `network hvdcloud-digits`."""
-    dollars_per_hour: float = 0.0
-    """What it costs now, by the price table: nodes that run, and the disks of those that do not."""
-    dollars_so_far: float = 0.0
-    """What the objects that exist have cost."""
+    dollars_per_hour: float | None = 0.0
+    """What it costs now, by the price table: nodes that run, and the disks of those that do not; None: the price of a
+    machine of it is not known."""
+    dollars_so_far: float | None = 0.0
+    """What the objects that exist have cost; None: as above."""
     paid_until: datetime | None = None
     """Until this moment nothing comes to what it has cost so far, where there is a least time that is billed."""
     worst_case_dollars: float | None = None
-    """If every node lives until its provider deletes it; None: nothing ends it."""
+    """If every node lives until its provider deletes it; None: nothing ends it, or as above."""
     ends: datetime | None = None
     """When the provider itself begins to delete the last of it; None: never."""
     costs_since: datetime | None = None
     """When the first of its existing nodes began to be billed."""
     cost_notes: tuple[str, ...] = ()
     """What to know about these figures, such as why nothing ends it."""
-    unpriced: bool = False
-    """The price of a machine of it is not known, and these figures leave that out."""
     unseen: tuple[str, ...] = ()
     """Places that did not answer and may hold more of it: `zone us-central1-f`."""
+
+    @property
+    def endless(self) -> bool:
+        """Something of it exists until a person deletes it."""
+        return self.worst_case_dollars is None and self.ends is None
 
     @property
     def whole(self) -> bool:

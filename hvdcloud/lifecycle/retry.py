@@ -101,7 +101,7 @@ class Retries:
         seen, cost, took = self._meter.cluster, self._meter.read(), time.time() - began
         # Nodes that were never seen cost as much as those before them.
         spent = self._dollars_per_hour * took / 3600 if seen is None else cost.own_dollars if cost else 0.0
-        self._dollars_per_hour = seen.dollars_per_hour if seen is not None else self._dollars_per_hour
+        self._dollars_per_hour = (seen.dollars_per_hour or 0.0) if seen is not None else self._dollars_per_hour
         if not self._attempts:
             # Where nothing ends a cluster, its time begins with the run.
             start = datetime.fromtimestamp(began, timezone.utc)

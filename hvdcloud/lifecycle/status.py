@@ -31,7 +31,7 @@ class StatusResult:
     runs_unknown: str
     """Why the runs could not be asked for; empty if they could."""
     age_seconds: float
-    dollars_so_far: float
+    dollars_so_far: float | None
     """What everything of it that exists has cost, by the price table."""
 
 

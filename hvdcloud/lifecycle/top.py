@@ -70,7 +70,7 @@ class View:
     gone: bool
     """The provider no longer has it."""
     age_seconds: float
-    dollars_so_far: float
+    dollars_so_far: float | None
     nodes: Sequence[NodeView]
     run: RunView | None
     log: Sequence[str]

@@ -83,6 +83,7 @@ def test_a_cluster_comes_up_is_found_by_label_and_goes(bench: Bench) -> None:
     assert found.dollars_per_hour == pytest.approx(plan.dollars_per_hour)
     assert found.worst_case_dollars is not None
     assert plan.worst_case_dollars is not None
+    assert found.dollars_so_far is not None
     assert 0 < found.dollars_so_far < found.worst_case_dollars <= plan.worst_case_dollars
     assert [cluster.name for cluster in elsewhere.list().clusters] == [spec.name]
     gone: list[str] = []

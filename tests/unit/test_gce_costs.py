@@ -64,6 +64,7 @@ def disk(name: str = "digits-0", *, zone: str = "us-central1-a") -> Any:
 
 def cents(found: Costs) -> tuple[float, float | None]:
     """So far and at worst."""
+    assert found.so_far is not None
     return round(found.so_far, 2), None if found.worst_case is None else round(found.worst_case, 2)
 
 

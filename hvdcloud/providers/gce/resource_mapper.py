@@ -121,7 +121,6 @@ class ResourceMapper:
             ends=money.ends,
             costs_since=money.since,
             cost_notes=money.notes,
-            unpriced=money.unpriced,
             unseen=inventory.unseen,
         )
 

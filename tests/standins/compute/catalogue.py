@@ -1,8 +1,8 @@
 """Where there is what: zones, machine types, GPUs and images; a small part of Google's, and fixed.
 
 Where T4, V100 and P4 are: a public catalogue of 2026 (skypilot-catalog v8); limits of N1 with GPUs and sizes of the
-other families: https://cloud.google.com/compute/docs/gpus (August 2026). In which zones L4, A100 and H100 are is
-only meant to look real.
+other families: https://cloud.google.com/compute/docs/gpus (August 2026). Where H100 Mega, H200 and B200 are: the same
+catalogue, as far as its zones are here. In which zones L4, A100, H100 and RTX PRO 6000 are is only meant to look real.
 """
 
 from __future__ import annotations
@@ -94,6 +94,23 @@ ACCELERATORS = {
             metric=None,
             zones=_zones("us-central1-a/c us-east4-a/b us-west1-a europe-west4-b/c"),
         ),
+        # Of these the API has no quota: discovery document, Quota.metric.
+        Accelerator(
+            name="nvidia-h100-mega-80gb",
+            metric=None,
+            zones=_zones(
+                "us-central1-a/b/c us-east4-a/b/c us-west1-a/b europe-west4-b/c europe-west1-b/c asia-east1-c"
+            ),
+        ),
+        Accelerator(
+            name="nvidia-h200-141gb",
+            metric=None,
+            zones=_zones("us-central1-b us-east4-b us-west1-c europe-west4-a europe-west1-b"),
+        ),
+        Accelerator(
+            name="nvidia-b200", metric=None, zones=_zones("us-central1-b us-east1-b us-east4-b europe-west4-b")
+        ),
+        Accelerator(name="nvidia-rtx-pro-6000", metric=None, zones=_zones("us-central1-b us-east4-b europe-west4-b")),
     )
 }
 
@@ -105,6 +122,7 @@ class Machine:
     Attributes:
         gpus: those that come with it.
         on_demand: also without SPOT or FLEX_START: https://cloud.google.com/compute/docs/gpus#a3-high
+        hyperdisk: its disks are Hyperdisks; those of all others here are not.
     """
 
     name: str
@@ -113,6 +131,7 @@ class Machine:
     gpus: tuple[str, int] | None = None
     shared: bool = False
     on_demand: bool = True
+    hyperdisk: bool = False
 
     @property
     def family(self) -> str:
@@ -162,13 +181,18 @@ def _machines() -> dict[str, Machine]:
                     on_demand=name != "a3-highgpu" or count == 8,
                 )
             )
-    largest = Machine(
-        name="a2-megagpu-16g",
-        cpus=96,
-        memory_mb=1360 << 10,
-        gpus=("nvidia-tesla-a100", 16),
-    )
-    found.append(largest)
+    for name, gpu, count, cpus, gigabytes in (
+        ("a2-megagpu-16g", "nvidia-tesla-a100", 16, 96, 1360),
+        ("a3-megagpu-8g", "nvidia-h100-mega-80gb", 8, 208, 1872),
+        ("a3-ultragpu-8g", "nvidia-h200-141gb", 8, 224, 2952),
+        ("a4-highgpu-8g", "nvidia-b200", 8, 224, 3968),
+        *(
+            (f"g4-standard-{48 * count}", "nvidia-rtx-pro-6000", count, 48 * count, 180 * count)
+            for count in (1, 2, 4, 8)
+        ),
+    ):
+        hyperdisk = name.startswith(("a3-ultra", "a4", "g4"))
+        found.append(Machine(name=name, cpus=cpus, memory_mb=gigabytes << 10, gpus=(gpu, count), hyperdisk=hyperdisk))
     return {machine.name: machine for machine in found}
 
 
@@ -180,7 +204,8 @@ def machine(name: str) -> Machine | None:
     return MACHINES.get(name)
 
 
-DISK_TYPES = frozenset({"pd-standard", "pd-balanced", "pd-ssd"})
+DISK_TYPES = {False: ("pd-standard", "pd-balanced", "pd-ssd"), True: ("hyperdisk-balanced",)}
+"""Those of machine types without and with Hyperdisk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ REGIONAL: dict[str, float] = {
     "PREEMPTIBLE_CPUS": 0,
     "DISKS_TOTAL_GB": 204800,
     "SSD_TOTAL_GB": 102400,
+    "HDB_TOTAL_GB": 102400,
     "IN_USE_ADDRESSES": 2300,
     "INSTANCES": 6000,
     **{one.metric: 1024 for one in ACCELERATORS.values() if one.metric},
@@ -30,6 +31,7 @@ PROJECT: dict[str, float] = {
     "FIREWALLS": 500,
     "NETWORKS": 50,
 }
+_DISKS = {"pd-standard": "DISKS_TOTAL_GB", "hyperdisk-balanced": "HDB_TOTAL_GB"}
 # (region or None for the project, metric)
 Key = tuple[str | None, str]
 
@@ -91,7 +93,7 @@ class Quotas:
         region = REGION_OF[zone]
         needs: Counter[Key] = Counter({(region, "INSTANCES"): 1})
         for kind, size in shape.disks:
-            needs[region, "DISKS_TOTAL_GB" if kind == "pd-standard" else "SSD_TOTAL_GB"] += size
+            needs[region, _DISKS.get(kind, "SSD_TOTAL_GB")] += size
         if not running or shape.reserved:
             return needs
         family = {"a2": "A2_CPUS", "e2": "E2_CPUS"}.get(shape.machine.family, "CPUS")

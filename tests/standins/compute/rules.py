@@ -109,7 +109,7 @@ def shape_of(properties: Mapping[str, Any], *, zone: str, in_group: bool = False
         flex=scheduling.get("provisioningModel") == "FLEX_START",
         reserved=properties.get("reservationAffinity", {}).get("consumeReservationType") == "SPECIFIC_RESERVATION",
         external=any(one.get("accessConfigs") for one in properties.get("networkInterfaces", [])),
-        disks=tuple(_check_disks(properties.get("disks", []))),
+        disks=tuple(_check_disks(properties.get("disks", []), found)),
     )
 
 
@@ -196,7 +196,7 @@ def seconds_of(duration: Mapping[str, Any]) -> float:
     return int(duration.get("seconds", 0)) + int(duration.get("nanos", 0)) / 1e9
 
 
-def _check_disks(disks: list[Mapping[str, Any]]) -> list[tuple[str, int]]:
+def _check_disks(disks: list[Mapping[str, Any]], found: Machine) -> list[tuple[str, int]]:
     """(type, GB) of each persistent disk."""
     if sum(bool(disk.get("boot")) for disk in disks) != 1 or not disks[0].get("boot"):
         raise invalid("Invalid value for field 'resource.disks': ''. The first disk, and only it, must be a boot disk.")
@@ -208,8 +208,10 @@ def _check_disks(disks: list[Mapping[str, Any]]) -> list[tuple[str, int]]:
         start = disk.get("initializeParams", {})
         check_labels(f"{where}.initializeParams.labels", start.get("labels", {}))
         kind = start.get("diskType", "pd-standard")
-        if kind not in DISK_TYPES:
+        if kind not in (*DISK_TYPES[False], *DISK_TYPES[True]):
             raise invalid_field(f"{where}.initializeParams.diskType", kind, "Bare name of a disk type expected.")
+        if kind not in DISK_TYPES[found.hyperdisk]:
+            raise invalid(f"[{found.name}, {kind}] features are not compatible for creating instance.")
         if index == 0 and "sourceImage" not in start:
             raise invalid_field(f"{where}.initializeParams.sourceImage", "", "No boot image.")
         least = image_of(start["sourceImage"]).size_gb if "sourceImage" in start else 10

@@ -8,7 +8,7 @@ exists: https://cloud.google.com/compute/docs/instances/instance-lifecycle. Pric
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -32,23 +32,22 @@ OFF = frozenset({"STOPPING", "STOPPED", "TERMINATED"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Of one cluster, in US dollars."""
+    """Of one cluster, in US dollars; no sum is known where the price of a VM is not."""
 
-    dollars_per_hour: float
-    """Of VMs that run or are about to, and of disks."""
-    so_far: float
+    dollars_per_hour: float | None
+    """Of VMs that run or are about to, and of disks; None: not known."""
+    so_far: float | None
+    """None: not known."""
     paid_until: datetime
     """The first minute of a VM that runs counts whole; only what comes after that and after now comes to `so_far`."""
     worst_case: float | None
-    """None: something of it exists until a person deletes it."""
+    """None: not known, or something of it exists until a person deletes it."""
     ends: datetime | None
     """When Compute Engine begins to delete the last of it."""
     since: datetime | None
     """When the first of the VMs began to run; None: none has."""
     notes: tuple[str, ...]
-    """Why nothing ends it; what is not counted; which prices are of another region."""
-    unpriced: bool = False
-    """There is a VM whose price is not known, and of which only the disk is counted."""
+    """Why nothing ends it; what has no price that is known; which prices are of another region."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +82,20 @@ def costs(instances: Sequence[Resource], loose_disks: Sequence[Resource], *, now
     unpriced = {last_segment(vm.get("machineType", "")) for vm in instances if node_dollars_per_hour(vm) is None}
     regions = {region for each in (*instances, *loose_disks) if (region := _region(each)) and not prices.knows(region)}
     instead = f"those of {prices.table().region} are used instead"
+
+    def total(amounts: Iterable[float]) -> float | None:
+        return None if unpriced else sum(amounts)
+
     return Costs(
-        dollars_per_hour=sum(item.per_hour for item in items if item.until is None and not item.waits),
-        so_far=sum(item.dollars(now) for item in items),
+        dollars_per_hour=total(item.per_hour for item in items if item.until is None and not item.waits),
+        so_far=total(item.dollars(now) for item in items),
         paid_until=min((item.since + timedelta(seconds=item.least) for item in items if item.least), default=now),
-        worst_case=None if endless else sum(item.dollars(max(item.ends or now, now) + late) for item in items),
+        worst_case=None if endless else total(item.dollars(max(item.ends or now, now) + late) for item in items),
         ends=max(ends) if ends and not endless else None,
         since=min(filter(None, (moment(vm.get("lastStartTimestamp")) for vm in instances)), default=None),
-        unpriced=bool(unpriced),
         notes=(
             *endless,
-            *(f"the price table does not know {each}, which is not counted" for each in sorted(unpriced)),
+            *(f"the price table does not know {each}" for each in sorted(unpriced)),
             *(f"the price table has no prices of {each}; {instead}" for each in sorted(regions)),
         ),
     )

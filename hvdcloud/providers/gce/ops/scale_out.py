@@ -52,7 +52,8 @@ def plan_growth(
     stay = [vm for vm in ours if vm["name"] not in wanted]
     settings = _within_its_time(settings, head, now=now)
     others = costs(stay, [], now=now)
-    if others.worst_case is None:
+    endless = others.worst_case is None and others.dollars_per_hour is not None
+    if endless:
         # A node that nothing ends may cost anything.
         settings = replace(settings, max_cost=None)
     paid = paid_zone(settings, indices, zone=zone, spent=others.worst_case or 0.0)
@@ -60,10 +61,8 @@ def plan_growth(
     return GcePlan(
         spec=spec,
         requests=tuple(insert_requests(settings.project, zone, bodies)),
-        dollars_per_hour=None if paid.dollars_per_hour is None else others.dollars_per_hour + paid.dollars_per_hour,
-        worst_case_dollars=None
-        if paid.worst_case_dollars is None
-        else (others.worst_case or 0.0) + paid.worst_case_dollars,
+        dollars_per_hour=_sum(others.dollars_per_hour, paid.dollars_per_hour),
+        worst_case_dollars=_sum(0.0 if endless else others.worst_case, paid.worst_case_dollars),
         seconds=float(paid.seconds),
         notices=(f"the new nodes end after {timedelta(seconds=paid.seconds)} at the latest, as the others do",),
         settings=settings,
@@ -71,6 +70,11 @@ def plan_growth(
         vm_image=vm_image,
         indices=tuple(indices),
     )
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    """None: one of them is not known."""
+    return None if one is None or other is None else one + other
 
 
 def _within_its_time(settings: Settings, head: Resource, *, now: datetime) -> Settings:
