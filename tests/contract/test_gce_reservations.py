@@ -57,7 +57,7 @@ def test_nodes_are_made_of_the_reservation_in_its_zone_and_take_no_quota(
         assert vm["reservationAffinity"] == {**affinity, "key": "compute.googleapis.com/reservation-name"}
     (grown,) = provider.grow(spec, [2])
     assert grown.id.startswith(B)
-    with pytest.raises(UsageError, match=f"does not fit: in {B} 0 of its 3 machines are free"):
+    with pytest.raises(UsageError, match=f"does not fit: in {B} it has 0 of 3 machines free"):
         provider.plan_growth(spec, [3])
     assert bench.another().destroy(spec.name) == []
 
@@ -79,7 +79,7 @@ def test_a_shared_reservation_is_named_with_its_project(bench: Bench) -> None:
         ({"machine_type": "g2-standard-8"}, "its machines are g2-standard-8", "write gce.machine_type: g2-standard-8"),
         ({"gpus": {}}, "its machines have no GPU", "write gce.gpu"),
         ({"gpus": {"nvidia-tesla-v100": 2}}, "its machines have 2 nvidia-tesla-v100", "write gce.gpu"),
-        ({"count": 1}, f"in {A} 1 of its 1 machine are free", "take nodes: 1"),
+        ({"count": 1}, f"in {A} it has 1 of 1 machine free", "take nodes: 1"),
         ({"ends": 2.5}, "before limits.max_run_duration", "m, or less"),
     ],
     ids=["zone", "machine type", "no GPU", "other GPUs", "too few", "ends too early"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 from hvdcloud.google import http
 from hvdcloud.lifecycle import context
 from hvdcloud.providers.gce.api.client import ComputeClient, connect_client
@@ -16,6 +18,8 @@ IMPATIENT = f"{__name__}:be_impatient"
 """For `Project.first`: likewise, and a client gives up after 1.5 s where it would after two minutes."""
 NOTHING_LATE = f"{__name__}:expect_nothing_late"
 """For `Project.first`: as `NO_SSHD`, and what a killed `up` had asked for is there, or never comes."""
+IMAGE_IS_THERE = f"{__name__}:find_an_image"
+"""For `Project.first`: the project's image is at the registry, which is not asked."""
 
 
 def expect_no_sshd() -> None:
@@ -45,3 +49,9 @@ def expect_nothing_late() -> None:
     """`up` and `down` wait for a moment only."""
     expect_no_sshd()
     context.LATE_SECONDS = 0.5
+
+
+def find_an_image() -> None:
+    """`up` neither looks for an image nor builds one."""
+    found = (f"us-central1-docker.pkg.dev/test-project/hvdcloud/digits@sha256:{'0' * 64}", True)
+    patch("hvdcloud.lifecycle.up.find_image", lambda context: found).start()

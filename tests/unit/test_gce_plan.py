@@ -29,16 +29,27 @@ TERRAFORM = {
     "network": "https://www.googleapis.com/compute/v1/projects/p/global/networks/hvdcloud",
 }
 VM_IMAGE = "projects/cos-cloud/global/images/cos-125-19216-1-1"
+WAYS: dict[str, dict[str, Any]] = {
+    "standard": {},
+    "spot": {"provisioning": "spot"},
+    "flex-start": {"provisioning": "flex-start"},
+    "a reservation": {"provisioning": "reservation", "reservation": "mine"},
+    "a shared reservation": {"provisioning": "reservation", "reservation": "projects/theirs/reservations/ours"},
+    "a reservation with which its machines end": {
+        "provisioning": "reservation",
+        "reservation": "mine",
+        "reservation_bound": True,
+    },
+    "two nodes close together": {"placement": True},
+}
 VARIANTS = [
     {},
-    {"provisioning": "spot"},
     {"gpu_type": None, "service_account": "default"},
     {"machine_type": "g2-standard-8", "max_cost": 20.0},
     {"ssh_source": "iap", **TERRAFORM},
     {"machine_type": "n1-standard-8", "gpu_type": "nvidia-tesla-v100"},
     {"provisioning": "spot", "elastic": True},
-    {"provisioning": "reservation", "reservation": "mine", "reservation_bound": True},
-    {"machine_type": "a3-ultragpu-8g", "gpu_type": None, "placement": True},
+    *({"machine_type": "a4-highgpu-8g", "gpu_type": None, **way} for name, way in WAYS.items() if name != "flex-start"),
 ]
 
 
@@ -70,10 +81,33 @@ def test_a_flex_start_request_is_the_golden_one_and_legal() -> None:
     template, group, resize = bodies
     made = template.pop("properties")
     assert made["labels"] == SPEC.labels
-    assert made["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
-    scheduling = made["scheduling"]
-    document = {"template": template, "scheduling": scheduling, "group": group, "resizeRequest": resize}
+    document = {"template": template, "group": group, "resizeRequest": resize}
     assert_golden("gce-flex-start.json", json.dumps(document, indent=2) + "\n")
+
+
+def test_in_what_the_ways_to_get_machines_differ_is_the_golden_text() -> None:
+    differs: dict[str, Any] = {}
+    for name, changes in WAYS.items():
+        chosen = settings(machine_type="a4-highgpu-8g", gpu_type=None, **changes)
+        if chosen.flex_start:
+            made = request.flex_start_bodies(SPEC, chosen, zone="us-central1-b", vm_image=VM_IMAGE)[0]["properties"]
+        else:
+            [body] = request.bulk_insert_bodies(SPEC, chosen, zone="us-central1-b", vm_image=VM_IMAGE)
+            made = body["instanceProperties"]
+        model = made["scheduling"].pop("provisioningModel")
+        # Compute Engine itself deletes forgotten nodes, however they were had.
+        assert made["scheduling"] == {
+            "instanceTerminationAction": "DELETE",
+            "onHostMaintenance": "TERMINATE",
+            "automaticRestart": False,
+            "maxRunDuration": {"seconds": "43200"},
+        }
+        differs[name] = {"provisioningModel": model, "reservationAffinity": made["reservationAffinity"]}
+        if placement := request.placement_body(SPEC, chosen):
+            differs[name] |= {"resourcePolicies": made["resourcePolicies"], "placement": placement}
+        else:
+            assert "resourcePolicies" not in made
+    assert_golden("gce-ways.json", json.dumps(differs, indent=2) + "\n")
 
 
 @pytest.mark.parametrize("seconds", [599, 7 * 86400 + 1])
@@ -109,10 +143,6 @@ def test_every_body_is_legal_by_the_discovery_document_and_survives_the_client_l
 def test_nodes_are_of_a_placement_policy_where_their_machine_type_takes_one() -> None:
     close: dict[str, Any] = {"machine_type": "a2-highgpu-1g", "gpu_type": None, "placement": True}
     assert properties(**close)["resourcePolicies"] == ["hvdcloud-digits-a1b2c3"]
-    body = request.placement_body(SPEC, settings(**close))
-    assert body is not None
-    assert body["groupPlacementPolicy"] == {"collocation": "COLLOCATED"}
-    assert "hvdcloud-cluster=digits" in body["description"].split()
     others: list[dict[str, Any]] = [{"machine_type": "n1-standard-8"}, {"placement": False}]
     for changes in (*others, {"provisioning": "reservation", "reservation": "mine"}):
         assert "resourcePolicies" not in properties(**{**close, **changes})
@@ -171,17 +201,6 @@ def test_gpus_are_asked_for_only_where_the_machine_type_has_none_of_its_own() ->
     assert "guestAccelerators" not in properties(machine_type="g2-standard-8")
     assert "guestAccelerators" not in properties(gpu_type=None)
     assert "guestAccelerators" not in properties(gpu_count=0)
-
-
-def test_compute_engine_itself_deletes_forgotten_nodes() -> None:
-    for provisioning in ("standard", "spot"):
-        assert properties(provisioning=provisioning)["scheduling"] == {
-            "provisioningModel": provisioning.upper(),
-            "instanceTerminationAction": "DELETE",
-            "onHostMaintenance": "TERMINATE",
-            "automaticRestart": False,
-            "maxRunDuration": {"seconds": "43200"},
-        }
 
 
 @pytest.mark.parametrize(

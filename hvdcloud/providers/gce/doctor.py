@@ -51,7 +51,8 @@ def checks(config: Config, spec: ClusterSpec) -> Iterator[Check]:
         if wanted.provisioning == "reservation":
             now = datetime.now(timezone.utc)
             wanted, allowed = find_reservation(client, wanted, nodes=spec.nodes, zones=allowed, now=now)
-            return fine(f"reservation {gce.reservation} has {counted(spec.nodes, 'node')} in {some(allowed)}")
+            room = f"room for {counted(spec.nodes, 'node')} in {some(allowed)}"
+            return fine(f"reservation {gce.reservation} has {room}, and takes no quota")
         found = find_zones(client, spec, wanted, zones=allowed, today=today)
         return fine(f"quota for {counted(spec.nodes, 'node')} in {some(found, most=4)}")
 

@@ -81,7 +81,7 @@ def _problems(
     left = whole_number(specific.get("count")) - whole_number(specific.get("inUseCount"))
     if left < nodes:
         yield (
-            f"in {zone} {left} of its {counted(whole_number(specific.get('count')), 'machine')} are free",
+            f"in {zone} it has {left} of {counted(whole_number(specific.get('count')), 'machine')} free",
             (f"take nodes: {left}" if left > 0 else "wait until machines of it are free"),
         )
     ends = moment(reservation.get("deleteAtTime"))
