@@ -13,7 +13,6 @@ import pytest
 from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.config.gce import GpuConfig
 from hvdcloud.errors import CapacityError, HvdcloudError, NodeError, UsageError
-from hvdcloud.providers.base import NodeProgress
 from hvdcloud.providers.gce.names import request_id
 from hvdcloud.providers.gce.ops import flex_start
 from hvdcloud.providers.gce.provider import GceProvider
@@ -97,6 +96,8 @@ def test_all_nodes_start_at_once_when_there_is_room_and_down_deletes_what_made_t
     bench.emulator.grant()
     making.end()
     assert making.error is None
+    steps = ["making the template", "making the group", "asking for 2 VMs", "created"]
+    assert [step for _, step in bench.said if "waits" not in step] == steps
     assert making.names == [f"{A}/{spec.node_name(0)}", f"{A}/{spec.node_name(1)}"]
     found = laptop(bench).cluster(spec.name)
     assert found is not None
@@ -327,20 +328,3 @@ def test_quota_that_is_in_use_is_waited_for(bench: Bench) -> None:
     making.end()
     assert making.error is None
     assert laptop(bench).destroy(second.name) == []
-
-
-def test_progress_names_the_steps(bench: Bench) -> None:
-    spec, steps = bench.spec(), []
-
-    def say(progress: NodeProgress) -> None:
-        steps.append(progress.step)
-
-    provider = laptop(bench)
-    provider.create(provider.plan(spec), on_progress=say)
-    assert [step for step in steps if "waits" not in step] == [
-        "making the template",
-        "making the group",
-        "asking for 2 VMs",
-        "created",
-    ]
-    assert provider.destroy(spec.name) == []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hvdcloud.errors import ExitCode
+from hvdcloud.config.model import LimitsConfig
+from hvdcloud.errors import ExitCode, UsageError
 from tests.standins.compute import Emulator
 from tests.standins.storage import running_server
 from tests.support.gce_bench import Bench
@@ -57,7 +59,7 @@ def test_two_nodes_are_planned_made_listed_and_deleted_and_no_sum_is_made_up(
     assert planned.endswith("price not known; nothing was changed\n")
     assert {entry.http for entry in emulator.log.entries()} == {"GET"}
     bench = Bench(emulator)
-    bench.create(bench.spec(name="digits"), bench.another(**A4))
+    bench.create(spec := bench.spec(name="digits"), bench.another(**A4))
     for vm in emulator.state.instances():
         assert vm["resourcePolicies"]
         assert vm["scheduling"]["instanceTerminationAction"] == "DELETE"
@@ -68,6 +70,12 @@ def test_two_nodes_are_planned_made_listed_and_deleted_and_no_sum_is_made_up(
     assert "cost so far: ?, at worst ? (deleted by Compute Engine at " in said
     found = project.hvdcloud("status", "--json").json["result"]
     assert found["dollars_so_far"] is found["cluster"]["dollars_per_hour"] is None
+    # Others with a price are not enough for a sum either.
+    smaller = bench.another(zones=[ZONE], limits=LimitsConfig(max_cost=500))
+    with pytest.raises(UsageError, match="cannot be kept: the price table does not know a4-highgpu-8g"):
+        smaller.plan_growth(replace(spec, nodes=3), [2])
+    plan = bench.another(zones=[ZONE]).plan_growth(replace(spec, nodes=3), [2])
+    assert plan.dollars_per_hour is plan.worst_case_dollars is None
     assert "cost" not in project.hvdcloud("down", "--force").out
 
 

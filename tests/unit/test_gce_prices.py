@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from datetime import date
 from pathlib import Path
@@ -12,8 +11,6 @@ import pytest
 
 from hvdcloud.errors import UsageError
 from hvdcloud.providers.gce.money import catalog, prices
-from hvdcloud.providers.gce.plan import budget
-from tests.support.gce_requests import settings
 
 UNPRICED = {"nvidia-h200-141gb", "nvidia-b200", "nvidia-rtx-pro-6000"}
 
@@ -40,17 +37,6 @@ def test_every_machine_type_has_a_price_and_spot_is_cheaper() -> None:
     for gpu in [gpu.name for gpu in catalog.gpus().values() if gpu.limits]:
         with_gpu = {"gpu_type": gpu, "gpu_count": 1}
         assert 0 < hourly("n1-standard-8", **with_gpu, provisioning="spot") < hourly("n1-standard-8", **with_gpu), gpu
-
-
-@pytest.mark.parametrize("name", ["a3-ultragpu-8g", "a4-highgpu-8g", "g4-standard-48"])
-def test_a_machine_without_a_price_may_be_used_and_max_cost_is_refused_for_it(name: str) -> None:
-    chosen = settings(machine_type=name, gpu_type=None)
-    assert budget.dollars_per_hour(chosen, range(2), zone="us-central1-b") is None
-    (paid,) = budget.paid_zones(chosen, ["us-central1-b"], nodes=2)
-    assert (paid.dollars_per_hour, paid.worst_case_dollars, paid.seconds) == (None, None, chosen.max_run_seconds)
-    assert any(f"does not know {name}" in notice for notice in budget.notices(chosen, [paid], nodes=2))
-    with pytest.raises(UsageError, match=f"max_cost cannot be kept: the price table does not know {name}"):
-        budget.paid_zones(dataclasses.replace(chosen, max_cost=100.0), ["us-central1-b"], nodes=2)
 
 
 def test_an_unknown_price_is_not_zero() -> None:

@@ -52,6 +52,9 @@ def plan_growth(
     stay = [vm for vm in ours if vm["name"] not in wanted]
     settings = _within_its_time(settings, head, now=now)
     others = costs(stay, [], now=now)
+    if others.dollars_per_hour is None and settings.max_cost is not None:
+        hint = "leave limits.max_cost out, and set limits.max_run_duration"
+        raise UsageError(f"limits.max_cost of {spec.name} cannot be kept: {'; '.join(others.notes)}", hint=hint)
     endless = others.worst_case is None and others.dollars_per_hour is not None
     if endless:
         # A node that nothing ends may cost anything.
