@@ -6,9 +6,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import datetime, timezone
 
 from textual.pilot import Pilot
 
+from hvdcloud.cli.screen import head
 from hvdcloud.cli.top_app import TopApp
 from hvdcloud.lifecycle.top import View
 from hvdcloud.runs.state import Member
@@ -62,6 +64,12 @@ def test_an_error_of_a_view_ends_it_and_is_handed_on() -> None:
         await seen.pilot.pause(0.7)
 
     assert isinstance(Seen(view()).play(scene), AttributeError)
+
+
+def test_costs_that_are_not_known_are_shown_as_such() -> None:
+    ends = datetime(2026, 11, 29, tzinfo=timezone.utc)
+    unknown = cluster(dollars_per_hour=None, dollars_so_far=None, worst_case_dollars=None, ends=ends)
+    assert "?/h, ? so far, at worst ?" in head(view(cluster=unknown, dollars_so_far=None)).plain
 
 
 def test_no_name_reason_or_line_acts_on_the_screen() -> None:
