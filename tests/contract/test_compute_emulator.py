@@ -131,6 +131,10 @@ def test_what_is_not_right_is_refused(plain: Plain, method: str, path: str, stat
         ({"disks": [{**DISK, "boot": False}]}, "boot disk"),
         ({"disks": [{**DISK, "initializeParams": {**DISK["initializeParams"], "diskSizeGb": "5"}}]}, "smaller than"),
         ({"disks": [{**DISK, "initializeParams": {**DISK["initializeParams"], "diskType": "zones/z/pd-ssd"}}]}, "Bare"),
+        (
+            {"disks": [{**DISK, "initializeParams": {**DISK["initializeParams"], "diskType": "hyperdisk-balanced"}}]},
+            "not compatible",
+        ),
         ({"disks": [{**DISK, "initializeParams": {"sourceImage": "projects/x/global/images/y"}}]}, "was not found"),
         ({"networkInterfaces": [{"network": "global/networks/mine"}]}, "Subnetwork should be specified"),
         ({"networkInterfaces": [{"network": "global/networks/other"}]}, "was not found"),
