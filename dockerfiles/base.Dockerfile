@@ -51,4 +51,6 @@ ARG PROOF
 RUN HOME=/tmp/check python -B /opt/hvdcloud/check_ranks.py $PROOF \
         ${CUDA:+--cuda "$CUDA" --nccl "$NCCL" --capabilities "$CAPABILITIES"} \
     && rm -rf /tmp/* /root/.horovod
+# For project.Dockerfile, where a rank's Python does not look: whoever pulls this image needs no builder.
+COPY --from=builder /opt/tools/lib/python3.11/site-packages/pip /opt/hvdcloud/pip
 COPY --from=stacks /opt/stacks /opt/hvdcloud/stacks

@@ -1,5 +1,5 @@
 # The builder of the rows of hvdcloud/image/plan/versions.py: compilers, pip, the framework and Horovod. What nodes run is
-# copied out of it (base.Dockerfile), and a project's requirements.txt is installed with it (project.Dockerfile).
+# copied out of it (base.Dockerfile).
 #
 # apt's packages and pip's downloads are in BuildKit's caches. A wheel that pip makes of a source package is in none: it may
 # fit nothing but the framework and the numpy that are here now.
@@ -79,7 +79,7 @@ RUN --mount=type=cache,target=/root/.cache/pip/http-v2,id=hvdcloud-pip \
     find /opt/horovod -path '*/horovod/*.so' -exec strip --strip-unneeded '{}' +
 
 # --- the builder --------------------------------------------------------------------------------------------------
-# Without the CUDA toolkit: what a project's requirements need to compile is the framework and Horovod.
+# Without the CUDA toolkit.
 FROM framework AS builder
 COPY --from=horovod /opt/horovod /opt/horovod
 ARG PIP_INDEX_URL

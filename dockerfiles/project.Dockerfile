@@ -1,6 +1,6 @@
-# A project's image: the node's and one layer with what its requirements.txt installs. pip, the compilers, the local
-# wheels and the CA bundle stay in the stage that is thrown away. `builder` and `base` come from builder.Dockerfile (or
-# plain-builder.Dockerfile) and node.Dockerfile, or from own-builder.Dockerfile and own.Dockerfile.
+# A project's image: the node's and one layer with what its requirements.txt installs. Compilers, the local wheels and the
+# CA bundle stay in the stage that is thrown away. `base` comes from node.Dockerfile and is its own builder, with the pip
+# that it brings; or from own.Dockerfile, and `builder` from own-builder.Dockerfile.
 ARG BUILDER
 ARG BASE
 
@@ -14,6 +14,7 @@ ARG REQUIREMENTS
 # Of an image that is not ours, another.
 ARG PYTHON=/opt/venv/bin/python
 COPY constraints.txt /opt/constraints.txt
+COPY dockerfiles/build/pip /usr/local/bin/pip
 COPY dockerfiles/requirements/tool /opt/late/
 # Where a node has the project: `-e .` installs a link to it.
 COPY project/ /workspace/
@@ -24,6 +25,9 @@ WORKDIR /workspace
 RUN --mount=type=cache,target=/mnt,id=hvdcloud-apt,sharing=private \
     --mount=type=cache,target=/root/.cache/pip/http-v2,id=hvdcloud-pip \
     mkdir -p /opt/requirements \
+    && if [ ! -e /opt/tools ]; then \
+        python3 -m venv --without-pip /opt/tools && cp -r /opt/hvdcloud/pip /opt/tools/lib/python3*/site-packages/; \
+    fi \
     && for name in git make cc c++ gcc g++ $(uname -m)-linux-gnu-gcc $(uname -m)-linux-gnu-g++; do \
         ln -s tool "/opt/late/$name"; \
     done \

@@ -1,7 +1,7 @@
 """Builds and pushes what is the same for everybody: `make publish-images REGISTRY=HOST/PATH ROW=torch-2.13.0-cpu`.
 
     python -m tools.published rows           which rows dockerfiles/published.txt lacks, and where they are to be pushed
-    python -m tools.published publish ROW    builds and pushes one of them; prints its lines of that file
+    python -m tools.published publish ROW    builds and pushes one of them; prints its line of that file
     python -m tools.published write FILE…    puts such lines into it
 
 .github/workflows/base-images.yml calls each of them.
@@ -15,7 +15,6 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import HvdcloudError, UsageError
 from hvdcloud.image.build.builder import Options, carry_out
 from hvdcloud.image.build.published import FILE, RECIPE_LABEL, REPOSITORY, parse
-from hvdcloud.image.build.registry_cache import refuse_passwords, tag_of
+from hvdcloud.image.build.registry_cache import tag_of
 from hvdcloud.image.engine_reports import BuildEvent, Progress
 from hvdcloud.image.plan.context import Context, Entry, Step, dockerfiles
 from hvdcloud.image.plan.custom_base import Needs
@@ -43,9 +42,11 @@ def rows() -> dict[str, Row]:
     return {**{row.label: row for row in ROWS if row.horovod}, **plain}
 
 
-@cache
 def plan_of(name: str) -> ImagePlan:
-    """What has to be built for a row. Raises UsageError: there is none of that name."""
+    """What is built for a row, up to the image that is the same for everybody: its second step.
+
+    Raises UsageError: there is none of that name.
+    """
     row = rows().get(name)
     if row is None:
         hint = f"make publish-images ROW=… takes one of: {', '.join(rows())}"
@@ -54,46 +55,36 @@ def plan_of(name: str) -> ImagePlan:
     needs = Needs(launcher="horovod" if row.horovod else "each")
     with tempfile.TemporaryDirectory() as project:
         config = ImageConfig.model_validate(wanted)
-        return plan_image(config, project_dir=Path(project), machine=MACHINE, needs=needs)
-
-
-def steps_of(name: str) -> tuple[Step, ...]:
-    """Those steps of a row whose images are the same for everybody: the builder and the base image."""
-    return plan_of(name).steps[:2]
+        whole = plan_image(config, project_dir=Path(project), machine=MACHINE, needs=needs)
+        return whole.until(whole.steps[1])
 
 
 def missing(known: Mapping[str, str]) -> list[str]:
-    """The rows of which an image is not published; `known`: what dockerfiles/published.txt has."""
-    return [name for name in rows() if any(step.reference not in known for step in steps_of(name))]
+    """The rows whose image is not published; `known`: what dockerfiles/published.txt has."""
+    return [name for name in rows() if plan_of(name).reference not in known]
 
 
-def publish(name: str, repository: str, *, known: Mapping[str, str], progress: Progress) -> dict[str, str]:
-    """Builds and pushes the images of a row that are not published; returns their digests by reference.
+def publish(plan: ImagePlan, repository: str, *, progress: Progress) -> dict[str, str]:
+    """Builds and pushes a row's image; returns its digest, by its reference.
 
-    Raises ImageError, CredentialsError, NodeError: one could not be built or pushed.
+    Raises ImageError, CredentialsError, NodeError: it could not be built or pushed.
     """
     registry.check_repository(repository, of="REGISTRY")
-    plan, digests = plan_of(name), dict[str, str]()
+    base = plan.last
+    target = f"{repository}:{tag_of(base)}"
+    # The image with one label more, which is no layer.
+    dockerfile = Entry(path="Dockerfile", content=f"FROM {base.reference}\n".encode())
+    labelled = Step(
+        reference=target, what=base.what, context=Context(hashed=(dockerfile,)), dockerfile=dockerfile.path,
+        labels={RECIPE_LABEL: base.reference}, needs=(base.reference,),
+    )  # fmt: skip
     with contextlib.closing(engine.connect()) as client:
         api: Any = client.api
-        for step in plan.steps[:2]:
-            if step.reference in known:
-                continue
-            carry_out(api, plan.until(step), Options(progress=progress))
-            refuse_passwords(api, step.reference)
-            target = f"{repository}:{tag_of(step)}"
-            # The step's image with one label more, which is no layer.
-            dockerfile = Entry(path="Dockerfile", content=f"FROM {step.reference}\n".encode())
-            labelled = Step(
-                reference=target, what=step.what, context=Context(hashed=(dockerfile,)), dockerfile=dockerfile.path,
-                labels={RECIPE_LABEL: step.reference},
-            )  # fmt: skip
-            carry_out(api, ImagePlan(reference=target, steps=(labelled,)), Options(progress=progress))
-            try:
-                digests[step.reference] = push(target, repository, progress=progress)
-            finally:
-                api.remove_image(target)
-    return digests
+        carry_out(api, ImagePlan(reference=target, steps=(*plan.steps, labelled)), Options(progress=progress))
+        try:
+            return {base.reference: push(target, repository, progress=progress)}
+        finally:
+            api.remove_image(target)
 
 
 def lines(digests: Mapping[str, str]) -> str:
@@ -103,7 +94,7 @@ def lines(digests: Mapping[str, str]) -> str:
 
 def renewed(text: str, digests: Mapping[str, str]) -> str:
     """The file with these digests too, and without images of recipes that this version does not have."""
-    made = {step.reference for name in rows() for step in steps_of(name)}
+    made = {plan_of(name).reference for name in rows()}
     comments = [line for line in text.splitlines(keepends=True) if line.startswith("#")]
     kept = {reference: digest for reference, digest in {**parse(text), **digests}.items() if reference in made}
     return "".join(comments) + lines(kept)
@@ -120,7 +111,7 @@ def _done(given: argparse.Namespace, file: Path) -> str:
     if given.command == "rows":
         return f"rows={json.dumps(missing(parse(text)))}\nrepository={REPOSITORY}\n"
     if given.command == "publish":
-        return lines(publish(given.row, given.to, known=parse(text), progress=_show))
+        return lines(publish(plan_of(given.row), given.to, progress=_show))
     found = parse("".join(each.read_text(encoding="utf-8") for each in given.lines))
     file.write_text(renewed(text, found), encoding="utf-8")
     return ""

@@ -37,7 +37,7 @@ def launched(project: Path, *before: str, **environ: str) -> Sample:
 
 def compiled(project: Path) -> Sample:
     """Where nothing is published, on the engine that answers."""
-    reference = tool.steps_of(ROW)[0].reference
+    reference = tool.plan_of(ROW).steps[0].reference
     if output("docker", "images", "--quiet", reference):
         raise BenchError(f"the engine has {reference}: make clean-images and docker builder prune, or another engine")
     return launched(project, HVDCLOUD_PUBLISHED="0")
@@ -57,7 +57,7 @@ def from_published(project: Path) -> Sample:
         running_registry(folder, {}, addresses=("127.0.0.1", engine.gateway)) as at,
     ):
         say(f"publishing {ROW} at {at}")
-        digests = tool.publish(ROW, f"{at}/hvdcloud", known={}, progress=ignore)
+        digests = tool.publish(tool.plan_of(ROW), f"{at}/hvdcloud", progress=ignore)
         (copy / "dockerfiles" / published.FILE).write_text(tool.lines(digests))
         say("launching on an engine that has nothing")
         environ = {"DOCKER_HOST": engine.docker_host, "PYTHONPATH": str(copy)}

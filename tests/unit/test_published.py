@@ -27,9 +27,9 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_file_that_is_shipped_names_recipes_of_this_version_by_digest() -> None:
     text = (dockerfiles() / published.FILE).read_text()
     for line in text.splitlines():
-        assert re.fullmatch(r"(#.*|hvdcloud/(builder|base):[\w.-]+-[0-9a-f]{12} sha256:[0-9a-f]{64})?", line)
+        assert re.fullmatch(r"(#.*|hvdcloud/base:[\w.-]+-[0-9a-f]{12} sha256:[0-9a-f]{64})?", line)
     # What no recipe of this version makes is of no use: `make publish-images` has left it out.
-    assert published.parse(text).keys() <= {step.reference for row in tool.rows() for step in tool.steps_of(row)}
+    assert published.parse(text).keys() <= {tool.plan_of(row).reference for row in tool.rows()}
 
 
 def test_only_what_the_file_names_is_asked_for_and_by_its_digest() -> None:
@@ -54,25 +54,25 @@ def test_every_row_is_published_with_horovod_and_without() -> None:
     names = list(tool.rows())
     assert {"torch-2.13.0-cpu", "torch-2.13.0-cpu-plain", "torch-2.14.1-cuda-plain"} <= set(names)
     assert "torch-2.14.1-cuda" not in names
-    references = [step.reference for name in names for step in tool.steps_of(name)]
-    assert len(set(references)) == len(references) == 2 * len(names)
+    assert len({tool.plan_of(name).reference for name in names}) == len(names)
 
 
-def test_a_row_is_left_out_once_both_of_its_images_are_published() -> None:
-    builder, base = tool.steps_of("torch-2.13.0-cpu")
-    assert "torch-2.13.0-cpu" in tool.missing({builder.reference: OURS})
-    assert "torch-2.13.0-cpu" not in tool.missing({builder.reference: OURS, base.reference: OURS})
+def test_a_row_is_left_out_once_its_image_is_published() -> None:
+    reference = tool.plan_of("torch-2.13.0-cpu").reference
+    assert reference.startswith("hvdcloud/base:torch-2.13.0-cpu-")
+    assert "torch-2.13.0-cpu" in tool.missing({BASE: OURS})
+    assert "torch-2.13.0-cpu" not in tool.missing({reference: OURS})
 
 
-def test_new_lines_replace_old_ones_and_what_no_recipe_makes_any_more_goes() -> None:
-    builder, base = (step.reference for step in tool.steps_of("torch-2.13.0-cpu"))
-    before = f"# What this is.\n# More.\n{BASE} {OURS}\n{builder} {OURS}\n"
-    after = tool.renewed(before, {base: OTHERS, builder: OTHERS})
-    assert after == f"# What this is.\n# More.\n{base} {OTHERS}\n{builder} {OTHERS}\n"
+def test_a_new_line_replaces_an_old_one_and_what_no_recipe_makes_any_more_goes() -> None:
+    base, plain = (tool.plan_of(name).reference for name in ("torch-2.13.0-cpu", "torch-2.13.0-cpu-plain"))
+    before = f"# What this is.\n# More.\n{BASE} {OURS}\n{base} {OURS}\n"
+    after = tool.renewed(before, {base: OTHERS, plain: OTHERS})
+    assert after == "# What this is.\n# More.\n" + "".join(sorted(f"{each} {OTHERS}\n" for each in (base, plain)))
     assert tool.renewed(after, {}) == after
 
 
 def test_a_row_that_does_not_exist_is_refused_with_those_that_do() -> None:
     with pytest.raises(UsageError) as refused:
-        tool.steps_of("torch-1.0-cpu")
+        tool.plan_of("torch-1.0-cpu")
     assert "torch-2.13.0-cpu-plain" in refused.value.hint

@@ -41,7 +41,7 @@ def store(api: Any, repository: str, *, plan: ImagePlan, progress: Progress) -> 
         name = f"{repository}:{tag_of(step)}"
         progress(BuildEvent(kind="image", text=f"{step.what}, to the cache as {name}"))
         try:
-            refuse_passwords(api, step.reference)
+            _refuse_passwords(api, step)
             push(step.reference, name, progress=progress)
         except HvdcloudError as error:
             progress(BuildEvent(kind="warning", text=f"{step.what} is not in the cache: {error.message}; {error.hint}"))
@@ -53,9 +53,9 @@ def tag_of(step: Step) -> str:
     return tag if kind == "project" else f"{kind}-{tag}"
 
 
-def refuse_passwords(api: Any, reference: str) -> None:
-    """Raises ImageError: an image's history, which has its build arguments (PIP_INDEX_URL), has a password."""
-    if any(_PASSWORD_IN_URL.search(layer.get("CreatedBy") or "") for layer in api.history(reference)):
+def _refuse_passwords(api: Any, step: Step) -> None:
+    """An image's history has its build arguments, PIP_INDEX_URL among them."""
+    if any(_PASSWORD_IN_URL.search(layer.get("CreatedBy") or "") for layer in api.history(step.reference)):
         raise ImageError(
             "its history holds the password of a package index",
             hint="name an index without one in PIP_INDEX_URL and PIP_EXTRA_INDEX_URL to have it cached",

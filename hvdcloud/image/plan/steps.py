@@ -125,6 +125,8 @@ def plan_image(
         steps += [builder, custom_base.node_step(base, sources, kind, builder=builder, needs=needs)]
     if wanted is not None:
         below = steps[-1]
+        # Ours brings pip, and needs no builder: whoever pulls it pulls nothing else.
+        builder = builder if row is None else below
         steps.append(project_step(row or needs, sources, builder=builder, below=below, path=path, wanted=wanted))
     if own is not None and own.on_ours:
         steps.append(own_dockerfile.user_step(own, below=steps[-1]))
@@ -246,7 +248,7 @@ def project_step(
     wheels_folder, *wheel_files = wheel_entries(wheels)
     sent = Context(
         hashed=(
-            *dockerfile_entries("project.Dockerfile", "requirements/tool"),
+            *dockerfile_entries("project.Dockerfile", "build/pip", "requirements/tool"),
             Entry(path="constraints.txt", content="".join(f"{line}\n" for line in constraints).encode()),
             *wanted.hashed,
             *wheel_files,
@@ -261,7 +263,7 @@ def project_step(
         dockerfile="dockerfiles/project.Dockerfile",
         arguments={"BUILDER": builder.reference, "BASE": below.reference, "REQUIREMENTS": path, **arguments},
         pip_hint=_FIX_REQUIREMENTS,
-        needs=(builder.reference, below.reference),
+        needs=tuple(dict.fromkeys((builder.reference, below.reference))),
     )
 
 
