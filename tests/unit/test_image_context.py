@@ -84,7 +84,9 @@ def test_the_node_program_is_in_the_image_and_the_rest_of_hvdcloud_is_not(tmp_pa
     assert not [name for name in sent if name.startswith(("hvdcloud/cli", "hvdcloud/providers", "hvdcloud/image"))]
 
 
-def test_local_wheels_of_what_the_image_pins_go_to_the_builder_and_no_others(tmp_path: Path) -> None:
+def test_local_wheels_of_what_the_image_pins_go_to_the_builder_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sources = wheels(
         tmp_path / "wheels",
         TORCH_WHEEL,
@@ -102,6 +104,8 @@ def test_local_wheels_of_what_the_image_pins_go_to_the_builder_and_no_others(tmp
     # Its index is asked only if the wheel is not here.
     assert "FRAMEWORK_INDEX_URL" not in builder.arguments
     assert builder_step(ROW, Sources()).arguments["FRAMEWORK_INDEX_URL"] == ROW.index
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    assert "FRAMEWORK_INDEX_URL" not in builder_step(ROW, Sources()).arguments
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def download_arguments(environment: Mapping[str, str]) -> dict[str, str]:
     """Build arguments that only decide how something is downloaded; none of them is an argument of the last stage."""
     proxies = [variable for name in _PROXIES for variable in (name, name.upper())]
     found = {name: environment[name] for name in proxies if environment.get(name)}
-    if environment.get("PIP_NO_INDEX", "").lower() in ("1", "true", "yes", "on"):
+    if no_index(environment):
         return {**found, "PIP_INDEX_URL": _NO_INDEX}
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
         # The engine cannot use a folder of this machine as an index.
@@ -74,6 +74,11 @@ def download_arguments(environment: Mapping[str, str]) -> dict[str, str]:
         if urls:
             found[name] = " ".join(urls)
     return found
+
+
+def no_index(environment: Mapping[str, str]) -> bool:
+    """Whether pip is to look at the local wheels alone."""
+    return environment.get("PIP_NO_INDEX", "").lower() in ("1", "true", "yes", "on")
 
 
 def _find_links(configured: str | None, project_dir: Path) -> tuple[Path, ...]:

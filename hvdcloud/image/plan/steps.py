@@ -31,7 +31,7 @@ from hvdcloud.image.plan.context import (
     stacks_entries,
     wheel_entries,
 )
-from hvdcloud.image.plan.sources import Sources, find_sources, is_framework, local_wheels
+from hvdcloud.image.plan.sources import Sources, find_sources, is_framework, local_wheels, no_index
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import ImageConfig
@@ -278,9 +278,9 @@ def _refuse_unused(own: own_dockerfile.OwnDockerfile, image_config: ImageConfig)
 
 
 def _index(row: versions.Row, sources: Sources) -> dict[str, str]:
-    """Where the framework's wheel comes from; if the user has it, its index is not asked at all."""
-    has_it = any(is_framework(wheel, row) for wheel in local_wheels(sources))
-    return {"FRAMEWORK_INDEX_URL": row.index} if row.index and not has_it else {}
+    """Where the framework's wheel comes from; if the user has it, or no index is to be asked, none is."""
+    here = no_index(os.environ) or any(is_framework(wheel, row) for wheel in local_wheels(sources))
+    return {"FRAMEWORK_INDEX_URL": row.index} if row.index and not here else {}
 
 
 def _constraints(row: versions.Row) -> Iterator[str]:
