@@ -43,7 +43,7 @@ def rows() -> dict[str, Row]:
 
 
 def plan_of(name: str) -> ImagePlan:
-    """What is built for a row, up to the image that is the same for everybody: its second step.
+    """What is built for a row, up to the image that is the same for everybody.
 
     Raises UsageError: there is none of that name.
     """
@@ -56,7 +56,7 @@ def plan_of(name: str) -> ImagePlan:
     with tempfile.TemporaryDirectory() as project:
         config = ImageConfig.model_validate(wanted)
         whole = plan_image(config, project_dir=Path(project), machine=MACHINE, needs=needs)
-        return whole.until(whole.steps[1])
+        return whole.until(next(step for step in whole.steps if step.reference.startswith("hvdcloud/base:")))
 
 
 def missing(known: Mapping[str, str]) -> list[str]:

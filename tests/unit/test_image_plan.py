@@ -10,7 +10,6 @@ import pytest
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.errors import UsageError
 from hvdcloud.image.plan import custom_base
-from hvdcloud.image.plan.context import dockerfiles
 from hvdcloud.image.plan.steps import ImagePlan, plan_image
 from hvdcloud.image.plan.versions import ROWS, Row
 
@@ -117,5 +116,5 @@ def test_every_argument_is_one_that_its_dockerfile_declares(row: Row, tmp_path: 
     needs = custom_base.Needs(launcher="horovod" if row.horovod else "each")
     plan = planned(tmp_path, needs=needs, framework=row.framework, device=row.device, version=row.version)
     for step in plan.steps:
-        declared = re.findall(r"^ARG (\w+)", (dockerfiles().parent / step.dockerfile).read_text(), re.MULTILINE)
-        assert step.arguments.keys() <= set(declared)
+        [text] = (entry.content or b"" for entry in step.context.hashed if entry.path == step.dockerfile)
+        assert step.arguments.keys() <= set(re.findall(r"^ARG (\w+)", text.decode(), re.MULTILINE))

@@ -163,11 +163,10 @@ def dockerfiles() -> Path:
     raise UsageError(message, hint="in a clone of hvdcloud: pipx install --force .")
 
 
-def stacks_entries(sources: Sources, *, python: str | None) -> tuple[Entry, ...]:
-    """What helps to install the program that takes stacks (`STACKS_LOCK`); `python`: as in `local_wheels`."""
+def stacks_wheels(sources: Sources, *, python: str | None) -> list[Wheel]:
+    """Local wheels of the program that takes stacks (`STACKS_LOCK`); `python`: as in `local_wheels`."""
     wanted = {name for name, _ in locked(dockerfiles() / STACKS_LOCK)}
-    wheels = [wheel for wheel in local_wheels(sources, python=python) if wheel.project in wanted]
-    return ca_entry(sources), *wheel_entries(wheels)
+    return [wheel for wheel in local_wheels(sources, python=python) if wheel.project in wanted]
 
 
 def dockerfile_entries(*names: str) -> tuple[Entry, ...]:

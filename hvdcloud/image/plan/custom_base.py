@@ -26,7 +26,7 @@ from hvdcloud.image.plan.context import (
     dockerfile_entries,
     dockerfiles,
     node_program,
-    stacks_entries,
+    stacks_wheels,
     wheel_entries,
 )
 from hvdcloud.image.plan.sources import Sources, Wheel, local_wheels
@@ -209,7 +209,7 @@ def node_step(base: Base, sources: Sources, kind: str, *, builder: Step, needs: 
     names = ("own.Dockerfile", "own/install.py", "own/check_node.py", *(f"files/{name}" for name in _FILES))
     sent = Context(
         hashed=(*dockerfile_entries(*names, STACKS_LOCK), *node_program()),
-        unhashed=stacks_entries(sources, python=None),
+        unhashed=(ca_entry(sources), *wheel_entries(stacks_wheels(sources, python=None))),
         salt=(base.identity, *map("=".join, arguments.items())),
     )
     return Step(

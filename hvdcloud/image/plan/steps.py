@@ -3,7 +3,7 @@
 What carries a plan out (this machine's engine or Cloud Build) goes through its steps in order, and skips those whose
 image exists: a reference's tag stands for the content.
 
-Four images build on each other: `builder` (framework; compilers and Horovod, where a run needs that), `base` (what is
+Four images build on each other: `builder` (compilers, framework and Horovod, where a run needs that), `base` (what is
 the same for everybody, and published), `node` (with the node program: what every project's nodes run) and the project's
 own, which adds its requirements. dockerfiles/ says what is in each.
 """
@@ -28,16 +28,17 @@ from hvdcloud.image.plan.context import (
     dockerfiles,
     locked,
     node_program,
-    stacks_entries,
+    stacks_wheels,
     wheel_entries,
 )
-from hvdcloud.image.plan.sources import Sources, find_sources, is_framework, local_wheels, no_index
+from hvdcloud.image.plan.sources import Sources, Wheel, find_sources, is_framework, local_wheels, no_index
 
 if TYPE_CHECKING:
     from hvdcloud.config.model import ImageConfig
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """What a processor is called in wheel names, and by engines and registries."""
+_BASE_FILES = ("check_ranks.py", "hvdcloud_requirements.pth", "hvdcloud_requirements.py")
 _FIX_REQUIREMENTS = (
     "correct what pip names, in the file of image.requirements or in a package, then `hvdcloud build` again"
 )
@@ -114,9 +115,10 @@ def plan_image(
         wanted = requirements.read(project_dir, image_config.requirements, own_base=row is None)
         path = os.path.normpath(image_config.requirements)
     if row is not None:
-        builder, proof = builder_step(row, sources), row.proof
-        steps += [builder, base_step(row, sources, builder=builder)]
-        steps.append(node_step(row, base=steps[-1]))
+        steps += [builder_step(row, sources)] if row.horovod else []
+        steps.append(base_step(row, sources, builder=steps[-1] if row.horovod else None))
+        builder, proof = node_step(row, base=steps[-1]), row.proof
+        steps.append(builder)
     else:
         base = base or custom_base.pinned(str(image_config.base))
         framework = needs.framework(image_config)
@@ -125,8 +127,6 @@ def plan_image(
         steps += [builder, custom_base.node_step(base, sources, kind, builder=builder, needs=needs)]
     if wanted is not None:
         below = steps[-1]
-        # Ours brings pip, and needs no builder: whoever pulls it pulls nothing else.
-        builder = builder if row is None else below
         steps.append(project_step(row or needs, sources, builder=builder, below=below, path=path, wanted=wanted))
     if own is not None and own.on_ours:
         steps.append(own_dockerfile.user_step(own, below=steps[-1]))
@@ -139,63 +139,65 @@ def plan_image(
 
 
 def builder_step(row: versions.Row, sources: Sources) -> Step:
-    """The image with the framework, compilers and Horovod: with a name of its own it survives `docker image prune`.
-
-    For a row without Horovod it has the framework alone, of another Dockerfile: a change there compiles nothing again.
-    """
-    horovod = bool(row.horovod)
+    """The image with the framework, compilers and Horovod: with a name of its own it survives `docker image prune`."""
     wanted = {
         "BASE_IMAGE": base_images.pinned(base_images.DEBIAN),
-        "FRAMEWORK": row.framework if horovod else "",
-        "FRAMEWORK_PACKAGE": row.package,
-        "FRAMEWORK_LOCK": row.lock,
-        "FRAMEWORK_ENVIRONMENT": " ".join(f"{name}={value}" for name, value in row.environment),
+        "FRAMEWORK": row.framework,
+        **_framework(row),
         "HOROVOD_VERSION": row.horovod,
         "HOROVOD_SHA256": row.horovod_sha256,
         "HOROVOD_PATCHES": " ".join(row.patches),
-        "CAPABILITIES": " ".join(row.capabilities) if horovod else "",
+        "CAPABILITIES": " ".join(row.capabilities),
         "CUDA_DONOR": row.donor,
         "TOOLKIT_LOCK": row.toolkit,
     }
     arguments = {name: value for name, value in wanted.items() if value}
-    dockerfile = "builder.Dockerfile" if horovod else "plain-builder.Dockerfile"
-    scripts = [script.name for script in (dockerfiles() / "build").iterdir()] if horovod else ["framework.sh", "pip"]
-    names = [dockerfile, *(f"locks/{lock}" for lock in _locks(row)), *(f"build/{script}" for script in scripts)]
+    scripts = [script.name for script in (dockerfiles() / "build").iterdir()]
+    names = ["builder.Dockerfile", *(f"locks/{lock}" for lock in _locks(row)), *(f"build/{name}" for name in scripts)]
     names += [f"patches/horovod-{row.horovod}-{patch}.patch" for patch in row.patches]
-    pinned = _pinned(row)
-    wheels = [
-        wheel
-        for wheel in local_wheels(sources)
-        if wheel.project in pinned and (wheel.project != row.project or is_framework(wheel, row))
-    ]
     sent = Context(
         hashed=dockerfile_entries(*names),
-        unhashed=(ca_entry(sources), Entry(path="dockerfiles/patches"), *wheel_entries(wheels)),
+        unhashed=(ca_entry(sources), Entry(path="dockerfiles/patches"), *wheel_entries(_wheels(row, sources))),
         salt=(*map("=".join, arguments.items()), sources.machine),
     )
     return Step(
         reference=f"hvdcloud/builder:{row.label}-{sent.digest()}",
-        what=f"the compilers, {row.framework} and Horovod" if horovod else row.framework,
+        what=f"the compilers, {row.framework} and Horovod",
         context=sent,
-        dockerfile=f"dockerfiles/{dockerfile}",
+        dockerfile="dockerfiles/builder.Dockerfile",
         target="builder",
         arguments=arguments | _index(row, sources),
     )
 
 
-def base_step(row: versions.Row, sources: Sources, *, builder: Step) -> Step:
-    """What nodes run, with what `builder` has, but for the node program: the same for everybody."""
+def base_step(row: versions.Row, sources: Sources, *, builder: Step | None) -> Step:
+    """What nodes run, but for the node program: the same for everybody.
+
+    Args:
+        builder: of a row with Horovod. Without one nothing is compiled: the same build installs the framework.
+    """
     base_image = base_images.pinned(base_images.DEBIAN)
-    arguments = {"BASE_IMAGE": base_image, "BUILDER": builder.reference, "PROOF": row.proof}
-    arguments |= {"OPEN_MPI": "openmpi-bin"} if row.horovod else {}
+    arguments = {"BASE_IMAGE": base_image, "PROOF": row.proof}
+    wheels = stacks_wheels(sources, python=versions.PYTHON_VERSION)
+    names = [STACKS_LOCK, *(f"files/{name}" for name in _BASE_FILES)]
+    if builder is not None:
+        arguments |= {"BUILDER": builder.reference, "OPEN_MPI": "openmpi-bin"}
+        parts = ["base.Dockerfile"]
+    else:
+        arguments |= _framework(row)
+        parts = ["plain-builder.Dockerfile", "base.Dockerfile"]
+        names += ["build/framework.sh", "build/pip", *(f"locks/{lock}" for lock in _locks(row))]
+        wheels += _wheels(row, sources)
     if row.cuda:
         capabilities = " ".join(row.capabilities)
         arguments |= {"CUDA": row.cuda, "NCCL": row.nccl, "CAPABILITIES": capabilities, "NVIDIA_VISIBLE_DEVICES": "all"}
-    names = ["check_ranks.py", "hvdcloud_requirements.pth", "hvdcloud_requirements.py"]
+    dockerfile = Entry(
+        path="dockerfiles/base.Dockerfile", content=b"".join((dockerfiles() / part).read_bytes() for part in parts)
+    )
     sent = Context(
-        hashed=dockerfile_entries("base.Dockerfile", STACKS_LOCK, *(f"files/{name}" for name in names)),
-        unhashed=stacks_entries(sources, python=versions.PYTHON_VERSION),
-        salt=tuple(map("=".join, arguments.items())),
+        hashed=(dockerfile, *dockerfile_entries(*names)),
+        unhashed=(ca_entry(sources), *wheel_entries(wheels)),
+        salt=(*map("=".join, arguments.items()), sources.machine),
     )
     # Of all that is built on it too.
     found = {row.framework: row.package.partition("==")[2], "horovod": row.horovod, "python": versions.PYTHON_VERSION}
@@ -204,10 +206,10 @@ def base_step(row: versions.Row, sources: Sources, *, builder: Step) -> Step:
         reference=f"hvdcloud/base:{row.label}-{sent.digest()}",
         what=f"{row.framework} {row.version} for {row.device}",
         context=sent,
-        dockerfile="dockerfiles/base.Dockerfile",
-        arguments=arguments,
+        dockerfile=dockerfile.path,
+        arguments=arguments | ({} if builder else _index(row, sources)),
         labels={**base_images.version_labels(found), **base_images.labels(base_image)},
-        needs=(builder.reference,),
+        needs=(builder.reference,) if builder else (),
     )
 
 
@@ -275,6 +277,26 @@ def _refuse_unused(own: own_dockerfile.OwnDockerfile, image_config: ImageConfig)
                 f"image.{key} is {value}, but image.dockerfile {own.path} does not begin with that image",
                 hint=f"begin {own.path} with ARG BASE and FROM ${{BASE}}, or take image.{key} out of hvdcloud.yaml",
             )
+
+
+def _framework(row: versions.Row) -> dict[str, str]:
+    """Build arguments: which framework is installed."""
+    wanted = {
+        "FRAMEWORK_PACKAGE": row.package,
+        "FRAMEWORK_LOCK": row.lock,
+        "FRAMEWORK_ENVIRONMENT": " ".join(f"{name}={value}" for name, value in row.environment),
+    }
+    return {name: value for name, value in wanted.items() if value}
+
+
+def _wheels(row: versions.Row, sources: Sources) -> list[Wheel]:
+    """Local wheels of what builder and base install."""
+    pinned = _pinned(row)
+    return [
+        wheel
+        for wheel in local_wheels(sources)
+        if wheel.project in pinned and (wheel.project != row.project or is_framework(wheel, row))
+    ]
 
 
 def _index(row: versions.Row, sources: Sources) -> dict[str, str]:
