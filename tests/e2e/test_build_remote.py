@@ -45,22 +45,22 @@ with tempfile.TemporaryDirectory() as work:
         sys.exit("Cancelled")
 sys.exit(f"build step failed: {{code}}" if code else 0)
 """
-# A builder image whose pip installs a file, can't find `missing`, and takes its time for `slow`.
-BUILDER = r"""FROM debian:bookworm-slim
-RUN printf '%s\n' '#!/bin/sh' \
+# A node's image whose pip installs a file, can't find `missing`, and takes its time for `slow`.
+NODE = r"""FROM debian:bookworm-slim
+RUN mkdir -p /opt/tools/bin && printf '%s\n' '#!/bin/sh' \
     'for word; do requirements=$word; done' \
     'if grep -q missing "$requirements"; then' \
     '    echo "ERROR: No matching distribution found for missing"; exit 1; fi' \
     'if grep -q slow "$requirements"; then echo very slow; sleep 60; fi' \
-    'cp "$requirements" /opt/requirements/installed' > /usr/local/bin/pip && chmod +x /usr/local/bin/pip
+    'cp "$requirements" /opt/requirements/installed' > /opt/tools/bin/python && chmod +x /opt/tools/bin/python
 """
 
 
 @pytest.fixture(scope="module")
 def pushed(registry: str, tmp_path_factory: pytest.TempPathFactory, engine: Any) -> None:
-    """The registry has the builder and the images that every project's layer is built on."""
+    """The registry has the images that every project's layer is built on."""
     plan = plan_of(make(registry, tmp_path_factory.mktemp("first"), "any\n"))
-    for step, dockerfile in zip(plan.steps, (BUILDER, *("FROM scratch\nLABEL base=true\n",) * 2), strict=False):
+    for step, dockerfile in zip(plan.steps, (*("FROM scratch\nLABEL base=true\n",) * 2, NODE), strict=False):
         tag = f"{registry}/hvdcloud/remote:{tag_of(step)}"
         image, _ = engine.images.build(fileobj=io.BytesIO(dockerfile.encode()), tag=tag, rm=True)
         assert [item for item in engine.api.push(tag, stream=True, decode=True) if "error" in item] == []
