@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import signal
 import threading
 import time
 from collections import Counter
@@ -296,14 +297,14 @@ def test_the_same_name_in_another_zone_at_the_same_moment_is_noticed(bench: Benc
 
 
 def interrupt_when(condition: Callable[[], object]) -> threading.Thread:
-    """KeyboardInterrupt in the main thread once something is so."""
-    import _thread
+    """Ctrl-C, which also wakes the main thread from a wait, once something is so."""
+    main = threading.main_thread().ident or 0
 
     def watch() -> None:
         deadline = time.monotonic() + 20
         while not condition() and time.monotonic() < deadline:
             time.sleep(0.002)
-        _thread.interrupt_main()
+        signal.pthread_kill(main, signal.SIGINT)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

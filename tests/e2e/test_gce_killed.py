@@ -131,10 +131,12 @@ def test_up_after_a_killed_up_clears_its_remains_and_begins_again(
 
 WAYS: dict[str, dict[str, Any]] = {
     "placement": {"provisioning": "standard"},
+    "reservation": {"provisioning": "reservation", "reservation": "mine"},
     "flex-start": {"provisioning": "flex-start"},
 }
 MADE_BY = {
     "placement": ("compute.resourcePolicies.insert", BULK_INSERT),
+    "reservation": (BULK_INSERT,),
     "flex-start": (
         "compute.instanceTemplates.insert",
         "compute.instanceGroupManagers.insert",
@@ -143,12 +145,14 @@ MADE_BY = {
 }
 DELETED_BY = {
     "placement": ("compute.resourcePolicies.delete",),
+    "reservation": ("compute.instances.delete",),
     "flex-start": ("compute.instanceGroupManagers.delete", "compute.instanceTemplates.delete"),
 }
 
 
 def of_two_l4(records: RecordsCloud, root: Path, way: str) -> Project:
-    """Whose machine type takes a placement policy, and flex-start."""
+    """Whose machine type takes a placement policy, and flex-start; in a zone with a reservation for them."""
+    records.cloud.emulator.reserve("mine", zone="us-central1-b", count=2, machine_type="g2-standard-8")
     records.cloud.emulator.set_quota("PREEMPTIBLE_NVIDIA_L4_GPUS", 16, region="us-central1")
     return records.project(root, gce={"machine_type": "g2-standard-8", "gpu": None, **WAYS[way]})
 
