@@ -52,6 +52,11 @@ class Inventory:
         held = {(zone, last_segment(disk.get("source", ""))) for zone, disk in attached}
         return tuple(disk for disk in self.disks if (zone_of(disk), disk["name"]) not in held)
 
+    @property
+    def described(self) -> tuple[Resource, ...]:
+        """What has no labels, and tells them in its description."""
+        return (*self.groups, *self.templates, *self.placements, *self.firewalls)
+
     def creating(self, cluster: str) -> tuple[Resource, ...]:
         """Operations that still make something for a cluster of this name, also those of other machines."""
         making = [each for each in self.operations if str(each.get("operationType")).endswith(("bulkInsert", "insert"))]

@@ -171,8 +171,7 @@ class GceProvider(Provider):
     def cluster(self, name: str) -> Cluster | None:
         """From the labels of VMs and disks, the descriptions of firewall rules, and the operations under way."""
         inventory = self._take_inventory(name)
-        described = inventory.firewalls or inventory.groups or inventory.placements or inventory.templates
-        if inventory.instances or inventory.disks or described or inventory.creating(name):
+        if inventory.instances or inventory.disks or inventory.described or inventory.creating(name):
             return self._mapper.cluster(name, inventory)
         if inventory.unseen:
             raise UnseenError(

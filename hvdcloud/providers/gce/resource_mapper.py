@@ -62,8 +62,7 @@ class ResourceMapper:
     def clusters(self, inventory: Inventory) -> list[Cluster]:
         """Every cluster of which something was found, by name."""
         names = {labels_of(each).get(LABEL_CLUSTER, "") for each in (*inventory.instances, *inventory.disks)}
-        described = (*inventory.firewalls, *inventory.groups, *inventory.placements, *inventory.templates)
-        names |= {described_labels(each).get(LABEL_CLUSTER, "") for each in described}
+        names |= {described_labels(each).get(LABEL_CLUSTER, "") for each in inventory.described}
         return [self.cluster(name, inventory) for name in sorted(names)]
 
     def cluster(self, name: str, inventory: Inventory, *, now: datetime | None = None) -> Cluster:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.standins.compute.catalogue import REGION_OF, ZONES
-from tests.standins.compute.errors import invalid_field
+from tests.standins.compute.errors import ApiError, invalid_field
 from tests.standins.compute.lifecycle import Lifecycle
 from tests.standins.compute.lists import Page
 from tests.standins.compute.operations import Operation
@@ -123,6 +123,36 @@ def run_simple(call: Call, operation: Operation, effect: Callable[[], None], *, 
             operation.finish([scripted(error)] if error else (), http=error.get("http") if error else None)
 
     world.clock.after(world.delays.start, begin)
+
+
+def insert(
+    call: Call,
+    resource: Mapping[str, Any],
+    there: dict[str, Any],
+    *,
+    scope: str,
+    kept: object = None,
+    effect: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Answer an insert: the name is taken from now on, unless the fault plan has the operation fail without effect.
+
+    Args:
+        there: what exists, by name.
+        kept: what is kept there; None: the resource itself.
+
+    Raises:
+        ApiError: 409, the name is taken.
+    """
+    name = resource["name"]
+    if name in there:
+        path = resource["selfLink"].partition("/compute/v1/")[2]
+        raise ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
+    operation = call.operation("insert", resource, scope=scope)
+    fault = call.fault()
+    if "operation_error" not in fault or fault.get("effect"):
+        there[name] = kept or resource
+    run_simple(call, operation, effect, fault=fault)
+    return operation.resource
 
 
 def scripted(error: Mapping[str, Any]) -> dict[str, Any]:

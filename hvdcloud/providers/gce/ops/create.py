@@ -67,11 +67,6 @@ class GcePlan(Plan):
         """Of the nodes to make."""
         return frozenset(map(self.spec.node_name, range(self.spec.nodes) if self.indices is None else self.indices))
 
-    @property
-    def kinds(self) -> int:
-        """Of nodes: how many bulkInserts there are."""
-        return len(self.requests) - len(self.firewalls) - (self.placement is not None)
-
     def bodies(self, zone: str) -> Sequence[Mapping[str, Any]]:
         """The bulkInserts for a zone, or what makes a flex-start request, to be sent one after the other."""
         if zone == self.zones[0]:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.standins.compute import lists
-from tests.standins.compute.call import Call, implements, run_simple
-from tests.standins.compute.errors import ApiError, invalid, invalid_field, not_found
+from tests.standins.compute.call import Call, implements, insert, run_simple
+from tests.standins.compute.errors import invalid, invalid_field, not_found
 from tests.standins.compute.rules import check_name
 from tests.standins.compute.state import Workers
 
@@ -45,16 +45,7 @@ def insert_firewall(call: Call) -> dict[str, Any]:
     if again := world.operations.of_request(call.request):
         return again.resource
     rule = firewall_of(world, body)
-    if rule["name"] in world.firewalls:
-        path = call.url(f"global/firewalls/{rule['name']}")
-        raise ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
-    operation = call.operation("insert", rule, scope="global")
-    fault = call.fault()
-    if "operation_error" not in fault or fault.get("effect"):
-        # Its name is taken from now on.
-        world.firewalls[rule["name"]] = rule
-    run_simple(call, operation, call.lifecycle.firewalls_changed, fault=fault)
-    return operation.resource
+    return insert(call, rule, world.firewalls, scope="global", effect=call.lifecycle.firewalls_changed)
 
 
 @implements("firewalls.delete")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.standins.compute import groups, lists
-from tests.standins.compute.call import Call, implements, run_simple, scripted
+from tests.standins.compute.call import Call, implements, insert, run_simple, scripted
 from tests.standins.compute.errors import ApiError, invalid, invalid_field, not_found, not_implemented
 from tests.standins.compute.groups import Group, ResizeRequest
 from tests.standins.compute.resources.build import fingerprint, interfaces_of
@@ -64,9 +64,6 @@ def insert_group(call: Call) -> dict[str, Any]:
     properties = template["properties"]
     shape = shape_of(properties, zone=zone, in_group=True)
     interfaces_of(world, properties, zone)
-    if name in world.groups[zone]:
-        path = call.url(f"zones/{zone}/instanceGroupManagers/{name}")
-        raise ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
     resource = {
         **world.base("instanceGroupManager", f"zones/{zone}/instanceGroupManagers", name),
         "zone": f"{world.root}/zones/{zone}",
@@ -76,12 +73,8 @@ def insert_group(call: Call) -> dict[str, Any]:
         **body,
         "instanceTemplate": template["selfLink"],
     }
-    operation = call.operation("insert", resource, scope=f"zones/{zone}")
-    fault = call.fault()
-    if "operation_error" not in fault or fault.get("effect"):
-        world.groups[zone][name] = Group(zone=zone, resource=resource, properties=properties, shape=shape)
-    run_simple(call, operation, lambda: None, fault=fault)
-    return operation.resource
+    group = Group(zone=zone, resource=resource, properties=properties, shape=shape)
+    return insert(call, resource, world.groups[zone], scope=f"zones/{zone}", kept=group)
 
 
 @implements("instanceGroupManagers.delete")

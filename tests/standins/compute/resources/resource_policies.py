@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.standins.compute import lists
-from tests.standins.compute.call import Call, implements, run_simple
+from tests.standins.compute.call import Call, implements, insert, run_simple
 from tests.standins.compute.catalogue import REGION_OF
 from tests.standins.compute.errors import ApiError, invalid, not_found, not_implemented
 from tests.standins.compute.resources.places import REGION_SCOPES
@@ -36,26 +36,16 @@ def insert_policy(call: Call) -> dict[str, Any]:
     check_name("resource.name", name)
     if body.get("groupPlacementPolicy") != {"collocation": "COLLOCATED"}:
         raise not_implemented("resource policies of another kind than COLLOCATED")
-    if name in world.resource_policies[call.region]:
-        path = call.url(f"regions/{call.region}/resourcePolicies/{name}")
-        raise ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
     policy = {
         **world.base("resourcePolicy", f"regions/{call.region}/resourcePolicies", name),
         **body,
         "region": f"{world.root}/regions/{call.region}",
         "status": "READY",
     }
-    operation = call.operation("insert", policy, scope=f"regions/{call.region}")
-    fault = call.fault()
-    if "operation_error" not in fault or fault.get("effect"):
-        # Its name is taken from now on.
-        world.resource_policies[call.region][name] = policy
-    run_simple(call, operation, lambda: None, fault=fault)
-    return operation.resource
+    return insert(call, policy, world.resource_policies[call.region], scope=f"regions/{call.region}")
 
 
-@implements("resourcePolicies.get")
-def get_policy(call: Call) -> dict[str, Any]:
+def _policy(call: Call) -> dict[str, Any]:
     name = call.path["resourcePolicy"]
     found = call.world.resource_policies[call.region].get(name)
     if found is None:
@@ -63,27 +53,29 @@ def get_policy(call: Call) -> dict[str, Any]:
     return found
 
 
+@implements("resourcePolicies.get")
+def get_policy(call: Call) -> dict[str, Any]:
+    return _policy(call)
+
+
 @implements("resourcePolicies.delete")
 def delete_policy(call: Call) -> dict[str, Any]:
     world, region, name = call.world, call.region, call.path["resourcePolicy"]
     if again := world.operations.of_request(call.request):
         return again.resource
-    path = call.url(f"regions/{region}/resourcePolicies/{name}")
-    policy = world.resource_policies[region].get(name)
-    if policy is None:
-        raise not_found(path)
+    policy = _policy(call)
     users = [vm.name for vm in world.all_vms() if policy["selfLink"] in vm.resource.get("resourcePolicies", ())]
     if users:
+        path = call.url(f"regions/{region}/resourcePolicies/{name}")
         text = f"The resource_policy resource '{path}' is already being used by '{users[0]}'"
         raise ApiError(400, "resourceInUseByAnotherResource", text)
     operation = call.operation("delete", policy, scope=f"regions/{region}")
-    run_simple(call, operation, lambda: void(world, region, name), fault=call.fault())
+
+    def effect() -> None:
+        world.resource_policies[region].pop(name, None)
+
+    run_simple(call, operation, effect, fault=call.fault())
     return operation.resource
-
-
-def void(world: Workers, region: str, name: str) -> None:
-    """It is gone."""
-    world.resource_policies[region].pop(name, None)
 
 
 @implements("resourcePolicies.aggregatedList")

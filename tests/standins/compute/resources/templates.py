@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from tests.standins.compute import lists
-from tests.standins.compute.call import Call, implements, run_simple
+from tests.standins.compute.call import Call, implements, insert, run_simple
 from tests.standins.compute.errors import ApiError, invalid_field, not_found
 from tests.standins.compute.rules import check_labels, check_metadata, check_name
 from tests.standins.compute.state import Workers
@@ -56,17 +56,8 @@ def insert_template(call: Call) -> dict[str, Any]:
         raise ApiError(400, "required", "Required field 'resource.properties' not specified")
     check_labels("resource.properties.labels", body["properties"].get("labels", {}))
     check_metadata(body["properties"].get("metadata", {}))
-    if name in world.templates:
-        raise ApiError(
-            409, "alreadyExists", f"The resource '{call.url(f'global/instanceTemplates/{name}')}' already exists"
-        )
     template = {**world.base("instanceTemplate", "global/instanceTemplates", name), **body}
-    operation = call.operation("insert", template, scope="global")
-    fault = call.fault()
-    if "operation_error" not in fault or fault.get("effect"):
-        world.templates[name] = template
-    run_simple(call, operation, lambda: None, fault=fault)
-    return operation.resource
+    return insert(call, template, world.templates, scope="global")
 
 
 @implements("instanceTemplates.delete")
