@@ -196,8 +196,6 @@ class _Work:
     options: Options
     built: int = 0
     _buildkit: buildkit.BuildKit | None = None
-    _not_pulled: bool = False
-    """A published image could not be had: the next ones are not asked for."""
 
     def do(self) -> str:
         """Returns the id of the image wanted."""
@@ -232,16 +230,16 @@ class _Work:
 
     def _pulled(self, step: Step) -> bool:
         """Whether the step's image is published and is here now."""
-        name = "" if self._not_pulled else published.find(step.reference)
+        name = published.find(step.reference)
         if not name:
             return False
         self._tell("image", f"pulling {step.what}, published")
         try:
             published.fetch(self.api, name, step.reference, progress=self.options.progress)
         except HvdcloudError as error:
-            self._not_pulled = True
             self._tell("warning", _NOT_PULLED.format(step.what, error.message))
-        return not self._not_pulled
+            return False
+        return True
 
     def _as_here(self, step: Step) -> Step:
         """The step with base images that were made on this machine in place of a digest, and a label that says so."""
