@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.harness import until
+from tests.support.jobs import assert_wrote
 from tests.support.nodes import AT_WORK, RUN, NodeCluster, wait_gone
 
 WITH_PID = ("/bin/sh", "-c", ': > "$HVDCLOUD_CHECKPOINT_DIR/pid-$$"; echo at work; exec sleep 600')
@@ -94,9 +95,7 @@ def test_what_ranks_write_is_in_the_log_and_the_bucket_byte_for_byte(cluster: No
     log = (cluster.run_dir() / "log").read_bytes()
     for number in (0, 1):
         wrote = random.Random(f"{number} 1").randbytes(size) + bytes(range(256)) + "[1]<stdout>:münchen ".encode()[:-3]
-        prefix = b"[%d] " % number
-        lines = [line.removeprefix(prefix) for line in log.split(b"\n") if line.startswith(prefix)]
-        assert b"\n".join(lines) == wrote + b"\xe9\r\n last"
+        assert_wrote(number, wrote + b"\xe9\r\n last", log)
     kept = cluster.bucket / "digits" / RUN / ".hvdcloud/log"
     assert until(lambda: kept.exists() and kept.read_bytes(), what="the log in the bucket") == log
 

@@ -107,6 +107,7 @@ def test_a_checkpoint_larger_than_the_memory_allowed_needs_no_more_than_a_small_
     arrived.unlink()
 
 
+@pytest.mark.nightly
 def test_many_small_files_go_through_with_flat_memory(address: tuple[str, str], tmp_path: Path) -> None:
     # Over HTTP a file costs some milliseconds of both processes' time, whatever its size.
     count = 480 if address[1] else 1200

@@ -95,6 +95,7 @@ def test_what_google_would_refuse_is_refused_here(
     assert says in " ".join(done.stderr.split())
 
 
+@pytest.mark.nightly
 def test_terraforms_own_tests_pass(place: Workplace) -> None:
     # What they have made they delete.
     bucket = place.module / "bucket.tf"

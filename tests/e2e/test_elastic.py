@@ -145,7 +145,8 @@ def test_the_first_list_that_horovod_sees_has_every_node(running: Shared) -> Non
     until(lambda: run_state(running.engine, running.project)["world"] == NODES, seconds=10, what="a world of three")
 
 
-@pytest.mark.parametrize("how", ["network", pytest.param("disconnect", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", ["network", "disconnect"])
 def test_the_others_continue_and_the_node_comes_back(running: Shared, how: str) -> None:
     if how not in possible(running.engine):
         pytest.skip(f"{how}: only root on the engine's own machine can")
@@ -194,6 +195,7 @@ BREAK = TORCH + "mv __init__.py whole.py && echo 'raise ImportError(\"broken\")'
 REPAIR = TORCH + "mv whole.py __init__.py"
 
 
+@pytest.mark.nightly
 def test_a_node_whose_agent_is_killed_comes_back_once_a_worker_can_start_there(running: Shared) -> None:
     bad = running.node(2)
     code, output = run_in(running.engine, bad, "sh", "-c", BREAK)

@@ -79,6 +79,7 @@ def test_after_a_launch_whose_laptop_died_nothing_costs_money_and_nothing_is_los
     assert "written" in elsewhere.hvdcloud("logs").out, "also after `down`"
 
 
+@pytest.mark.nightly
 def test_a_laptop_that_pulls_for_longer_than_the_nodes_live_cleans_up_after_them(cloud: Cloud, tmp_path: Path) -> None:
     project = cloud.project(tmp_path, "t-ends-awake", nodes=1)
     with project.started("launch", "--", "sh", "-c", WRITES) as process:

@@ -26,6 +26,7 @@ def set_up_just_now(project: Project) -> None:
     granted.touch()
 
 
+@pytest.mark.nightly
 def test_nodes_wait_for_the_right_to_pull_after_setup(cloud: Cloud, tmp_path: Path) -> None:
     project = cloud.project(tmp_path, "t-young", nodes=1)
     set_up_just_now(project)

@@ -81,6 +81,7 @@ def test_nodes_end_after_the_last_session_and_the_last_run_and_not_before(projec
     project.hvdcloud("down")
 
 
+@pytest.mark.nightly
 def test_a_node_whose_checkpoints_are_not_in_the_bucket_stays_and_tries_until_they_are(
     project: Project, engine: Any
 ) -> None:

@@ -232,7 +232,7 @@ def files_on(project: Project, engine: Any, node: int, pattern: str) -> set[str]
 
 @pytest.mark.parametrize(
     ("node", "pattern"),
-    [(0, "runs/*/state.json"), (1, "checkpoints/*/first.pt")],
+    [pytest.param(0, "runs/*/state.json", marks=pytest.mark.nightly), (1, "checkpoints/*/first.pt")],
     ids=["its supervisor runs", "its ranks work"],
 )
 def test_a_run_whose_command_was_killed_once_it_was_launched_continues(

@@ -80,7 +80,7 @@ def assert_the_lost_node_stands_in_the_way(project: Project, node: str, *, lost:
     assert "--force" in refused.err
 
 
-@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+@pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=pytest.mark.nightly)])
 def test_a_worker_that_dies_ends_the_run_and_loses_no_checkpoint_of_the_others(
     project: Project, engine: Any, controller: str
 ) -> None:
@@ -148,6 +148,7 @@ def test_a_head_that_dies_ends_the_run_on_the_others_and_what_was_uploaded_can_b
     assert_the_lost_node_stands_in_the_way(project, head, lost="stopped")
 
 
+@pytest.mark.nightly
 def test_a_head_that_freezes_is_reported_and_ends_the_run_when_it_thaws(project: Project, engine: Any) -> None:
     head, worker = f"{project.name}-0", f"{project.name}-1"
     with training(project, engine, uploads=False) as (screen, process):

@@ -306,6 +306,7 @@ def dockerfile(folder: Path, lines: str) -> None:
     (folder / "Dockerfile").write_text(f"ARG BASE\nFROM ${{BASE}}\n{lines}\n")
 
 
+@pytest.mark.nightly
 def test_up_builds_a_dockerfile_on_top_of_ours_once_and_a_cluster_that_never_ran_needs_no_login(
     engine: Any, image: str, remover: list[str], tmp_path: Path
 ) -> None:

@@ -37,7 +37,7 @@ def exit_code(engine: Any, node: str) -> int:
     return int(engine.containers.get(node).attrs["State"]["ExitCode"])
 
 
-@pytest.mark.parametrize("index", [1, 0])
+@pytest.mark.parametrize("index", [1, pytest.param(0, marks=pytest.mark.nightly)])
 def test_a_container_that_is_stopped_takes_no_whole_file_with_it(project: Project, engine: Any, index: int) -> None:
     node = f"{project.name}-{index}"
     with project.started("run", "--", "python", "train.py", "0", "1") as process:

@@ -105,6 +105,7 @@ def interrupted(project: Project, number: int, moment: Callable[[], object], *ar
     return code, screen.text
 
 
+@pytest.mark.nightly
 def test_a_resize_that_was_killed_is_finished_by_the_next(project: Project, engine: Any) -> None:
     known_hosts = project.state / project.name / "known_hosts"
     moments: list[Callable[[], object]] = [

@@ -130,10 +130,8 @@ def shown(project: Project) -> list[str]:
     return sorted(node["name"] for each in clusters if each["name"] == project.name for node in each["nodes"])
 
 
-@pytest.mark.parametrize(
-    "step",
-    ["created", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("down", "down-done", "up", "up-done"))],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("step", ["created", "down", "down-done", "up", "up-done"])
 def test_nothing_is_lost_or_left_where_a_client_is_killed_between_two_attempts(
     project: Project, engine: Any, step: str
 ) -> None:

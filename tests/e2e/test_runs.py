@@ -64,6 +64,7 @@ def test_ranks_on_both_nodes_reduce_together_and_every_line_names_its_rank(proje
     assert all(re.match(r"\[(\d+|launcher)\] ", line) for line in out.splitlines())
 
 
+@pytest.mark.nightly
 def test_horovods_timeline_comes_back_from_the_projects_folder(project: Project, tmp_path: Path) -> None:
     configure(project, env={"HOROVOD_TIMELINE": "timeline.json"})
     run(project, jobs.ALLREDUCE, options=("--fresh",))
@@ -72,6 +73,7 @@ def test_horovods_timeline_comes_back_from_the_projects_folder(project: Project,
     assert any(event.get("name") == "ALLREDUCE" for event in events)
 
 
+@pytest.mark.nightly
 def test_the_bench_template_measures_every_rank_and_message(project: Project, tmp_path: Path) -> None:
     script = Path(hvdcloud.__file__).parent / "templates/bench/train.py"
     out = run(project, script.read_text(), "--largest", "1", "--repeat", "3", "--width", "64", options=("--fresh",)).out
@@ -96,9 +98,8 @@ def test_a_ranks_bytes_are_what_its_log_has(project: Project, controller: str) -
     (newest,) = sorted((project.state / project.name / "bucket" / project.name).glob("*/.hvdcloud/log"))[-1:]
     log = newest.read_bytes()
     wrote = bytes(range(256)) * 400 + b"\n" * 20000 + b"[1]<stdout>:caf\xe9\r\n no end"
-    for prefix in (b"[0] ", b"[1] "):
-        lines = [line.removeprefix(prefix) for line in log.split(b"\n") if line.startswith(prefix)]
-        assert b"\n".join(lines) == wrote
+    for rank in (0, 1):
+        jobs.assert_wrote(rank, wrote, log)
 
 
 def test_what_a_rank_finds_around_it(project: Project) -> None:

@@ -202,6 +202,7 @@ def test_the_users_own_variables_do_what_they_say(lab: Lab) -> None:
     assert "google_storage_bucket_iam_member" not in lab.resources
 
 
+@pytest.mark.nightly
 def test_the_bucket_is_never_replaced_and_outlives_destroy_and_another_setup(lab: Lab) -> None:
     lab.setup("--yes")
     lab.object("digits/run/model.pt", b"x" * 1000)
@@ -255,6 +256,7 @@ def test_a_permission_that_is_missing_in_the_middle_and_then_going_on(lab: Lab) 
     assert lab.keys == KEYS
 
 
+@pytest.mark.nightly
 def test_in_a_new_project_setup_enables_what_terraform_reads_with_and_waits_for_it(lab: Lab) -> None:
     lab.emulator.google.off = {"cloudresourcemanager.googleapis.com", "iam.googleapis.com"}
     disable(lab.cloud, 2)  # Terraform's first plan, and the question whether it fails because of an API.

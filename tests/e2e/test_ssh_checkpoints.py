@@ -96,6 +96,7 @@ def test_a_container_ends_once_its_limit_is_over(engine: Any, image: str) -> Non
         container.remove(force=True)
 
 
+@pytest.mark.nightly
 def test_nodes_that_end_at_their_limit_with_the_laptop_off_lose_nothing_and_leave_nothing(
     project: Project, hosts: SshHosts, tmp_path: Path
 ) -> None:

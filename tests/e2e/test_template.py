@@ -155,6 +155,7 @@ def test_all_ranks_have_the_same_weights_after_every_epoch(two_ranks: Training) 
     assert two_ranks.output.count("weights are equal on 2") >= 12, two_ranks.output
 
 
+@pytest.mark.nightly
 def test_a_training_that_was_killed_and_resumed_ends_with_the_same_weights(
     container: Container, trainings: tuple[Training, Training]
 ) -> None:

@@ -58,6 +58,7 @@ def test_the_exception_of_the_first_rank_to_fail_is_named_without_the_launchers_
     nothing_runs(engine, project)
 
 
+@pytest.mark.nightly
 def test_without_its_torchrun_a_node_trains_on_and_is_stopped_all_the_same(project: Project, engine: Any) -> None:
     with training(project) as screen:
         code, output = run_in(engine, "t-torchrun-1", "pkill", "-KILL", "-f", "torchrun --nnodes")
@@ -84,6 +85,7 @@ def test_ctrl_c_detaches_and_a_rank_that_is_killed_ends_the_run(project: Project
     nothing_runs(engine, project)
 
 
+@pytest.mark.nightly
 def test_a_rank_that_never_comes_to_the_others_is_named_with_all_stacks(project: Project) -> None:
     project.configure(nodes=2, limits={"stuck": "20s"}, run={"launcher": "torchrun"})
     ended = project.hvdcloud("run", "--fresh", "--json", *job("stuck"), expect=7).json

@@ -137,6 +137,7 @@ def test_four_nodes_train_and_save(tmp_path: Path, engine: Any, torchrun_image: 
 # --- elastic ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_an_elastic_run_continues_without_a_node_and_with_it_again(
     tmp_path: Path, engine: Any, torchrun_image: str
 ) -> None:

@@ -181,3 +181,19 @@ print(f"rank {rank} is in attempt {attempt}", flush=True)
 if attempt <= int(sys.argv[1]):
     time.sleep(600)
 """
+
+
+def assert_wrote(rank: int, wrote: bytes, log: bytes) -> None:
+    """Assert that a run's log has these bytes of a rank.
+
+    Where a rank stops in a line for longer than a second, as it may on a busy machine, another one's lines come within
+    it, and it has one newline more.
+    """
+    prefix = b"[%d] " % rank
+    lines = [line.removeprefix(prefix) for line in log.split(b"\n") if line.startswith(prefix)]
+    assert len(lines) > wrote.count(b"\n")
+    found, expected = b"".join(lines), wrote.replace(b"\n", b"")
+    assert len(found) == len(expected)
+    # In pieces: pytest would take hours to show how megabytes differ.
+    for at in range(0, len(expected), 80):
+        assert found[at : at + 80] == expected[at : at + 80], f"from byte {at}"
