@@ -1,4 +1,4 @@
-"""`python -m tests.prepare`: builds the images that tests use, so that no test waits for one."""
+"""`python -m tests.prepare`: builds the images that tests of every run use, so that none of them waits for one."""
 
 from __future__ import annotations
 
@@ -22,4 +22,3 @@ def built(framework: Literal["torch", "tensorflow"], launcher: Launcher = "horov
 if __name__ == "__main__":
     built("torch", "torchrun")
     built("torch")
-    built("tensorflow")

@@ -24,7 +24,7 @@ import pytest
 from hvdcloud.errors import UsageError
 from hvdcloud.project_files import build_files, code_files
 
-TREES = 500
+TREES = 150
 SEED = int(os.environ.get("HVDCLOUD_SEED", "1"))
 FOLDERS = ("data", "src", "src.d", "wandb", "a b", "[x]")
 FILES = ("a.py", "b.log", "data", "c.bin", "é.txt", "#d", "!e", "f ", os.fsdecode(b"\xe9.log"))

@@ -275,6 +275,7 @@ def test_a_rank_that_leaves_early_with_0_does_not_make_the_run_a_success(pair: P
     assert "exited with 0 while" in run["reason"]
 
 
+@pytest.mark.nightly
 def test_a_removal_below_the_minimum_is_refused_and_a_lost_head_ends_the_run_which_another_cluster_continues(
     tmp_path: Path, engine: Any, image: str
 ) -> None:

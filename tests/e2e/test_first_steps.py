@@ -39,6 +39,7 @@ def project(tmp_path: Path, cloud: Cloud) -> Project:
     return project
 
 
+@pytest.mark.nightly
 def test_from_an_empty_project_to_a_run_and_back(cloud: Cloud, project: Project, tmp_path: Path) -> None:
     setup = project.hvdcloud("setup", "--yes", timeout=300)
     assert "google_storage_bucket.checkpoints: Creation complete" in setup.out

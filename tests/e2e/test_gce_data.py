@@ -84,6 +84,7 @@ def read(ended: Ended) -> list[dict[str, Any]]:
     return [json.loads(line.partition("] ")[2]) for line in ended.out.splitlines() if '{"rank"' in line]
 
 
+@pytest.mark.nightly
 def test_data_sets_come_with_the_vms(cloud: Cloud, came_up: tuple[Project, Ended]) -> None:
     project, _ = came_up
     # Nobody has asked for a run.

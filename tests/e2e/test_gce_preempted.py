@@ -76,9 +76,8 @@ def test_a_preempted_vm_ends_the_run_and_takes_no_whole_file_with_it(cloud: Clou
     assert left(cloud, project) == []
 
 
-@pytest.mark.parametrize(
-    ("lost", "elastic"), [pytest.param(1, None, marks=pytest.mark.nightly), (0, {"min": 1, "max": 2})]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("lost", "elastic"), [(1, None), (0, {"min": 1, "max": 2})])
 def test_a_preempted_run_continues_on_other_vms_in_another_zone(
     cloud: Cloud, tmp_path: Path, lost: int, elastic: dict[str, int] | None
 ) -> None:

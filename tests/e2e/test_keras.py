@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.harness import Project, labelled, project_in
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 FINAL = re.compile(r"✓ t-keras trained: accuracy (\d\.\d+) · .* · \$0 · 14 checkpoints → /")
 LOADS = """

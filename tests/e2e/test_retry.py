@@ -147,6 +147,7 @@ def test_nothing_is_lost_or_left_where_a_client_is_killed_between_two_attempts(
     assert files(1) <= {path.name for path in (project.folder / "checkpoints").rglob("*.pt")}
 
 
+@pytest.mark.nightly
 def test_ctrl_c_between_two_attempts_leaves_nothing(project: Project, engine: Any) -> None:
     screen = lost_and_ended(project, engine, "up", by=signal.SIGINT)
     assert "was interrupted between two attempts; no node of it is left" in screen.text

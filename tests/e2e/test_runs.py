@@ -92,7 +92,7 @@ def test_open_mpi_does_the_same(project: Project) -> None:
     assert "[1] rank 1 of 2 sums 1\n" in out
 
 
-@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+@pytest.mark.parametrize("controller", [pytest.param("gloo", marks=pytest.mark.nightly), "mpi"])
 def test_a_ranks_bytes_are_what_its_log_has(project: Project, controller: str) -> None:
     run(project, jobs.WRITES_BYTES, options=("--controller", controller))
     (newest,) = sorted((project.state / project.name / "bucket" / project.name).glob("*/.hvdcloud/log"))[-1:]
@@ -118,7 +118,12 @@ def test_what_a_rank_finds_around_it(project: Project) -> None:
 
 @pytest.mark.parametrize(
     ("controller", "how", "code"),
-    [("gloo", "3", 3), ("mpi", "3", 3), ("gloo", "raise", 1), ("gloo", "signal", 137), ("mpi", "signal", 137)],
+    [
+        ("gloo", "raise", 1),
+        ("mpi", "3", 3),
+        *(pytest.param(*case, marks=pytest.mark.nightly) for case in [("gloo", "3", 3), ("gloo", "signal", 137)]),
+        pytest.param("mpi", "signal", 137, marks=pytest.mark.nightly),
+    ],
 )
 def test_the_exit_code_is_that_of_the_first_rank_to_fail(
     project: Project, controller: str, how: str, code: int

@@ -18,7 +18,7 @@ from docker.models.containers import Container
 import hvdcloud
 from tests.support.jobs import LAUNCHER
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 TEMPLATES = Path(hvdcloud.__file__).parent / "templates"
 FINAL = re.compile(r"final: accuracy (\d\.\d+), (.+), (\d+) ranks?")
@@ -84,7 +84,7 @@ class Training:
         return [int(number) for number in re.findall(r"epoch +(\d+)/\d+: loss", self.output)]
 
 
-@pytest.fixture(scope="module", params=["torch", pytest.param("torch-elastic", marks=pytest.mark.nightly)])
+@pytest.fixture(scope="module", params=["torch", "torch-elastic"])
 def container(request: pytest.FixtureRequest, image: str) -> Iterator[Container]:
     """A container of the image with the template as its workspace, one thread per rank."""
     client = docker.from_env()
@@ -155,7 +155,6 @@ def test_all_ranks_have_the_same_weights_after_every_epoch(two_ranks: Training) 
     assert two_ranks.output.count("weights are equal on 2") >= 12, two_ranks.output
 
 
-@pytest.mark.nightly
 def test_a_training_that_was_killed_and_resumed_ends_with_the_same_weights(
     container: Container, trainings: tuple[Training, Training]
 ) -> None:
