@@ -226,6 +226,15 @@ def test_tests(new_github: NewGitHub, left: str) -> None:
     assert targets == {"setup", "lint", "docs", "test-lowest", "release-check", "test"}
 
 
+def test_nightly(new_github: NewGitHub) -> None:
+    github = new_github()
+    github.standins("make", "sudo")
+    ended = github.run(read_workflow("nightly.yml"))
+    assert [job.result for job in ended.values()] == ["success"], ended["nightly"].said
+    assert [line for line in github.called() if not line.startswith("sudo")] == ["make nightly"]
+    check(["make nightly"])
+
+
 def test_image(new_github: NewGitHub) -> None:
     document = json.dumps({"result": {"tag": f"{REPOSITORY}:40a7624386cd", "digest": DIGEST}})
     github = new_github()
