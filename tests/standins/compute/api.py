@@ -216,7 +216,7 @@ class Api:
             time.sleep(fault["delay"])
         if fault.get("reset") == "before":
             raise CutError
-        if "status" in fault and not fault.get("effect"):
+        if "status" in fault:
             raise error_of(fault)
         if fault.get("hold") == "before":
             self._hold("before", method, request)
@@ -224,8 +224,6 @@ class Api:
     def _after(self, fault: Mapping[str, Any], method: Method | str, request: Request) -> None:
         if fault.get("reset") == "after":
             raise CutError
-        if "status" in fault and fault.get("effect"):
-            raise error_of(fault)
         if fault.get("hold") == "after":
             self._hold("after", method, request)
 

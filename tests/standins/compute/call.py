@@ -156,8 +156,5 @@ def insert(
 
 
 def scripted(error: Mapping[str, Any]) -> dict[str, Any]:
-    """An `operation_error` or `stockout` of the fault plan as one of an operation's errors."""
-    result = {"code": error["code"], "message": error.get("message", "a scripted fault")}
-    if "details" in error:
-        result["errorDetails"] = error["details"]
-    return result
+    """An `operation_error` of the fault plan as one of an operation's errors."""
+    return {"code": error["code"], "message": error.get("message", "a scripted fault")}

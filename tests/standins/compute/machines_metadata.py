@@ -17,7 +17,6 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.standins.compute.backing import BackingHost, Instance, metadata_of
-from tests.standins.compute.records import KEY, NAMESPACE
 from tests.standins.http_server import Server
 
 ROOT = "/computeMetadata/v1"
@@ -155,30 +154,11 @@ def _write_guest_attribute(guest: Guest, path: str, value: str, *, method: str) 
     if found is None or method != "PUT":
         raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED)
     try:
-        for written in _after_fault(guest, found[1], found[2], value):
-            guest.host.guest_attribute(guest.name, found[1], found[2], written)
+        guest.host.guest_attribute(guest.name, found[1], found[2], value)
     except PermissionError as error:
         raise RefusedError(HTTPStatus.FORBIDDEN, _DISABLED) from error
     except ValueError as error:
         raise RefusedError(HTTPStatus.BAD_REQUEST, str(error)) from error
-
-
-def _after_fault(guest: Guest, namespace: str, key: str, value: str) -> list[str]:
-    """The values to store for a write: the fault plan may drop or replace a machine's reports."""
-    fault = guest.host.fault(guest.name)
-    if (namespace, key) != (NAMESPACE, KEY) or not fault.keys() & {"hang_ready", "fail_ready"}:
-        return [value]
-    before = _status(guest.host.guest_attributes(guest.name).get((namespace, key)))
-    if "hang_ready" in fault:
-        at = fault.get("at")
-        return [] if at is None or (before == at and _status(value) != at) else [value]
-    failure = fault["fail_ready"]
-    fails = before in ("failed", failure["step"]) and _status(value) != before
-    return [json.dumps({"status": "failed", **failure})] if fails or _status(value) == "ready" else [value]
-
-
-def _status(report: str | None) -> str | None:
-    return json.loads(report).get("status") if report else None
 
 
 # -- what there is to read -------------------------------------------------------------------------------------------

@@ -190,14 +190,12 @@ class Workers:
     # -- looking at them -------------------------------------------------------------------------------------------
 
     def vm(self, zone: str, name: str) -> Vm:
-        """By name or number.
+        """By name.
 
         Raises:
             ApiError: 404.
         """
         found = self.vms[zone].get(name) if zone in self.vms else None
-        if found is None and name.isdigit():
-            found = next((one for one in self.vms[zone].values() if one.resource["id"] == name), None)
         if found is None:
             raise not_found(f"projects/{self.project}/zones/{zone}/instances/{name}")
         return found

@@ -13,22 +13,15 @@ from tests.standins.compute.resources.places import ZONE_SCOPES, unreachable_zon
 
 @implements("disks.setLabels")
 def set_disk_labels(call: Call) -> dict[str, Any]:
-    name = call.path["resource"]
+    return set_labels(call, _disk(call, "resource"), f"zones/{call.zone}")
+
+
+def _disk(call: Call, parameter: str = "disk") -> dict[str, Any]:
+    name = call.path[parameter]
     found = call.world.disks[call.zone]
     if name not in found:
         raise not_found(call.url(f"zones/{call.zone}/disks/{name}"))
-    return set_labels(call, found[name], f"zones/{call.zone}")
-
-
-def _disk(call: Call) -> dict[str, Any]:
-    name = call.path["disk"]
-    found = call.world.disks[call.zone]
-    if name in found:
-        return found[name]
-    for disk in found.values():
-        if disk["id"] == name:
-            return disk
-    raise not_found(call.url(f"zones/{call.zone}/disks/{name}"))
+    return found[name]
 
 
 @implements("disks.get")

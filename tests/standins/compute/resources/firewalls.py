@@ -19,13 +19,9 @@ _PORTS = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?")
 
 def _firewall(call: Call) -> dict[str, Any]:
     name = call.path["firewall"]
-    found = call.world.firewalls
-    if name in found:
-        return found[name]
-    for rule in found.values():
-        if rule["id"] == name:
-            return rule
-    raise not_found(call.url(f"global/firewalls/{name}"))
+    if name not in call.world.firewalls:
+        raise not_found(call.url(f"global/firewalls/{name}"))
+    return call.world.firewalls[name]
 
 
 @implements("firewalls.get")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.standins.compute import groups, lists
-from tests.standins.compute.call import Call, implements, insert, run_simple, scripted
+from tests.standins.compute.call import Call, implements, insert, run_simple
 from tests.standins.compute.errors import ApiError, invalid, invalid_field, not_found, not_implemented
 from tests.standins.compute.groups import Group, ResizeRequest
 from tests.standins.compute.resources.build import fingerprint, interfaces_of
@@ -142,7 +142,7 @@ def insert_resize_request(call: Call) -> dict[str, Any]:
         groups.accept(call.lifecycle, group, request)
         if "stockout" in fault:
             text = f"The zone 'projects/{world.project}/zones/{zone}' does not have enough resources available."
-            error = scripted({"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": text, **fault["stockout"]})
+            error = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": text}
             groups.fail(call.lifecycle, group, request, [error])
         elif "queue" not in fault:
             groups.grant(call.lifecycle, group, request)

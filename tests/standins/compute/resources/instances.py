@@ -112,35 +112,32 @@ def set_disk_auto_delete(call: Call) -> dict[str, Any]:
 def get_guest_attributes(call: Call) -> dict[str, Any]:
     vm = call.world.vm(call.zone, call.path["instance"])
     call.world.policies.check_guest_attributes(call.world.number)
-    query, key = call.query.get("queryPath"), call.query.get("variableKey")
-    if (query is None) == (key is None):
-        raise invalid("Exactly one of queryPath and variableKey must be set.")
-    asked = query if query is not None else key
-    namespace, _, name = str(asked).partition("/")
+    query = call.query.get("queryPath")
+    if query is None or "variableKey" in call.query:
+        raise not_implemented("getGuestAttributes without queryPath, or with variableKey")
+    namespace, _, name = query.partition("/")
     found = [
         (space, attribute, value)
         for (space, attribute), value in sorted(vm.guest.items())
         if namespace in ("", space) and name in ("", attribute)
     ]
-    if not found or (key is not None and not name):
-        raise ApiError(404, "notFound", f"The resource '{asked}' of type 'Guest Attribute' was not found.")
-    answer: dict[str, Any] = {
+    if not found:
+        raise ApiError(404, "notFound", f"The resource '{query}' of type 'Guest Attribute' was not found.")
+    items = [{"namespace": space, "key": attribute, "value": value} for space, attribute, value in found]
+    return {
         "kind": "compute#guestAttributes",
         "selfLink": f"{vm.resource['selfLink']}/getGuestAttributes/",
+        "queryPath": query,
+        "queryValue": {"items": items},
     }
-    if key is not None:
-        return {**answer, "variableKey": key, "variableValue": found[0][2]}
-    items = [{"namespace": space, "key": attribute, "value": value} for space, attribute, value in found]
-    return {**answer, "queryPath": query, "queryValue": {"items": items}}
 
 
 @implements("instances.getSerialPortOutput")
 def get_serial_port_output(call: Call) -> dict[str, Any]:
     vm = call.world.vm(call.zone, call.path["instance"])
-    port = call.query.get("port", 1)
-    if not 1 <= port <= 4:
-        raise invalid_field("port", port, "Must be 1 to 4.")
-    data, first = (bytes(vm.serial), vm.serial_start) if port == 1 else (b"", 0)
+    if call.query.get("port", 1) != 1:
+        raise not_implemented("other serial ports than the first")
+    data, first = bytes(vm.serial), vm.serial_start
     end = first + len(data)
     start = call.query.get("start", 0)
     # A negative one counts from the end.
