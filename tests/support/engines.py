@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import shutil
 import subprocess
@@ -29,16 +28,6 @@ class SecondEngine:
     """This machine's address as the engine sees it."""
     folder: Path
     """Where its data and its log are."""
-
-
-def default_gateway(client: Any) -> str:
-    """This machine's address on the engine's default network. An engine that was just installed does not tell it.
-
-    Args:
-        client: docker-py's.
-    """
-    config = client.networks.get("bridge").attrs["IPAM"]["Config"][0]
-    return config.get("Gateway") or str(ipaddress.IPv4Network(config["Subnet"])[1])
 
 
 def same_image_on_both(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
