@@ -1,20 +1,17 @@
-"""`run.retry` on this machine: nodes that are lost, and a client that dies at every step between two attempts."""
+"""`run.retry` on this machine: nodes that are lost."""
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
-import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import jobs
-from tests.support.harness import Process, Project, Screen, freeze, labelled, looking, project_in
+from tests.support.harness import Project, Screen, freeze, labelled, project_in
 from tests.support.project_runs import pulled
 
 pytestmark = pytest.mark.engine
@@ -38,12 +35,6 @@ def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
 
 def files(*attempts: int) -> set[str]:
     return {f"rank-{rank}-attempt-{attempt}.pt" for rank in (0, 1) for attempt in attempts}
-
-
-def journal(project: Project) -> list[str]:
-    """The events so far."""
-    path = project.state / project.name / "journal.jsonl"
-    return [json.loads(line)["event"] for line in path.read_text().splitlines() if line.endswith("}")]
 
 
 @pytest.mark.parametrize(
@@ -92,63 +83,3 @@ def test_a_node_that_may_hold_more_is_not_deleted(project: Project, engine: Any)
     worker.unpause()
     assert "is in attempt 2" in project.hvdcloud("run").out
     assert files(1) <= pulled(project) | {path.name for path in project.state.rglob("*.pt")}
-
-
-# --- a client that dies ----------------------------------------------------------------------------------------------
-
-
-def lost_and_ended(project: Project, engine: Any, step: str, by: int = signal.SIGKILL) -> Screen:
-    """A run whose second node is lost, and whose client ends once it has begun this step between two attempts."""
-    project.hvdcloud("up")
-    before = len(journal(project))
-    with project.started("run") as process:
-        screen = Screen(process)
-        screen.wait_for("is in attempt 1", times=2)
-        engine.containers.get(f"{project.name}-1").kill()
-        end_once(lambda: step in journal(project)[before:], process, screen, by)
-    return screen
-
-
-def end_once(there: Callable[[], bool], process: Process, screen: Screen, by: int) -> None:
-    """Send a client this signal at the moment that comes, however short it is, and wait for its end."""
-    # `until` looks too rarely: a step may take a few milliseconds.
-    deadline = time.monotonic() + 240
-    found = False
-    while not found:
-        assert process.poll() is None, screen.text
-        assert time.monotonic() < deadline, screen.text
-        time.sleep(0.005)
-        with looking(process):
-            if found := there():
-                process.send_signal(by)
-    screen.end(within=120)
-
-
-def shown(project: Project) -> list[str]:
-    """The nodes that `list` shows."""
-    clusters = project.hvdcloud("list", "--json").json["result"]
-    return sorted(node["name"] for each in clusters if each["name"] == project.name for node in each["nodes"])
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("step", ["created", "down", "down-done", "up", "up-done"])
-def test_nothing_is_lost_or_left_where_a_client_is_killed_between_two_attempts(
-    project: Project, engine: Any, step: str
-) -> None:
-    lost_and_ended(project, engine, step)
-    # The engine may still create what the killed client had asked it for: `list` is asked first.
-    listed = set(shown(project))
-    assert listed <= {each.partition(" ")[2].removeprefix("/") for each in labelled(engine, project.name)}
-    project.hvdcloud("down")
-    assert labelled(engine, project.name) == []
-    (first,) = {path.parts[-2] for path in (project.folder / "checkpoints").glob("*/*.pt")}
-    project.hvdcloud("up")
-    assert "is in attempt 2" in project.hvdcloud("run", "--resume", first).out
-    assert files(1) <= {path.name for path in (project.folder / "checkpoints").rglob("*.pt")}
-
-
-def test_ctrl_c_between_two_attempts_leaves_nothing(project: Project, engine: Any) -> None:
-    screen = lost_and_ended(project, engine, "up", by=signal.SIGINT)
-    assert "was interrupted between two attempts; no node of it is left" in screen.text
-    assert "Traceback" not in screen.text
-    assert labelled(engine, project.name) == []
