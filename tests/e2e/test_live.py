@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +13,6 @@ import pytest
 
 from tests.standins.terraform import missing, resources, stand_in
 from tests.support.cloud import PROJECT, SETUP_ACCOUNT, Cloud
-from tests.support.harness import until
 from tests.support.terminal import Terminal, terminal_with
 
 pytestmark = [
@@ -84,14 +81,3 @@ def test_an_hour_on_google_leaves_fixtures_and_nothing_else(cloud: Cloud, tmp_pa
     assert "step start" in replacement
     assert bodies["spot-maintenance.json"]["targetLink"].endswith("/live-1")
     assert {"live-0", "live-1"} <= set(bodies["cpu-timeline.json"][-2]["by_name"])
-
-
-@pytest.mark.nightly
-def test_what_was_killed_is_deleted_all_the_same(cloud: Cloud, tmp_path: Path) -> None:
-    with live(cloud, tmp_path, "--without", "gpu") as screen:
-        screen.wait_for(lambda text: bool(cloud.emulator.state.instances()), seconds=SECONDS)
-        os.kill(screen.process.pid, signal.SIGKILL)
-        (log,) = (tmp_path / "results").glob("*/hard-end.log")
-        until(lambda: "everything is deleted" in log.read_text(), what="the deletion")
-    assert cloud.left() == []
-    assert not [kind for kind in resources(tmp_path / "terraform") if kind.endswith(("network", "repository"))]

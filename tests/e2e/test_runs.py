@@ -65,15 +65,6 @@ def test_ranks_on_both_nodes_reduce_together_and_every_line_names_its_rank(proje
 
 
 @pytest.mark.nightly
-def test_horovods_timeline_comes_back_from_the_projects_folder(project: Project, tmp_path: Path) -> None:
-    configure(project, env={"HOROVOD_TIMELINE": "timeline.json"})
-    run(project, jobs.ALLREDUCE, options=("--fresh",))
-    pulled = project.hvdcloud("pull", "--to", str(tmp_path / "out"), "--json").json["result"]["runs"]
-    events = json.loads((Path(pulled[-1]["folder"]) / "workspace" / "timeline.json").read_text())
-    assert any(event.get("name") == "ALLREDUCE" for event in events)
-
-
-@pytest.mark.nightly
 def test_the_bench_template_measures_every_rank_and_message(project: Project, tmp_path: Path) -> None:
     script = Path(hvdcloud.__file__).parent / "templates/bench/train.py"
     out = run(project, script.read_text(), "--largest", "1", "--repeat", "3", "--width", "64", options=("--fresh",)).out

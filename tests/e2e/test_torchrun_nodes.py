@@ -125,15 +125,6 @@ def test_a_node_that_is_lost_ends_the_run_and_its_checkpoints_are_pulled(
         assert any(file.startswith("step-") for file in pulled(project))
 
 
-@pytest.mark.nightly
-def test_four_nodes_train_and_save(tmp_path: Path, engine: Any, torchrun_image: str) -> None:
-    with cluster(tmp_path, engine, "t-torchrun-4", nodes=4) as project:
-        said = project.hvdcloud("run").out.splitlines()
-        assert all(f"[{rank}] rank {rank} of 4, 0 of 1 here" in said for rank in range(4))
-        assert {"step-00004.pt", "plain.pt"} <= pulled(project)
-        nothing_runs(engine, project, nodes=4)
-
-
 # --- elastic ------------------------------------------------------------------------------------------------------
 
 
