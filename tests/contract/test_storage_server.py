@@ -12,19 +12,9 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from tests.standins.storage import StorageServer, running_server
+from tests.support.compute_clients import Reply
 
 pytestmark = pytest.mark.nightly
-
-
-class Reply:
-    def __init__(self, response: http.client.HTTPResponse) -> None:
-        self.status = response.status
-        self.headers = response.headers
-        self.data = response.read()
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.data)
 
 
 class Client:

@@ -8,16 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.standins.compute.backing import BackingHost, Instance, metadata_of
-from tests.standins.http_server import Server
+from tests.standins.http_server import Handler, Server
 
 ROOT = "/computeMetadata/v1"
 _DISABLED = "Guest attributes endpoint access is disabled."
@@ -60,25 +58,18 @@ class MetadataServer:
         self._http = _Server((address, 0), _Handler)
         self._http.guest = guest
         self.port = int(self._http.server_address[1])
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        self._thread.start()
+        self._http.start()
 
     def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        self._http.stop()
 
 
 class _Server(Server):
     guest: Callable[[str], Guest | None]
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Handler(Handler):
     server: _Server
-
-    def log_message(self, format: str, *args: object) -> None:
-        """No log: machines ask every second."""
 
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

@@ -41,14 +41,12 @@ class Delays:
         create: an insert operation is RUNNING.
         delete: a delete operation is RUNNING, once the machine is off.
         other: any other operation is RUNNING.
-        wait: the longest that `wait` takes to answer; shorter, and it answers with an operation that isn't DONE.
     """
 
     start: float = 0.02
     create: float = 0.1
     delete: float = 0.1
     other: float = 0.05
-    wait: float = 120.0
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

@@ -9,14 +9,12 @@ import contextlib
 import json
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from tests.standins.http_server import Server
+from tests.standins.http_server import Handler, Server
 from tests.standins.storage.errors import ApiError, invalid, not_implemented
 from tests.standins.storage.faults import Faults
 from tests.standins.storage.http import CutError, Request
@@ -70,16 +68,10 @@ class StorageServer:
         self.requests: collections.deque[tuple[str, str, int, str]] = collections.deque(maxlen=100_000)
         self._http = _Server((host, port), _Handler)
         self._http.owner = self
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-
-    @property
-    def port(self) -> int:
-        return int(self._http.server_address[1])
 
     @property
     def url(self) -> str:
-        host = str(self._http.server_address[0])
-        return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{self.port}"
+        return self._http.url
 
     def fault(
         self, *, path: str, action: dict[str, Any], method: str | None = None, times: int = 1, skip: int = 0
@@ -104,12 +96,11 @@ class StorageServer:
             request.permit("delete", bucket, name)
 
     def __enter__(self) -> StorageServer:
-        self._thread.start()
+        self._http.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        self._http.stop()
 
 
 @contextlib.contextmanager
@@ -125,14 +116,8 @@ class _Server(Server):
     owner: StorageServer
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    # Headers and body are two writes; Nagle's algorithm would hold the second for the client's delayed ACK.
-    disable_nagle_algorithm = True
+class _Handler(Handler):
     server: _Server
-
-    def log_message(self, format: str, *args: object) -> None:
-        """The record of requests is `StorageServer.requests`."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         span = self.headers.get("Range") or self.headers.get("Content-Range") or ""

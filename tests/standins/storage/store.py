@@ -24,8 +24,6 @@ import google_crc32c
 
 from tests.standins.storage.errors import ApiError, invalid, not_found
 
-CHUNK = 1 << 20
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:

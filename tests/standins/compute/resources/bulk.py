@@ -217,8 +217,6 @@ class _Bulk:
 @implements("instances.bulkInsert")
 def bulk_insert(call: Call) -> dict[str, Any]:
     world, body, zone = call.world, call.body, call.zone
-    if again := world.operations.of_request(call.request):
-        return again.resource
     if unsupported := _UNKNOWN & set(body):
         raise not_implemented(f"{', '.join(sorted(unsupported))} of bulkInsert")
     if "instanceProperties" not in body:

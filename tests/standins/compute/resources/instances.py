@@ -8,7 +8,6 @@ from tests.standins.compute import lists
 from tests.standins.compute.call import Call, implements, run_simple
 from tests.standins.compute.errors import ApiError, invalid, invalid_field, not_implemented
 from tests.standins.compute.resources.labels import set_labels
-from tests.standins.compute.resources.places import ZONE_SCOPES, unreachable_zones
 
 
 @implements("instances.get")
@@ -25,22 +24,14 @@ def list_instances(call: Call) -> dict[str, Any]:
 
 @implements("instances.aggregatedList")
 def aggregate_instances(call: Call) -> dict[str, Any]:
-    return lists.aggregated(
-        call.page("Instance"),
-        ((f"zones/{vm.zone}", vm.resource) for vm in call.world.listed_vms()),
-        kind="compute#instanceAggregatedList",
-        path=call.url("aggregated/instances"),
-        field="instances",
-        scopes=ZONE_SCOPES,
-        unreachable=unreachable_zones(call),
+    return call.aggregated(
+        "instances", "Instance", ((f"zones/{vm.zone}", vm.resource) for vm in call.world.listed_vms())
     )
 
 
 @implements("instances.delete")
 def delete_instance(call: Call) -> dict[str, Any]:
     world = call.world
-    if again := world.operations.of_request(call.request):
-        return again.resource
     vm = world.vm(call.zone, call.path["instance"])
     if vm.resource["deletionProtection"]:
         raise invalid(
@@ -62,8 +53,6 @@ def simulate_maintenance_event(call: Call) -> dict[str, Any]:
     https://cloud.google.com/compute/docs/instances/simulating-host-maintenance
     """
     world = call.world
-    if again := world.operations.of_request(call.request):
-        return again.resource
     vm = world.vm(call.zone, call.path["instance"])
     scheduling = vm.resource["scheduling"]
     terminates = scheduling["onHostMaintenance"] == "TERMINATE"
@@ -92,8 +81,6 @@ def set_instance_labels(call: Call) -> dict[str, Any]:
 @implements("instances.setDiskAutoDelete")
 def set_disk_auto_delete(call: Call) -> dict[str, Any]:
     world, wanted = call.world, call.query["deviceName"]
-    if again := world.operations.of_request(call.request):
-        return again.resource
     vm = world.vm(call.zone, call.path["instance"])
     if wanted not in [disk["deviceName"] for disk in vm.resource["disks"]]:
         raise invalid_field("deviceName", wanted, "No such device.")
