@@ -17,7 +17,6 @@ from tests.standins.compute import Emulator
 from tests.standins.compute.errors import ApiError
 from tests.standins.compute.machines import Machines
 from tests.standins.registry import (
-    TokenServer,
     free_port,
     google_like_registry,
     is_free,
@@ -52,7 +51,6 @@ class Cloud:
     emulator: Emulator
     machines: Machines | None
     storage: StorageServer
-    tokens: TokenServer
     registry: str
     """127.0.0.1:PORT, here and on the machines."""
     environ: dict[str, str]
@@ -175,7 +173,7 @@ def running_cloud(
             return roles.get(account(token), ())
 
         addresses = tuple({"127.0.0.1", here})
-        tokens = stack.enter_context(
+        stack.enter_context(
             google_like_registry(
                 folder / "registry", registry_roles, addresses=addresses, port=port, token_port=token_port
             )
@@ -202,7 +200,6 @@ def running_cloud(
             emulator=emulator,
             machines=backing,
             storage=storage,
-            tokens=tokens,
             registry=f"127.0.0.1:{port}",
             environ=environ,
         )
