@@ -18,7 +18,7 @@ from hvdcloud.errors import NodeError
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.ssh import Session
 from tests.support.harness import running_children
-from tests.support.vanishing import NewVm, Vm, says
+from tests.support.vanishing import NewVm, says
 
 # Like gcloud's tunnel: standard input made non-blocking, standard output written to until it takes everything.
 _RELAY = """
@@ -53,11 +53,6 @@ def counts(channel: paramiko.Channel) -> None:
 
 
 @pytest.fixture
-def vm(new_vm: NewVm) -> Vm:
-    return new_vm({"hostname": says("digits-0\n"), "counts": counts})
-
-
-@pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterState:
     monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
     state = ClusterState("digits")
@@ -67,9 +62,10 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterState:
 
 
 @pytest.fixture
-def node(vm: Vm, tmp_path: Path) -> Node:
+def node(new_vm: NewVm, tmp_path: Path) -> Node:
     """As a provider without addresses describes it."""
-    relay, node = tmp_path / "relay.py", vm.node(0)
+    node = new_vm({"hostname": says("digits-0\n"), "counts": counts}).node(0)
+    relay = tmp_path / "relay.py"
     relay.write_text(_RELAY)
     return replace(node, address=None, proxy_command=f"{sys.executable} {relay} {node.address} {node.port}")
 

@@ -65,18 +65,11 @@ class Report:
 def examine(project: Project, *args: str) -> Report:
     """The command, in this process: there are many of them, and what takes longest is to start Python."""
     out, err = io.StringIO(), io.StringIO()
-    with in_this_process(project), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        exit_code = run_command(["--config", str(project.folder / "hvdcloud.yaml"), "--json", "doctor", *args])
-    return Report(Ended(int(exit_code), out.getvalue(), err.getvalue()))
-
-
-@contextlib.contextmanager
-def in_this_process(project: Project) -> Iterator[None]:
-    """What the command would see."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         for name, value in project.env().items():
             patch.setenv(name, value)
-        yield
+        exit_code = run_command(["--config", str(project.folder / "hvdcloud.yaml"), "--json", "doctor", *args])
+    return Report(Ended(int(exit_code), out.getvalue(), err.getvalue()))
 
 
 # --- all is well ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """An elastic run continues when nodes are lost, and ends with the result of an undisturbed training.
 
 The first tests share a run of three nodes, in this order: each does something to it, sees that the others continue and
-that the node comes back. The attached client replaces what is gone for good (test_data.py: a node that was deleted).
+that the node comes back. The attached client replaces what is gone for good.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,13 @@ LIMIT = 1800.0
 SAYS = re.compile(r"^hvdcloud: idle for \d+ (?:s|min): no run, no SSH session; switching off$", flags=re.MULTILINE)
 
 
-@contextmanager
-def soon_ending(root: Path, name: str, engine: Any) -> Iterator[Project]:
-    """A project whose nodes end when they are idle, and of which nothing is left after the block."""
-    project = project_in(root, name, limits={"idle": LIMIT})
+@pytest.fixture
+def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
+    """A project whose nodes end when they are idle, and of which nothing is left after the test."""
+    project = project_in(tmp_path, "t-idle", limits={"idle": LIMIT})
     yield project
     project.hvdcloud("down", "--force")
     assert labelled(engine, project.name) == []
-
-
-@pytest.fixture
-def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
-    with soon_ending(tmp_path, "t-idle", engine) as project:
-        yield project
 
 
 def states(engine: Any, project: Project) -> set[str]:

@@ -20,7 +20,7 @@ from hvdcloud.providers.ssh import images
 from hvdcloud.providers.ssh.hosts import Hosts
 from tests.standins.registry import closed_registry, free_port, log_in
 from tests.support.gce_records import small_image
-from tests.support.harness import Project, Screen, until
+from tests.support.harness import Project, Screen, project_in, until
 from tests.support.jobs import ALLREDUCE
 from tests.support.ssh_hosts import SshHosts, ssh_hosts
 
@@ -58,18 +58,15 @@ def hosts(image: str, registry_port: int, tmp_path_factory: pytest.TempPathFacto
         yield hosts
 
 
-def settings(**more: object) -> dict[str, object]:
+def settings(**more: Any) -> dict[str, Any]:
     return {"provider": "ssh", "ssh": TWO, "checkpoints": {"keep_every": 0.2}, **more}
 
 
 @pytest.fixture
 def project(tmp_path: Path, hosts: SshHosts) -> Iterator[Project]:
-    project = Project(folder=tmp_path / "project", state=tmp_path / "state", name=f"own-{secrets.token_hex(2)}")
-    project.folder.mkdir()
-    project.environ = {"PATH": hosts.path}
-    project.write("requirements.txt", "scikit-learn\n")
+    project = project_in(tmp_path, f"own-{secrets.token_hex(2)}", **settings())
+    project.environ["PATH"] = hosts.path
     project.write("train.py", f"import os\n{ALLREDUCE}\n{WRITES}")
-    project.configure(**settings())
     yield project
     if left := hosts.left(project.name):
         project.hvdcloud("down", "--force", expect=None)

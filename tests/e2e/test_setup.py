@@ -71,12 +71,6 @@ class Lab:
         return {key: at(key) for key in KEYS}
 
     @property
-    def gce(self) -> dict[str, Any]:
-        """What hvdcloud.yaml says of Compute Engine."""
-        found: dict[str, Any] = yaml.safe_load(self.file.read_text())["gce"]
-        return found
-
-    @property
     def resources(self) -> dict[str, Any]:
         return resources(self.cloud)
 
