@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hvdcloud.google import grants
 from hvdcloud.providers.engine.requests import CAPABILITIES, TMPFS
 from hvdcloud.providers.gce.plan import startup
 
@@ -256,6 +257,18 @@ def test_a_pull_that_cannot_succeed_is_not_tried_again(vm: Vm, error: str) -> No
     assert vm.statuses[-1]["step"] == "pull"
     assert error in vm.statuses[-1]["error"]
     assert vm.called("docker run") == []
+
+
+def test_a_pull_that_is_not_allowed_yet_is_tried_again_while_what_setup_granted_is_young(
+    vm: Vm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path))
+    (tmp_path / "_setup" / "lab").mkdir(parents=True)
+    grants.remember_grants("lab")
+    vm.put("pull", f"(($1 > 1)) || {{ echo 'denied: no permission' >&2; exit 1; }}\ncat <<'END'\n{PULLED}END\n")
+    assert vm.boot(settled_at=grants.settled_at("lab")).returncode == 0
+    assert [status["status"] for status in vm.statuses].count("not allowed to pull yet") == 1
+    assert len(vm.called("docker pull")) == 2
 
 
 def test_a_failure_is_reported_as_json_whatever_it_says(vm: Vm) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import TEST_LABEL, Project, labelled, leaves_nothing, project_in
+from tests.support.harness import TEST_LABEL, Project, brought_up, labelled, leaves_nothing, project_in
 from tests.support.trouble import small_disk, small_disk_in
 
 pytestmark = pytest.mark.engine
@@ -34,12 +34,10 @@ def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
 def cluster(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Project]:
     """A cluster of two nodes that is up, with the checkpoints of one run."""
     project = project_in(tmp_path_factory.mktemp("bad"), "t-bad-up")
-    project.hvdcloud("up")
-    project.hvdcloud("run", "--", "sh", "-c", CHECKPOINTS)
-    yield project
-    assert len(labelled(engine, project.name)) == 3, "no test took anything of it away"
-    project.hvdcloud("down", "--force")
-    assert labelled(engine, project.name) == []
+    with brought_up(project, engine):
+        project.hvdcloud("run", "--", "sh", "-c", CHECKPOINTS)
+        yield project
+        assert len(labelled(engine, project.name)) == 3, "no test took anything of it away"
 
 
 def elsewhere(project: Project, root: Path) -> Project:

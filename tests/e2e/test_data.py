@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Project, labelled, project_in
+from tests.support.harness import Project, brought_up, labelled, project_in
 
 pytestmark = pytest.mark.engine
 
@@ -39,12 +39,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
     (root / "val" / "one").write_text("what is mounted")
     cluster = Mounted(project=project_in(root, "t-data"), val=root / "val", engine=engine)
     cluster.configure()
-    try:
-        cluster.project.hvdcloud("up")
+    with brought_up(cluster.project, engine):
         yield cluster
-    finally:
-        cluster.project.hvdcloud("down", "--force")
-        assert labelled(engine, cluster.project.name) == []
 
 
 def test_a_folder_is_mounted_into_every_node_and_no_rank_can_change_it(cluster: Mounted) -> None:

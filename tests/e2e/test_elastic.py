@@ -1,7 +1,7 @@
 """An elastic run continues when nodes are lost, and ends with the result of an undisturbed training.
 
 The first tests share a run of three nodes, in this order: each does something to it, sees that the others continue and
-that the node comes back. The attached client replaces what is gone for good (test_data.py: a node that was deleted).
+that the node comes back. The attached client replaces what is gone for good.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support import elastic_run
-from tests.support.chaos import Happened, disturb, possible, run_in
+from tests.support.chaos import Happened, disturb, possible
 from tests.support.elastic_run import Training, attached, elastic_project, members, run_state
 from tests.support.harness import Project, Screen, brought_up, processes_in, until
 from tests.support.project_runs import in_bucket
@@ -167,57 +167,10 @@ def test_a_stopped_node_is_replaced_by_the_attached_client(running: Shared) -> N
     assert running.engine.containers.get(node).id != before
 
 
-@pytest.mark.nightly
-def test_two_of_three_are_lost_at_once_and_come_back(running: Shared) -> None:
-    happened = [running.disturb("kill", 1), running.disturb("pause", 2)]
-    # Of one or two ranks: the first node may be back before they have continued.
-    lost = running.go_on_without(happened[-1])
-    step = running.training.step_after(lost.went_on - 0.001, seconds=GOES_ON_SECONDS)
-    assert step.world < NODES
-    # In the other order: addresses must not be mixed up.
-    for each in reversed(happened):
-        each.undo()
-    running.whole_again(lost)
-    for each in happened:
-        running.lost_and_joined(each)
-
-
 def test_a_node_whose_training_process_is_killed_gets_another_one_and_be_it_the_head(running: Shared) -> None:
     happened = running.disturb("worker", 0)
     went_on = running.go_on_without(happened)
     running.told("worker failed", running.node(0), since=happened.at)
-    running.whole_again(went_on)
-
-
-# Takes effect when the next worker starts; the one that trains has loaded its own already.
-TORCH = "cd $(python -c 'import horovod; print(horovod.__path__[0])')/torch && "
-BREAK = TORCH + "mv __init__.py whole.py && echo 'raise ImportError(\"broken\")' > __init__.py"
-REPAIR = TORCH + "mv whole.py __init__.py"
-
-
-@pytest.mark.nightly
-def test_a_node_whose_agent_is_killed_comes_back_once_a_worker_can_start_there(running: Shared) -> None:
-    bad = running.node(2)
-    code, output = run_in(running.engine, bad, "sh", "-c", BREAK)
-    assert code == 0, output
-    try:
-        # Not replaced by the attached client: it exists, and only its agent was lost.
-        happened = running.disturb("agent", 2)
-        went_on = running.go_on_without(happened)
-        until(
-            lambda: "Horovod" in members(running.engine, running.project)[bad]["why"],
-            seconds=60,
-            what="its agent to say what it lacks",
-        )
-        running.training.steps_go_on(count=10)
-        # A worker that an error of Horovod's own has ended comes back too.
-        running.training.step_in_world_of(NODES - 1, since=time.time(), seconds=WHOLE_SECONDS)
-        worlds = {step.world for step in running.training.steps() if step.at > went_on.went_on}
-        assert max(worlds) < NODES, running.training.tail()
-        assert members(running.engine, running.project)[bad]["state"] != "listed"
-        assert running.events("node joins", bad, since=happened.at) == []
-    finally:
-        run_in(running.engine, bad, "sh", "-c", REPAIR)
     running.whole_again(went_on)
 
 

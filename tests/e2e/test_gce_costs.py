@@ -80,10 +80,3 @@ def test_without_a_terminal_nothing_is_made_above_the_limit(
     assert not re.search(r"^image: (?!asking)", ended.err, re.MULTILINE)
     if "--json" in command:
         assert ended.json["exit_code"] == 2
-
-
-# --- a head on demand, and workers on Spot ----------------------------------------------------------------------------
-#
-# A Spot worker costs 2 x 0.010 + 7.5 x 0.002 + 0.10 + 0.010 + 0.005 = $0.15/h in us-central1, and in us-west1
-# 2 x 0.015 + 7.5 x 0.003 + 0.15 + 0.012 + 0.006 = $0.2205/h. With a head like them on demand, four nodes cost
-# 0.46 + 3 x 0.15 = $0.91/h and 0.61 + 3 x 0.2205 = $1.2715/h.

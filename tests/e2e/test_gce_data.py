@@ -1,5 +1,4 @@
-"""Data sets on Compute Engine: fetched from the VMs' start on, onto local SSDs, read by a run, and gone with them; and
-by VMs that freeze or are killed meanwhile, only what had not arrived."""
+"""Data sets on Compute Engine: fetched from the VMs' start on, and read by a run."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.storage.open import open_bucket
-from tests.support.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
+from tests.support.cloud import NODES_ACCOUNT, Cloud
 from tests.support.cloud_views import BOOT_SECONDS, left
 from tests.support.harness import Ended, Project, until
 
@@ -33,19 +32,19 @@ SHARDS = [f"part-{number}" for number in range(5)]
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, earlier: Earlier, image: str) -> Iterator[Cloud]:
-    with running_cloud(tmp_path_factory.mktemp("cloud"), earlier=earlier) as cloud:
-        bucket = open_bucket("gs://bucket", endpoint=cloud.storage.url)
-        for name, content in TRAIN.items():
-            bucket.write(f"data/train/{name}", content)
-        for name in SHARDS:
-            bucket.write(f"data/shards/{name}", name.encode())
-        yield cloud
+def cloud(cloud: Cloud) -> Cloud:
+    """With two data sets."""
+    bucket = open_bucket("gs://bucket", endpoint=cloud.storage.url)
+    for name, content in TRAIN.items():
+        bucket.write(f"data/train/{name}", content)
+    for name in SHARDS:
+        bucket.write(f"data/shards/{name}", name.encode())
+    return cloud
 
 
 @pytest.fixture(scope="module")
-def came_up(cloud: Cloud, engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, Ended]]:
-    """Two VMs with data sets, and how `up` ended; nothing is left of them."""
+def project(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """Two VMs with data sets; nothing is left of them."""
     project = cloud.project(
         tmp_path_factory.mktemp("data"),
         NAME,
@@ -57,8 +56,8 @@ def came_up(cloud: Cloud, engine: Any, tmp_path_factory: pytest.TempPathFactory)
     )
     project.write("train.py", READ)
     project.hvdcloud("push")
-    up = project.hvdcloud("up")
-    yield project, up
+    project.hvdcloud("up")
+    yield project
     project.hvdcloud("down")
     assert left(cloud, project) == []
 
@@ -85,8 +84,7 @@ def read(ended: Ended) -> list[dict[str, Any]]:
 
 
 @pytest.mark.nightly
-def test_data_sets_come_with_the_vms(cloud: Cloud, came_up: tuple[Project, Ended]) -> None:
-    project, _ = came_up
+def test_data_sets_come_with_the_vms(cloud: Cloud, project: Project) -> None:
     # Nobody has asked for a run.
     for node in (0, 1):
         ready = partial(is_ready, project, node)

@@ -79,22 +79,6 @@ def test_after_a_launch_whose_laptop_died_nothing_costs_money_and_nothing_is_los
     assert "written" in elsewhere.hvdcloud("logs").out, "also after `down`"
 
 
-@pytest.mark.nightly
-def test_a_laptop_that_pulls_for_longer_than_the_nodes_live_cleans_up_after_them(cloud: Cloud, tmp_path: Path) -> None:
-    project = cloud.project(tmp_path, "t-ends-awake", nodes=1)
-    with project.started("launch", "--", "sh", "-c", WRITES) as process:
-        screen = Screen(process)
-        screen.wait_for("] started", seconds=BOOT_SECONDS)
-        # The download of a checkpoint takes longer than the nodes wait for the client that follows the run.
-        cloud.storage.fault(method="GET", path=r"rank-0\.pt.*alt=media", action={"delay": 20})
-        screen.wait_for("✓ ", seconds=BOOT_SECONDS)
-        screen.end()
-    assert process.returncode == 0, screen.text
-    assert "t-ends-awake is gone: 2 objects deleted" in screen.text, screen.text
-    assert deletions(cloud, project) == [("t-ends-awake-0", NODES_ACCOUNT)]
-    assert left(cloud, project) == []
-
-
 def test_a_vm_that_nobody_uses_deletes_itself_and_says_why(cloud: Cloud, tmp_path: Path) -> None:
     project = cloud.project(tmp_path, "t-ends-idle", nodes=1, limits={"idle": 60})
     project.hvdcloud("push")

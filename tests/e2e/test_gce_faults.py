@@ -6,12 +6,11 @@ Afterwards nothing is left: either at once or, where `down` itself is told that 
 from __future__ import annotations
 
 import json
-import secrets
 import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hvdcloud.image.build.builder import find_plan
 from hvdcloud.lifecycle.up import MAKING_SECONDS
 from tests.standins.compute import Emulator
-from tests.support.configs import load_config
 from tests.support.gce_records import (
     ZONES,
     A,
@@ -32,7 +29,7 @@ from tests.support.gce_records import (
     came_up,
     listed,
     make,
-    small_image,
+    stands_for_its_image,
 )
 from tests.support.harness import Ended, Project, Screen
 from tests.support.impatient import IMPATIENT, QUICK
@@ -222,8 +219,11 @@ def test_a_zone_that_is_cut_off_while_vms_are_made_there(
 def test_a_node_that_never_gets_ready_is_waited_for_until_ctrl_c(
     records: RecordsCloud, tmp_path: Path, engine: Any, command: str
 ) -> None:
+    project = records.project(tmp_path)
+    settings = json.loads((project.folder / "hvdcloud.yaml").read_text())
     repository = records.repository.replace("/small:1", "/waits:1")
-    project = with_repository(records, tmp_path, repository, requirements="requirements.txt")
+    settings["image"] |= {"repository": repository, "requirements": "requirements.txt"}
+    project.write("hvdcloud.yaml", json.dumps(settings))
     records.fail({"hang_ready": True, "at": "pulling"}, instance="t-gce-1")
     with stands_for_its_image(engine, project), project.started(command) as process:
         screen = Screen(process)
@@ -268,25 +268,6 @@ def test_what_cannot_be_deleted_is_named_with_a_command(
     records.cloud.emulator.faults.clear()
     cluster.hvdcloud("down")
     assert records.left() == []
-
-
-# --- the registry -----------------------------------------------------------------------------------------------------
-
-
-def stands_for_its_image(engine: Any, project: Project) -> AbstractContextManager[str]:
-    """A small image, for the block, which stands for the one that a project needs."""
-    # No other project needs this. (Comments make no other image.)
-    project.write("requirements.txt", f"needed-here-only-{secrets.token_hex(8)}\n")
-    config = load_config(project.folder / "hvdcloud.yaml")
-    return small_image(engine, find_plan(config.image, project_dir=project.folder).reference)
-
-
-def with_repository(records: RecordsCloud, root: Path, repository: str, **image: Any) -> Project:
-    project = records.project(root)
-    settings = json.loads((project.folder / "hvdcloud.yaml").read_text())
-    settings["image"] |= {"repository": repository, **image}
-    project.write("hvdcloud.yaml", json.dumps(settings))
-    return project
 
 
 # --- nothing goes wrong -----------------------------------------------------------------------------------------------

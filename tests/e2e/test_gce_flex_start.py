@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from tests.support.gce_records import A, B, RecordsCloud, another_laptop, came_up
 from tests.support.harness import Ended, Project, Screen
-from tests.support.impatient import NOTHING_LATE, QUICK
+from tests.support.impatient import QUICK
 
 pytestmark = pytest.mark.engine
 
@@ -41,26 +40,3 @@ def test_up_waits_until_there_is_room_and_list_shows_the_request(records: Record
         records.cloud.emulator.grant()
         code = screen.end()
     came_up(Ended(code, "", screen.text))
-
-
-def test_ctrl_c_while_it_waits_leaves_nothing(records: RecordsCloud, project: Project) -> None:
-    with project.started("up") as process:
-        screen = Screen(process)
-        screen.wait_for(WAITS)
-        process.send_signal(signal.SIGINT)
-        assert screen.end() == 130
-    assert "everything that it had made is deleted" in screen.text
-    assert records.left() == []
-
-
-@pytest.mark.parametrize("granted", [False, True])
-def test_down_elsewhere_ends_what_a_killed_up_waits_for(records: RecordsCloud, project: Project, granted: bool) -> None:
-    with project.started("up") as process:
-        screen = Screen(process)
-        screen.wait_for(WAITS)
-        process.send_signal(signal.SIGKILL)
-        screen.end()
-    if granted:
-        records.cloud.emulator.grant()
-    replace(another_laptop(project), first=NOTHING_LATE).hvdcloud("down", "--force")
-    assert records.left() == []

@@ -92,15 +92,6 @@ def test_down_leaves_nothing_of_an_up_that_was_killed_at_this_request(
     down_leaves_nothing(records, project)
 
 
-@pytest.mark.parametrize(("method", "number"), [(MAKING[0], 0), (MAKING[1], 0), (MAKING[1], 1)])
-def test_down_leaves_nothing_of_an_up_whose_last_request_is_on_its_way(
-    records: RecordsCloud, project: Project, method: str, number: int
-) -> None:
-    killed_at(records, project, "before", method, number, "up")
-    records.list_shows_the_truth(project)
-    down_leaves_nothing(records, project)
-
-
 def test_what_a_killed_up_had_asked_for_is_deleted_even_if_it_appears_after_all_the_rest(
     records: RecordsCloud, project: Project
 ) -> None:
@@ -135,7 +126,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "flex-start": {"provisioning": "flex-start"},
 }
 MADE_BY = {
-    "placement": ("compute.resourcePolicies.insert", BULK_INSERT),
+    "placement": ("compute.resourcePolicies.insert", *MAKING),
     "reservation": (BULK_INSERT,),
     "flex-start": (
         "compute.instanceTemplates.insert",

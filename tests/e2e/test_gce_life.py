@@ -14,15 +14,11 @@ import pytest
 
 from hvdcloud.storage.checksum import crc32c_of_bytes, crc32c_of_file
 from tests.standins.compute.machines import LABEL
-from tests.support import jobs
 from tests.support.cloud import NODES_ACCOUNT, Cloud, Earlier, running_cloud
 from tests.support.cloud_views import left
 from tests.support.harness import Ended, Project
 
 pytestmark = pytest.mark.engine
-
-ELSEWHERE = "us-east1-c"
-"""A zone in which nothing of these tests is."""
 
 # Reduces over both VMs, prints its surroundings and leaves known checkpoints.
 PROBE = """
@@ -59,7 +55,6 @@ def cloud(tmp_path_factory: pytest.TempPathFactory, engine: Any, earlier: Earlie
 def _no_faults_stay(cloud: Cloud) -> Iterator[None]:
     yield
     cloud.emulator.faults.clear()
-    cloud.emulator.set_unreachable(ELSEWHERE, False)
 
 
 def assert_in_order(text: str, *patterns: str) -> None:
@@ -174,22 +169,14 @@ def assert_requested(cloud: Cloud, began: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def came_up(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, Ended]]:
-    """A cluster of two VMs, and what `up` said."""
+def cluster(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A cluster of two VMs."""
     project = cloud.project(tmp_path_factory.mktemp("cluster"), "t-gce", gce={"provisioning": "spot"})
     project.hvdcloud("push")
-    cloud.tokens.granted.clear()
-    yield project, project.hvdcloud("up")
+    project.hvdcloud("up")
+    yield project
     project.hvdcloud("down", "--force")
     assert left(cloud, project) == []
-
-
-@pytest.fixture
-def cluster(came_up: tuple[Project, Ended]) -> Project:
-    """The cluster, with a job that trains without end."""
-    project, _ = came_up
-    project.write("train.py", jobs.ENDLESS_ALONE)
-    return project
 
 
 def test_what_there_is_and_what_it_costs(cluster: Project) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.harness import Project, Screen, labelled, project_in, until
+from tests.support.harness import Project, labelled, project_in, until
 from tests.support.idle import age, aged
 from tests.support.project_runs import in_bucket
 
@@ -21,19 +20,13 @@ LIMIT = 1800.0
 SAYS = re.compile(r"^hvdcloud: idle for \d+ (?:s|min): no run, no SSH session; switching off$", flags=re.MULTILINE)
 
 
-@contextmanager
-def soon_ending(root: Path, name: str, engine: Any) -> Iterator[Project]:
-    """A project whose nodes end when they are idle, and of which nothing is left after the block."""
-    project = project_in(root, name, limits={"idle": LIMIT})
+@pytest.fixture
+def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
+    """A project whose nodes end when they are idle, and of which nothing is left after the test."""
+    project = project_in(tmp_path, "t-idle", limits={"idle": LIMIT})
     yield project
     project.hvdcloud("down", "--force")
     assert labelled(engine, project.name) == []
-
-
-@pytest.fixture
-def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
-    with soon_ending(tmp_path, "t-idle", engine) as project:
-        yield project
 
 
 def states(engine: Any, project: Project) -> set[str]:
@@ -79,31 +72,3 @@ def test_nodes_end_after_the_last_session_and_the_last_run_and_not_before(projec
     (run_pulled,) = project.hvdcloud("pull", "--json").json["result"]["runs"]
     assert (run_pulled["files"], run_pulled["complete"]) == (2, True)
     project.hvdcloud("down")
-
-
-@pytest.mark.nightly
-def test_a_node_whose_checkpoints_are_not_in_the_bucket_stays_and_tries_until_they_are(
-    project: Project, engine: Any
-) -> None:
-    project.hvdcloud("up", "--nodes", "1")
-    bucket = project.state / project.name / "bucket"
-    script = 'echo up; until [ -e /tmp/go ]; do sleep 0.1; done; echo w > "$HVDCLOUD_CHECKPOINT_DIR/w.pt"'
-    with project.started("run", "--", "sh", "-c", script) as run:
-        Screen(run).wait_for("[0] up")
-        (folder,) = until(lambda: list(bucket.glob(f"{project.name}/*")), what="the run's folder in the bucket")
-        # Where it has to be, there is a file.
-        folder.rename(bucket / "elsewhere")
-        folder.write_text("in the way")
-        code, output = engine.containers.get("t-idle-0").exec_run(["touch", "/tmp/go"])
-        assert code == 0, output
-        run.wait(timeout=300)
-    assert age(engine, "t-idle-0")
-    refused = re.compile(
-        r"^hvdcloud: idle for .*; but checkpoints of run \S+ are not in the bucket yet: ", re.MULTILINE
-    )
-    until(lambda: refused.search(said(engine, "t-idle-0")), what="the node to say why it stays")
-    assert states(engine, project) == {"running"}
-    folder.unlink()
-    (bucket / "elsewhere").rename(folder)
-    until(lambda: ended(engine, project), what="the node to end")
-    assert (folder / "w.pt").read_text() == "w\n"

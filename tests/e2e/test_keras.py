@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Project, labelled, project_in
+from tests.support.harness import Project, labelled, leaves_nothing, project_in
 
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
@@ -32,10 +32,8 @@ def project(tmp_path: Path, engine: Any, tensorflow_image: str) -> Iterator[Proj
     project.hvdcloud("init", "--template", "keras", "--name", project.name)
     # What the image of these tests has.
     project.write("requirements.txt", "scikit-learn\n")
-    yield project
-    if labelled(engine, project.name):
-        project.hvdcloud("down", "--force")
-    assert labelled(engine, project.name) == []
+    with leaves_nothing(project, engine):
+        yield project
 
 
 def test_the_template_learns_and_its_checkpoints_are_pulled(

@@ -104,13 +104,6 @@ def test_a_launch_whose_nodes_cannot_come_up_leaves_nothing(project: Project, en
     assert labelled(engine, project.name) == []
 
 
-def test_a_launch_whose_run_cannot_start_leaves_nothing(project: Project, engine: Any) -> None:
-    project.configure(run={"secrets": ["NOT_SET_ANYWHERE"]})
-    ended = project.hvdcloud("launch", "--", "true", expect=2)
-    assert "run.secrets: NOT_SET_ANYWHERE not set in this environment" in ended.err
-    assert labelled(engine, project.name) == []
-
-
 def test_ctrl_c_in_the_run_detaches_and_says_how_to_come_back(project: Project, engine: Any) -> None:
     with project.started("launch", "--", "sh", "-c", WORKS) as process:
         screen = Screen(process)

@@ -1,22 +1,17 @@
-"""`make live` against the emulated Google, without what needs a GPU: the whole of it, and its end when it is killed."""
+"""`make live` against the emulated Google, without what needs a GPU: the whole of it."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.standins.terraform import missing, resources, stand_in
 from tests.support.cloud import PROJECT, SETUP_ACCOUNT, Cloud
-from tests.support.harness import until
-from tests.support.terminal import Terminal, terminal_with
+from tests.support.terminal import terminal_with
 
 pytestmark = [
     pytest.mark.engine,
@@ -36,29 +31,25 @@ def cloud(cloud: Cloud) -> Cloud:
     return cloud
 
 
-@contextmanager
-def live(cloud: Cloud, folder: Path, *options: str) -> Iterator[Terminal]:
-    """It runs on a terminal, and was given the project's name; hvdcloud was never set up in it."""
+@pytest.mark.nightly
+def test_an_hour_on_google_leaves_fixtures_and_nothing_else(cloud: Cloud, tmp_path: Path) -> None:
+    """On a terminal, in a project in which hvdcloud was never set up."""
     cloud.emulator.google.clear()
     environ = {
         **cloud.environ,
-        **stand_in(folder / "terraform", compute=cloud.emulator.url, storage=cloud.storage.url),
+        **stand_in(tmp_path / "terraform", compute=cloud.emulator.url, storage=cloud.storage.url),
         "HVDCLOUD_GOOGLE_ENDPOINT": cloud.emulator.url,
         # Where the registry is; setup makes one at Google's.
         "HVDCLOUD_IMAGE__REPOSITORY": f"{cloud.registry}/hvdcloud/live",
         "PYTHONPATH": str(ROOT),
     }
-    argv = [sys.executable, "-m", "tests.live", "--project", PROJECT, "--results", str(folder / "results"), *options]
-    with terminal_with(argv, cwd=ROOT, environ=environ, size=(140, 45)) as screen:
+    words = ["--project", PROJECT, "--results", str(tmp_path / "results"), "--without", "gpu"]
+    began = len(cloud.emulator.log.entries())
+    with terminal_with(
+        [sys.executable, "-m", "tests.live", *words], cwd=ROOT, environ=environ, size=(140, 45)
+    ) as screen:
         screen.wait_for(lambda text: "Type the project's name to begin" in text)
         screen.press(f"{PROJECT}\r")
-        yield screen
-
-
-@pytest.mark.nightly
-def test_an_hour_on_google_leaves_fixtures_and_nothing_else(cloud: Cloud, tmp_path: Path) -> None:
-    began = len(cloud.emulator.log.entries())
-    with live(cloud, tmp_path, "--without", "gpu") as screen:
         code, printed = screen.end(within=SECONDS)
     assert code == 0, printed.decode(errors="replace")[-6000:]
     assert cloud.left() == []
@@ -84,14 +75,3 @@ def test_an_hour_on_google_leaves_fixtures_and_nothing_else(cloud: Cloud, tmp_pa
     assert "step start" in replacement
     assert bodies["spot-maintenance.json"]["targetLink"].endswith("/live-1")
     assert {"live-0", "live-1"} <= set(bodies["cpu-timeline.json"][-2]["by_name"])
-
-
-@pytest.mark.nightly
-def test_what_was_killed_is_deleted_all_the_same(cloud: Cloud, tmp_path: Path) -> None:
-    with live(cloud, tmp_path, "--without", "gpu") as screen:
-        screen.wait_for(lambda text: bool(cloud.emulator.state.instances()), seconds=SECONDS)
-        os.kill(screen.process.pid, signal.SIGKILL)
-        (log,) = (tmp_path / "results").glob("*/hard-end.log")
-        until(lambda: "everything is deleted" in log.read_text(), what="the deletion")
-    assert cloud.left() == []
-    assert not [kind for kind in resources(tmp_path / "terraform") if kind.endswith(("network", "repository"))]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support import jobs
-from tests.support.harness import Project, Screen, brought_up, freeze, processes_in, until
+from tests.support.harness import Project, Screen, brought_up, freeze, processes_in, project_in, until
 from tests.support.project_runs import in_bucket, last_run, on_disk, pulled
 
 pytestmark = pytest.mark.engine
@@ -23,20 +23,9 @@ LEFTOVERS = ("train.py", "horovodrun", "mpirun", "orted")
 @pytest.fixture
 def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
     """A cluster of two nodes that the test may break."""
-    name = f"t-lost-{secrets.token_hex(2)}"
-    project = Project(folder=tmp_path / "project", state=tmp_path / "state", name=name)
-    project.folder.mkdir()
-    project.write("requirements.txt", "scikit-learn\n")
-    configure(project, keep_every=0.2)
+    project = project_in(tmp_path, f"t-lost-{secrets.token_hex(2)}")
     with brought_up(project, engine):
         yield project
-
-
-def configure(project: Project, *, keep_every: float) -> None:
-    project.configure(
-        checkpoints={"keep_every": keep_every},
-        image={"requirements": "requirements.txt"},
-    )
 
 
 @contextmanager
@@ -53,7 +42,7 @@ def training(
     Args:
         uploads: checkpoints leave the nodes all the time, and some of both have; else only when the run ends.
     """
-    configure(project, keep_every=0.2 if uploads else 600.0)
+    project.configure(checkpoints={"keep_every": 0.2 if uploads else 600.0})
     project.write("train.py", job)
     with project.started("run", "--controller", controller, "--", "python", "train.py", "0", "1") as process:
         screen = Screen(process)

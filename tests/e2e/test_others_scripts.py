@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Project, brought_up
+from tests.support.harness import Project, brought_up, project_in
 from tests.support.project_runs import pulled
 
 # What they need is installed from PyPI.
@@ -25,11 +25,9 @@ ACCELERATE = (
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, engine: Any) -> Iterator[Project]:
-    root = tmp_path_factory.mktemp("others")
-    (root / "project").mkdir()
-    project = Project(folder=root / "project", state=root / "state", name="t-others")
+    run = {"launcher": "each", "command": ACCELERATE}
+    project = project_in(tmp_path_factory.mktemp("others"), "t-others", nodes=2, run=run)
     project.write("requirements.txt", "accelerate\njax\n")
-    project.configure(nodes=2, run={"launcher": "each", "command": ACCELERATE})
     for script in EXAMPLES.glob("*.py"):
         project.write(script.name, script.read_text())
     with brought_up(project, engine, timeout=1800):

@@ -20,7 +20,7 @@ from hvdcloud.image.build.builder import BuildResult, Options, build, find_plan
 from hvdcloud.image.engine_reports import BuildEvent, ignore
 from hvdcloud.image.plan import custom_base
 from hvdcloud.image.plan.steps import ImagePlan, plan_image
-from tests.support.harness import labelled, project_in
+from tests.support.harness import brought_up, project_in
 
 pytestmark = pytest.mark.engine
 
@@ -229,15 +229,11 @@ def test_requirements_and_a_dockerfile_go_on_top_and_it_trains_on_two_nodes(
     script = "python -c 'import packaging; print(packaging.__version__)'; command -v tabulate"
     assert inside(engine, reference, script) == "25.0\n/opt/requirements/bin/tabulate"
     project.write("train.py", REDUCES)
-    try:
-        project.hvdcloud("up")
+    with brought_up(project, engine):
         for controller in ("gloo", "mpi"):
             out = project.hvdcloud("run", "--controller", controller).out
             for rank in range(2):
                 assert f"[{rank}] rank {rank} of 2 sums 1 mine /srv/lib\n" in out
-    finally:
-        project.hvdcloud("down", "--force")
-    assert labelled(engine, project.name) == []
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pytest
 
 from hvdcloud.config.file import ENV_NOT_CONFIG
 from tests.support.harness import Project, brought_up, project_in
-from tests.support.jobs import LAUNCHER
 
 pytestmark = pytest.mark.engine
 
@@ -129,20 +128,6 @@ def test_a_rank_is_what_horovodrun_alone_starts(project: Project, engine: Any) -
         different = {name for name in here.keys() | there.keys() if here.get(name) != there.get(name)}
         different = {name for name in different if not name.startswith("HVDCLOUD_")}
         assert different - horovod - host == {"OMP_NUM_THREADS"}
-
-
-def test_the_launcher_takes_the_controller_as_proven_and_the_interface_that_it_is_told(
-    project: Project, engine: Any
-) -> None:
-    imported = re.compile(r"\| +torch$", re.MULTILINE)
-    options, says = ["--gloo", "-np", "1", "-H", f"{project.name}-0:1"], ["sh", "-c", "echo over $HOROVOD_GLOO_IFACE"]
-    timed = ["env", "PYTHONPROFILEIMPORTTIME=1"]
-    plain = by_hand(project, engine, *timed, "horovodrun", *options, *says)
-    ours = by_hand(project, engine, *timed, "python", LAUNCHER, *options, "--network-interfaces", "eth0", *says)
-    assert len(imported.findall(plain)) == 1
-    assert not imported.search(ours)
-    assert "[0]<stdout>:over lo\n" in plain
-    assert "[0]<stdout>:over eth0\n" in ours
 
 
 def test_the_driver_of_an_elastic_run_calls_nothing_that_comes_from_the_network(project: Project, engine: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.providers.engine.requests import CAPABILITIES
-from tests.support.harness import Project, labelled, project_in, until
+from tests.support.harness import Project, brought_up, project_in, until
 
 pytestmark = pytest.mark.engine
 
@@ -42,14 +42,12 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
     project.environ["TOKEN"] = TOKEN
     project.write("train.py", JOB)
     configure(project)
-    project.hvdcloud("up")
-    for index in range(2):
-        make = "cp /usr/bin/id /tmp/as-root && chmod 4755 /tmp/as-root"
-        code, said = engine.containers.get(f"{project.name}-{index}").exec_run(["sh", "-c", make])
-        assert code == 0, said
-    yield project
-    project.hvdcloud("down", "--force")
-    assert labelled(engine, project.name) == []
+    with brought_up(project, engine):
+        for index in range(2):
+            make = "cp /usr/bin/id /tmp/as-root && chmod 4755 /tmp/as-root"
+            code, said = engine.containers.get(f"{project.name}-{index}").exec_run(["sh", "-c", make])
+            assert code == 0, said
+        yield project
 
 
 def configure(project: Project, **run: Any) -> None:

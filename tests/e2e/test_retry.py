@@ -7,14 +7,14 @@ import re
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import jobs
-from tests.support.harness import Process, Project, Screen, freeze, labelled, looking, project_in
+from tests.support.harness import Project, Screen, freeze, labelled, looking, project_in
 from tests.support.project_runs import pulled
 
 pytestmark = pytest.mark.engine
@@ -38,12 +38,6 @@ def project(tmp_path: Path, engine: Any, image: str) -> Iterator[Project]:
 
 def files(*attempts: int) -> set[str]:
     return {f"rank-{rank}-attempt-{attempt}.pt" for rank in (0, 1) for attempt in attempts}
-
-
-def journal(project: Project) -> list[str]:
-    """The events so far."""
-    path = project.state / project.name / "journal.jsonl"
-    return [json.loads(line)["event"] for line in path.read_text().splitlines() if line.endswith("}")]
 
 
 @pytest.mark.parametrize(
@@ -97,31 +91,29 @@ def test_a_node_that_may_hold_more_is_not_deleted(project: Project, engine: Any)
 # --- a client that dies ----------------------------------------------------------------------------------------------
 
 
-def lost_and_ended(project: Project, engine: Any, step: str, by: int = signal.SIGKILL) -> Screen:
-    """A run whose second node is lost, and whose client ends once it has begun this step between two attempts."""
+def journal(project: Project) -> list[str]:
+    """The events so far."""
+    path = project.state / project.name / "journal.jsonl"
+    return [json.loads(line)["event"] for line in path.read_text().splitlines() if line.endswith("}")]
+
+
+def lost_and_killed(project: Project, engine: Any, step: str) -> None:
+    """A run whose second node is lost, and whose client is killed once it has begun this step between two attempts."""
     project.hvdcloud("up")
     before = len(journal(project))
     with project.started("run") as process:
         screen = Screen(process)
         screen.wait_for("is in attempt 1", times=2)
         engine.containers.get(f"{project.name}-1").kill()
-        end_once(lambda: step in journal(project)[before:], process, screen, by)
-    return screen
-
-
-def end_once(there: Callable[[], bool], process: Process, screen: Screen, by: int) -> None:
-    """Send a client this signal at the moment that comes, however short it is, and wait for its end."""
-    # `until` looks too rarely: a step may take a few milliseconds.
-    deadline = time.monotonic() + 240
-    found = False
-    while not found:
-        assert process.poll() is None, screen.text
-        assert time.monotonic() < deadline, screen.text
-        time.sleep(0.005)
-        with looking(process):
-            if found := there():
-                process.send_signal(by)
-    screen.end(within=120)
+        while process.poll() is None:
+            # `until` looks too rarely: a step may take a few milliseconds.
+            time.sleep(0.005)
+            with looking(process):
+                if step in journal(project)[before:]:
+                    process.kill()
+                    break
+        screen.end(within=120)
+        assert process.returncode == -signal.SIGKILL, screen.text
 
 
 def shown(project: Project) -> list[str]:
@@ -135,7 +127,7 @@ def shown(project: Project) -> list[str]:
 def test_nothing_is_lost_or_left_where_a_client_is_killed_between_two_attempts(
     project: Project, engine: Any, step: str
 ) -> None:
-    lost_and_ended(project, engine, step)
+    lost_and_killed(project, engine, step)
     # The engine may still create what the killed client had asked it for: `list` is asked first.
     listed = set(shown(project))
     assert listed <= {each.partition(" ")[2].removeprefix("/") for each in labelled(engine, project.name)}
@@ -145,11 +137,3 @@ def test_nothing_is_lost_or_left_where_a_client_is_killed_between_two_attempts(
     project.hvdcloud("up")
     assert "is in attempt 2" in project.hvdcloud("run", "--resume", first).out
     assert files(1) <= {path.name for path in (project.folder / "checkpoints").rglob("*.pt")}
-
-
-@pytest.mark.nightly
-def test_ctrl_c_between_two_attempts_leaves_nothing(project: Project, engine: Any) -> None:
-    screen = lost_and_ended(project, engine, "up", by=signal.SIGINT)
-    assert "was interrupted between two attempts; no node of it is left" in screen.text
-    assert "Traceback" not in screen.text
-    assert labelled(engine, project.name) == []

@@ -25,10 +25,8 @@ TOKEN = "hunter2-e2e-7c1f"
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Project]:
-    root = tmp_path_factory.mktemp("runs")
-    (root / "project").mkdir()
-    project = Project(folder=root / "project", state=root / "state", name="t-runs", environ={"TOKEN": TOKEN})
-    project.write("requirements.txt", "scikit-learn\n")
+    project = project_in(tmp_path_factory.mktemp("runs"), "t-runs")
+    project.environ["TOKEN"] = TOKEN
     configure(project)
     project.write("train.py", "")
     with brought_up(project, engine):
@@ -36,11 +34,8 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -
 
 
 def configure(project: Project, **run: Any) -> None:
-    project.configure(
-        run={"env": {"GREETING": "hello"}, "secrets": ["TOKEN"], **run},
-        checkpoints={"keep_every": 0.2},
-        image={"requirements": "requirements.txt"},
-    )
+    run = {"env": {"GREETING": "hello"}, "secrets": ["TOKEN"], **run}
+    project.configure(run=run, checkpoints={"keep_every": 0.2})
 
 
 @pytest.fixture(autouse=True)
@@ -62,15 +57,6 @@ def test_ranks_on_both_nodes_reduce_together_and_every_line_names_its_rank(proje
     assert "[0] rank 0 of 2 sums 1\n" in out
     assert "[1] rank 1 of 2 sums 1\n" in out
     assert all(re.match(r"\[(\d+|launcher)\] ", line) for line in out.splitlines())
-
-
-@pytest.mark.nightly
-def test_horovods_timeline_comes_back_from_the_projects_folder(project: Project, tmp_path: Path) -> None:
-    configure(project, env={"HOROVOD_TIMELINE": "timeline.json"})
-    run(project, jobs.ALLREDUCE, options=("--fresh",))
-    pulled = project.hvdcloud("pull", "--to", str(tmp_path / "out"), "--json").json["result"]["runs"]
-    events = json.loads((Path(pulled[-1]["folder"]) / "workspace" / "timeline.json").read_text())
-    assert any(event.get("name") == "ALLREDUCE" for event in events)
 
 
 @pytest.mark.nightly
@@ -149,7 +135,7 @@ def test_secrets_show_nowhere(project: Project, engine: Any) -> None:
     project.write("train.py", jobs.ENDLESS_ALONE)
     project.hvdcloud("run", "--detach")
     try:
-        follow_until_trains(project)
+        until(lambda: project.hvdcloud("logs").out.count("trains\n") == 2, what="both ranks to train")
         for node in (f"{project.name}-0", f"{project.name}-1"):
             container = engine.containers.get(node)
             assert TOKEN not in json.dumps(container.attrs)
@@ -185,10 +171,6 @@ def test_a_rank_that_saves_when_it_is_stopped_is_told_once_and_has_time(project:
     assert screen.text.count("is told to end") == 2
     assert "rank 1 has saved" in screen.text
     assert "last.pt" in in_bucket(project)
-
-
-def follow_until_trains(project: Project) -> None:
-    until(lambda: project.hvdcloud("logs").out.count("trains\n") == 2, what="both ranks to train")
 
 
 def test_a_run_continues_after_its_terminal_is_gone_and_is_followed_and_stopped_from_another(project: Project) -> None:

@@ -17,7 +17,7 @@ import yaml
 
 from tests.standins.compute import Emulator
 from tests.standins.storage import StorageServer, running_server
-from tests.standins.terraform import bucket_of_another, disable, fail, heal, missing, resources, stand_in
+from tests.standins.terraform import disable, fail, heal, missing, resources, stand_in
 from tests.support.configs import load_config
 from tests.support.gce_bench import Bench
 from tests.support.harness import Project, Screen
@@ -69,12 +69,6 @@ class Lab:
             return found
 
         return {key: at(key) for key in KEYS}
-
-    @property
-    def gce(self) -> dict[str, Any]:
-        """What hvdcloud.yaml says of Compute Engine."""
-        found: dict[str, Any] = yaml.safe_load(self.file.read_text())["gce"]
-        return found
 
     @property
     def resources(self) -> dict[str, Any]:
@@ -154,52 +148,6 @@ def test_a_project_is_set_up_and_its_names_are_written_down(lab: Lab) -> None:
     assert {change["key"] for change in result["keys"]} == {".".join(key) for key in KEYS}
     assert lab.keys == KEYS
     assert lab.file.read_text().startswith("name: digits  # mine\n")
-
-
-@pytest.mark.nightly
-def test_the_users_own_variables_do_what_they_say(lab: Lab) -> None:
-    bucket_of_another(lab.cloud, "theirs")
-
-    def days() -> float:
-        (bucket,) = lab.resources["google_storage_bucket"].values()
-        return float(bucket["soft_delete_policy"][0]["retention_duration_seconds"]) / 86400
-
-    def folders() -> list[str]:
-        found = lab.resources["google_storage_bucket_iam_member"].values()
-        return [each["condition"][0]["title"] for each in found if each["bucket"] == "theirs"]
-
-    def members() -> list[str]:
-        return [each["member"] for each in lab.resources["google_project_iam_member"].values()]
-
-    lab.setup("--yes", "--region", "us-east1")
-    assert days() == 7
-    lab.project.write("hvdcloud.tfvars", "soft_delete_days = 3\n")
-    refused = lab.setup("--yes", expect=2)
-    assert "soft_delete_days is 0, or 7 to 90 days." in refused.err
-
-    own = 'data = ["gs://theirs/imagenet/train"]\nsoft_delete_days = 30\nnat = true\n'
-    lab.project.write("hvdcloud.tfvars", own + 'operators = ["user:ann@example.com"]\ndelete_after_days = 90\n')
-    lab.setup("--yes")
-    assert lab.gce["service_account"] == KEYS[("gce", "service_account")]
-    assert folders() == ["hvdcloud-data imagenet/train"]
-    assert days() == 30
-    assert "google_compute_router_nat" in lab.resources
-    assert "No changes." in lab.setup("--yes").out
-
-    others = 'data = ["gs://theirs/cifar"]\nsoft_delete_days = 0\nself_delete = []\nproject = "another"\n'
-    lab.project.write("hvdcloud.tfvars", others + 'operators = ["user:bob@example.com"]\n')
-    lab.setup("--yes")
-    assert "projects/test-project/roles/hvdcloudSelfDelete" not in str(lab.resources["google_project_iam_member"])
-    assert folders() == ["hvdcloud-data cifar"]
-    assert days() == 0
-    assert "google_compute_router_nat" not in lab.resources
-    assert {member for member in members() if member.startswith("user:")} == {"user:bob@example.com"}
-    (bucket,) = lab.resources["google_storage_bucket"].values()
-    assert bucket["location"] == "US-EAST1"
-    assert "Delete" not in str(bucket["lifecycle_rule"])
-
-    lab.setup("--destroy", "--yes")
-    assert "google_storage_bucket_iam_member" not in lab.resources
 
 
 @pytest.mark.nightly

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Project, brought_up
+from tests.support.harness import Project, brought_up, project_in
 
 pytestmark = pytest.mark.engine
 
@@ -42,15 +42,8 @@ train()
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> Iterator[Project]:
-    root = tmp_path_factory.mktemp("stuck")
-    (root / "project").mkdir()
-    project = Project(folder=root / "project", state=root / "state", name="t-stuck")
-    project.write("requirements.txt", "scikit-learn\n")
+    project = project_in(tmp_path_factory.mktemp("stuck"), "t-stuck", limits={"stuck": "30s"})
     project.write("train.py", DEADLOCK)
-    project.configure(
-        image={"requirements": "requirements.txt"},
-        limits={"stuck": "30s"},
-    )
     with brought_up(project, engine):
         yield project
 

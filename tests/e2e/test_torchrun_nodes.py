@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.chaos import disturb
-from tests.support.harness import labelled, processes_in, project_in, until
+from tests.support.harness import brought_up, labelled, processes_in, project_in, until
 from tests.support.project_runs import in_bucket, last_run, pulled
 from tests.support.torchrun_job import cluster, nothing_runs, training
 
@@ -83,8 +83,7 @@ def test_the_ddp_template_learns_and_continues(tmp_path: Path, engine: Any, torc
         path.unlink()
     project.hvdcloud("init", "--template", "ddp", "--name", project.name)
     project.write("requirements.txt", "scikit-learn\n")
-    try:
-        project.hvdcloud("up")
+    with brought_up(project, engine):
         project.hvdcloud("run", "--", "python", "train.py", "--epochs", "8")
         ended = project.hvdcloud("run")
         assert "[0] resumed from checkpoint-008.pt: 8 epochs are done" in ended.out
@@ -92,9 +91,6 @@ def test_the_ddp_template_learns_and_continues(tmp_path: Path, engine: Any, torc
         assert found, ended.out
         assert float(found[1]) >= 0.95
         assert {f"checkpoint-{epoch:03}.pt" for epoch in range(1, 13)} <= pulled(project)
-    finally:
-        project.hvdcloud("down", "--force")
-        assert labelled(engine, project.name) == []
 
 
 # --- a node or the head is lost -----------------------------------------------------------------------------------
@@ -123,15 +119,6 @@ def test_a_node_that_is_lost_ends_the_run_and_its_checkpoints_are_pulled(
         finally:
             happened.undo()
         assert any(file.startswith("step-") for file in pulled(project))
-
-
-@pytest.mark.nightly
-def test_four_nodes_train_and_save(tmp_path: Path, engine: Any, torchrun_image: str) -> None:
-    with cluster(tmp_path, engine, "t-torchrun-4", nodes=4) as project:
-        said = project.hvdcloud("run").out.splitlines()
-        assert all(f"[{rank}] rank {rank} of 4, 0 of 1 here" in said for rank in range(4))
-        assert {"step-00004.pt", "plain.pt"} <= pulled(project)
-        nothing_runs(engine, project, nodes=4)
 
 
 # --- elastic ------------------------------------------------------------------------------------------------------

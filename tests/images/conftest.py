@@ -34,13 +34,14 @@ def built(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Build:
                 if row.donor:
                     donor = donor_for(engine, wanted=row.donor, cuda=row.cuda).reference
                     stack.enter_context(compiled_with(row, donor))
-                references[row.label] = build(config, project_dir=project, options=Options(progress=_show)).reference
+                references[row.label] = build(config, project_dir=project, options=Options(progress=show)).reference
         return references[row.label]
 
     return call
 
 
-def _show(event: BuildEvent) -> None:
+def show(event: BuildEvent) -> None:
+    """A line of progress, of a build that takes minutes."""
     if event.kind in ("image", "step"):
         sys.stderr.write(f"{event.text}\n")
 

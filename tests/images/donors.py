@@ -1,7 +1,4 @@
-"""Images with a CUDA toolkit, to compile Horovod with where NVIDIA's own can't be pulled.
-
-`python -m tests.images.donors` makes all that can be had here, and says what they are called.
-"""
+"""Images with a CUDA toolkit, to compile Horovod with where NVIDIA's own can't be pulled."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import io
 import os
 import re
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdcloud.engine import connect
 from hvdcloud.image.plan import versions
 from hvdcloud.image.plan.versions import Row
 
@@ -120,14 +115,3 @@ def _archive(home: Path) -> bytes:
             for file in sorted(libraries.glob(pattern)):
                 archive.add(file, f"usr/local/cuda/lib64/{file.name}")
     return content.getvalue()
-
-
-def main() -> None:
-    engine = connect()
-    for donor in (of_this_machine(engine), of_debian(engine)):
-        if donor is not None:
-            sys.stdout.write(f"{donor.reference}: CUDA {donor.cuda}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 import pytest
 
 from hvdcloud.image.build import buildkit
-from hvdcloud.image.engine_reports import BuildEvent
 from hvdcloud.image.plan import base_images
 from hvdcloud.image.plan.context import Context, Entry, Step, ca_entry, dockerfile_entries, locked, wheel_entries
 from hvdcloud.image.plan.context import dockerfiles as dockerfiles_folder
 from hvdcloud.image.plan.sources import find_sources, is_framework, local_wheels
 from hvdcloud.image.plan.versions import PYTHON_VERSION, find
+from tests.images.conftest import show
 from tests.images.contents import inside
 from tools.wheels import make_wheel, version_of
 
@@ -64,7 +63,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_wheel(ROW, tmp_path_factory.mktemp("wheels"), progress=_show)
+    return make_wheel(ROW, tmp_path_factory.mktemp("wheels"), progress=show)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +88,7 @@ def clean(engine: Any, wheel: Path) -> Iterator[str]:
         dockerfile="dockerfiles/clean.Dockerfile",
         arguments={"BASE_IMAGE": base} | ({} if own else {"FRAMEWORK_INDEX_URL": ROW.index}),
     )
-    buildkit.find(engine.api).build(step, progress=_show)
+    buildkit.find(engine.api).build(step, progress=show)
     yield NAME
     engine.images.remove(NAME, force=True)
 
@@ -111,8 +110,3 @@ def test_it_says_what_it_is(engine: Any, clean: str, wheel: Path) -> None:
     source = {file.name for file in (wheel.parent / "source").iterdir()}
     patches = {f"horovod-{ROW.horovod}-{patch}.patch" for patch in ROW.patches}
     assert source == {f"horovod-{ROW.horovod}.tar.gz", *patches}
-
-
-def _show(event: BuildEvent) -> None:
-    if event.kind in ("image", "step"):
-        sys.stderr.write(f"{event.text}\n")

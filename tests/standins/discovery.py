@@ -161,10 +161,6 @@ class Discovery:
         """Raises SchemaError: the answer isn't one that the schema allows."""
         self._check(name, output=True)(value, name)
 
-    def properties(self, name: str) -> Mapping[str, Mapping[str, Any]]:
-        found: Mapping[str, Mapping[str, Any]] = self._schemas[name].get("properties", {})
-        return found
-
     def subschema(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         """What a `$ref` stands for."""
         return self._schemas[schema["$ref"]] if "$ref" in schema else schema

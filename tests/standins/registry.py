@@ -139,15 +139,11 @@ class TokenServer:
 
     Args:
         allowed: the actions (`pull`, `push`) that a Google access token may be used for; None: it is no such token.
-
-    Attributes:
-        granted: (actions, repository) in the order of asking.
     """
 
     def __init__(self, allowed: Callable[[str], Sequence[str] | None]) -> None:
         self._allowed = allowed
         self._key, self._certificate = _self_signed()
-        self.granted: list[tuple[tuple[str, ...], str]] = []
 
     def certificate(self) -> str:
         """What the registry is to trust, PEM."""
@@ -166,7 +162,6 @@ class TokenServer:
         for scope in parse_qs(query).get("scope", []):
             kind, name, actions = scope.split(":")
             granted = [action for action in actions.split(",") if action in allowed]
-            self.granted.append((tuple(granted), name))
             access.append({"type": kind, "name": name, "actions": granted})
         return 200, {"token": self._signed(access), "expires_in": 300}
 
@@ -199,7 +194,7 @@ def google_like_registry(
     addresses: Sequence[str],
     port: int,
     token_port: int,
-) -> Iterator[TokenServer]:
+) -> Iterator[None]:
     """A registry that takes Google access tokens, and the server that it sends clients to for its own.
 
     Args:
@@ -221,7 +216,7 @@ def google_like_registry(
             stack.enter_context(answering(answer, host=address, port=token_port))
         section = {"auth": {"token": {**auth, "rootcertbundle": str(bundle)}}}
         stack.enter_context(running_registry(folder, section, addresses=addresses, port=port))
-        yield tokens
+        yield
 
 
 def _self_signed() -> tuple[Any, Any]:

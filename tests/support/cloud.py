@@ -17,7 +17,6 @@ from tests.standins.compute import Emulator
 from tests.standins.compute.errors import ApiError
 from tests.standins.compute.machines import Machines
 from tests.standins.registry import (
-    TokenServer,
     free_port,
     google_like_registry,
     is_free,
@@ -52,7 +51,6 @@ class Cloud:
     emulator: Emulator
     machines: Machines | None
     storage: StorageServer
-    tokens: TokenServer
     registry: str
     """127.0.0.1:PORT, here and on the machines."""
     environ: dict[str, str]
@@ -131,7 +129,6 @@ def running_cloud(
     *,
     machines: bool = True,
     earlier: Earlier | None = None,
-    driver_seconds: float = 0.5,
     **options: Any,
 ) -> Iterator[Cloud]:
     """A cloud for the block; afterwards nothing of it is left on the engine.
@@ -139,7 +136,6 @@ def running_cloud(
     Args:
         machines: every VM is a real machine; else nothing but a record, whose sshd answers nowhere.
         earlier: what clouds before this one have pushed; machines have the layers of their images from the start.
-        driver_seconds: what a machine takes to install its GPUs' driver.
         options: for `Emulator`; without machines, `backing` too.
     """
     port = earlier.port if earlier else free_port()
@@ -153,7 +149,7 @@ def running_cloud(
             stack.callback(share_layers, images, earlier.storage)
         ports = [port, token_port, api_port]
         lent = earlier is not None
-        backing = Machines(loopback_ports=ports, lent_layers=lent, driver_seconds=driver_seconds) if machines else None
+        backing = Machines(loopback_ports=ports, lent_layers=lent) if machines else None
         # 127.0.0.1 is the API's address for the machines as well: nodes may delete themselves.
         served = {"host": "0.0.0.0", "port": api_port} if machines else {}
         # Machines are reached from this one's private address, so they have no external one.
@@ -174,14 +170,10 @@ def running_cloud(
                 SETUP_ACCOUNT: ("pull",),
                 "": None,
             }
-            return roles.get(account(token), ()) if emulator.access.settled(account(token)) else ()
-
-        def may_use_bucket(email: str) -> bool:
-            known = email in (NODES_ACCOUNT, SETUP_ACCOUNT)
-            return known and emulator.access.settled(email)
+            return roles.get(account(token), ())
 
         addresses = tuple({"127.0.0.1", here})
-        tokens = stack.enter_context(
+        stack.enter_context(
             google_like_registry(
                 folder / "registry", registry_roles, addresses=addresses, port=port, token_port=token_port
             )
@@ -191,7 +183,7 @@ def running_cloud(
                 folder / "bucket",
                 host=here,
                 # Google's library has no credentials for another endpoint than Google's: the laptop's requests.
-                authorize=lambda token: not token or may_use_bucket(account(token)),
+                authorize=lambda token: not token or account(token) in (NODES_ACCOUNT, SETUP_ACCOUNT),
                 iam=Iam(lambda token: f"serviceAccount:{account(token)}" if token else LAPTOP, BUCKET_POLICY),
             )
         )
@@ -208,7 +200,6 @@ def running_cloud(
             emulator=emulator,
             machines=backing,
             storage=storage,
-            tokens=tokens,
             registry=f"127.0.0.1:{port}",
             environ=environ,
         )

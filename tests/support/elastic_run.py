@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.support.chaos import Happened, run_in
-from tests.support.harness import TEST_LABEL, Project, Screen, until
+from tests.support.harness import TEST_LABEL, Project, Screen, project_in, until
 
 T = TypeVar("T")
 
@@ -127,9 +127,7 @@ class Training:
         return "\n".join(kept[-lines:])
 
 
-def elastic_project(
-    root: Path, name: str, *, nodes: int = 4, least: int = 1, options: str = "", **more: Any
-) -> Project:
+def elastic_project(root: Path, name: str, *, nodes: int = 4, least: int = 1, options: str = "") -> Project:
     """A project with the job as its train.py.
 
     Args:
@@ -137,17 +135,14 @@ def elastic_project(
         nodes: also the most that the run may grow to.
         least: nodes with which the run still continues.
         options: of the job.
-        more: other sections of hvdcloud.yaml.
     """
-    project = Project(folder=root / "project", state=root / "state", name=name)
-    project.folder.mkdir(parents=True)
-    project.write("requirements.txt", "scikit-learn\n")
+    project = project_in(root, name)
     project.write("train.py", JOB.read_text())
-    configure(project, nodes=nodes, least=least, options=options, **more)
+    configure(project, nodes=nodes, least=least, options=options)
     return project
 
 
-def configure(project: Project, *, nodes: int = 4, least: int = 1, options: str = "", **more: Any) -> None:
+def configure(project: Project, *, nodes: int, least: int, options: str) -> None:
     """Write the project's hvdcloud.yaml."""
     run = {
         "command": f"python train.py {options}".strip(),
@@ -159,7 +154,7 @@ def configure(project: Project, *, nodes: int = 4, least: int = 1, options: str 
             "HOROVOD_GLOO_TIMEOUT_SECONDS": str(GLOO_TIMEOUT_SECONDS),
         },
     }
-    project.configure(**{"nodes": nodes, "run": run, "checkpoints": {"keep_every": 1}, **more})
+    project.configure(nodes=nodes, run=run, checkpoints={"keep_every": 1})
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import shutil
 import subprocess
@@ -31,16 +30,6 @@ class SecondEngine:
     """Where its data and its log are."""
 
 
-def default_gateway(client: Any) -> str:
-    """This machine's address on the engine's default network. An engine that was just installed does not tell it.
-
-    Args:
-        client: docker-py's.
-    """
-    config = client.networks.get("bridge").attrs["IPAM"]["Config"][0]
-    return config.get("Gateway") or str(ipaddress.IPv4Network(config["Subnet"])[1])
-
-
 def same_image_on_both(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
     """Whether two engines have one image, by its id where both take that of its configuration.
 
@@ -58,7 +47,6 @@ def second_engine(
     *,
     disk_mb: int | None = None,
     options: Sequence[str] = (),
-    which: int = 0,
     programs: Path | None = None,
     bridge: bool = False,
 ) -> Iterator[SecondEngine]:
@@ -69,7 +57,6 @@ def second_engine(
     Args:
         disk_mb: the size of its disk, in memory; None: a folder of this machine.
         options: more for dockerd.
-        which: tells engines from each other that one process has at the same time; 0 or 1.
         programs: a folder of programs that it finds before all others, dockerd among them.
         bridge: it has a default network, without which BuildKit runs no command.
     """
@@ -86,7 +73,7 @@ def second_engine(
         if disk_mb is not None:
             _run("mount", "-t", "tmpfs", "-o", f"size={disk_mb}m", "none", str(data))
             stack.callback(_run, "umount", "--lazy", str(data))
-        gateway = stack.enter_context(_namespace(folder.name, which))
+        gateway = stack.enter_context(_namespace(folder.name))
         log = stack.enter_context((folder / "log").open("wb"))
         socket = folder / "docker.sock"
         # Not `ip netns exec`, which would give it a new /sys, without cgroups.
@@ -103,11 +90,11 @@ def second_engine(
 
 
 @contextmanager
-def _namespace(name: str, which: int) -> Iterator[str]:
+def _namespace(name: str) -> Iterator[str]:
     """A network namespace with a cable to this machine; yields this machine's end of it."""
-    # 198.18.0.0/15 is for tests of network devices: RFC 2544. Two addresses per process and engine.
+    # 198.18.0.0/15 is for tests of network devices: RFC 2544. Two addresses per process.
     number = 4 * (os.getpid() % 16384)
-    network = f"198.{18 + which}.{number >> 8}"
+    network = f"198.18.{number >> 8}"
     here, there = f"{network}.{(number & 255) + 1}", f"{network}.{(number & 255) + 2}"
     outer, inner = f"{name}-o"[-15:], f"{name}-i"[-15:]
     _run("ip", "netns", "add", name)

@@ -12,7 +12,7 @@ import secrets
 import tarfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.cluster.model import ClusterSpec
+from hvdcloud.image.build.builder import find_plan
 from hvdcloud.image.engine_reports import ignore
 from hvdcloud.image.publish.transfer import push
 from hvdcloud.providers import platform
@@ -186,6 +187,14 @@ def small_image(engine: Any, reference: str | None = None) -> Iterator[str]:
         yield reference
     finally:
         engine.images.remove(image.id, force=True)
+
+
+def stands_for_its_image(engine: Any, project: Project) -> AbstractContextManager[str]:
+    """A small image, for the block, which stands for the one that a project needs; the real one takes long to push."""
+    # No other project needs this. (Comments make no other image.)
+    project.write("requirements.txt", f"needed-here-only-{secrets.token_hex(8)}\n")
+    config = load_config(project.folder / "hvdcloud.yaml")
+    return small_image(engine, find_plan(config.image, project_dir=project.folder).reference)
 
 
 def _place(resource: dict[str, Any]) -> str:

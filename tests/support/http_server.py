@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import ssl
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -70,18 +69,16 @@ def answering(
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_PUT = serve
+        do_GET = do_POST = do_PUT = do_DELETE = serve
 
         def log_message(self, format: str, *args: object) -> None:
             """Quiet."""
 
-    with Server((host, port), Handler) as server:
-        if tls is not None:
-            server.socket = tls.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield f"{'https' if tls else 'http'}://{host}:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    server = Server((host, port), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    server.start()
+    try:
+        yield f"{'https' if tls else 'http'}://{host}:{server.server_port}"
+    finally:
+        server.stop()

@@ -52,18 +52,11 @@ class ModernEngine:
 
 
 @contextmanager
-def modern_engine(*, which: int = 0, containerd_store: bool = True) -> Iterator[ModernEngine]:
-    """The engine for the block; skips the test where Debian's packages can't be had.
-
-    Args:
-        which: as for `second_engine`.
-        containerd_store: False: its store is that of Docker up to 28, as on Compute Engine's images.
-    """
+def modern_engine() -> Iterator[ModernEngine]:
+    """The engine for the block; skips the test where Debian's packages can't be had."""
     folder = _unpacked()
-    options = [] if containerd_store else ["--storage-driver=overlay2"]
-    settings = folder / ("containerd.json" if containerd_store else "overlay2.json")
-    options += [f"--config-file={settings}"]
-    with second_engine(which=which, programs=folder / "bin", options=options, bridge=True) as found:
+    options = [f"--config-file={folder / 'containerd.json'}"]
+    with second_engine(programs=folder / "bin", options=options, bridge=True) as found:
         yield ModernEngine(engine=found, programs=folder / "bin", config=folder / "config")
 
 
@@ -79,7 +72,6 @@ def _unpacked() -> Path:
         made = Path(work) / "made"
         _unpack(Path(work), made)
         (made / "containerd.json").write_text('{"features": {"containerd-snapshotter": true}}\n')
-        (made / "overlay2.json").write_text("{}\n")
         plugins = made / "config" / "cli-plugins"
         plugins.mkdir(parents=True)
         (made / "bin" / "docker-buildx").rename(plugins / "docker-buildx")

@@ -95,12 +95,27 @@ def node_images(engine: Any, image: str, *, says: str) -> Iterator[NodeImages]:
         yield NodeImages(image, broken, silent)
 
 
-class LocalWorkshop:
+class _OnEngines:
+    """What the two workshops on Docker engines share."""
+
+    def __init__(self, images: NodeImages) -> None:
+        self._images = images
+
+    @contextmanager
+    def broken(self, spec: ClusterSpec, *, says: str) -> Iterator[ClusterSpec]:
+        yield dataclasses.replace(spec, image=self._images.broken)
+
+    @contextmanager
+    def silent(self, spec: ClusterSpec) -> Iterator[ClusterSpec]:
+        yield dataclasses.replace(spec, image=self._images.silent)
+
+
+class LocalWorkshop(_OnEngines):
     """Containers on this machine's engine."""
 
     def __init__(self, engine: Any, images: NodeImages, folder: Path) -> None:
+        super().__init__(images)
         self._engine = engine
-        self._images = images
         self._folder = folder
         self.provider: Provider = self.another_provider()
 
@@ -122,14 +137,6 @@ class LocalWorkshop:
             assert container.name == name
         finally:
             container.remove(force=True)
-
-    @contextmanager
-    def broken(self, spec: ClusterSpec, *, says: str) -> Iterator[ClusterSpec]:
-        yield dataclasses.replace(spec, image=self._images.broken)
-
-    @contextmanager
-    def silent(self, spec: ClusterSpec) -> Iterator[ClusterSpec]:
-        yield dataclasses.replace(spec, image=self._images.silent)
 
     def stop(self, name: str) -> None:
         self._engine.containers.get(name).kill()
@@ -154,12 +161,12 @@ def _image_that_runs(engine: Any, image: str, *argv: str) -> Iterator[str]:
         engine.images.remove(changed.id, force=True)
 
 
-class SshWorkshop:
+class SshWorkshop(_OnEngines):
     """Containers on machines that are reached by SSH and have the images; the second one through the first."""
 
     def __init__(self, hosts: SshHosts, images: NodeImages) -> None:
+        super().__init__(images)
         self._hosts = hosts
-        self._images = images
         self._providers: list[SshProvider] = []
         self.provider: Provider = self.another_provider()
 
@@ -190,14 +197,6 @@ class SshWorkshop:
             assert name in host.containers()
         finally:
             host.docker("rm", "-f", name)
-
-    @contextmanager
-    def broken(self, spec: ClusterSpec, *, says: str) -> Iterator[ClusterSpec]:
-        yield dataclasses.replace(spec, image=self._images.broken)
-
-    @contextmanager
-    def silent(self, spec: ClusterSpec) -> Iterator[ClusterSpec]:
-        yield dataclasses.replace(spec, image=self._images.silent)
 
     def stop(self, name: str) -> None:
         self._host_of(name).docker("kill", name)

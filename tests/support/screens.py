@@ -1,22 +1,11 @@
-"""A terminal that exists in memory, and a clock that does not move until it is moved."""
+"""A terminal that exists in memory."""
 
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
 
 import pyte
 import pytest
-
-
-@dataclass
-class Clock:
-    """What `Steps` asks for the time."""
-
-    now: float = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Screen(io.StringIO):
@@ -40,10 +29,6 @@ class Screen(io.StringIO):
         # What the terminal's driver does with each newline.
         self._stream.feed(text.replace("\n", "\r\n"))
         return super().write(text)
-
-    def echo(self, text: str) -> None:
-        """What the terminal itself shows of a key, such as ^C."""
-        self._stream.feed(text)
 
     @property
     def text(self) -> str:

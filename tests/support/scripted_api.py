@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
-from tests.standins.http_server import Server
+from tests.support import http_server
+from tests.support.http_server import Asked, answering
 
 
 @dataclass
@@ -23,7 +23,6 @@ class Call:
     path: str
     query: dict[str, list[str]]
     body: bytes
-    content_type: str
     quota_project: str | None
 
     @property
@@ -40,7 +39,6 @@ class Reply:
     reset: bool = False
     content_type: str = "application/json"
     delay: float = 0.0
-    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Script:
@@ -51,55 +49,29 @@ class Script:
         self.replies: list[Reply] = []
         self.handler: Callable[[Call], Reply] | None = None
         self._lock = threading.Lock()
-        script = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def answer(self) -> None:
-                script._serve(self)
-
-            do_GET = do_POST = do_DELETE = answer
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Quiet."""
-
-        self.server = Server(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self._serving = ExitStack()
+        self.url = self._serving.enter_context(answering(self._answer))
 
     def close(self) -> None:
         """Stop answering."""
-        self.server.shutdown()
-        self.server.server_close()
+        self._serving.close()
 
-    def _serve(self, request: BaseHTTPRequestHandler) -> None:
-        length = int(request.headers.get("Content-Length") or 0)
-        url = urlsplit(request.path)
+    def _answer(self, asked: Asked) -> http_server.Reply | None:
         call = Call(
-            method=request.command,
-            path=url.path,
-            query=parse_qs(url.query),
-            body=request.rfile.read(length),
-            content_type=request.headers.get("Content-Type", ""),
-            quota_project=request.headers.get("x-goog-user-project"),
+            method=asked.method,
+            path=asked.path,
+            query=parse_qs(asked.query),
+            body=asked.body,
+            quota_project=asked.headers.get("x-goog-user-project"),
         )
         with self._lock:
             self.calls.append(call)
             reply = self.handler(call) if self.handler else self.replies.pop(0)
         time.sleep(reply.delay)
         if reply.reset:
-            request.close_connection = True
-            request.connection.shutdown(socket.SHUT_RDWR)
-            return
-        body = reply.content if isinstance(reply.content, bytes) else json.dumps(reply.content).encode()
-        request.send_response(reply.status)
-        request.send_header("Content-Type", reply.content_type)
-        request.send_header("Content-Length", str(len(body)))
-        for name, value in reply.headers.items():
-            request.send_header(name, value)
-        request.end_headers()
-        request.wfile.write(body)
+            return None
+        kind = {"Content-Type": reply.content_type} if isinstance(reply.content, bytes) else {}
+        return http_server.Reply(reply.content, status=reply.status, headers=kind)
 
 
 def refusal(status: int, legacy: str, message: str = "no", **info: Any) -> Reply:

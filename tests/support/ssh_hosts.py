@@ -56,9 +56,6 @@ class Records:
     def guest_attribute(self, name: str, namespace: str, key: str, value: str) -> None:
         raise PermissionError(name)
 
-    def guest_attributes(self, name: str) -> dict[tuple[str, str], str]:
-        return {}
-
     def powered_off(self, name: str) -> None:
         """Not recorded: no test asks for it."""
 

@@ -35,16 +35,3 @@ def small_disk_in(engine: Any, node: str, path: str, size: str) -> Iterator[None
         yield
     finally:
         subprocess.run([*inside, "umount", "--lazy", path], check=True)
-
-
-@contextlib.contextmanager
-def damaged(path: Path) -> Iterator[None]:
-    """A byte of a stored object is another one, as after a disk's silent error: neither size nor time show it."""
-    right, times = path.read_bytes(), path.stat()
-    try:
-        path.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-        yield
-    finally:
-        path.write_bytes(right)
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))

@@ -6,7 +6,6 @@ https://cloud.google.com/compute/docs/access/iam lists which permission each met
 from __future__ import annotations
 
 import threading
-import time
 from fnmatch import fnmatchcase
 
 
@@ -22,7 +21,6 @@ class Access:
         self._owner = owner
         self._allowed: list[tuple[str, str, str]] = []
         self._denied: list[tuple[str, str, str]] = []
-        self._settled: dict[str, float] = {}
 
     def allow(self, email: str, *permissions: str, resource: str = "*") -> None:
         """Grant.
@@ -39,23 +37,8 @@ class Access:
         with self._lock:
             self._denied += [(email, permission, resource) for permission in permissions]
 
-    def settle(self, email: str, *, seconds: float) -> None:
-        """What is granted to the account holds only after this time, as a grant that was just made does.
-
-        https://cloud.google.com/iam/docs/access-change-propagation: 2 minutes as a rule, at times 7 or more.
-        """
-        with self._lock:
-            self._settled[email] = time.monotonic() + seconds
-
-    def settled(self, email: str) -> bool:
-        """What is granted to the account holds by now."""
-        with self._lock:
-            return time.monotonic() >= self._settled.get(email, 0.0)
-
     def may(self, email: str, permission: str, *, resource: str = "") -> bool:
         """Whether the account has the permission on a resource, `projects/P/zones/Z/instances/NAME`."""
-        if not self.settled(email):
-            return False
         with self._lock:
             if _holds(self._denied, email, permission, resource):
                 return False
@@ -66,7 +49,6 @@ class Access:
         with self._lock:
             self._allowed.clear()
             self._denied.clear()
-            self._settled.clear()
 
 
 def _holds(grants: list[tuple[str, str, str]], email: str, permission: str, resource: str) -> bool:

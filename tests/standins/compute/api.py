@@ -54,8 +54,6 @@ class Answer:
 class Entry:
     """One request in the log. `status`: None while it's being answered, 0 if the connection was cut."""
 
-    number: int
-    time: float
     http: str
     target: str
     part: bool
@@ -72,14 +70,8 @@ class Log:
         self._entries: list[Entry] = []
 
     def add(self, request: Request) -> Entry:
+        entry = Entry(http=request.http, target=request.target, part=request.part)
         with self._lock:
-            entry = Entry(
-                number=len(self._entries) + 1,
-                time=time.time(),
-                http=request.http,
-                target=request.target,
-                part=request.part,
-            )
             self._entries.append(entry)
         return entry
 
@@ -164,7 +156,8 @@ class Api:
             value = handler(call)
         else:
             with self._world.lock:
-                value = handler(call)
+                again = self._world.operations.of_request(call.request)
+                value = again.resource if again else handler(call)
         self._after(fault, method, request)
         if method.response:
             try:
@@ -216,7 +209,7 @@ class Api:
             time.sleep(fault["delay"])
         if fault.get("reset") == "before":
             raise CutError
-        if "status" in fault and not fault.get("effect"):
+        if "status" in fault:
             raise error_of(fault)
         if fault.get("hold") == "before":
             self._hold("before", method, request)
@@ -224,8 +217,6 @@ class Api:
     def _after(self, fault: Mapping[str, Any], method: Method | str, request: Request) -> None:
         if fault.get("reset") == "after":
             raise CutError
-        if "status" in fault and fault.get("effect"):
-            raise error_of(fault)
         if fault.get("hold") == "after":
             self._hold("after", method, request)
 

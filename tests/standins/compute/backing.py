@@ -38,10 +38,6 @@ class BackingHost(Protocol):
             ValueError: a name or value that the metadata server would refuse.
         """
 
-    def guest_attributes(self, name: str) -> dict[tuple[str, str], str]:
-        """All by (namespace, key)."""
-        ...
-
     def powered_off(self, name: str) -> None:
         """The machine switched itself off: the instance is TERMINATED. `stop` isn't called for it."""
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.standins.compute.catalogue import REGION_OF, ZONES
+from tests.standins.compute.catalogue import REGION_OF, ZONE_SCOPES, ZONES
 from tests.standins.compute.errors import ApiError, invalid_field
 from tests.standins.compute.lifecycle import Lifecycle
-from tests.standins.compute.lists import Page
+from tests.standins.compute.lists import Item, Page, aggregated
 from tests.standins.compute.operations import Operation
 from tests.standins.compute.schema import Method
 from tests.standins.compute.state import Workers
@@ -64,6 +64,26 @@ class Call:
 
     def page(self, schema: str) -> Page:
         return Page(self.query, schema=schema)
+
+    def aggregated(
+        self, collection: str, schema: str, items: Iterable[tuple[str, Item]], *, scopes: Sequence[str] = ZONE_SCOPES
+    ) -> dict[str, Any]:
+        """The answer of `aggregatedList`.
+
+        Args:
+            collection: what the items are called: "instances".
+            schema: of one item.
+            items: (scope, item); a scope is "zones/us-central1-a", "regions/us-central1" or "global".
+            scopes: all there are.
+        """
+        return aggregated(
+            self.page(schema),
+            items,
+            schema=schema,
+            path=self.url(f"aggregated/{collection}"),
+            scopes=scopes,
+            unreachable={f"zones/{zone}": where for zone, where in self.world.unreachable.items()},
+        )
 
     def url(self, path: str) -> str:
         """Of a resource of the project, as lists have it: without the host."""
@@ -155,9 +175,25 @@ def insert(
     return operation.resource
 
 
+def delete(
+    call: Call,
+    resource: Mapping[str, Any],
+    there: dict[str, Any],
+    *,
+    scope: str,
+    effect: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Answer a delete: it is gone at the operation's end, and then `effect` is called."""
+    operation = call.operation("delete", resource, scope=scope)
+
+    def gone() -> None:
+        there.pop(resource["name"], None)
+        effect()
+
+    run_simple(call, operation, gone, fault=call.fault())
+    return operation.resource
+
+
 def scripted(error: Mapping[str, Any]) -> dict[str, Any]:
-    """An `operation_error` or `stockout` of the fault plan as one of an operation's errors."""
-    result = {"code": error["code"], "message": error.get("message", "a scripted fault")}
-    if "details" in error:
-        result["errorDetails"] = error["details"]
-    return result
+    """An `operation_error` of the fault plan as one of an operation's errors."""
+    return {"code": error["code"], "message": error.get("message", "a scripted fault")}

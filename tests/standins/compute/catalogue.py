@@ -19,6 +19,8 @@ ZONES: dict[str, tuple[str, ...]] = {
     "asia-east1": ("asia-east1-a", "asia-east1-b", "asia-east1-c"),
 }
 REGION_OF = {zone: region for region, zones in ZONES.items() for zone in zones}
+ZONE_SCOPES = tuple(f"zones/{zone}" for zone in sorted(REGION_OF))
+REGION_SCOPES = tuple(f"regions/{region}" for region in sorted(ZONES))
 
 
 def _zones(text: str) -> frozenset[str]:

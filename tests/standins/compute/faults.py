@@ -23,7 +23,7 @@ from tests.standins.compute.errors import ApiError, invalid
 
 # What an action may have; the first name says which it is.
 _REQUEST = {
-    "status": {"reason", "message", "details", "effect"},
+    "status": {"reason", "message", "details"},
     "reset": set(),
     "delay": set(),
     "hold": set(),
@@ -207,11 +207,9 @@ def _check(action: Mapping[str, Any]) -> None:
         "status": lambda: isinstance(value, int) and 400 <= value <= 599,
         "reset": lambda: value in ("before", "after"),
         "hold": lambda: value in ("before", "after"),
-        "stockout": lambda: isinstance(value, dict) and not set(value) - {"after", "code", "message", "report"},
+        "stockout": lambda: isinstance(value, dict) and not set(value) - {"after", "report"},
         "operation_error": lambda: (
-            isinstance(value, dict)
-            and "code" in value
-            and not set(value) - {"code", "message", "details", "http", "report"}
+            isinstance(value, dict) and "code" in value and not set(value) - {"code", "message", "http"}
         ),
         "fail_ready": lambda: isinstance(value, dict) and set(value) - {"refused"} == {"step", "error"},
         "hang_ready": lambda: value is True,

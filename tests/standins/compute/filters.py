@@ -1,8 +1,7 @@
-"""The `filter` of list methods: https://google.aip.dev/160, the part that Compute Engine documents.
+"""The `filter` of list methods: https://google.aip.dev/160, as far as anybody asks for it here.
 
-Comparisons `=`, `!=`, `<`, `<=`, `>`, `>=` of a field with a word or a quoted string, `field:*` (the field exists),
-`AND`, `OR`, `NOT`, `-`, parentheses; two expressions side by side are joined by AND. OR binds tighter than AND, as
-AIP-160 has it.
+Comparisons `=` and `!=` of a field with a word or a quoted string, `AND`, parentheses; two expressions side by side are
+joined by AND.
 
 The other dialect, which gcloud sends: `field eq regex` and `field ne regex`, the whole field, several in parentheses
 side by side. A filter is of one dialect (the description of `filter` in the discovery document).
@@ -14,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.standins.compute.errors import ApiError, invalid_field
+from tests.standins.compute.errors import ApiError, invalid_field, not_implemented
 from tests.standins.compute.schema import discovery
 
 Predicate = Callable[[Mapping[str, Any]], bool]
@@ -29,7 +28,7 @@ def compile_filter(text: str | None, *, schema: str) -> Predicate:
     """What says of a resource of this schema whether the filter lets it through.
 
     Raises:
-        ApiError: 400 for a malformed filter, an unknown field or two dialects at once.
+        ApiError: 400 for a malformed filter, an unknown field or two dialects at once; 501 for more of AIP-160.
     """
     if not text or not text.strip():
         return lambda resource: True
@@ -67,37 +66,24 @@ class _Parser:
             raise self._error()
 
     def all(self) -> Predicate:
-        parts = [self._any()]
+        parts = [self._one()]
         while self._tokens and self._peek() != ("mark", ")"):
             if self._peek() == ("word", "AND"):
                 self._take_aip()
-            parts.append(self._any())
-        return lambda resource: all(part(resource) for part in parts)
-
-    def _any(self) -> Predicate:
-        parts = [self._one()]
-        while self._peek() == ("word", "OR"):
-            self._take_aip()
             parts.append(self._one())
-        return lambda resource: any(part(resource) for part in parts)
+        return lambda resource: all(part(resource) for part in parts)
 
     def _one(self) -> Predicate:
         kind, value = self._take()
-        if (kind, value) == ("word", "NOT"):
-            self._dialects.add("AIP-160")
-            inner = self._one()
-            return lambda resource: not inner(resource)
         if (kind, value) == ("mark", "("):
             inner = self.all()
             if self._take() != ("mark", ")"):
                 raise self._error()
             return inner
-        if kind != "word" or value in ("AND", "OR"):
+        if kind != "word" or value == "AND":
             raise self._error()
-        if value.startswith("-"):
-            self._dialects.add("AIP-160")
-            positive = self._comparison(value[1:])
-            return lambda resource: not positive(resource)
+        if value in ("NOT", "OR") or value.startswith("-"):
+            raise not_implemented(f"'{value}' of the filter {self._text}")
         return self._comparison(value)
 
     def _take(self) -> tuple[str, str]:
@@ -117,17 +103,15 @@ class _Parser:
         kind, operator = self._take_aip()
         if kind != "operator":
             raise self._error()
+        if operator not in ("=", "!="):
+            raise not_implemented(f"'{operator}' of the filter {self._text}")
         kind, value = self._take()
         if kind not in ("word", "string"):
             raise self._error()
         if kind == "string":
             value = re.sub(r"\\(.)", r"\1", value[1:-1])
-        path = name.split(".")
-        if operator == ":":
-            if value == "*" and kind == "word":
-                return lambda resource: _field(resource, path) is not None
-            return lambda resource: value in _texts(_field(resource, path))
-        return lambda resource: _compare(_field(resource, path), operator, value)
+        path, wanted = name.split("."), operator == "="
+        return lambda resource: (value in _texts(_field(resource, path))) is wanted
 
     def _match(self, path: list[str]) -> Predicate:
         self._dialects.add("regular expressions")
@@ -173,21 +157,3 @@ def _texts(value: Any) -> list[str]:
         return []
     values = value if isinstance(value, list) else [value]
     return [str(one).lower() if isinstance(one, bool) else str(one) for one in values]
-
-
-def _compare(found: Any, operator: str, value: str) -> bool:
-    texts = _texts(found)
-    if operator == "=":
-        return value in texts
-    if operator == "!=":
-        return value not in texts
-    return any(_ordered(text, operator, value) for text in texts)
-
-
-def _ordered(text: str, operator: str, value: str) -> bool:
-    try:
-        left: Any = float(text)
-        right: Any = float(value)
-    except ValueError:
-        left, right = text, value
-    return bool({"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}[operator])

@@ -49,11 +49,6 @@ class Host:
                 raise ValueError("the value is longer than 256 KiB")
             vm.guest[namespace, key] = value
 
-    def guest_attributes(self, name: str) -> dict[tuple[str, str], str]:
-        with self._world.lock:
-            vm = self._vm(name)
-            return dict(vm.guest) if vm else {}
-
     def powered_off(self, name: str) -> None:
         with self._world.lock:
             if vm := self._vm(name):

@@ -76,20 +76,18 @@ def aggregated(
     page: Page,
     items: Iterable[tuple[str, Item]],
     *,
-    kind: str,
+    schema: str,
     path: str,
-    field: str,
     scopes: Sequence[str],
     unreachable: Mapping[str, Collection[str]],
 ) -> dict[str, Any]:
-    """The answer of `aggregatedList`.
+    """The answer of `aggregatedList`; see `Call.aggregated`.
 
     Args:
-        items: (scope, item); a scope is "zones/us-central1-a", "regions/us-central1" or "global".
-        field: the items' name in a scope.
-        scopes: all there are.
+        path: ends with the items' name in a scope.
         unreachable: the scopes that can't be seen, and where the answer says so: "warning", "list".
     """
+    kind, field = f"compute#{schema[0].lower()}{schema[1:]}AggregatedList", path.rpartition("/")[2]
     by_scope: dict[str, list[Item]] = {}
     for scope, item in page.take((scope, item) for scope, item in items if scope not in unreachable):
         by_scope.setdefault(scope, []).append(item)

@@ -39,7 +39,6 @@ class Machines:
         lent_layers: new machines have the layers of their images on their disks (machines_layers.py), save in
             `empty_disks`; default: no, as in the cloud.
         lent_images: names of images that every machine has from the start, each in a repository of its own.
-        driver_seconds: what the installation of a GPU's driver takes.
         ssh_key: a public key; the machines are not VMs of a cloud, but a user's own, which it opens.
 
     Attributes:
@@ -59,7 +58,6 @@ class Machines:
         client: Any = None,
         lent_layers: bool = False,
         lent_images: Sequence[str] = (),
-        driver_seconds: float = 0.5,
         ssh_key: str = "",
     ) -> None:
         import docker
@@ -88,7 +86,7 @@ class Machines:
             "GATEWAY": self.gateway,
             "METADATA_PORT": str(self._metadata.port),
             "LOOPBACK_PORTS": " ".join(str(port) for port in loopback_ports),
-            "DRIVER_SECONDS": f"{driver_seconds:g}",
+            "DRIVER_SECONDS": "0.5",
             "SSH_KEY": ssh_key,
         }
         self._site = Site(self._client, image, self.network, labels, environment, lent_images)
@@ -100,7 +98,9 @@ class Machines:
         return address, address if external else None
 
     def start(self, instance: Instance, host: BackingHost) -> None:
-        """See `Backing`."""
+        """See `Backing`. The fault plan's `hang_ready` and `fail_ready` are for `Records`."""
+        if fault := host.fault(str(instance["name"])):
+            raise NotImplementedError(f"{fault} of a machine")
         self._machine(instance).start(instance, host, started=self._enforce)
 
     def stop(self, instance: Instance, *, graceful_seconds: float) -> None:

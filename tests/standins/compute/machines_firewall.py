@@ -23,10 +23,10 @@ def iptables_text(
     Args:
         instance: whose machine it is.
         rules: `Firewall` resources.
-        members: every instance there is, with its address: what tags and service accounts of rules stand for.
+        members: every instance there is, with its address: what tags of rules stand for.
 
     Raises:
-        NotImplementedError: a rule restricts destinations.
+        NotImplementedError: a rule restricts destinations, or names service accounts.
     """
     lines = ["*mangle", f":{CHAIN} - [0:0]", f"-A {CHAIN} -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN"]
     # At the same priority deny wins: https://cloud.google.com/firewall/docs/firewalls#priority_order_for_firewall_rules
@@ -41,17 +41,17 @@ def iptables_text(
 def _applies(rule: Mapping[str, Any], instance: Instance) -> bool:
     if rule.get("direction", "INGRESS") != "INGRESS" or rule.get("disabled"):
         return False
-    if "destinationRanges" in rule:
-        raise NotImplementedError(f"firewall {rule.get('name')}: destinationRanges of ingress rules")
+    if unknown := {"destinationRanges", "sourceServiceAccounts", "targetServiceAccounts"} & rule.keys():
+        raise NotImplementedError(f"firewall {rule.get('name')}: {', '.join(unknown)} of ingress rules")
     if _network(rule) != _network(instance["networkInterfaces"][0]):
         return False
-    return _selects(rule, "target", instance) if _restricts(rule, "target") else True
+    return not rule.get("targetTags") or _selects(rule, "target", instance)
 
 
 def _sources(rule: Mapping[str, Any], members: Sequence[tuple[Instance, str]]) -> Iterator[str]:
     """Matches of where a packet comes from; one that matches everything if the rule does not say."""
     ranges = rule.get("sourceRanges", [])
-    if not ranges and not _restricts(rule, "source"):
+    if not ranges and not rule.get("sourceTags"):
         yield ""
     yield from (f" -s {found}" for found in ranges if ipaddress.ip_network(found, strict=False).version == 4)
     for instance, address in members:
@@ -67,16 +67,9 @@ def _services(rule: Mapping[str, Any]) -> Iterator[str]:
         yield from [f"{match} --dport {port.replace('-', ':')}" for port in ports] or [match]
 
 
-def _restricts(rule: Mapping[str, Any], side: str) -> bool:
-    return bool(rule.get(f"{side}Tags") or rule.get(f"{side}ServiceAccounts"))
-
-
 def _selects(rule: Mapping[str, Any], side: str, instance: Instance) -> bool:
-    """Whether the tags or service accounts of this side of a rule name the instance."""
-    tags = instance.get("tags", {}).get("items", [])
-    accounts = [account["email"] for account in instance.get("serviceAccounts", [])]
-    named = {*rule.get(f"{side}Tags", []), *rule.get(f"{side}ServiceAccounts", [])}
-    return not named.isdisjoint([*tags, *accounts])
+    """Whether the tags of this side of a rule name the instance."""
+    return not set(rule.get(f"{side}Tags", [])).isdisjoint(instance.get("tags", {}).get("items", []))
 
 
 def _network(resource: Mapping[str, Any]) -> str:

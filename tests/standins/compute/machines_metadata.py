@@ -8,17 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.standins.compute.backing import BackingHost, Instance, metadata_of
-from tests.standins.compute.records import KEY, NAMESPACE
-from tests.standins.http_server import Server
+from tests.standins.http_server import Handler, Server
 
 ROOT = "/computeMetadata/v1"
 _DISABLED = "Guest attributes endpoint access is disabled."
@@ -61,25 +58,18 @@ class MetadataServer:
         self._http = _Server((address, 0), _Handler)
         self._http.guest = guest
         self.port = int(self._http.server_address[1])
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        self._thread.start()
+        self._http.start()
 
     def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        self._http.stop()
 
 
 class _Server(Server):
     guest: Callable[[str], Guest | None]
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Handler(Handler):
     server: _Server
-
-    def log_message(self, format: str, *args: object) -> None:
-        """No log: machines ask every second."""
 
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -155,30 +145,11 @@ def _write_guest_attribute(guest: Guest, path: str, value: str, *, method: str) 
     if found is None or method != "PUT":
         raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED)
     try:
-        for written in _after_fault(guest, found[1], found[2], value):
-            guest.host.guest_attribute(guest.name, found[1], found[2], written)
+        guest.host.guest_attribute(guest.name, found[1], found[2], value)
     except PermissionError as error:
         raise RefusedError(HTTPStatus.FORBIDDEN, _DISABLED) from error
     except ValueError as error:
         raise RefusedError(HTTPStatus.BAD_REQUEST, str(error)) from error
-
-
-def _after_fault(guest: Guest, namespace: str, key: str, value: str) -> list[str]:
-    """The values to store for a write: the fault plan may drop or replace a machine's reports."""
-    fault = guest.host.fault(guest.name)
-    if (namespace, key) != (NAMESPACE, KEY) or not fault.keys() & {"hang_ready", "fail_ready"}:
-        return [value]
-    before = _status(guest.host.guest_attributes(guest.name).get((namespace, key)))
-    if "hang_ready" in fault:
-        at = fault.get("at")
-        return [] if at is None or (before == at and _status(value) != at) else [value]
-    failure = fault["fail_ready"]
-    fails = before in ("failed", failure["step"]) and _status(value) != before
-    return [json.dumps({"status": "failed", **failure})] if fails or _status(value) == "ready" else [value]
-
-
-def _status(report: str | None) -> str | None:
-    return json.loads(report).get("status") if report else None
 
 
 # -- what there is to read -------------------------------------------------------------------------------------------

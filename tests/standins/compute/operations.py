@@ -121,11 +121,7 @@ class Operations:
         return operation
 
     def find(self, scope: str, name: str) -> Operation | None:
-        """By name or number."""
-        found = self._by_scope.get(scope, {})
-        if name in found:
-            return found[name]
-        return next((one for one in found.values() if one.resource["id"] == name), None)
+        return self._by_scope.get(scope, {}).get(name)
 
     def of_scope(self, scope: str) -> list[Operation]:
         return list(self._by_scope.get(scope, {}).values())

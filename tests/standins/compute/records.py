@@ -23,8 +23,6 @@ NAMESPACE, KEY = "hvdcloud", "status"
 class BootDelays:
     """Seconds before each report."""
 
-    host: float = 0.0
-    login: float = 0.0
     pulling: float = 0.02
     pulled: float = 0.02
     driver: float = 0.02
@@ -33,8 +31,8 @@ class BootDelays:
 
     def reports(self) -> list[tuple[float, dict[str, Any]]]:
         return [
-            (self.host, {"status": "host"}),
-            (self.login, {"status": "login"}),
+            (0.0, {"status": "host"}),
+            (0.0, {"status": "login"}),
             (self.pulling, {"status": "pulling", "percent": 43, "beside": "driver"}),
             (self.pulled, {"status": "pulling", "percent": 100, "beside": "driver"}),
             (self.driver, {"status": "driver"}),

@@ -18,7 +18,6 @@ NAME = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _METADATA_KEY = re.compile(r"[a-zA-Z0-9_-]{1,128}")
-MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from tests.standins.compute.records import Records
 from tests.standins.compute.resources import reservations
 from tests.standins.compute.schema import discovery
 from tests.standins.compute.state import Delays, Workers
-from tests.standins.http_server import Server
+from tests.standins.http_server import Handler, Server
 from tests.support.http_server import Asked
 
 
@@ -77,16 +77,10 @@ class Emulator:
         self.google = Google(self.state, self.keys)
         self._http = _Server((host, port), _Handler)
         self._http.owner = self
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-
-    @property
-    def port(self) -> int:
-        return int(self._http.server_address[1])
 
     @property
     def url(self) -> str:
-        host = str(self._http.server_address[0])
-        return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{self.port}"
+        return self._http.url
 
     def credentials_file(self, path: Path) -> Path:
         """Write a service account's key there, for GOOGLE_APPLICATION_CREDENTIALS."""
@@ -95,14 +89,13 @@ class Emulator:
         return path
 
     def __enter__(self) -> Emulator:
-        self._thread.start()
+        self._http.start()
         self.lifecycle.firewalls_changed()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.faults.clear()
-        self._http.shutdown()
-        self._http.server_close()
+        self._http.stop()
         self.state.clock.close()
         self.lifecycle.close()
         if kind is None and self.state.clock.failures:
@@ -222,14 +215,8 @@ class _Server(Server):
     owner: Emulator
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    # Headers and body are two writes; Nagle's algorithm would hold the second for the client's delayed ACK.
-    disable_nagle_algorithm = True
+class _Handler(Handler):
     server: _Server
-
-    def log_message(self, format: str, *args: object) -> None:
-        """The record of requests is `Emulator.log`."""
 
     def _serve(self) -> None:
         length = self.headers.get("Content-Length") or "0"

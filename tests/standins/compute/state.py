@@ -41,14 +41,12 @@ class Delays:
         create: an insert operation is RUNNING.
         delete: a delete operation is RUNNING, once the machine is off.
         other: any other operation is RUNNING.
-        wait: the longest that `wait` takes to answer; shorter, and it answers with an operation that isn't DONE.
     """
 
     start: float = 0.02
     create: float = 0.1
     delete: float = 0.1
     other: float = 0.05
-    wait: float = 120.0
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -190,14 +188,12 @@ class Workers:
     # -- looking at them -------------------------------------------------------------------------------------------
 
     def vm(self, zone: str, name: str) -> Vm:
-        """By name or number.
+        """By name.
 
         Raises:
             ApiError: 404.
         """
         found = self.vms[zone].get(name) if zone in self.vms else None
-        if found is None and name.isdigit():
-            found = next((one for one in self.vms[zone].values() if one.resource["id"] == name), None)
         if found is None:
             raise not_found(f"projects/{self.project}/zones/{zone}/instances/{name}")
         return found

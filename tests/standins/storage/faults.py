@@ -1,8 +1,8 @@
 """Failures on command: a test adds faults, which happen to the requests that match.
 
 A fault is a JSON object: {"method": "GET", "path": "regular expression found in the path", "skip": 0, "times": 1,
-"every": 1, "action": {...}}; it happens to each `every`-th request that matches, but for the first `skip`, at most
-`times` times. The action is one of
+"action": {...}}; it happens to each request that matches, but for the first `skip`, at most `times` times. The action
+is one of
   {"status": 503}               answer with this status; nothing happens
   {"cut": "request", "after": K}   read K bytes of the body, then cut the connection; nothing happens
   {"cut": "effect"}             do what is asked, then cut the connection instead of answering
@@ -33,9 +33,7 @@ class Fault:
     path: str
     skip: int
     times: int
-    every: int
     action: dict[str, Any]
-    seen: int = field(default=0)
     hits: int = field(default=0)
 
 
@@ -47,7 +45,7 @@ class Faults:
         self._faults: list[Fault] = []
 
     def add(self, value: dict[str, Any]) -> None:
-        if set(value) - {"method", "path", "skip", "times", "every", "action"} or "action" not in value:
+        if set(value) - {"method", "path", "skip", "times", "action"} or "action" not in value:
             raise invalid(f"not a fault: {value}")
         action = value["action"]
         if frozenset(action) not in _ACTIONS or action.get("cut", "effect") not in ("request", "effect", "response"):
@@ -57,7 +55,6 @@ class Faults:
             path=value.get("path", ""),
             skip=value.get("skip", 0),
             times=value.get("times", 1),
-            every=value.get("every", 1),
             action=action,
         )
         re.compile(fault.path)
@@ -76,7 +73,6 @@ class Faults:
                     "path": f.path,
                     "skip": f.skip,
                     "times": f.times,
-                    "every": f.every,
                     "action": f.action,
                     "hits": f.hits,
                 }
@@ -91,9 +87,6 @@ class Faults:
                     continue
                 if fault.skip > 0:
                     fault.skip -= 1
-                    continue
-                fault.seen += 1
-                if fault.seen % fault.every:
                     continue
                 fault.times -= 1
                 fault.hits += 1

@@ -47,6 +47,4 @@ def object_resource(request: Request, bucket: str, version: Version) -> dict[str
     }
     if version.md5 is not None:
         value["md5Hash"] = version.md5
-    if version.component_count is not None:
-        value["componentCount"] = version.component_count
     return value

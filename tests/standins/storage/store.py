@@ -24,8 +24,6 @@ import google_crc32c
 
 from tests.standins.storage.errors import ApiError, invalid, not_found
 
-CHUNK = 1 << 20
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
@@ -40,7 +38,6 @@ class Version:
     created: float
     updated: float
     file: str
-    component_count: int | None = None
     noncurrent: bool = False
     properties: dict[str, Any] = field(default_factory=dict)
 
@@ -212,7 +209,6 @@ class Store:
         properties: dict[str, Any],
         promised: dict[str, str],
         conditions: Conditions,
-        component_count: int | None = None,
     ) -> Version:
         """Make uploaded bytes the live object, or refuse and leave everything as it was.
 
@@ -239,11 +235,10 @@ class Store:
                     metageneration=1,
                     size=incoming.size,
                     crc32c=incoming.crc32c,
-                    md5=None if component_count else incoming.md5,
+                    md5=incoming.md5,
                     created=now,
                     updated=now,
                     file=f"{stem}.data",
-                    component_count=component_count,
                     properties=properties,
                 )
                 incoming.path.replace(bucket.folder / version.file)
@@ -291,33 +286,6 @@ class Store:
             else:
                 del bucket.old[(name, version.generation)]
                 self._erase(bucket, version)
-
-    def patch(
-        self, bucket_name: str, name: str, changes: dict[str, Any], *, generation: int | None, conditions: Conditions
-    ) -> Version:
-        """JSON merge patch: None removes a key."""
-        with self._lock:
-            bucket = self._bucket(bucket_name)
-            version = self._find(bucket_name, name, generation=generation)
-            conditions.check(version, reading=False)
-            properties = dict(version.properties)
-            for key, value in changes.items():
-                if key == "metadata" and isinstance(value, dict):
-                    merged = {**properties.get("metadata", {}), **value}
-                    value = {k: v for k, v in merged.items() if v is not None} or None
-                if value is None:
-                    properties.pop(key, None)
-                else:
-                    properties[key] = value
-            changed = replace(
-                version, properties=properties, metageneration=version.metageneration + 1, updated=time.time()
-            )
-            self._write(bucket, changed)
-            if bucket.live.get(name) is version:
-                bucket.live[name] = changed
-            else:
-                bucket.old[(name, version.generation)] = changed
-            return changed
 
     def corrupt(self, bucket_name: str, name: str, *, offset: int) -> None:
         """Flip one byte on disk. What the server says about the object stays as it was."""

@@ -231,14 +231,6 @@ class Uploads:
                 raise
             return session.version
 
-    def cancel(self, request: Request, bucket: str) -> None:
-        session = self._session(request, bucket)
-        with session.lock:
-            session.incoming.discard()
-        with self._lock:
-            del self._sessions[request.query["upload_id"]]
-        request.answer_bytes(b"", status=499)
-
     def _session(self, request: Request, bucket: str) -> Session:
         request.allow("uploadType", "upload_id")
         with self._lock:

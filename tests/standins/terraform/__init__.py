@@ -77,16 +77,6 @@ def resources(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
     return {kind: each for kind, each in found.items() if each and kind.startswith("google_")}
 
 
-def change(folder: Path, kind: str, identity: str, **attributes: Any) -> None:
-    """Change a resource behind Terraform's back; without attributes: delete it."""
-    found = resources(folder)
-    if attributes:
-        found[kind][identity].update(attributes)
-    else:
-        del found[kind][identity]
-    (folder.resolve() / "terraform/cloud.json").write_text(json.dumps(found))
-
-
 def bucket_of_another(folder: Path, *names: str) -> None:
     """Let these buckets exist, which Terraform has not made. `folder` as for `stand_in`."""
     (folder.resolve() / "terraform/buckets.json").write_text(json.dumps(names))

@@ -138,7 +138,7 @@ class _Bulk:
                 "Try a different zone, or try again later."
             )
             room = stockout.get("after", 0)
-            error = scripted({"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": text, **stockout})
+            error = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": text}
         path = f"projects/{world.project}/zones/{zone}/instances/{self.names[0]}"
         if refused := world.policies.refusals(path, self.properties, zone=zone, project=world.number):
             room, error = 0, {"code": "CONDITION_NOT_MET", "message": refused[0]}
@@ -178,9 +178,9 @@ class _Bulk:
                 causes.append(part.error)
         text = f"Requested minimum count of {self.minimum} VMs could not be created."
         summary = {"code": "VM_MIN_COUNT_NOT_REACHED", "message": text}
-        script = self.fault.get("stockout") or self.fault.get("operation_error") or {}
-        report = script.get("report", "cause" if "operation_error" in self.fault else "both")
-        return {"both": [summary, *causes], "summary": [summary], "cause": causes}[report]
+        if "operation_error" in self.fault:
+            return causes
+        return [summary] if self.fault.get("stockout", {}).get("report") == "summary" else [summary, *causes]
 
     def _end(self, errors: list[dict[str, Any]]) -> None:
         self._count("DONE")
@@ -217,8 +217,6 @@ class _Bulk:
 @implements("instances.bulkInsert")
 def bulk_insert(call: Call) -> dict[str, Any]:
     world, body, zone = call.world, call.body, call.zone
-    if again := world.operations.of_request(call.request):
-        return again.resource
     if unsupported := _UNKNOWN & set(body):
         raise not_implemented(f"{', '.join(sorted(unsupported))} of bulkInsert")
     if "instanceProperties" not in body:

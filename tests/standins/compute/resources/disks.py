@@ -4,31 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.standins.compute import lists
-from tests.standins.compute.call import Call, implements, run_simple
+from tests.standins.compute.call import Call, delete, implements
 from tests.standins.compute.errors import ApiError, not_found
 from tests.standins.compute.resources.labels import set_labels
-from tests.standins.compute.resources.places import ZONE_SCOPES, unreachable_zones
 
 
 @implements("disks.setLabels")
 def set_disk_labels(call: Call) -> dict[str, Any]:
-    name = call.path["resource"]
+    return set_labels(call, _disk(call, "resource"), f"zones/{call.zone}")
+
+
+def _disk(call: Call, parameter: str = "disk") -> dict[str, Any]:
+    name = call.path[parameter]
     found = call.world.disks[call.zone]
     if name not in found:
         raise not_found(call.url(f"zones/{call.zone}/disks/{name}"))
-    return set_labels(call, found[name], f"zones/{call.zone}")
-
-
-def _disk(call: Call) -> dict[str, Any]:
-    name = call.path["disk"]
-    found = call.world.disks[call.zone]
-    if name in found:
-        return found[name]
-    for disk in found.values():
-        if disk["id"] == name:
-            return disk
-    raise not_found(call.url(f"zones/{call.zone}/disks/{name}"))
+    return found[name]
 
 
 @implements("disks.get")
@@ -38,22 +29,16 @@ def get_disk(call: Call) -> dict[str, Any]:
 
 @implements("disks.aggregatedList")
 def aggregate_disks(call: Call) -> dict[str, Any]:
-    return lists.aggregated(
-        call.page("Disk"),
+    return call.aggregated(
+        "disks",
+        "Disk",
         ((f"zones/{zone}", disk) for zone, disks in call.world.disks.items() for disk in disks.values()),
-        kind="compute#diskAggregatedList",
-        path=call.url("aggregated/disks"),
-        field="disks",
-        scopes=ZONE_SCOPES,
-        unreachable=unreachable_zones(call),
     )
 
 
 @implements("disks.delete")
 def delete_disk(call: Call) -> dict[str, Any]:
     world, zone = call.world, call.zone
-    if again := world.operations.of_request(call.request):
-        return again.resource
     disk = _disk(call)
     if disk.get("users"):
         user = disk["users"][0].partition("/compute/v1/")[2]
@@ -62,10 +47,4 @@ def delete_disk(call: Call) -> dict[str, Any]:
             "resourceInUseByAnotherResource",
             f"The disk resource '{call.url(f'zones/{zone}/disks/' + disk['name'])}' is already being used by '{user}'",
         )
-    operation = call.operation("delete", disk, scope=f"zones/{zone}")
-
-    def effect() -> None:
-        world.disks[zone].pop(disk["name"], None)
-
-    run_simple(call, operation, effect, fault=call.fault())
-    return operation.resource
+    return delete(call, disk, world.disks[zone], scope=f"zones/{zone}")

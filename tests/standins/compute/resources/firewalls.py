@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.standins.compute import lists
-from tests.standins.compute.call import Call, implements, insert, run_simple
+from tests.standins.compute.call import Call, delete, implements, insert
 from tests.standins.compute.errors import invalid, invalid_field, not_found
 from tests.standins.compute.rules import check_name
 from tests.standins.compute.state import Workers
@@ -19,13 +19,9 @@ _PORTS = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?")
 
 def _firewall(call: Call) -> dict[str, Any]:
     name = call.path["firewall"]
-    found = call.world.firewalls
-    if name in found:
-        return found[name]
-    for rule in found.values():
-        if rule["id"] == name:
-            return rule
-    raise not_found(call.url(f"global/firewalls/{name}"))
+    if name not in call.world.firewalls:
+        raise not_found(call.url(f"global/firewalls/{name}"))
+    return call.world.firewalls[name]
 
 
 @implements("firewalls.get")
@@ -42,26 +38,14 @@ def list_firewalls(call: Call) -> dict[str, Any]:
 @implements("firewalls.insert")
 def insert_firewall(call: Call) -> dict[str, Any]:
     world, body = call.world, call.body
-    if again := world.operations.of_request(call.request):
-        return again.resource
     rule = firewall_of(world, body)
     return insert(call, rule, world.firewalls, scope="global", effect=call.lifecycle.firewalls_changed)
 
 
 @implements("firewalls.delete")
 def delete_firewall(call: Call) -> dict[str, Any]:
-    world = call.world
-    if again := world.operations.of_request(call.request):
-        return again.resource
-    rule = _firewall(call)
-    operation = call.operation("delete", rule, scope="global")
-
-    def effect() -> None:
-        world.firewalls.pop(rule["name"], None)
-        call.lifecycle.firewalls_changed()
-
-    run_simple(call, operation, effect, fault=call.fault())
-    return operation.resource
+    changed = call.lifecycle.firewalls_changed
+    return delete(call, _firewall(call), call.world.firewalls, scope="global", effect=changed)
 
 
 def firewall_of(world: Workers, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tests.standins.compute import groups, lists
-from tests.standins.compute.call import Call, implements, insert, run_simple, scripted
+from tests.standins.compute.call import Call, implements, insert, run_simple
 from tests.standins.compute.errors import ApiError, invalid, invalid_field, not_found, not_implemented
 from tests.standins.compute.groups import Group, ResizeRequest
 from tests.standins.compute.resources.build import fingerprint, interfaces_of
-from tests.standins.compute.resources.places import ZONE_SCOPES, unreachable_zones
 from tests.standins.compute.resources.templates import template_of
 from tests.standins.compute.rules import check_name, seconds_of, shape_of
 
@@ -38,22 +37,16 @@ def get_group(call: Call) -> dict[str, Any]:
 
 @implements("instanceGroupManagers.aggregatedList")
 def aggregate_groups(call: Call) -> dict[str, Any]:
-    return lists.aggregated(
-        call.page("InstanceGroupManager"),
+    return call.aggregated(
+        "instanceGroupManagers",
+        "InstanceGroupManager",
         ((f"zones/{group.zone}", group.resource) for group in call.world.all_groups()),
-        kind="compute#instanceGroupManagerAggregatedList",
-        path=call.url("aggregated/instanceGroupManagers"),
-        field="instanceGroupManagers",
-        scopes=ZONE_SCOPES,
-        unreachable=unreachable_zones(call),
     )
 
 
 @implements("instanceGroupManagers.insert")
 def insert_group(call: Call) -> dict[str, Any]:
     world, body, zone = call.world, call.body, call.zone
-    if again := world.operations.of_request(call.request):
-        return again.resource
     if unsupported := set(body) - _KNOWN:
         raise not_implemented(f"{', '.join(sorted(unsupported))} of managed instance groups")
     name = body.get("name", "")
@@ -79,9 +72,6 @@ def insert_group(call: Call) -> dict[str, Any]:
 
 @implements("instanceGroupManagers.delete")
 def delete_group(call: Call) -> dict[str, Any]:
-    world = call.world
-    if again := world.operations.of_request(call.request):
-        return again.resource
     group = _group(call)
     if group.deleting is not None:
         return group.deleting.resource
@@ -114,8 +104,6 @@ def list_resize_requests(call: Call) -> dict[str, Any]:
 def insert_resize_request(call: Call) -> dict[str, Any]:
     """ACCEPTED as soon as the operation is over, and granted then; the fault plan's `queue` has it wait for a test."""
     world, body, zone = call.world, call.body, call.zone
-    if again := world.operations.of_request(call.request):
-        return again.resource
     group = _group(call)
     name, names = body.get("name", ""), _names(call, group)
     path = f"zones/{zone}/instanceGroupManagers/{group.name}/resizeRequests"
@@ -142,7 +130,7 @@ def insert_resize_request(call: Call) -> dict[str, Any]:
         groups.accept(call.lifecycle, group, request)
         if "stockout" in fault:
             text = f"The zone 'projects/{world.project}/zones/{zone}' does not have enough resources available."
-            error = scripted({"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": text, **fault["stockout"]})
+            error = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": text}
             groups.fail(call.lifecycle, group, request, [error])
         elif "queue" not in fault:
             groups.grant(call.lifecycle, group, request)
@@ -175,9 +163,6 @@ def _names(call: Call, group: Group) -> list[str]:
 
 @implements("instanceGroupManagerResizeRequests.cancel")
 def cancel_resize_request(call: Call) -> dict[str, Any]:
-    world = call.world
-    if again := world.operations.of_request(call.request):
-        return again.resource
     group, request = _request(call)
     if request.resource["state"] != "ACCEPTED":
         # https://github.com/hashicorp/terraform-provider-google/issues/25218

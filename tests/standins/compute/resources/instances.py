@@ -8,7 +8,6 @@ from tests.standins.compute import lists
 from tests.standins.compute.call import Call, implements, run_simple
 from tests.standins.compute.errors import ApiError, invalid, invalid_field, not_implemented
 from tests.standins.compute.resources.labels import set_labels
-from tests.standins.compute.resources.places import ZONE_SCOPES, unreachable_zones
 
 
 @implements("instances.get")
@@ -25,22 +24,14 @@ def list_instances(call: Call) -> dict[str, Any]:
 
 @implements("instances.aggregatedList")
 def aggregate_instances(call: Call) -> dict[str, Any]:
-    return lists.aggregated(
-        call.page("Instance"),
-        ((f"zones/{vm.zone}", vm.resource) for vm in call.world.listed_vms()),
-        kind="compute#instanceAggregatedList",
-        path=call.url("aggregated/instances"),
-        field="instances",
-        scopes=ZONE_SCOPES,
-        unreachable=unreachable_zones(call),
+    return call.aggregated(
+        "instances", "Instance", ((f"zones/{vm.zone}", vm.resource) for vm in call.world.listed_vms())
     )
 
 
 @implements("instances.delete")
 def delete_instance(call: Call) -> dict[str, Any]:
     world = call.world
-    if again := world.operations.of_request(call.request):
-        return again.resource
     vm = world.vm(call.zone, call.path["instance"])
     if vm.resource["deletionProtection"]:
         raise invalid(
@@ -62,8 +53,6 @@ def simulate_maintenance_event(call: Call) -> dict[str, Any]:
     https://cloud.google.com/compute/docs/instances/simulating-host-maintenance
     """
     world = call.world
-    if again := world.operations.of_request(call.request):
-        return again.resource
     vm = world.vm(call.zone, call.path["instance"])
     scheduling = vm.resource["scheduling"]
     terminates = scheduling["onHostMaintenance"] == "TERMINATE"
@@ -92,8 +81,6 @@ def set_instance_labels(call: Call) -> dict[str, Any]:
 @implements("instances.setDiskAutoDelete")
 def set_disk_auto_delete(call: Call) -> dict[str, Any]:
     world, wanted = call.world, call.query["deviceName"]
-    if again := world.operations.of_request(call.request):
-        return again.resource
     vm = world.vm(call.zone, call.path["instance"])
     if wanted not in [disk["deviceName"] for disk in vm.resource["disks"]]:
         raise invalid_field("deviceName", wanted, "No such device.")
@@ -112,35 +99,32 @@ def set_disk_auto_delete(call: Call) -> dict[str, Any]:
 def get_guest_attributes(call: Call) -> dict[str, Any]:
     vm = call.world.vm(call.zone, call.path["instance"])
     call.world.policies.check_guest_attributes(call.world.number)
-    query, key = call.query.get("queryPath"), call.query.get("variableKey")
-    if (query is None) == (key is None):
-        raise invalid("Exactly one of queryPath and variableKey must be set.")
-    asked = query if query is not None else key
-    namespace, _, name = str(asked).partition("/")
+    query = call.query.get("queryPath")
+    if query is None or "variableKey" in call.query:
+        raise not_implemented("getGuestAttributes without queryPath, or with variableKey")
+    namespace, _, name = query.partition("/")
     found = [
         (space, attribute, value)
         for (space, attribute), value in sorted(vm.guest.items())
         if namespace in ("", space) and name in ("", attribute)
     ]
-    if not found or (key is not None and not name):
-        raise ApiError(404, "notFound", f"The resource '{asked}' of type 'Guest Attribute' was not found.")
-    answer: dict[str, Any] = {
+    if not found:
+        raise ApiError(404, "notFound", f"The resource '{query}' of type 'Guest Attribute' was not found.")
+    items = [{"namespace": space, "key": attribute, "value": value} for space, attribute, value in found]
+    return {
         "kind": "compute#guestAttributes",
         "selfLink": f"{vm.resource['selfLink']}/getGuestAttributes/",
+        "queryPath": query,
+        "queryValue": {"items": items},
     }
-    if key is not None:
-        return {**answer, "variableKey": key, "variableValue": found[0][2]}
-    items = [{"namespace": space, "key": attribute, "value": value} for space, attribute, value in found]
-    return {**answer, "queryPath": query, "queryValue": {"items": items}}
 
 
 @implements("instances.getSerialPortOutput")
 def get_serial_port_output(call: Call) -> dict[str, Any]:
     vm = call.world.vm(call.zone, call.path["instance"])
-    port = call.query.get("port", 1)
-    if not 1 <= port <= 4:
-        raise invalid_field("port", port, "Must be 1 to 4.")
-    data, first = (bytes(vm.serial), vm.serial_start) if port == 1 else (b"", 0)
+    if call.query.get("port", 1) != 1:
+        raise not_implemented("other serial ports than the first")
+    data, first = bytes(vm.serial), vm.serial_start
     end = first + len(data)
     start = call.query.get("start", 0)
     # A negative one counts from the end.

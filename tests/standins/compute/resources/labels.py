@@ -15,8 +15,6 @@ from tests.standins.compute.rules import check_labels
 
 def set_labels(call: Call, resource: dict[str, Any], scope: str) -> dict[str, Any]:
     """The operation that replaces the labels of an instance or a disk."""
-    if again := call.world.operations.of_request(call.request):
-        return again.resource
     labels = dict(call.body.get("labels", {}))
     check_labels("labels", labels)
     if call.body.get("labelFingerprint") != resource["labelFingerprint"]:

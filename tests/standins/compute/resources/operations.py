@@ -6,9 +6,9 @@ from typing import Any
 
 from tests.standins.compute import lists
 from tests.standins.compute.call import Call, implements
+from tests.standins.compute.catalogue import REGION_SCOPES, ZONE_SCOPES
 from tests.standins.compute.errors import not_found
 from tests.standins.compute.operations import Operation
-from tests.standins.compute.resources.places import REGION_SCOPES, ZONE_SCOPES, unreachable_zones
 
 
 def _scope(call: Call) -> str:
@@ -34,7 +34,8 @@ def get_operation(call: Call) -> dict[str, Any]:
 @implements("zoneOperations.wait", "regionOperations.wait", "globalOperations.wait", locked=False)
 def wait_operation(call: Call) -> dict[str, Any]:
     operation = _find(call)
-    operation.done.wait(call.world.delays.wait)
+    # So long, Google says, and then answers with an operation that is not DONE.
+    operation.done.wait(120)
     return operation.resource
 
 
@@ -48,12 +49,9 @@ def list_operations(call: Call) -> dict[str, Any]:
 
 @implements("globalOperations.aggregatedList")
 def aggregate_operations(call: Call) -> dict[str, Any]:
-    return lists.aggregated(
-        call.page("Operation"),
+    return call.aggregated(
+        "operations",
+        "Operation",
         ((operation.scope, operation.resource) for operation in call.world.operations.all()),
-        kind="compute#operationAggregatedList",
-        path=call.url("aggregated/operations"),
-        field="operations",
         scopes=("global", *REGION_SCOPES, *ZONE_SCOPES),
-        unreachable=unreachable_zones(call),
     )

@@ -11,8 +11,6 @@ from tests.standins.compute.catalogue import IMAGES, REGION_OF, ZONES, Image
 from tests.standins.compute.errors import not_found
 
 BORN = "1969-12-31T16:00:00.000-08:00"  # as the API has it for what Google made
-ZONE_SCOPES = tuple(f"zones/{zone}" for zone in sorted(REGION_OF))
-REGION_SCOPES = tuple(f"regions/{region}" for region in sorted(ZONES))
 
 
 def _number(text: str) -> str:
@@ -89,10 +87,6 @@ def get_zone(call: Call) -> dict[str, Any]:
 def list_zones(call: Call) -> dict[str, Any]:
     items = [_zone(call, name) for name in REGION_OF]
     return lists.plain(call.page("Zone"), items, kind="compute#zoneList", path=call.url("zones"))
-
-
-def unreachable_zones(call: Call) -> dict[str, frozenset[str]]:
-    return {f"zones/{zone}": where for zone, where in call.world.unreachable.items()}
 
 
 @implements("images.getFromFamily")

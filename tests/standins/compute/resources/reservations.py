@@ -8,7 +8,6 @@ from typing import Any
 from tests.standins.compute import lists
 from tests.standins.compute.call import Call, implements
 from tests.standins.compute.errors import invalid, invalid_field
-from tests.standins.compute.resources.places import ZONE_SCOPES, unreachable_zones
 from tests.standins.compute.state import Workers
 
 KEY = "compute.googleapis.com/reservation-name"
@@ -97,18 +96,14 @@ def check_reservation(world: Workers, properties: Mapping[str, Any], zone: str, 
 @implements("reservations.aggregatedList")
 def aggregate_reservations(call: Call) -> dict[str, Any]:
     world = call.world
-    return lists.aggregated(
-        call.page("Reservation"),
+    return call.aggregated(
+        "reservations",
+        "Reservation",
         (
             (f"zones/{zone}", _shown(world, zone, one))
-            for zone, all_ in world.reservations.items()
-            for one in all_.values()
+            for zone, there in world.reservations.items()
+            for one in there.values()
         ),
-        kind="compute#reservationAggregatedList",
-        path=call.url("aggregated/reservations"),
-        field="reservations",
-        scopes=ZONE_SCOPES,
-        unreachable=unreachable_zones(call),
     )
 
 

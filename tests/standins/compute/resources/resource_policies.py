@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.standins.compute import lists
-from tests.standins.compute.call import Call, implements, insert, run_simple
-from tests.standins.compute.catalogue import REGION_OF
+from tests.standins.compute.call import Call, delete, implements, insert
+from tests.standins.compute.catalogue import REGION_OF, REGION_SCOPES
 from tests.standins.compute.errors import ApiError, invalid, not_found, not_implemented
-from tests.standins.compute.resources.places import REGION_SCOPES
 from tests.standins.compute.rules import check_name
 from tests.standins.compute.state import Workers
 
@@ -30,8 +28,6 @@ def check_policies(world: Workers, properties: Mapping[str, Any], zone: str) -> 
 @implements("resourcePolicies.insert")
 def insert_policy(call: Call) -> dict[str, Any]:
     world, body = call.world, call.body
-    if again := world.operations.of_request(call.request):
-        return again.resource
     name = body.get("name", "")
     check_name("resource.name", name)
     if body.get("groupPlacementPolicy") != {"collocation": "COLLOCATED"}:
@@ -61,32 +57,21 @@ def get_policy(call: Call) -> dict[str, Any]:
 @implements("resourcePolicies.delete")
 def delete_policy(call: Call) -> dict[str, Any]:
     world, region, name = call.world, call.region, call.path["resourcePolicy"]
-    if again := world.operations.of_request(call.request):
-        return again.resource
     policy = _policy(call)
     users = [vm.name for vm in world.all_vms() if policy["selfLink"] in vm.resource.get("resourcePolicies", ())]
     if users:
         path = call.url(f"regions/{region}/resourcePolicies/{name}")
         text = f"The resource_policy resource '{path}' is already being used by '{users[0]}'"
         raise ApiError(400, "resourceInUseByAnotherResource", text)
-    operation = call.operation("delete", policy, scope=f"regions/{region}")
-
-    def effect() -> None:
-        world.resource_policies[region].pop(name, None)
-
-    run_simple(call, operation, effect, fault=call.fault())
-    return operation.resource
+    return delete(call, policy, world.resource_policies[region], scope=f"regions/{region}")
 
 
 @implements("resourcePolicies.aggregatedList")
 def aggregate_policies(call: Call) -> dict[str, Any]:
-    found = [(region, one) for region, there in call.world.resource_policies.items() for one in there.values()]
-    return lists.aggregated(
-        call.page("ResourcePolicy"),
-        ((f"regions/{region}", one) for region, one in found),
-        kind="compute#resourcePolicyAggregatedList",
-        path=call.url("aggregated/resourcePolicies"),
-        field="resourcePolicies",
+    policies = call.world.resource_policies
+    return call.aggregated(
+        "resourcePolicies",
+        "ResourcePolicy",
+        ((f"regions/{region}", one) for region, there in policies.items() for one in there.values()),
         scopes=REGION_SCOPES,
-        unreachable={},
     )

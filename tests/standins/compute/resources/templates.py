@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from tests.standins.compute import lists
-from tests.standins.compute.call import Call, implements, insert, run_simple
+from tests.standins.compute.call import Call, delete, implements, insert
 from tests.standins.compute.errors import ApiError, invalid_field, not_found
 from tests.standins.compute.rules import check_labels, check_metadata, check_name
 from tests.standins.compute.state import Workers
@@ -48,8 +48,6 @@ def list_templates(call: Call) -> dict[str, Any]:
 @implements("instanceTemplates.insert")
 def insert_template(call: Call) -> dict[str, Any]:
     world, body = call.world, call.body
-    if again := world.operations.of_request(call.request):
-        return again.resource
     name = body.get("name", "")
     check_name("resource.name", name)
     if "properties" not in body:
@@ -63,8 +61,6 @@ def insert_template(call: Call) -> dict[str, Any]:
 @implements("instanceTemplates.delete")
 def delete_template(call: Call) -> dict[str, Any]:
     world = call.world
-    if again := world.operations.of_request(call.request):
-        return again.resource
     template = _template(call)
     for group in world.all_groups():
         if group.resource["instanceTemplate"] == template["selfLink"]:
@@ -72,10 +68,4 @@ def delete_template(call: Call) -> dict[str, Any]:
             user = group.resource["selfLink"].partition("/compute/v1/")[2]
             text = f"The instance_template resource '{path}' is already being used by '{user}'"
             raise ApiError(400, "resourceInUseByAnotherResource", text)
-    operation = call.operation("delete", template, scope="global")
-
-    def effect() -> None:
-        world.templates.pop(template["name"], None)
-
-    run_simple(call, operation, effect, fault=call.fault())
-    return operation.resource
+    return delete(call, template, world.templates, scope="global")

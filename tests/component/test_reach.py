@@ -1,29 +1,24 @@
-"""A real node that says to a metadata server that it is ready, and whose sshd is reached through a program."""
+"""A node that is reached through a program, as gcloud's tunnel is; where the program fails: test_ssh_proxy.py."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import paramiko
 import psutil
 import pytest
 
 from hvdcloud.cluster.files import write_private
-from hvdcloud.cluster.model import Node, NodeState
+from hvdcloud.cluster.model import Node
 from hvdcloud.cluster.state import ClusterState
 from hvdcloud.errors import NodeError
 from hvdcloud.remote.keys import new_key_pair, pin
 from hvdcloud.remote.ssh import Session
 from tests.support.harness import running_children
-from tests.support.reached_machine import Machine, running_machine
-
-pytestmark = pytest.mark.engine
-
-NAME = "t-reach-0"
+from tests.support.vanishing import NewVm, says
 
 # Like gcloud's tunnel: standard input made non-blocking, standard output written to until it takes everything.
 _RELAY = """
@@ -44,43 +39,40 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as connection:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
 """
+MANY = bytes(3_000_000)
 
 
-@pytest.fixture(scope="module")
-def machine(engine: Any, image: str) -> Iterator[Machine]:
-    """Nothing but the relay knows its address."""
-    with running_machine(engine, image, NAME) as machine:
-        yield machine
+def counts(channel: paramiko.Channel) -> None:
+    """Says how many bytes came, and much more."""
+    came = 0
+    while data := channel.recv(1 << 15):
+        came += len(data)
+    channel.sendall(b"%d\n" % came + MANY)
+    channel.send_exit_status(0)
+    channel.close()
 
 
 @pytest.fixture
-def state(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterState:
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterState:
     monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
-    state = ClusterState("t-reach")
+    state = ClusterState("digits")
     state.make()
-    write_private(state.key_file, machine.key)
+    write_private(state.key_file, new_key_pair("laptop").private)
     return state
 
 
 @pytest.fixture
-def node(machine: Machine, state: ClusterState, tmp_path: Path) -> Node:
-    """As a provider without addresses describes it; its host key is pinned."""
+def node(new_vm: NewVm, tmp_path: Path) -> Node:
+    """As a provider without addresses describes it."""
+    node = new_vm({"hostname": says("digits-0\n"), "counts": counts}).node(0)
     relay = tmp_path / "relay.py"
     relay.write_text(_RELAY)
-    node = Node(
-        name=NAME,
-        index=0,
-        id=machine.container.id,
-        state=NodeState.RUNNING,
-        host_key=machine.status["host_key"],
-        proxy_command=f"{sys.executable} {relay} {machine.address} 2222",
-    )
-    pin(state, [node])
-    return node
+    return replace(node, address=None, proxy_command=f"{sys.executable} {relay} {node.address} {node.port}")
 
 
 @pytest.fixture
 def session(node: Node, state: ClusterState) -> Iterator[Session]:
+    pin(state, [node])
     session = Session(node, state)
     yield session
     session.close()
@@ -91,24 +83,13 @@ def relays() -> list[psutil.Process]:
     return running_children("relay.py")
 
 
-def test_the_host_key_that_is_pinned_comes_from_the_metadata_server(machine: Machine) -> None:
-    printed = [line.partition(" ")[2] for line in machine.container.logs(stderr=False).decode().splitlines()]
-    assert [json.loads(line) for line in printed] == machine.metadata.taken
-    assert [status["status"] for status in machine.metadata.taken] == ["starting", "ready"]
-    assert machine.status["host_key"].startswith("ssh-ed25519 ")
-
-
-def test_sessions_do_not_see_the_metadata_server(session: Session) -> None:
-    assert "HVDCLOUD_" not in session.open().run("env", hide=True, in_stream=False).stdout
-
-
 def test_everything_goes_through_the_program_which_ends_with_the_session(session: Session) -> None:
     connection = session.open()
-    assert connection.run("hostname", hide=True, in_stream=False).stdout == f"{NAME}\n"
-    source, answer, _ = connection.client.exec_command("wc -c; head -c 20000000 /dev/zero")
-    source.write(b"x" * 5_000_000)
+    assert connection.run("hostname", hide=True, in_stream=False).stdout == "digits-0\n"
+    source, answer, _ = connection.client.exec_command("counts")
+    source.write(MANY)
     source.channel.shutdown_write()
-    assert len(answer.read()) == len("5000000\n") + 20_000_000
+    assert len(answer.read()) == len(f"{len(MANY)}\n") + len(MANY)
     assert len(relays()) == 1
     session.close()
     assert relays() == []
