@@ -43,10 +43,12 @@ from hvdcloud.remote.ssh import Session
 from hvdcloud.report.page import page
 from hvdcloud.report.phases import phases
 from hvdcloud.report.record import RunRecord
+from hvdcloud.runs.data_progress import summary
 from hvdcloud.runs.log_lines import job_lines, rank_lines
 from hvdcloud.runs.notice import message
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.reports import RankRecord, UploadReport, instant, json_lines
+from hvdcloud.runs.slow_ranks import slow_ranks_of
 from hvdcloud.runs.stacks import RankStacks, grouped
 from hvdcloud.runs.state import Event, RunState
 from hvdcloud.visible import JobText, visible
@@ -122,6 +124,11 @@ _STATE: Mapping[str, Any] = {
     "launched": 1795000010.0, "training_since": 1795000020.0, "training_until": 1795000590.0,
     "metrics": {"accuracy": 0.9, "loss": 0.1}, "data_seconds": 5.0, "data": [{"node": "n0", "phase": "ready"}],
     "supervisor_dead": False,
+    "waits": [
+        {"rank": 0, "node": "n0", "waited": 40.0, "seconds": 90.0, "recently": 0.5},
+        {"rank": 1, "node": "n1", "waited": 4.0, "seconds": 90.0, "recently": 0.0},
+    ],
+    "stuck": {"seconds": 900.0, "groups": [{"ranks": [0], "lines": ["step (train.py:41)"], "waits_for": ["bias"]}]},
 }  # fmt: skip
 _SAMPLE: Mapping[str, Any] = {
     "t": 1795000005.0, "cpu": 62.0, "memory": 25e9, "memory_total": 63e9, "received": 12e6, "sent": 13e6, "waiting": 1,
@@ -146,7 +153,8 @@ def state(data: bytes) -> None:
     again = RunState.from_json(json.loads(json.dumps(found.to_json())))
     assert again.run == found.run
     _sayable(found.reason, *(record.text for record in found.ranks))
-    _sayable(found.about, UploadReport.merged({"n0": found.checkpoints}))
+    _sayable(found.about, UploadReport.merged({"n0": found.checkpoints}), summary(found), slow_ranks_of(found))
+    _sayable(found.stuck and [found.stuck.text, *found.stuck.lines])
     _notice(found, _LOG)
     for part in phases(found, until=1795000000.0):
         assert part.seconds > 0

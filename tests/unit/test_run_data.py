@@ -43,13 +43,6 @@ def test_a_run_without_data_waits_for_none() -> None:
     assert not RunState.from_json({"run": RUN, "state": "starting"}).waits_for_data
 
 
-@pytest.mark.parametrize("value", [3, "x", [3], [{"node": {}, "bytes": "many", "phase": 7, "exit_code": -1}], {"a": 1}])
-def test_what_is_no_data_in_a_state_does_no_harm(value: object) -> None:
-    read = RunState.from_json({"run": RUN, "state": "starting", "data": value, "data_seconds": "long"})
-    assert all(each.bytes == 0 and each.node == "" for each in read.data)
-    assert (summary(read), read.data_seconds) == ("", None)
-
-
 @pytest.mark.parametrize(("phase", "waits"), [("fetching", True), ("failed", True), ("ready", False)])
 def test_a_run_waits_as_long_as_a_node_is_not_ready(phase: str, *, waits: bool) -> None:
     assert state(node("ready"), node(phase)).waits_for_data is waits
