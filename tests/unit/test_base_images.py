@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import hvdcloud
 from hvdcloud.cluster import model
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.image.plan import base_images, versions
@@ -77,14 +76,6 @@ def test_another_digest_is_another_image(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(base_images, "pinned", lambda name: f"{name}@{NEW}" if name else "")
     after = plan_image(config, project_dir=tmp_path)
     assert {step.reference for step in before.steps}.isdisjoint(step.reference for step in after.steps)
-
-
-def test_versions_are_labels_and_what_has_none_is_left_out() -> None:
-    assert base_images.version_labels({"torch": "2.13.0+cpu", "horovod": "0.28.1", "cuda": "", "nccl": None}) == {
-        "hvdcloud-image-builder": f"hvdcloud {hvdcloud.__version__}",
-        "hvdcloud-image-torch": "2.13.0+cpu",
-        "hvdcloud-image-horovod": "0.28.1",
-    }
 
 
 def test_no_label_of_an_image_marks_an_object_of_a_cluster() -> None:

@@ -85,12 +85,3 @@ def test_up_refuses_a_gpu_that_no_image_has_code_for_and_names_the_image_that_ha
         assert (len(refused) < len(rows)) == (framework == "torch" or hopper_or_older), gpu.name
         for error in refused:
             assert "set image.version: " in error.hint or "take another GPU" in error.hint
-
-
-def test_what_a_machine_type_takes_is_in_the_table() -> None:
-    machines = catalog.machines()
-    assert not any(machines[name].compact or machines[name].flex for name in machines if name.startswith("n1-"))
-    assert all(machine.compact for machine in machines.values() if machine.gpu_type)
-    assert not any(machines[name].flex for name in machines if name.startswith("g4-"))
-    assert machines["a4-highgpu-8g"].disk_type == "hyperdisk-balanced"
-    assert (machines["a3-megagpu-8g"].vcpus, machines["a3-megagpu-8g"].gpu_count) == (208, 8)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import tarfile
 from pathlib import Path
 
@@ -153,15 +152,6 @@ def test_proxies_and_package_indexes_reach_the_build_but_no_folder_of_this_machi
         "PIP_INDEX_URL": "https://pypi.example.org/simple",
         "PIP_EXTRA_INDEX_URL": "https://more.example.org/simple",
     }
-
-
-@pytest.mark.parametrize("lock", sorted((context.dockerfiles() / "locks").iterdir()), ids=lambda path: path.name)
-def test_every_requirement_in_the_locks_has_one_version_and_hashes(lock: Path) -> None:
-    text = "".join(line for line in lock.read_text().splitlines(keepends=True) if not line.startswith("#"))
-    entries = text.replace("\\\n", "").splitlines()
-    assert entries
-    pin = r"[\w.-]+==[\w.+]+( ; python_full_version (<|>=) '3\.\d+')?( +--hash=sha256:[0-9a-f]{64})+"
-    assert [entry for entry in entries if not re.fullmatch(pin, entry)] == []
 
 
 def test_a_link_called_like_a_wheel_carries_no_file_from_elsewhere_into_the_build(tmp_path: Path) -> None:
