@@ -15,7 +15,7 @@ import yaml
 
 from hvdcloud import providers
 from hvdcloud.checks import Check, Finding, failed, require
-from hvdcloud.cluster.model import ClusterObject, ClusterSpec, Node, NodeState, ObjectKind, Plan
+from hvdcloud.cluster.model import ClusterObject, ClusterSpec, Node, NodeState, ObjectKind
 from hvdcloud.console import Console
 from hvdcloud.errors import CredentialsError, UsageError
 from hvdcloud.lifecycle import up as lifecycle_up
@@ -116,25 +116,6 @@ def test_a_value_that_would_lose_the_path_of_the_system_is_refused(tmp_path: Pat
     with pytest.raises(UsageError, match=r"run\.env\.PATH: \$PATH in it is not expanded; a value is text") as caught:
         check_project(context)
     assert caught.value.hint == "in run.command it is expanded: PATH=…$PATH… python train.py"
-
-
-def test_the_result_of_up_says_what_the_cluster_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setattr(lifecycle_up, "find_image", lambda context: ("hvdcloud/project:1", True))
-    monkeypatch.setattr("hvdcloud.remote.join.join", lambda *_, **__: None)
-    context, err = context_of(tmp_path)
-    context.__dict__["platform"] = Asked(())
-    context.__dict__["provider"] = SimpleNamespace(
-        ready_seconds=1.0,
-        cluster=lambda name: None,
-        plan=lambda spec: Plan(spec=spec, requests=(), dollars_per_hour=1.58, worst_case_dollars=3.24),
-        create=lambda plan, on_progress: [],
-        wait_ready=lambda nodes, deadline, on_progress: nodes,
-    )
-    result = up(context, command="launch")
-    assert result.created
-    assert (result.dollars_per_hour, result.worst_case_dollars) == (1.58, 3.24)
-    assert "$1.58/h, at worst $3.24" in err.getvalue()
 
 
 @pytest.mark.parametrize("head", [False, True])
