@@ -132,6 +132,12 @@ def test_the_first_failure_that_blocks_is_raised_as_what_it_is() -> None:
     assert said == []
 
 
+def test_what_does_not_block_is_warned_of() -> None:
+    said: list[str] = []
+    require([Check(name="permissions", run=refuse(CredentialsError), blocks=False)], warn=said.append)
+    assert said == ["it is not; fix it"]
+
+
 def test_neither_silence_nor_a_bug_stops_a_command(hang: Callable[[], Finding]) -> None:
     said: list[str] = []
 

@@ -178,16 +178,6 @@ def test_too_little_space_is_found_out_before_anything_is_restored(world: Worker
     assert world.files(RUNS[1]) == {}
 
 
-def test_a_name_that_would_escape_is_refused(world: Workers, tmp_path: Path) -> None:
-    entry = entry_of("@@", b"evil", generation=1)
-    data = to_json(Manifest(cluster=CLUSTER, run=RUNS[0], node=1, complete=True, files=[entry]))
-    for name in (b"@node-1//etc/evil", b"@node-1/../../evil"):
-        world.bucket.write(manifest_name(CLUSTER, RUNS[0], 1), data.replace(b"@@", name))
-        with pytest.raises(CheckpointError):
-            world.restore(RUNS[0], RUNS[1])
-    assert list(tmp_path.rglob("evil")) == []
-
-
 def test_gathering_brings_every_node_to_the_newest_of_all(world: Workers) -> None:
     for node, modified in ((0, 100), (1, 300), (2, 200)):
         world.write(RUNS[0], "latest", f"of {node}".encode(), node=node, modified=modified)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,67 +11,19 @@ import pytest
 import yaml
 
 from hvdcloud import providers
-from hvdcloud.checks import Check, Finding, failed, require
-from hvdcloud.cluster.model import ClusterObject, ClusterSpec, Node, NodeState, ObjectKind
+from hvdcloud.cluster.model import ClusterObject, Node, NodeState, ObjectKind
 from hvdcloud.console import Console
-from hvdcloud.errors import CredentialsError, UsageError
-from hvdcloud.lifecycle import up as lifecycle_up
+from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.context import Context
-from hvdcloud.lifecycle.up import check, check_project, make_spec, up
+from hvdcloud.lifecycle.up import check_project, make_spec, up
 from tests.support.configs import load_config
 from tests.support.views import cluster
-
-
-@dataclass
-class Asked:
-    """A platform with these checks, for which nothing is built or made."""
-
-    found: Sequence[Check]
-    costs_money = False
-    needs_registry = True
-    processor = None
-
-    def checks(self, spec: ClusterSpec) -> Sequence[Check]:
-        return self.found
-
-    def machines(self) -> str | None:
-        return None
-
-    def device_mismatch(self) -> Finding | None:
-        return None
 
 
 def context_of(folder: Path, **config: Any) -> tuple[Context, io.StringIO]:
     (folder / "hvdcloud.yaml").write_text(yaml.safe_dump({"name": "digits", **config}))
     err = io.StringIO()
     return Context(load_config(folder / "hvdcloud.yaml", flags={}, environ={}), Console(err=err)), err
-
-
-@pytest.fixture
-def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Runs checks as `up` does; returns what it says."""
-    # A check that is late blocks nothing, and this machine may have other work for seconds.
-    monkeypatch.setattr(lifecycle_up, "require", partial(require, seconds=600))
-
-    def ask(*checks: Check) -> str:
-        context, err = context_of(tmp_path)
-        context.__dict__["platform"] = Asked(checks)
-        check(context)
-        return err.getvalue()
-
-    return ask
-
-
-def says(finding: Finding) -> Callable[[], Finding]:
-    return lambda: finding
-
-
-LACKS = failed("ann lacks 1 of 29 permissions in p: x", hint="the owner can: y", error=CredentialsError)
-
-
-def test_a_right_that_seems_to_be_missing_is_warned_of_once(ask: Callable[..., str]) -> None:
-    said = ask(Check(name="permissions", run=says(LACKS), blocks=False))
-    assert said.splitlines() == [f"warning: {LACKS.message}; {LACKS.hint}"]
 
 
 @pytest.mark.parametrize(
