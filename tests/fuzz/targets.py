@@ -149,9 +149,8 @@ _LOG = (
 def state(data: bytes) -> None:
     """A run's state."""
     found = RunState.from_json(parse_object(document(data, [_STATE])))
-    json.dumps(found.to_json()).encode()
-    again = RunState.from_json(json.loads(json.dumps(found.to_json())))
-    assert again.run == found.run
+    written = json.dumps(found.to_json())
+    assert json.dumps(RunState.from_json(json.loads(written)).to_json()) == written
     _sayable(found.reason, *(record.text for record in found.ranks))
     _sayable(found.about, UploadReport.merged({"n0": found.checkpoints}), summary(found), slow_ranks_of(found))
     _sayable(found.stuck and [found.stuck.text, *found.stuck.lines])
@@ -214,17 +213,7 @@ def log(data: bytes) -> None:
 
 def terminal(data: bytes) -> None:
     """A job's output on a terminal: whatever it draws, whose it is stays in front of each line."""
-    moves = (
-        b"\r",
-        b"\b",
-        b"\x1b[2K",
-        b"\x1b[1K",
-        b"\x1b[K",
-        b"\n",
-        b"[0] ",
-        b"\xe2\x86\x92 hvdcloud",
-        "e\u0301".encode(),
-    )
+    moves = (b"\r", b"\b", b"\x1b[2K", b"\x1b[1K", b"\x1b[K", b"\n", b"[0] ", "→ hvdcloud".encode(), "e\u0301".encode())
     said = b"[0] x" + b"".join(moves[byte] if byte < len(moves) else bytes([byte]) for byte in data[:30])
     drawn = pyte.Screen(400, 40)
     stream, text = pyte.Stream(drawn), JobText()

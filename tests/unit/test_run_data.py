@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -30,13 +29,6 @@ def state(*nodes: NodeData, **more: Any) -> RunState:
 
 def node(phase: str, **more: Any) -> NodeData:
     return NodeData(node="d-0", phase=phase, **more)
-
-
-def test_the_state_of_a_run_with_data_is_read_as_it_was_written() -> None:
-    failed = node("failed", error="data set train: no", hint="look", exit_code=4)
-    written = state(failed, NodeData(node="d-1", phase="ready", bytes=5 * 10**12), data_seconds=2.5)
-    read = RunState.from_json(json.loads(json.dumps(written.to_json())))
-    assert (list(read.data), read.data_seconds) == (list(written.data), 2.5)
 
 
 def test_a_run_without_data_waits_for_none() -> None:

@@ -61,8 +61,3 @@ def test_an_active_run_is_judged_by_its_last_minute_and_an_ended_one_by_all_of_i
     assert now.text == "rank 0 (d-0): the others wait 50 % of the last minute for it"
     assert at_last is not None
     assert at_last.ranks == [1]
-
-
-def test_waits_survive_the_way_to_the_laptop() -> None:
-    state = RunState(run="r", waits=waits(0.4, 0.1, recently=0.25))
-    assert RunState.from_json(state.to_json()).waits == state.waits
