@@ -462,8 +462,3 @@ def seeds(name: str) -> list[bytes]:
     folder = SEEDS / name
     kept = [file.read_bytes() for file in sorted(folder.glob("*"))] if folder.is_dir() else []
     return [*kept, b"", b"\0", b"\x01", b"\x02", b"\0\0", b"\0\x01", b"\x01" + _LOG]
-
-
-def run(name: str, data: bytes) -> None:
-    """Give the bytes to a target."""
-    TARGETS[name](data)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.node.elastic.membership import MOST_FAILURES
+from tests.bench.publish import say
 from tests.support import elastic_run
 from tests.support.chaos import Happened, disturb, possible
 from tests.support.elastic_run import Recovery, Training
@@ -90,12 +91,6 @@ def plans(seed: int, count: int, *, names: Sequence[str]) -> list[Plan]:
             )
         )
     return found
-
-
-def say(text: str) -> None:
-    """A line of progress."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 def main() -> int:

@@ -43,19 +43,6 @@ def test_a_dockerfile_names_no_image_itself(file: Path) -> None:
             assert arguments[name[1]] in ("", *stages), f"{name[1]} has a default that no digest stands for"
 
 
-def test_dockerfiles_of_the_tests_start_from_what_make_base_image_provides() -> None:
-    # By its tag: their images are used by tests alone, also on machines that have made it themselves.
-    root = dockerfiles().parent
-    files = {*(root / "tests").rglob("Dockerfile"), *(root / "tests").rglob("*.Dockerfile")}
-    assert len(files) >= 2
-    for file in files:
-        text = file.read_text()
-        arguments = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.MULTILINE))
-        images = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
-        started = {arguments[image[2:-1]] if image.startswith("${") else image for image in images}
-        assert started <= {base_images.DEBIAN, "scratch", *re.findall(r"^FROM .+ AS (\w+)$", text, re.MULTILINE)}
-
-
 @pytest.mark.parametrize("row", versions.ROWS, ids=lambda row: row.label)
 def test_builder_and_base_start_from_the_same_bytes_on_every_machine(row: versions.Row, tmp_path: Path) -> None:
     config = ImageConfig(framework=row.framework, device=row.device, version=row.version, requirements=None)

@@ -68,6 +68,8 @@ def test_a_typo_is_refused_with_its_line_and_the_key_that_was_meant(file: Path) 
         ("run: {slots_per_node: -1}", "run.slots_per_node: it should be greater than or equal to 1 (got -1)"),
         ("run: {command: ''}", "run.command: the command is empty"),
         ("run: {command: 'python \"x'}", "run.command: 'python \"x' cannot be split"),
+        ("run: {retry: 101}", "run.retry: it should be less than or equal to 100 (got 101)"),
+        ("run: {retry: {max: 3}}", "run.retry: it should be a valid integer"),
         ("run: {controller: nccl}", "run.controller: it should be 'gloo' or 'mpi' (got nccl)"),
         ("run: {env: {'A B': x}}", "run.env.A B: write the name of an environment variable"),
         ("checkpoints: {keep_every: 5 parsecs}", "checkpoints.keep_every: '5 parsecs' is not a duration"),
@@ -217,13 +219,6 @@ def test_runs_that_survive_preemptions_have_spot_vms_unless_told_otherwise(
 def test_a_way_to_get_machines_that_cannot_be_is_refused(file: Path, gce: str, said: str) -> None:
     error = refusal(file, f"name: digits\ngce: {gce}\n")
     assert said in f"{error.message} {error.details} {error.hint}"
-
-
-def test_retry(file: Path) -> None:
-    file.write_text("name: digits\nrun: {retry: 3}\n")
-    assert load_config(file, environ={}).run.retry == 3
-    for wrong in ("-1", "101", "{max: 3}"):
-        assert "run.retry" in refusal(file, f"name: a\nrun: {{retry: {wrong}}}\n").message
 
 
 @pytest.mark.parametrize(

@@ -57,18 +57,12 @@ def test_another_users_words_do_not_act_on_the_terminal() -> None:
     assert gpus.parse("0, GPU-1\x1b[2J, 535, 1, 2, [N/A], 7.5, T4\n", "") == ()
 
 
-# --- who has them ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("state", "holds"),
     [("created", True), ("running", True), ("paused", True), ("restarting", True), ("exited", False), ("dead", False)],
 )
 def test_a_container_holds_its_gpus_until_it_ends(state: str, holds: bool) -> None:
     assert bool(held_by(container(UUIDS[0], state=state))) is holds
-
-
-# --- which node gets which ------------------------------------------------------------------------------------------
 
 
 def test_too_few_free_gpus_are_refused_with_who_uses_the_others() -> None:
@@ -97,8 +91,6 @@ def test_what_the_machine_does_not_have_is_refused(
         choose(found, (), count, nodes=nodes, indices=range(nodes))
     assert said in refused.value.message
 
-
-# --- how a container gets them --------------------------------------------------------------------------------------
 
 # GET /info of Docker 20.10 without and with the toolkit, and of 28.3, whose CDI directories are always searched.
 OLD: dict[str, Any] = {"ServerVersion": "20.10.24", "Runtimes": {"runc": {"path": "runc"}}}

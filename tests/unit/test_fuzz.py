@@ -11,7 +11,7 @@ import random
 import pytest
 
 from tests.fuzz.hostile import SCRIPTS
-from tests.fuzz.targets import TARGETS, run, seeds
+from tests.fuzz.targets import TARGETS, seeds
 
 INPUTS = 100
 SEED = 1
@@ -29,7 +29,7 @@ def hostile_input(chance: random.Random) -> bytes:
 @pytest.mark.parametrize("target", TARGETS)
 def test_seeds_are_no_findings_any_more(target: str) -> None:
     for seed in seeds(target):
-        run(target, seed)
+        TARGETS[target](seed)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -42,7 +42,7 @@ def test_hostile_input_leads_to_no_unexpected_error(target: str) -> None:
         for _ in range(INPUTS):
             data = hostile_input(chance)
             try:
-                run(target, data)
+                TARGETS[target](data)
             except Exception as error:
                 raise AssertionError(f"add this to tests/fuzz/seeds/{target}/: {data!r}") from error
     finally:

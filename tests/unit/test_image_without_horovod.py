@@ -1,4 +1,4 @@
-"""The image for the launchers that need no Horovod: what is built, what it is called, and that nothing is compiled."""
+"""The image for the launchers that need no Horovod: what is built and what it is called."""
 
 from __future__ import annotations
 
@@ -69,9 +69,6 @@ def test_labels_and_constraints_name_no_horovod_that_is_not_there(tmp_path: Path
     assert content(project, "constraints.txt").splitlines() == ["torch==2.13.0+cpu", "numpy>=2,<3"]
 
 
-# --- the version matrix -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("horovod", "newest"), [(True, "2.13.0"), (False, "2.14.1")])
 def test_without_horovod_the_default_is_the_same_and_more_may_be_chosen(horovod: bool, newest: str) -> None:
     with pytest.raises(UsageError) as raised:
@@ -89,9 +86,6 @@ def test_a_gpu_gets_no_row_that_cannot_have_horovod_unless_none_is_needed(monkey
     with pytest.raises(UsageError) as raised:
         check_fits(row.without_horovod(), gpu="x", capability="12.0")
     assert raised.value.hint == "set image.version: 2.14.1, whose image does"
-
-
-# --- an image of one's own --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

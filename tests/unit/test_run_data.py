@@ -31,16 +31,13 @@ def node(phase: str, **more: Any) -> NodeData:
     return NodeData(node="d-0", phase=phase, **more)
 
 
-def test_a_run_without_data_waits_for_none() -> None:
-    assert not RunState.from_json({"run": RUN, "state": "starting"}).waits_for_data
-
-
 @pytest.mark.parametrize(("phase", "waits"), [("fetching", True), ("failed", True), ("ready", False)])
 def test_a_run_waits_as_long_as_a_node_is_not_ready(phase: str, *, waits: bool) -> None:
     assert state(node("ready"), node(phase)).waits_for_data is waits
     running = state(node(phase))
     running.state = "running"
     assert not running.waits_for_data
+    assert not state().waits_for_data
 
 
 def test_progress_is_said_in_words() -> None:
@@ -83,9 +80,6 @@ def test_a_node_that_could_not_join_is_not_why_a_run_failed_that_had_begun() -> 
     with pytest.raises(HvdcloudError) as caught:
         result_of("d", ended).raise_for_failure()
     assert caught.value.code == ExitCode.JOB
-
-
-# -- what nodes are asked for, and say ---------------------------------------------------------------------------------
 
 
 def test_nodes_are_asked_for_buckets_and_find_folders_mounted() -> None:

@@ -69,10 +69,9 @@ def test_a_value_that_would_lose_the_path_of_the_system_is_refused(tmp_path: Pat
 
 @pytest.mark.parametrize("head", [False, True])
 def test_only_a_cluster_with_a_head_is_said_to_come_back_by_resize(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: bool
+    tmp_path: Path, state_root: Path, head: bool
 ) -> None:
     """One whose flex-start request waits has none; resize would refuse it."""
-    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
     nodes = (Node(name="digits-0", index=0, id="0", state=NodeState.RUNNING),) if head else ()
     waits = ClusterObject(kind=ObjectKind.REQUEST, name="hvdcloud-digits-a1b2c3")
     context, _ = context_of(tmp_path, provider="gce")
