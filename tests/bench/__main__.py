@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 from tests.bench.measure import BenchError, Sample, output, run
 from tests.bench.publish import HERE, JOB, ends_in_words, publish, say, table
@@ -118,15 +117,11 @@ def tables(found: Mapping[str, Sequence[float]]) -> str:
         [TITLES[key], *(f"{value:.2f} s" for value in (statistics.median(each), min(each), max(each)))]
         for key, each in found.items()
     ]
+    median = {key: statistics.median(each) for key, each in found.items()}
     pairs = (("launch", "floor"), ("torchrun", "torchx"))
-    ratios = [f"- {TITLES[one]} takes {_ratio(found, one, other):.2f} of {TITLES[other]}" for one, other in pairs]
+    ratios = [f"- {TITLES[one]} takes {median[one] / median[other]:.2f} of {TITLES[other]}" for one, other in pairs]
     columns = ["two nodes, one all-reduce job", "median", "least", "most"]
     return f"{table(columns, rows)}\n\n{chr(10).join(ratios)}\n"
-
-
-def _ratio(found: Mapping[str, Sequence[float]], one: str, other: str) -> float:
-    """Of the medians."""
-    return statistics.median(found[one]) / statistics.median(found[other])
 
 
 def main() -> int:
@@ -137,7 +132,7 @@ def main() -> int:
     if options.runs < 1:
         parser.error("--runs is 1 or more")
     # A `kill` is handled as Ctrl-C is: everything is removed.
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     load = os.getloadavg()[0]
     if not output("docker", "version", "--format", "{{.Server.Version}}"):
         say("bench: no Docker engine answers; `make engine` starts one")
@@ -148,10 +143,6 @@ def main() -> int:
     document = {"load": load, "cpus": os.cpu_count(), "seconds": found}
     publish("launch", document, tables(found), folder=options.results, complete=options.runs >= FEWEST_RUNS)
     return 0
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

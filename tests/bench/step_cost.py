@@ -27,7 +27,7 @@ import psutil
 from hvdcloud.runs.horovod_args import horovodrun_argv
 from hvdcloud.runs.spec import Host
 from tests.bench.measure import BenchError, output
-from tests.bench.publish import JOB, ends_in_words, publish, say
+from tests.bench.publish import JOB, ends_in_words, publish, say, table
 from tests.support.harness import Project, brought_up, project_in, share_engine
 
 FEWEST_ROUNDS = 5
@@ -103,19 +103,17 @@ def steps_in(text: str) -> float:
 
 def markdown(result: dict[str, Any]) -> str:
     """As a table."""
-    lines = ["| training, two ranks on two nodes | steps per second | range |", "| --- | ---: | ---: |"]
-    medians = {way: statistics.median(result["steps"][way]) for way in WAYS}
-    for way in reversed(WAYS):
-        low, high = min(result["steps"][way]), max(result["steps"][way])
-        lines.append(f"| {way} | {medians[way]:.2f} | {low:.2f} to {high:.2f} |")
+    steps: dict[str, list[float]] = result["steps"]
+    medians = {way: statistics.median(steps[way]) for way in WAYS}
+    rows = [[way, f"{medians[way]:.2f}", f"{min(steps[way]):.2f} to {max(steps[way]):.2f}"] for way in reversed(WAYS)]
+    rows.append(["ratio of the medians", f"{medians['hvdcloud'] / medians['by hand']:.3f}", ""])
     cores = 100 * statistics.median(result["cores_used"])
-    lines.append(f"| ratio of the medians | {medians['hvdcloud'] / medians['by hand']:.3f} | |")
-    lines.append(f"\nEverything of hvdcloud's on a node, while its rank trains: {cores:.2f} % of a core (median).")
-    lines.append(
-        f"{len(result['steps']['hvdcloud'])} rounds on {result['cores']} cores, whose load was {result['load']:.1f} "
-        "before: Gloo, 20 gradient tensors, 10.5 MB, a step."
+    return (
+        f"{table(['training, two ranks on two nodes', 'steps per second', 'range'], rows)}\n\n"
+        f"Everything of hvdcloud's on a node, while its rank trains: {cores:.2f} % of a core (median).\n"
+        f"{len(steps['hvdcloud'])} rounds on {result['cores']} cores, whose load was {result['load']:.1f} "
+        "before: Gloo, 20 gradient tensors, 10.5 MB, a step.\n"
     )
-    return "\n".join(lines) + "\n"
 
 
 def main() -> int:

@@ -43,10 +43,12 @@ from hvdcloud.remote.ssh import Session
 from hvdcloud.report.page import page
 from hvdcloud.report.phases import phases
 from hvdcloud.report.record import RunRecord
+from hvdcloud.runs.data_progress import summary
 from hvdcloud.runs.log_lines import job_lines, rank_lines
 from hvdcloud.runs.notice import message
 from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.reports import RankRecord, UploadReport, instant, json_lines
+from hvdcloud.runs.slow_ranks import slow_ranks_of
 from hvdcloud.runs.stacks import RankStacks, grouped
 from hvdcloud.runs.state import Event, RunState
 from hvdcloud.visible import JobText, visible
@@ -122,6 +124,11 @@ _STATE: Mapping[str, Any] = {
     "launched": 1795000010.0, "training_since": 1795000020.0, "training_until": 1795000590.0,
     "metrics": {"accuracy": 0.9, "loss": 0.1}, "data_seconds": 5.0, "data": [{"node": "n0", "phase": "ready"}],
     "supervisor_dead": False,
+    "waits": [
+        {"rank": 0, "node": "n0", "waited": 40.0, "seconds": 90.0, "recently": 0.5},
+        {"rank": 1, "node": "n1", "waited": 4.0, "seconds": 90.0, "recently": 0.0},
+    ],
+    "stuck": {"seconds": 900.0, "groups": [{"ranks": [0], "lines": ["step (train.py:41)"], "waits_for": ["bias"]}]},
 }  # fmt: skip
 _SAMPLE: Mapping[str, Any] = {
     "t": 1795000005.0, "cpu": 62.0, "memory": 25e9, "memory_total": 63e9, "received": 12e6, "sent": 13e6, "waiting": 1,
@@ -142,11 +149,11 @@ _LOG = (
 def state(data: bytes) -> None:
     """A run's state."""
     found = RunState.from_json(parse_object(document(data, [_STATE])))
-    json.dumps(found.to_json()).encode()
-    again = RunState.from_json(json.loads(json.dumps(found.to_json())))
-    assert again.run == found.run
+    written = json.dumps(found.to_json())
+    assert json.dumps(RunState.from_json(json.loads(written)).to_json()) == written
     _sayable(found.reason, *(record.text for record in found.ranks))
-    _sayable(found.about, UploadReport.merged({"n0": found.checkpoints}))
+    _sayable(found.about, UploadReport.merged({"n0": found.checkpoints}), summary(found), slow_ranks_of(found))
+    _sayable(found.stuck and [found.stuck.text, *found.stuck.lines])
     _notice(found, _LOG)
     for part in phases(found, until=1795000000.0):
         assert part.seconds > 0
@@ -206,17 +213,7 @@ def log(data: bytes) -> None:
 
 def terminal(data: bytes) -> None:
     """A job's output on a terminal: whatever it draws, whose it is stays in front of each line."""
-    moves = (
-        b"\r",
-        b"\b",
-        b"\x1b[2K",
-        b"\x1b[1K",
-        b"\x1b[K",
-        b"\n",
-        b"[0] ",
-        b"\xe2\x86\x92 hvdcloud",
-        "e\u0301".encode(),
-    )
+    moves = (b"\r", b"\b", b"\x1b[2K", b"\x1b[1K", b"\x1b[K", b"\n", b"[0] ", "→ hvdcloud".encode(), "e\u0301".encode())
     said = b"[0] x" + b"".join(moves[byte] if byte < len(moves) else bytes([byte]) for byte in data[:30])
     drawn = pyte.Screen(400, 40)
     stream, text = pyte.Stream(drawn), JobText()
@@ -465,8 +462,3 @@ def seeds(name: str) -> list[bytes]:
     folder = SEEDS / name
     kept = [file.read_bytes() for file in sorted(folder.glob("*"))] if folder.is_dir() else []
     return [*kept, b"", b"\0", b"\x01", b"\x02", b"\0\0", b"\0\x01", b"\x01" + _LOG]
-
-
-def run(name: str, data: bytes) -> None:
-    """Give the bytes to a target."""
-    TARGETS[name](data)

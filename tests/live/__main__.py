@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import yaml
@@ -244,12 +243,13 @@ def main() -> int:
         shutil.copy(ROOT / job, folder / PROJECT)
     # A closed terminal and `kill` are as Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+        signal.signal(number, signal.default_int_handler)
     delete = [sys.executable, "-m", "tests.live.teardown", str(folder)]
     wrong: list[str] = []
     with HardEnd(delete, seconds=options.minutes * 60, log=folder / "hard-end.log") as end:
         try:
-            recorder = Recorder(client(options.project), name, folder / "fixtures", words(options.project, name))
+            google = connect_client(project=options.project)
+            recorder = Recorder(google, name, folder / "fixtures", words(options.project, name))
             wrong = run_steps(Live(folder, name, recorder, end), steps, project=options.project, region=options.region)
         except (StepError, HvdcloudError, ApiError) as error:
             wrong = [str(error)]
@@ -273,11 +273,6 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def client(project: str) -> Any:
-    """Of the project, at the endpoint that hvdcloud would use."""
-    return connect_client(project=project)
-
-
 def words(project: str, name: str) -> Anonymizer:
     """What tells whose project it is."""
     return Anonymizer(
@@ -289,10 +284,6 @@ def words(project: str, name: str) -> Anonymizer:
             str(ROOT): "/home/me/hvdcloud",
         },
     )
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdcloud.node.elastic.membership import MOST_FAILURES
+from tests.bench.publish import say
 from tests.support import elastic_run
 from tests.support.chaos import Happened, disturb, possible
 from tests.support.elastic_run import Recovery, Training
@@ -29,8 +30,6 @@ from tests.support.harness import Project, Screen, labelled, share_engine
 NODES = 4
 GOES_ON_SECONDS = 150
 """Longer than any test waits: it is for a run that never continues."""
-SLOW_SECONDS = 45.0
-"""A recovery that took longer is worth a look."""
 WHOLE_SECONDS = 240
 START_SECONDS = 240
 END_SECONDS = 240
@@ -94,12 +93,6 @@ def plans(seed: int, count: int, *, names: Sequence[str]) -> list[Plan]:
     return found
 
 
-def say(text: str) -> None:
-    """A line of progress."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
 def main() -> int:
     """Returns 0 if nothing was lost and nothing is left."""
     seed = int(os.environ.get("SOAK_SEED") or secrets.randbelow(1 << 31))
@@ -115,8 +108,7 @@ def main() -> int:
         try:
             project.hvdcloud("build", timeout=1200)
             project.hvdcloud("up")
-            if soak(engine, project, plans(seed, count, names=possible(engine))) > SLOW_SECONDS:
-                keep_evidence(engine, project)
+            soak(engine, project, plans(seed, count, names=possible(engine)))
             return 0
         except Exception:  # Whatever it was, the evidence is kept and the cluster deleted.
             traceback.print_exc()
@@ -131,14 +123,10 @@ def main() -> int:
             assert not left
 
 
-def soak(engine: Any, project: Project, rounds: Sequence[Plan]) -> float:
+def soak(engine: Any, project: Project, rounds: Sequence[Plan]) -> None:
     """All rounds, then the end.
 
-    Returns:
-        the most seconds from a disturbance to the next step.
-
-    Raises:
-        AssertionError: the run did not continue, something was lost, or the result is another one.
+    Raises AssertionError: the run did not continue, something was lost, or the result is another one.
     """
     with elastic_run.attached(project) as (screen, training):
         training.step_in_world_of(NODES, seconds=START_SECONDS)
@@ -156,8 +144,12 @@ def soak(engine: Any, project: Project, rounds: Sequence[Plan]) -> float:
     result = elastic_run.pulled_result(project)
     image = engine.containers.get(f"{project.name}-0").image.id
     difference = elastic_run.same_result(result, elastic_run.reference(engine, image, epochs=result["epochs"]))
-    summarize(recoveries, result, state, difference, training)
-    return max((each.lost for each in recoveries), default=0.0)
+    say(
+        f"\n{result['epochs']} epochs, {result['steps']} steps: every sample once per epoch; largest difference of a "
+        f"weight from an undisturbed training {difference:.1e}\n"
+        f"{len(training.worlds())} worlds, Horovod started again {state['restarts']} time(s), "
+        f"{sum(each.repeated for each in recoveries)} step(s) done again"
+    )
 
 
 def one_round(
@@ -171,18 +163,11 @@ def one_round(
     assert screen.exit_code is None, screen.text[-4000:]
     happened = []
     for name, index in plan.what:
-        node = f"{project.name}-{index}"
-        done = try_to_disturb(engine, name, node)
-        if done is not None:
+        if (done := try_to_disturb(engine, name, f"{project.name}-{index}")) is not None:
             happened.append(done)
     if not happened:
-        return Recovery(
-            what=f"{', '.join(f'{name} of node {index}' for name, index in plan.what)}: was away already",
-            lost=0.0,
-            whole=None,
-            went_on=0.0,
-            repeated=0,
-        )
+        what = f"{', '.join(f'{name} of node {index}' for name, index in plan.what)}: was away already"
+        return Recovery(what=what, lost=0.0, whole=None, went_on=0.0, repeated=0)
     away += happened
     losing = [each for each in happened if each.disturbance.loses_rank]
     last = (losing or happened)[-1]
@@ -225,39 +210,8 @@ def undo(engine: Any, away: list[Happened], *, all_of_them: bool) -> None:
             away.remove(each)
 
 
-def summarize(
-    recoveries: Sequence[Recovery],
-    result: dict[str, Any],
-    state: dict[str, Any],
-    difference: float,
-    training: Training,
-) -> None:
-    """Print the recoveries by kind, and the totals."""
-    kinds: dict[str, list[Recovery]] = {}
-    for each in recoveries:
-        kinds.setdefault(" and ".join(part.partition(" ")[2] for part in each.what.split(" and ")), []).append(each)
-    say(f"\n{'what':60} {'times':>5} {'to the next step':>22} {'to all ranks':>22}")
-    for kind, found in sorted(kinds.items()):
-        say(
-            f"{kind:60} {len(found):5} {spread(each.lost for each in found):>22} "
-            f"{spread(each.whole for each in found if each.whole is not None):>22}"
-        )
-    say(
-        f"\n{result['epochs']} epochs, {result['steps']} steps: every sample once per epoch; largest difference of a "
-        f"weight from an undisturbed training {difference:.1e}\n"
-        f"{len(training.worlds())} worlds, Horovod started again {state['restarts']} time(s), "
-        f"{sum(each.repeated for each in recoveries)} step(s) done again"
-    )
-
-
-def spread(seconds: Any) -> str:
-    """Least, median and most."""
-    found = sorted(seconds)
-    return f"{found[0]:.1f} / {found[len(found) // 2]:.1f} / {found[-1]:.1f} s" if found else "-"
-
-
 def keep_evidence(engine: Any, project: Project) -> None:
-    """What the head says, to explain a failure or a recovery that took long."""
+    """What the head says, to explain a failure."""
     folder = Path(tempfile.mkdtemp(prefix="hvd-soak-evidence-"))
     for file in ("state.json", "events.jsonl", "log", "supervisor.err"):
         try:

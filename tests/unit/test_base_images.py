@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import hvdcloud
 from hvdcloud.cluster import model
 from hvdcloud.config.model import ImageConfig
 from hvdcloud.image.plan import base_images, versions
@@ -44,19 +43,6 @@ def test_a_dockerfile_names_no_image_itself(file: Path) -> None:
             assert arguments[name[1]] in ("", *stages), f"{name[1]} has a default that no digest stands for"
 
 
-def test_dockerfiles_of_the_tests_start_from_what_make_base_image_provides() -> None:
-    # By its tag: their images are used by tests alone, also on machines that have made it themselves.
-    root = dockerfiles().parent
-    files = {*(root / "tests").rglob("Dockerfile"), *(root / "tests").rglob("*.Dockerfile")}
-    assert len(files) >= 2
-    for file in files:
-        text = file.read_text()
-        arguments = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.MULTILINE))
-        images = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
-        started = {arguments[image[2:-1]] if image.startswith("${") else image for image in images}
-        assert started <= {base_images.DEBIAN, "scratch", *re.findall(r"^FROM .+ AS (\w+)$", text, re.MULTILINE)}
-
-
 @pytest.mark.parametrize("row", versions.ROWS, ids=lambda row: row.label)
 def test_builder_and_base_start_from_the_same_bytes_on_every_machine(row: versions.Row, tmp_path: Path) -> None:
     config = ImageConfig(framework=row.framework, device=row.device, version=row.version, requirements=None)
@@ -77,14 +63,6 @@ def test_another_digest_is_another_image(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(base_images, "pinned", lambda name: f"{name}@{NEW}" if name else "")
     after = plan_image(config, project_dir=tmp_path)
     assert {step.reference for step in before.steps}.isdisjoint(step.reference for step in after.steps)
-
-
-def test_versions_are_labels_and_what_has_none_is_left_out() -> None:
-    assert base_images.version_labels({"torch": "2.13.0+cpu", "horovod": "0.28.1", "cuda": "", "nccl": None}) == {
-        "hvdcloud-image-builder": f"hvdcloud {hvdcloud.__version__}",
-        "hvdcloud-image-torch": "2.13.0+cpu",
-        "hvdcloud-image-horovod": "0.28.1",
-    }
 
 
 def test_no_label_of_an_image_marks_an_object_of_a_cluster() -> None:

@@ -6,25 +6,17 @@ import pytest
 
 from hvdcloud.errors import ExitCode, ImageError
 from hvdcloud.image.build.buildkit import _Log
-from hvdcloud.image.engine_reports import BuildEvent
 from hvdcloud.image.plan import context
 from hvdcloud.image.plan.context import Entry
 from tests.support.build_steps import build_step
 
 
-def read(log: str) -> tuple[_Log, list[BuildEvent]]:
-    events: list[BuildEvent] = []
+def failed(log: str) -> ImageError:
     step = build_step(Entry(path="dockerfiles/small.Dockerfile", content=b""), pip_hint="fix it")
-    found = _Log(step, events.append)
+    found = _Log(step, lambda _: None)
     for line in filter(None, log.splitlines()):
         found.read(line)
-    return found, events
-
-
-def failed(log: str) -> ImageError:
-    error = read(log)[0].error()
-    assert error.code == ExitCode.IMAGE
-    return error
+    return found.error()
 
 
 @pytest.mark.parametrize(
@@ -45,6 +37,7 @@ def test_a_failing_instruction_is_named_with_its_own_last_20_lines(last: str) ->
     output = "".join(f"#11 0.{number} line {number}\n" for number in range(100))
     error = failed(work + output + "#10 0.2 more noise\n#10 ERROR: context canceled\n" + last)
     assert error.message == "a small image was not built: [stage-2 4/4] RUN make: exit code: 3"
+    assert error.code is ExitCode.IMAGE
     assert error.details.splitlines() == [f"line {number}" for number in range(80, 100)]
 
 

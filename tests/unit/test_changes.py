@@ -71,7 +71,6 @@ RESIZE = "hvdcloud resize 4 --name digits"
     ("more", "changed", "command"),
     [
         ({"nodes": 4}, "nodes 2 → 4", RESIZE),
-        ({"limits": {"idle": "1h"}}, "limits.idle 30m → 60m", AGAIN),
         ({"limits": {"idle": None, "max_cost": 5}},
          "limits.idle 30m → null, limits.max_cost null → 5.0", AGAIN),
         ({"checkpoints": {"bucket": "gs://other"}}, "checkpoints.bucket null → gs://other", AGAIN),

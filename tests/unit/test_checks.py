@@ -105,17 +105,10 @@ def test_an_error_is_a_failure_with_its_hint_and_a_bug_is_reported_as_one() -> N
         raise KeyError("zone")
 
     ours, bug = run_checks([Check(name="ours", run=raises), Check(name="bug", run=breaks)])
-    assert (ours.message, ours.hint, ours.details, ours.exit_code) == (
-        "no room",
-        "make some",
-        "line by line",
-        ExitCode.CAPACITY,
-    )
+    assert (ours.message, ours.hint, ours.details) == ("no room", "make some", "line by line")
+    assert ours.exit_code is ExitCode.CAPACITY
     assert bug.exit_code is ExitCode.BUG
     assert "KeyError: 'zone'" in bug.message
-
-
-# --- what stops a command ---------------------------------------------------------------------------------------------
 
 
 def test_the_first_failure_that_blocks_is_raised_as_what_it_is() -> None:
@@ -130,6 +123,12 @@ def test_the_first_failure_that_blocks_is_raised_as_what_it_is() -> None:
         require(checks, warn=said.append)
     assert (raised.value.hint, raised.value.details) == ("ask for more", "x")
     assert said == []
+
+
+def test_what_does_not_block_is_warned_of() -> None:
+    said: list[str] = []
+    require([Check(name="permissions", run=refuse(CredentialsError), blocks=False)], warn=said.append)
+    assert said == ["it is not; fix it"]
 
 
 def test_neither_silence_nor_a_bug_stops_a_command(hang: Callable[[], Finding]) -> None:

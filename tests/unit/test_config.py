@@ -60,43 +60,27 @@ def test_a_typo_is_refused_with_its_line_and_the_key_that_was_meant(file: Path) 
     ("line", "said"),
     [
         ("nodes: two", "nodes: it should be a valid integer, unable to parse string as an integer (got two)"),
-        ("nodes: 0x2", "nodes: it should be a valid integer, unable to parse string as an integer (got 0x2)"),
-        ("nodes: yes", "nodes: it should be a valid integer, unable to parse string as an integer (got yes)"),
-        (
-            "limits: {max_cost: .inf}",
-            "limits.max_cost: it should be a valid number, unable to parse string as a number (got .inf)",
-        ),
         ("limits: {max_cost: inf}", "limits.max_cost: it should be a finite number (got inf)"),
         # A number in base 60, in YAML 1.1.
         ("limits: {idle: 12:30:00}", "limits.idle: '12:30:00' is not a duration"),
-        ("run: {command: null}", "run.command: it should be a valid string (got null)"),
-        (
-            "gce: {zones: [us-east1-b, us-central1]}",
-            "gce.zones.1: 'us-central1' is not a zone, such as us-central1-b",
-        ),
+        ("gce: {zones: [us-east1-b, us-central1]}", "gce.zones.1: 'us-central1' is not a zone, such as us-central1-b"),
         ("nodes: 0", "nodes: it should be greater than or equal to 1 (got 0)"),
-        ("nodes: -3", "nodes: it should be greater than or equal to 1 (got -3)"),
         ("run: {slots_per_node: -1}", "run.slots_per_node: it should be greater than or equal to 1 (got -1)"),
         ("run: {command: ''}", "run.command: the command is empty"),
         ("run: {command: 'python \"x'}", "run.command: 'python \"x' cannot be split"),
+        ("run: {retry: 101}", "run.retry: it should be less than or equal to 100 (got 101)"),
+        ("run: {retry: {max: 3}}", "run.retry: it should be a valid integer"),
         ("run: {controller: nccl}", "run.controller: it should be 'gloo' or 'mpi' (got nccl)"),
         ("run: {env: {'A B': x}}", "run.env.A B: write the name of an environment variable"),
         ("checkpoints: {keep_every: 5 parsecs}", "checkpoints.keep_every: '5 parsecs' is not a duration"),
-        ("checkpoints: {keep_every: -5}", "checkpoints.keep_every: it should be greater than 0 (got -5)"),
         ("checkpoints: {bucket: s3://x}", "checkpoints.bucket: 's3://x' is neither gs://BUCKET"),
         ("checkpoints: {bucket: 'file://relative'}", "needs an absolute folder"),
         ("limits: {max_cost: -1}", "limits.max_cost: it should be greater than 0 (got -1)"),
         ("image: cpu", "image: it should be a valid dictionary or instance of ImageConfig (got cpu)"),
-        ("gce: {gpu: nvidia-l4}", "gce.gpu: it should be a valid dictionary or instance of GpuConfig (got nvidia-l4)"),
-        ("run: {mpi_args: [1000]}", "run.mpi_args: it should be a valid string"),
-        ("run: {elastic: 4}", "run.elastic: it should be a valid dictionary or instance of ElasticConfig (got 4)"),
         (f"limits: {{idle: {10**400}}}", "is not a duration; write 60s, 30m, 12h or 1h30m"),
         ("run: {env: {A: ~}}", "run.env.A: it should be a valid string"),
-        ("run: {env: [A]}", "run.env: it should be a valid dictionary"),
         ("gce: {zones: us-east1-b}", "gce.zones: it should be a valid list (got us-east1-b)"),
-        ("checkpoints: {keep_every: null}", "checkpoints.keep_every: it should be a valid number (got null)"),
         ("gce: {disk_gb: 100000}", "gce.disk_gb: it should be less than or equal to 65536 (got 100000)"),
-        ("provider: aws", "provider: it should be 'local', 'ssh' or 'gce' (got aws)"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_line(file: Path, line: str, said: str) -> None:
@@ -128,10 +112,7 @@ def test_a_bad_environment_variable_is_named(file: Path) -> None:
     error = refusal(file, "name: digits\n", {"HVDCLOUD_NODES": "none"})
     assert error.message.startswith("environment variable HVDCLOUD_NODES: nodes:")
     error = refusal(file, "name: digits\n", {"HVDCLOUD_NODE": "3"})
-    assert (error.message, error.hint) == (
-        "environment variable HVDCLOUD_NODE: unknown key node",
-        "did you mean nodes?",
-    )
+    assert error.message == "environment variable HVDCLOUD_NODE: unknown key node"
 
 
 def test_a_missing_file_is_refused_unless_a_name_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,22 +164,17 @@ def test_what_config_show_prints_is_read_back_as_the_same_text(file: Path) -> No
     [
         ("name: yes", "name", "yes"),
         ('name: "null"', "name", "null"),
-        ("gce: {project: 123456789012}", "gce.project", "123456789012"),
         ("gce: {project: 0123}", "gce.project", "0123"),
         ("gce: {gpu: {type: 1e5}}", "gce.gpu.type", "1e5"),
         ("gce: {network: ~}", "gce.network", None),
         ("image: {version: 2.10}", "image.version", "2.10"),
-        ("image: {requirements: on}", "image.requirements", "on"),
-        ("run: {command: true}", "run.command", "true"),
         ("run: {command: 12:30}", "run.command", "12:30"),
-        ("run: {mpi_args: 0x1F}", "run.mpi_args", "0x1F"),
         ("run: {secrets: [NO, ON, Y]}", "run.secrets", ["NO", "ON", "Y"]),
         ("notify: NO", "notify", "NO"),
         # Other keys read their own kind of value from text, in quotes too.
         ("nodes: '2'", "nodes", 2),
         ("nodes: 1_000", "nodes", 1000),
         ("limits: {max_cost: 10.50}", "limits.max_cost", 10.5),
-        ("limits: {idle: 90}", "limits.idle", 90.0),
         ("limits: {idle: ~}", "limits.idle", None),
         # An anchor is read by each key that has it.
         ("nodes: &n 2\nrun: {env: {WORLD: *n}}", "run.env", {"WORLD": "2"}),
@@ -216,13 +192,10 @@ def test_text_is_what_was_typed_for_every_key_that_is_text(file: Path, written: 
         ("run: {elastic: {min: 1}}", "spot"),
         ("run: {elastic: {}}\ngce: {provisioning: standard}", "standard"),
         ("run: {elastic: {}}\ngce: {provisioning: null}", "spot"),
-        ("gce: {provisioning: spot}", "spot"),
         ("run: {retry: 1}", "spot"),
         ("run: {retry: 3}\ngce: {provisioning: standard}", "standard"),
-        ("run: {retry: 3, elastic: {}}", "spot"),
         ("run: {elastic: {}}\ngce: {provisioning: flex-start}", "flex-start"),
         ("run: {retry: 3}\ngce: {reservation: mine}", "reservation"),
-        ("gce: {reservation: projects/p/reservations/mine, provisioning: reservation}", "reservation"),
     ],
 )
 def test_runs_that_survive_preemptions_have_spot_vms_unless_told_otherwise(
@@ -244,17 +217,8 @@ def test_runs_that_survive_preemptions_have_spot_vms_unless_told_otherwise(
     ],
 )
 def test_a_way_to_get_machines_that_cannot_be_is_refused(file: Path, gce: str, said: str) -> None:
-    file.write_text(f"name: digits\ngce: {gce}\n")
-    with pytest.raises(UsageError) as refused:
-        load_config(file, environ={})
-    assert said in f"{refused.value.message} {refused.value.details or ''} {refused.value.hint}"
-
-
-def test_retry(file: Path) -> None:
-    file.write_text("name: digits\nrun: {retry: 3}\n")
-    assert load_config(file, environ={}).run.retry == 3
-    for wrong in ("-1", "101", "{max: 3}"):
-        assert "run.retry" in refusal(file, f"name: a\nrun: {{retry: {wrong}}}\n").message
+    error = refusal(file, f"name: digits\ngce: {gce}\n")
+    assert said in f"{error.message} {error.details} {error.hint}"
 
 
 @pytest.mark.parametrize(
@@ -264,7 +228,6 @@ def test_retry(file: Path) -> None:
         ("image: {device: cuda}", "g2-standard-8", ("nvidia-l4", 1)),
         ("image: {device: cuda}\ngce: {gpu: null}", "n1-standard-8", None),
         ("image: {device: cuda}\ngce: {gpu: {count: 4}}", "g2-standard-48", ("nvidia-l4", 4)),
-        ("gce: {gpu: {type: nvidia-l4}}", "g2-standard-8", ("nvidia-l4", 1)),
         ("gce: {gpu: {type: nvidia-tesla-v100, count: 1}}", "n1-standard-8", ("nvidia-tesla-v100", 1)),
         ("image: {device: cuda}\ngce: {machine_type: a2-highgpu-1g}", "a2-highgpu-1g", None),
         # As these files were read before NVIDIA L4 was the default.

@@ -45,9 +45,6 @@ def test_a_text_is_the_source_of_a_data_set(file: Path) -> None:
     assert [each.folder for each in data.values()] == [None] * 3
     local = data_of(file, "", {"HVDCLOUD_DATA__VAL": "{source: file:///data/val%20set}"})
     assert local["val"].folder == Path("/data/val set")
-
-
-def test_without_data_there_is_none(file: Path) -> None:
     assert data_of(file, "nodes: 1\n") == {}
 
 
@@ -56,19 +53,12 @@ def test_without_data_there_is_none(file: Path) -> None:
     [
         ("data: [gs://bucket/a]", "data: it should be a valid dictionary"),
         ("data: {Train: gs://bucket/a}", "data.Train: 'Train' is not the name of a data set"),
-        ("data: {../up: gs://bucket/a}", "'../up' is not the name of a data set"),
         ("data: {train: bucket/a}", "data.train.source: 'bucket/a' is neither gs://BUCKET[/PREFIX] nor file:///DIR"),
         ("data: {train: gs://bucket/../other}", "is neither gs://BUCKET[/PREFIX] nor file:///DIR"),
-        ("data: {train: gs://bucket/a//b}", "is neither gs://BUCKET[/PREFIX] nor file:///DIR"),
         ("data: {train: file://data}", "needs an absolute folder"),
-        ("data: {train: file:////}", "needs an absolute folder"),
         ("data: {train: file:///data/../etc}", "has '..' in it"),
         ("data: {train: 3}", "data.train.source: '3' is neither gs://BUCKET[/PREFIX] nor file:///DIR"),
         ("data: {train: {per_node: all}}", "data.train.source is missing"),
-        (
-            "data: {train: {source: gs://bucket/a, per_node: half}}",
-            "data.train.per_node: it should be 'all' or 'shard'",
-        ),
         ("data: {train: {source: file:///data/a, per_node: shard}}", "per_node: shard needs a gs:// source"),
         ("checkpoints: {bucket: gs://bucket/runs}\ndata: {train: gs://bucket}", "checkpoints.bucket, gs://bucket/runs"),
         ("checkpoints: {bucket: gs://bucket/a}\ndata: {train: gs://bucket/a}", "take another prefix"),
@@ -80,14 +70,10 @@ def test_what_is_no_data_set_is_refused(file: Path, text: str, said: str) -> Non
 
 def test_a_folder_is_refused_with_gce_and_the_command_that_uploads_it(file: Path) -> None:
     named = {"HVDCLOUD_DATA__VAL": "file:///data/val"}
-    error = refusal(file, "provider: gce\n", named)
-    assert error.message == (
-        "environment variable HVDCLOUD_DATA__VAL: data.val: file:///data/val is a folder of this machine, "
-        "and nodes of provider gce do not have it"
-    )
-    assert error.hint == "gcloud storage rsync --recursive /data/val gs://BUCKET/data/val; name that as the source"
     known = refusal(file, "provider: gce\ncheckpoints: {bucket: gs://mine/runs}\n", named)
-    assert "gcloud storage rsync --recursive /data/val gs://mine/data/val" in known.hint
+    said = "environment variable HVDCLOUD_DATA__VAL: data.val: file:///data/val is a folder of this machine, "
+    assert known.message == f"{said}and nodes of provider gce do not have it"
+    assert known.hint == "gcloud storage rsync --recursive /data/val gs://mine/data/val; name that as the source"
 
 
 @pytest.mark.parametrize("provider", ["local", "ssh"])

@@ -80,18 +80,10 @@ def test_readme_is_short_and_begins_with_the_quick_start() -> None:
     assert len(lines) <= 200
     assert len(" ".join(lines).split()) <= 1100
     first = "\n".join(lines[:30])
-    for said in (
-        "make demo",
-        "make test",
-        "docker info",
-        "pipx install .",
-        "uv tool install .",
-        "hvdcloud init",
-        "hvdcloud launch",
-        "checkpoints →",
-    ):
+    for said in ("make demo", "make test", "docker info", "pipx install .", "uv tool install .", "checkpoints →"):
         assert said in first
-    assert "hvdcloud init --script" in first
+    for said in ("hvdcloud init", "hvdcloud launch", "hvdcloud init --script"):
+        assert said in first
 
 
 @pytest.mark.parametrize(("pages", "most"), [(["CONTRIBUTING.md"], 1600), (["SECURITY.md"], 600), (PAGES, 19000)])

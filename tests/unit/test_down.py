@@ -15,7 +15,6 @@ from tests.support.views import cluster
 A, B = "20261121-101112-abcdef", "20261121-111213-abcdef"
 CLUSTER = cluster(owner="ann-laptop", nodes=())
 STOPPED = Unsaved(text="node digits-1 is stopped and may hold more")
-FULL = Unsaved(run=A, text=f"{A}: the bucket's disk is full")
 
 
 def checkpoints(count: int, reason: str = "not pulled", *, run: str = A) -> list[Unverified]:
@@ -55,27 +54,10 @@ error: digits is not deleted: node digits-1 is stopped and may hold more
   → hvdcloud down tries again; with --force it gives up what is not on this disk
 """,
     ),
-    "a stopped node, and files in the bucket": (
-        [STOPPED], checkpoints(1) + checkpoints(1, run=B), [], True,
-        f"""\
-error: digits is not deleted: node digits-1 is stopped and may hold more
-  2 files not verified on this disk
-  {A}/0.pt: not pulled
-  {B}/0.pt: not pulled
-  → hvdcloud pull, then hvdcloud down --force, which gives up the rest
-""",
-    ),
     "nothing pull could fetch after the head was lost": (
         [], [UNFINISHED], [], True,
         f"""\
 error: digits is not deleted: run {A}: node 1 has not finished uploading
-  → hvdcloud down tries again; with --force it gives up what is not on this disk
-""",
-    ),
-    "a full bucket": (
-        [FULL], [], [], True,
-        f"""\
-error: digits is not deleted: {A}: the bucket's disk is full
   → hvdcloud down tries again; with --force it gives up what is not on this disk
 """,
     ),

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
 
-from hvdcloud.cluster.model import ClusterSpec
 from hvdcloud.errors import CapacityError, UsageError
 from hvdcloud.providers.engine import gpus
-from hvdcloud.providers.engine.gpus import Device, GpuShare, choose, device_request, holders
-from hvdcloud.providers.engine.requests import with_gpus
-from hvdcloud.providers.local.requests import container_requests
+from hvdcloud.providers.engine.gpus import Device, choose, device_request, holders
 
 # As a DGX Station's driver answers, and one of a machine where two programs compute and one GPU is in MIG mode.
 DEVICES = """\
@@ -44,15 +40,6 @@ def held_by(listed: dict[str, Any]) -> tuple[gpus.Holder, ...]:
     return holders(SimpleNamespace(containers=lambda **_: [listed]))
 
 
-def chosen(
-    found: Sequence[Device], count: int | Literal["all"], *, nodes: int, held: Any = (), **more: Any
-) -> list[list[int]]:
-    """By node the indices of its GPUs."""
-    indices = more.pop("indices", range(nodes))
-    made = choose(found, held, count, nodes=nodes, indices=indices)
-    return [[device.index for device in made[index]] for index in indices]
-
-
 def test_what_nvidia_smi_says_of_gpus_is_read() -> None:
     first, second = FOUR[:2]
     assert (first.index, first.name, first.driver, first.uuid) == (0, "Tesla V100-DGXS-32GB", "535.129.03", UUIDS[0])
@@ -70,9 +57,6 @@ def test_another_users_words_do_not_act_on_the_terminal() -> None:
     assert gpus.parse("0, GPU-1\x1b[2J, 535, 1, 2, [N/A], 7.5, T4\n", "") == ()
 
 
-# --- who has them ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("state", "holds"),
     [("created", True), ("running", True), ("paused", True), ("restarting", True), ("exited", False), ("dead", False)],
@@ -81,12 +65,9 @@ def test_a_container_holds_its_gpus_until_it_ends(state: str, holds: bool) -> No
     assert bool(held_by(container(UUIDS[0], state=state))) is holds
 
 
-# --- which node gets which ------------------------------------------------------------------------------------------
-
-
 def test_too_few_free_gpus_are_refused_with_who_uses_the_others() -> None:
     with pytest.raises(CapacityError) as refused:
-        chosen(FOUR, "all", nodes=2, held=held_by(container(UUIDS[0])))
+        choose(FOUR, held_by(container(UUIDS[0])), "all", nodes=2, indices=range(2))
     assert refused.value.message == (
         "1 of 4 GPUs of this machine are free, and 4 are needed: GPU 0 is used by cluster digits of ben-box; "
         "GPU 1 is used by python3 (pid 4711, 12.3 GB); GPU 3 is used by render, all (pid 812)"
@@ -107,11 +88,9 @@ def test_what_the_machine_does_not_have_is_refused(
     found: Sequence[Device], count: int | Literal["all"], nodes: int, said: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        chosen(found, count, nodes=nodes)
+        choose(found, (), count, nodes=nodes, indices=range(nodes))
     assert said in refused.value.message
 
-
-# --- how a container gets them --------------------------------------------------------------------------------------
 
 # GET /info of Docker 20.10 without and with the toolkit, and of 28.3, whose CDI directories are always searched.
 OLD: dict[str, Any] = {"ServerVersion": "20.10.24", "Runtimes": {"runc": {"path": "runc"}}}
@@ -135,22 +114,3 @@ CDI: dict[str, Any] = {
 )
 def test_the_engine_says_how_containers_get_gpus(info: dict[str, Any], hook: bool, way: str) -> None:
     assert device_request(info, IDLE, hook=hook)["Driver"] == way
-
-
-@pytest.mark.parametrize(("info", "driver"), [(OLD, "nvidia"), (CDI, "cdi")])
-def test_a_containers_request_has_the_gpus_and_the_label_that_locks_them(info: dict[str, Any], driver: str) -> None:
-    pair = IDLE[:2]
-    share = GpuShare(devices=pair, request=device_request(info, pair, hook=True))
-    request = with_gpus(node_request(), share)
-    assert request.body["Labels"][gpus.LABEL_GPUS] == f"{UUIDS[0]},{UUIDS[1]}"
-    (sent,) = request.body["HostConfig"]["DeviceRequests"]
-    assert (sent["Driver"], len(sent["DeviceIDs"])) == (driver, 2)
-
-
-def node_request() -> Any:
-    spec = ClusterSpec(
-        name="digits", id="a1b2c3", owner="ben-box", nodes=1, image="hvdcloud/x:1", bucket="file:///tmp/bucket",
-        authorized_key="ssh-ed25519 AAAA", created=datetime.now(timezone.utc),
-    )  # fmt: skip
-    (request,) = container_requests(spec, [0])
-    return request

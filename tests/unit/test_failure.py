@@ -90,13 +90,6 @@ def test_a_rank_that_ends_first_because_of_another_is_not_the_cause(log: bytes) 
             id="missing command",
         ),
         pytest.param(
-            log_of((1, "epoch 1/3\ngoing wrong"), (0, PEER)),
-            [record(0, 1, ended=9.9), record(1, 4)],
-            "rank 1 on n1 exited with 4",
-            "rank 1 (n1) exited with 4; its last line: going wrong",
-            id="shell",
-        ),
-        pytest.param(
             log_of((1, "no data"), (0, PEER)),
             [record(0, 1, ended=9.9), record(1, 1)],
             "rank 0 on n0 exited with 1",

@@ -19,9 +19,8 @@ BORN = datetime(2026, 11, 20, 10, 0, 0, tzinfo=timezone.utc)
 
 
 @pytest.fixture(autouse=True)
-def prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path))
-    write_prices(tmp_path)
+def prices(state_root: Path) -> None:
+    write_prices(state_root)
 
 
 def at(**after: float) -> datetime:

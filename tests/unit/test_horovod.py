@@ -62,9 +62,8 @@ def test_mpi_arguments_need_mpi() -> None:
 def test_more_ranks_on_a_node_than_it_has_gpus_are_named(device: str, slots: int | None, ranks: int, said: str) -> None:
     config = Config.model_validate({"name": "d", "image": {"device": device}, "run": {"slots_per_node": slots}})
     nodes = (MemberRecord(name="d-1", gpus=2), MemberRecord(name="d-2", gpus=1), MemberRecord(name="d-3"))
-    found = crowded(
-        config, ClusterRecord(id="d", nodes=nodes), taken(hosts_of(config, ClusterRecord(id="d", nodes=nodes)), ranks)
-    )
+    record = ClusterRecord(id="d", nodes=nodes)
+    found = crowded(config, record, taken(hosts_of(config, record), ranks))
     assert found.partition(";")[0] == said
 
 
@@ -89,29 +88,18 @@ def test_fewer_nodes_than_the_minimum_are_refused() -> None:
         check_ranks(HOSTS, 4, launcher="torchrun", least=4)
 
 
-def config(elastic: dict[str, Any] | None, *, nodes: int = 3, **more: Any) -> Config:
-    values = {"name": "digits", "nodes": nodes, "provider": "local", "run": {"elastic": elastic}, **more}
-    return Config.model_validate(values)
-
-
-RECORD = ClusterRecord(
-    id="abcdef", nodes=tuple(MemberRecord(name=f"digits-{index}", gpus=0 if not index else 2) for index in range(3))
-)
-
-
 def test_a_node_takes_a_rank_for_each_gpu_or_one() -> None:
-    assert [host.slots for host in hosts_of(config({"min": 2, "max": 5}), RECORD)] == [1, 2, 2]
+    nodes = tuple(MemberRecord(name=f"d-{index}", gpus=gpus) for index, gpus in enumerate((0, 2, 2)))
+    found = hosts_of(Config.model_validate({"name": "d"}), ClusterRecord(id="d", nodes=nodes))
+    assert [host.slots for host in found] == [1, 2, 2]
 
 
 @pytest.mark.parametrize(
     ("elastic", "env", "seconds"),
-    [
-        (None, {}, 30),
-        ({}, {}, 60),
-        ({}, {"HOROVOD_GLOO_TIMEOUT_SECONDS": "20"}, 20),
-    ],
+    [(None, {}, 30), ({}, {}, 60), ({}, {"HOROVOD_GLOO_TIMEOUT_SECONDS": "20"}, 20)],
 )
 def test_an_elastic_run_waits_longer_for_slow_starters(
     elastic: dict[str, Any] | None, env: dict[str, str], seconds: int
 ) -> None:
-    assert gloo_timeout(config(elastic, run={"elastic": elastic, "env": env})) == seconds
+    config = Config.model_validate({"name": "d", "run": {"elastic": elastic, "env": env}})
+    assert gloo_timeout(config) == seconds

@@ -54,10 +54,10 @@ def test_the_keys_that_ssh_makes_are_taken() -> None:
 
 
 @pytest.mark.parametrize("text", TRICKS)
+@pytest.mark.usefixtures("state_root")
 def test_nothing_else_is_pinned_here_or_on_a_node(text: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_host_key(text)
     assert parse_status(json.dumps({"status": "ready", "host_key": text})) == {}
-    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path / "node"))
     state = ClusterState("digits")
     state.make()

@@ -32,9 +32,6 @@ def dockerfile(folder: Path, *lines: str, name: str = "Dockerfile") -> None:
     (folder / name).write_text("\n".join(["ARG BASE", "FROM ${BASE}", *lines]) + "\n")
 
 
-# --- image.base -----------------------------------------------------------------------------------------------------
-
-
 def test_a_base_is_built_on_twice_and_requirements_go_on_top(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("idna\n")
     builder, node, project = planned(tmp_path, base=custom_base.Base(reference="theirs:1", identity="sha256:a")).steps
@@ -52,9 +49,6 @@ def test_what_is_in_the_base_decides_the_name_and_not_how_it_is_called(tmp_path:
         for reference, identity in [("theirs:1", "sha256:a"), ("theirs:1", "sha256:b"), ("also:1", "sha256:a")]
     }
     assert len(names) == 2
-
-
-# --- image.dockerfile -----------------------------------------------------------------------------------------------
 
 
 def test_the_users_dockerfile_begins_with_the_image_with_the_requirements_and_is_checked_last(tmp_path: Path) -> None:
@@ -106,9 +100,6 @@ def test_a_dockerfile_that_is_missing_or_elsewhere_is_named_with_its_key(tmp_pat
     dockerfile(tmp_path)
     with pytest.raises(UsageError, match="is not below the project's folder"):
         planned(project, dockerfile="../Dockerfile")
-
-
-# --- every image ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("row", [*ROWS, *(row.without_horovod() for row in ROWS)], ids=lambda row: row.label)

@@ -7,8 +7,6 @@ import pytest
 from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.run_spec import check_planned
-from hvdcloud.node.records.spec import Spec
-from hvdcloud.node.run.launcher.every_node import nodes_of
 from hvdcloud.node.run.log import Normaliser, framed
 from hvdcloud.runs.launchers import check_ranks, default_ranks, taken
 from hvdcloud.runs.spec import Host
@@ -45,18 +43,6 @@ def test_ranks_that_a_launcher_cannot_start_are_refused(launcher: str, ranks: in
 @pytest.mark.parametrize(("launcher", "ranks"), [("torchrun", 4), ("torchrun", 2), ("each", 2), ("horovod", 3)])
 def test_ranks_that_fill_their_nodes_are_taken(launcher: str, ranks: int) -> None:
     check_ranks(HOSTS, ranks, launcher=launcher)
-
-
-def spec_of(launcher: str, ranks: int) -> Spec:
-    return Spec(
-        run="20260101-120000-abcdef", cluster="d", bucket="file:///b", keep_every=60, command=("python", "train.py"),
-        name="d-0", cores=4, hosts=HOSTS, np=ranks, launcher=launcher,
-    )  # fmt: skip
-
-
-def test_a_launcher_starts_on_the_nodes_that_the_ranks_take() -> None:
-    assert nodes_of(spec_of("torchrun", 4)) == ["d-0", "d-1"]
-    assert nodes_of(spec_of("each", 2)) == ["d-0", "d-1"]
 
 
 @pytest.mark.parametrize(

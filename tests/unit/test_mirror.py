@@ -5,7 +5,6 @@ from __future__ import annotations
 from hvdcloud.checkpoints.manifest import (
     Entry,
     Manifest,
-    descriptions,
     from_json,
     to_json,
 )
@@ -48,10 +47,3 @@ def test_what_was_here_stays_listed_until_what_replaces_it_has_arrived() -> None
 
 def test_it_is_never_complete_before_the_nodes_own_manifest_is_here() -> None:
     assert not in_between(manifest(entry("a")), None, lacking=()).complete
-
-
-def test_only_the_head_describes_a_run() -> None:
-    folder = f"digits/{RUN}/.hvdcloud/"
-    assert descriptions("digits", RUN, 3) == [f"{folder}samples-3.jsonl"]
-    names = ["samples-0.jsonl", "log", "events.jsonl", "state.json"]
-    assert descriptions("digits", RUN, 0) == [folder + name for name in names]

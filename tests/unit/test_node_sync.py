@@ -20,10 +20,9 @@ class Laptop:
         self.workspace = base / "workspace"
         self.record = base / "sync.json"
 
-    def sync(self, files: dict[str, str], *, links: dict[str, str] | None = None, mode: int = 0o644) -> list[str]:
+    def sync(self, files: dict[str, str]) -> list[str]:
         """The paths that were sent."""
-        entries = [self.entry(path, text, mode=mode) for path, text in files.items()]
-        entries += [Entry.parse({"path": path, "link": target}) for path, target in (links or {}).items()]
+        entries = [self.entry(path, text) for path, text in files.items()]
         sync = Sync(workspace=self.workspace, record=self.record, entries=entries)
         wanted = [entries[index] for index in sync.plan()]
         for each in wanted:
@@ -32,9 +31,9 @@ class Laptop:
         return [each.path for each in wanted]
 
     @staticmethod
-    def entry(path: str, text: str, *, mode: int = 0o644) -> Entry:
-        data = text.encode()
-        return Entry.parse({"path": path, "size": len(data), "mode": mode, "sha256": hashlib.sha256(data).hexdigest()})
+    def entry(path: str, text: str) -> Entry:
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return Entry.parse({"path": path, "size": len(text), "mode": 0o644, "sha256": digest})
 
     def tree(self) -> dict[str, str]:
         return {

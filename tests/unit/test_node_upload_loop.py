@@ -73,17 +73,6 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Node, Node]:
     return Node(tmp_path, 0, monkeypatch), Node(tmp_path, 1, monkeypatch)
 
 
-def test_when_all_have_uploaded_every_node_fetches_the_newest_of_all(nodes: tuple[Node, Node]) -> None:
-    head, worker = nodes
-    head.write("last", b"old", modified=100)
-    head.write("head", b"head", modified=100)
-    worker.write("last", b"new", modified=200)
-    assert (head.flush(), worker.flush()) == ([], [])
-    assert (head.gather(), worker.gather()) == ("", "")
-    assert head.files() == worker.files() == {"last": b"new", "head": b"head"}
-    assert head.flush() == []
-
-
 def test_what_could_not_be_uploaded_is_not_replaced_by_something_older(
     nodes: tuple[Node, Node], tmp_path: Path
 ) -> None:

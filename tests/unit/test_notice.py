@@ -70,19 +70,15 @@ def test_an_address_is_https(address: str) -> None:
     [
         ("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "is not an https:// address"),
         ("http://example.com/hook", "is not an https:// address"),
-        ("http://127.0.0.1/hook", "is not an https:// address"),
         ("https://user:password@proxy.example.com", "has a user name or a password in it"),
-        ("https://token@github.com/x", "has a user name or a password in it"),
         ("file:///etc/passwd", "is not an https:// address"),
         ("https://", "is not an https:// address"),
-        ("https:///path", "is not an https:// address"),
         ("https://example.com:99999/", "is not an https:// address"),
         ("https://example.com:0/", "is not an https:// address"),
         ("https://[::1/", "is not an https:// address"),
         ("https://example.com/\r\nX-Evil: 1", "is not an https:// address"),
         ("https://exämple.com/", "is not an https:// address"),
         (f"https://example.com/{'x' * 3000}", "is not an https:// address"),
-        ("", "is not an https:// address"),
     ],
 )
 def test_what_a_strangers_file_may_name_is_no_address_and_is_not_said(value: str, problem: str) -> None:

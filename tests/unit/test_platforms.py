@@ -11,7 +11,8 @@ from tests.support.views import cluster
 @pytest.mark.parametrize(
     ("kinds", "remnant"),
     [
-        ((ObjectKind.FIREWALL, ObjectKind.NETWORK), True),
+        ((ObjectKind.FIREWALL, ObjectKind.NETWORK, ObjectKind.GROUP, ObjectKind.TEMPLATE), True),
+        ((ObjectKind.TEMPLATE, ObjectKind.REQUEST), False),
         ((ObjectKind.FIREWALL, ObjectKind.DISK), False),
         ((ObjectKind.OPERATION,), False),
         ((ObjectKind.VOLUME,), False),

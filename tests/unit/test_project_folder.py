@@ -38,9 +38,8 @@ class Untouched:
 
 
 @pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def folders(tmp_path: Path, state_root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """Two projects of one name; the cluster was made for the first."""
-    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "hvdcloud.yaml").write_text("name: digits\n")

@@ -47,9 +47,6 @@ def test_a_mirror_is_asked_in_its_place_and_0_asks_nobody(monkeypatch: pytest.Mo
         published.find(BASE)
 
 
-# --- what `make publish-images` publishes and writes ------------------------------------------------------------------
-
-
 def test_every_row_is_published_with_horovod_and_without() -> None:
     names = list(tool.rows())
     assert {"torch-2.13.0-cpu", "torch-2.13.0-cpu-plain", "torch-2.14.1-cuda-plain"} <= set(names)
@@ -70,9 +67,3 @@ def test_a_new_line_replaces_an_old_one_and_what_no_recipe_makes_any_more_goes()
     after = tool.renewed(before, {base: OTHERS, plain: OTHERS})
     assert after == "# What this is.\n# More.\n" + "".join(sorted(f"{each} {OTHERS}\n" for each in (base, plain)))
     assert tool.renewed(after, {}) == after
-
-
-def test_a_row_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(UsageError) as refused:
-        tool.plan_of("torch-1.0-cpu")
-    assert "torch-2.13.0-cpu-plain" in refused.value.hint

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import hvdcloud
 from tests.support.workflows import read_workflow
-from tools import release_check
 from tools.release_check import ReleaseError, check_contents, check_metadata, check_tag, notes_of, wheel_names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,27 +59,6 @@ def test_a_version_without_notes_is_no_release() -> None:
     for changelog in (CHANGELOG, "## [0.3.0]\n\n## [0.1.0]\n\n- one\n"):
         with pytest.raises(ReleaseError, match=r"CHANGELOG.md has no section \[0.3.0\]"):
             notes_of(changelog, "0.3.0")
-
-
-def test_without_a_tag_what_would_refuse_it_and_each_python_that_is_not_here_is_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    packages = tmp_path / "hvdcloud-9.9.9.tar.gz", tmp_path / "hvdcloud-9.9.9-py3-none-any.whl"
-    for package in packages:
-        package.touch()
-    tried: list[str] = []
-    monkeypatch.setattr(release_check, "build", lambda _: packages)
-    monkeypatch.setattr(release_check, "pythons", lambda _: {"3.13": "/usr/bin/python3.13", "3.14": None})
-    monkeypatch.setattr(release_check, "check_installed", lambda _, python: tried.append(python))
-    monkeypatch.setattr("sys.argv", ["release_check"])
-    assert release_check.main() == 0
-    said = capsys.readouterr().out
-    assert "a tag v9.9.9 would be refused: CHANGELOG.md has no section [9.9.9]\n→ rename [Unreleased] to it" in said
-    assert "not tried with Python 3.14, not on PATH" in said
-    assert tried == ["/usr/bin/python3.13"]
-    monkeypatch.setattr("sys.argv", ["release_check", "--tag", "v9.9.9"])
-    assert release_check.main() == 1
-    assert "has no section [9.9.9]" in capsys.readouterr().err
 
 
 def test_every_python_that_is_promised_is_in_the_matrix() -> None:
@@ -137,7 +114,7 @@ def test_terraforms_own_files_are_those_that_pyproject_names() -> None:
     assert {file: place for place, file in wheel_names(files).items()} == named
 
 
-def test_only_what_was_installed_on_every_python_is_published_and_only_that_job_may() -> None:
+def test_only_what_was_installed_on_every_python_is_published() -> None:
     jobs = read_workflow("release.yml")["jobs"]
     assert (jobs["installed"]["needs"], jobs["publish"]["needs"], jobs["github"]["needs"]) == (
         "build", ["build", "installed"], "publish",
@@ -147,5 +124,3 @@ def test_only_what_was_installed_on_every_python_is_published_and_only_that_job_
     # The version is refused where nothing can be published yet.
     (build,) = [step["run"] for step in jobs["build"]["steps"] if "release_check" in step.get("run", "")]
     assert '--tag "$GITHUB_REF_NAME"' in build
-    assert not [job for name, job in jobs.items() if name != "publish" and "id-token" in job["permissions"]]
-    assert re.fullmatch(r"\d+\.\d+\.\d+", hvdcloud.__version__)

@@ -77,13 +77,8 @@ def test_the_files_of_all_nodes_come_together_and_the_newest_wins(world: Workers
         world.finish(RUNS[0], node)
         assert world.restore(RUNS[0], RUNS[1], node) == 3 if node else True
     assert world.restore(RUNS[0], RUNS[2]) == 3
-    directory = world.directory(RUNS[2])
-    assert {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()} == {
-        "head": b"0",
-        "both": b"new",
-        "deep/@node-7/x": b"1",
-    }
-    assert (directory / "both").stat().st_mtime == 200, "scripts look for the newest by its time"
+    assert world.files(RUNS[2]) == {"head": b"0", "both": b"new", "deep/@node-7/x": b"1"}
+    assert (world.directory(RUNS[2]) / "both").stat().st_mtime == 200, "scripts look for the newest by its time"
 
 
 def test_restored_files_are_not_uploaded_again_until_they_change(world: Workers) -> None:
@@ -181,16 +176,6 @@ def test_too_little_space_is_found_out_before_anything_is_restored(world: Worker
     with pytest.raises(CapacityError, match=r"need 1000000000\.00 GB"):
         world.restore(RUNS[0], RUNS[1])
     assert world.files(RUNS[1]) == {}
-
-
-def test_a_name_that_would_escape_is_refused(world: Workers, tmp_path: Path) -> None:
-    entry = entry_of("@@", b"evil", generation=1)
-    data = to_json(Manifest(cluster=CLUSTER, run=RUNS[0], node=1, complete=True, files=[entry]))
-    for name in (b"@node-1//etc/evil", b"@node-1/../../evil"):
-        world.bucket.write(manifest_name(CLUSTER, RUNS[0], 1), data.replace(b"@@", name))
-        with pytest.raises(CheckpointError):
-            world.restore(RUNS[0], RUNS[1])
-    assert list(tmp_path.rglob("evil")) == []
 
 
 def test_gathering_brings_every_node_to_the_newest_of_all(world: Workers) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -32,30 +31,13 @@ def node(phase: str, **more: Any) -> NodeData:
     return NodeData(node="d-0", phase=phase, **more)
 
 
-def test_the_state_of_a_run_with_data_is_read_as_it_was_written() -> None:
-    failed = node("failed", error="data set train: no", hint="look", exit_code=4)
-    written = state(failed, NodeData(node="d-1", phase="ready", bytes=5 * 10**12), data_seconds=2.5)
-    read = RunState.from_json(json.loads(json.dumps(written.to_json())))
-    assert (list(read.data), read.data_seconds) == (list(written.data), 2.5)
-
-
-def test_a_run_without_data_waits_for_none() -> None:
-    assert not RunState.from_json({"run": RUN, "state": "starting"}).waits_for_data
-
-
-@pytest.mark.parametrize("value", [3, "x", [3], [{"node": {}, "bytes": "many", "phase": 7, "exit_code": -1}], {"a": 1}])
-def test_what_is_no_data_in_a_state_does_no_harm(value: object) -> None:
-    read = RunState.from_json({"run": RUN, "state": "starting", "data": value, "data_seconds": "long"})
-    assert all(each.bytes == 0 and each.node == "" for each in read.data)
-    assert (summary(read), read.data_seconds) == ("", None)
-
-
 @pytest.mark.parametrize(("phase", "waits"), [("fetching", True), ("failed", True), ("ready", False)])
 def test_a_run_waits_as_long_as_a_node_is_not_ready(phase: str, *, waits: bool) -> None:
     assert state(node("ready"), node(phase)).waits_for_data is waits
     running = state(node(phase))
     running.state = "running"
     assert not running.waits_for_data
+    assert not state().waits_for_data
 
 
 def test_progress_is_said_in_words() -> None:
@@ -98,9 +80,6 @@ def test_a_node_that_could_not_join_is_not_why_a_run_failed_that_had_begun() -> 
     with pytest.raises(HvdcloudError) as caught:
         result_of("d", ended).raise_for_failure()
     assert caught.value.code == ExitCode.JOB
-
-
-# -- what nodes are asked for, and say ---------------------------------------------------------------------------------
 
 
 def test_nodes_are_asked_for_buckets_and_find_folders_mounted() -> None:

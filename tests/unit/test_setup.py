@@ -9,7 +9,6 @@ import pytest
 
 from hvdcloud.config.model import Config
 from hvdcloud.errors import UsageError
-from hvdcloud.setup.setup import yaml_values
 from hvdcloud.setup.terraform import find_terraform
 from hvdcloud.setup.variables import choose_variables, user_variables
 
@@ -75,24 +74,3 @@ def test_terraform_is_found_on_path_and_opentofu_where_there_is_none(
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
         assert find_terraform() == tmp_path / name
-
-
-def test_outputs_become_keys() -> None:
-    outputs = {
-        "project": "lab-42",
-        "network": "n",
-        "subnetwork": "s",
-        "service_account": "a",
-        "bucket": "gs://b",
-        "repository": "r/lab-42/hvdcloud",
-        "region": "us-central1",
-    }
-    assert yaml_values(outputs, "digits") == {
-        "provider": "gce",
-        "gce.project": "lab-42",
-        "gce.network": "n",
-        "gce.subnetwork": "s",
-        "gce.service_account": "a",
-        "image.repository": "r/lab-42/hvdcloud/digits",
-        "checkpoints.bucket": "gs://b/digits",
-    }

@@ -61,15 +61,3 @@ def test_an_active_run_is_judged_by_its_last_minute_and_an_ended_one_by_all_of_i
     assert now.text == "rank 0 (d-0): the others wait 50 % of the last minute for it"
     assert at_last is not None
     assert at_last.ranks == [1]
-
-
-def test_waits_survive_the_way_to_the_laptop_and_hostile_ones_do_no_harm() -> None:
-    state = RunState(run="r", waits=waits(0.4, 0.1, recently=0.25))
-    assert RunState.from_json(state.to_json()).waits == state.waits
-    hostile = {
-        "run": "r",
-        "waits": [{"rank": -1}, {"rank": 0, "waited": "x", "seconds": 0}, 7, {"rank": 1, "node": "; rm"}],
-    }
-    found = RunState.from_json(hostile)
-    assert [(each.rank, each.node, each.share) for each in found.waits] == [(0, "", None), (0, "", None), (1, "", None)]
-    assert slow_ranks_of(found) is None

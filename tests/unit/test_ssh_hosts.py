@@ -139,12 +139,11 @@ def test_nodes_are_reached_at_the_loopback_interface_of_their_host() -> None:
         ),
         ("ann@10.0.0.7: Permission denied (publickey).", CredentialsError, "gpu1 refuses this user's keys", "ssh-add"),
         (
-            "ssh: Could not resolve hostname gpu1: Name or service not known",
+            "ssh: connect to host 10.0.0.7 port 22: No route to host",
             NodeError,
-            "gpu1 cannot be reached by SSH: ssh: Could not resolve hostname gpu1",
+            "gpu1 cannot be reached by SSH",
             "ssh gpu1 shows",
         ),
-        ("ssh: connect to host 10.0.0.7 port 22: No route to host", NodeError, "No route to host", "ssh gpu1 shows"),
         ("", NodeError, "ssh says nothing", "ssh gpu1 shows"),
     ],
 )

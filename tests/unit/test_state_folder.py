@@ -169,9 +169,6 @@ def test_what_an_earlier_version_left_readable_becomes_the_owners(state_root: Pa
     assert stat.S_IMODE((state.dir / "journal.jsonl").stat().st_mode) == 0o600
 
 
-# --- reports -------------------------------------------------------------------------------------------------------
-
-
 def test_a_report_is_written_through_no_link(tmp_path: Path, victim: Path) -> None:
     (tmp_path / "report.html").symlink_to(victim)
     with pytest.raises(UsageError, match="cannot be written"):

