@@ -98,7 +98,7 @@ def test_a_killed_command_is_rolled_back_and_everything_deleted(tmp_path: Path) 
 
 
 def test_everything_is_deleted_when_the_time_is_over(tmp_path: Path) -> None:
-    process = start(tmp_path, seconds=2, how="waits")
+    process = start(tmp_path, seconds=10, how="waits")
     until((tmp_path / "deleted").exists, what="the deletion")
     assert process.wait(timeout=300) == -signal.SIGKILL
     assert (tmp_path / "rolled-back").exists()
