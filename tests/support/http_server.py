@@ -55,6 +55,11 @@ def answering(
         def serve(self) -> None:
             url = urlsplit(self.path)
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.headers.get("Transfer-Encoding") == "chunked":
+                while size := int(self.rfile.readline(), 16):
+                    body += self.rfile.read(size)
+                    self.rfile.readline()
+                self.rfile.readline()
             reply = answer(Asked(self.command, url.path, url.query, self.headers, body))
             if reply is None:
                 self.close_connection = True
@@ -68,9 +73,10 @@ def answering(
             for name, value in reply.headers.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(content)
+            if self.command != "HEAD":
+                self.wfile.write(content)
 
-        do_GET = do_POST = do_PUT = serve
+        do_GET = do_HEAD = do_POST = do_PUT = serve
 
         def log_message(self, format: str, *args: object) -> None:
             """Quiet."""
