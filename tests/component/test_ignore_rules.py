@@ -131,9 +131,11 @@ def builder() -> Iterator[tuple[dict[str, bytes], dict[str, str]]]:
     contexts: dict[str, bytes] = {}
 
     def answer(asked: Asked) -> Reply:
-        if asked.method == "POST":
-            contexts[parse_qs(asked.query)["t"][0]] = asked.body
-        return Reply({"stream": "done"}, headers={"Api-Version": "1.41", "Builder-Version": "1"})
+        headers = {"Api-Version": "1.41", "Builder-Version": "1"}
+        if asked.method != "POST":
+            return Reply(headers=headers)
+        contexts[parse_qs(asked.query)["t"][0]] = asked.body
+        return Reply({"stream": "done"}, headers=headers)
 
     with answering(answer) as url:
         host = url.replace("http", "tcp")

@@ -52,6 +52,9 @@ def answering(
     """
 
     class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.serve()
+
         def serve(self) -> None:
             url = urlsplit(self.path)
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -73,10 +76,9 @@ def answering(
             for name, value in reply.headers.items():
                 self.send_header(name, value)
             self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
+            self.wfile.write(content)
 
-        do_GET = do_HEAD = do_POST = do_PUT = serve
+        do_GET = do_POST = do_PUT = serve
 
         def log_message(self, format: str, *args: object) -> None:
             """Quiet."""

@@ -30,6 +30,9 @@ class Workshop(Protocol):
 
     provider: Provider
 
+    def another_provider(self) -> Provider:
+        """One that has asked nothing yet."""
+
     def spec(self) -> ClusterSpec:
         """Two nodes under a name of their own."""
 
@@ -92,28 +95,17 @@ def node_images(engine: Any, image: str, *, says: str) -> Iterator[NodeImages]:
         yield NodeImages(image, broken, silent)
 
 
-class _OfImages:
-    """Where nodes are containers of these images."""
-
-    _images: NodeImages
-
-    @contextmanager
-    def broken(self, spec: ClusterSpec, *, says: str) -> Iterator[ClusterSpec]:
-        yield dataclasses.replace(spec, image=self._images.broken)
-
-    @contextmanager
-    def silent(self, spec: ClusterSpec) -> Iterator[ClusterSpec]:
-        yield dataclasses.replace(spec, image=self._images.silent)
-
-
-class LocalWorkshop(_OfImages):
+class LocalWorkshop:
     """Containers on this machine's engine."""
 
     def __init__(self, engine: Any, images: NodeImages, folder: Path) -> None:
         self._engine = engine
         self._images = images
         self._folder = folder
-        self.provider: Provider = LocalProvider(engine)
+        self.provider: Provider = self.another_provider()
+
+    def another_provider(self) -> Provider:
+        return LocalProvider(self._engine)
 
     def spec(self) -> ClusterSpec:
         return new_spec(self._images.good, bucket=(self._folder / "bucket").as_uri())
@@ -130,6 +122,14 @@ class LocalWorkshop(_OfImages):
             assert container.name == name
         finally:
             container.remove(force=True)
+
+    @contextmanager
+    def broken(self, spec: ClusterSpec, *, says: str) -> Iterator[ClusterSpec]:
+        yield dataclasses.replace(spec, image=self._images.broken)
+
+    @contextmanager
+    def silent(self, spec: ClusterSpec) -> Iterator[ClusterSpec]:
+        yield dataclasses.replace(spec, image=self._images.silent)
 
     def stop(self, name: str) -> None:
         self._engine.containers.get(name).kill()
@@ -154,19 +154,26 @@ def _image_that_runs(engine: Any, image: str, *argv: str) -> Iterator[str]:
         engine.images.remove(changed.id, force=True)
 
 
-class SshWorkshop(_OfImages):
+class SshWorkshop:
     """Containers on machines that are reached by SSH and have the images; the second one through the first."""
 
     def __init__(self, hosts: SshHosts, images: NodeImages) -> None:
         self._hosts = hosts
         self._images = images
-        first, second, *others = (host.name for host in hosts.hosts)
-        named = [first, {"host": second, "jump": first}, *others]
-        self.provider: Provider = SshProvider(SshMachinesConfig.model_validate({"hosts": named}))
+        self._providers: list[SshProvider] = []
+        self.provider: Provider = self.another_provider()
 
     def close(self) -> None:
-        """End the connections of its provider."""
-        self.provider.close()
+        """End the connections of its providers."""
+        for provider in self._providers:
+            provider.close()
+
+    def another_provider(self) -> Provider:
+        first, second, *others = (host.name for host in self._hosts.hosts)
+        named = [first, {"host": second, "jump": first}, *others]
+        made = SshProvider(SshMachinesConfig.model_validate({"hosts": named}))
+        self._providers.append(made)
+        return made
 
     def spec(self) -> ClusterSpec:
         return new_spec(self._images.good)
@@ -183,6 +190,14 @@ class SshWorkshop(_OfImages):
             assert name in host.containers()
         finally:
             host.docker("rm", "-f", name)
+
+    @contextmanager
+    def broken(self, spec: ClusterSpec, *, says: str) -> Iterator[ClusterSpec]:
+        yield dataclasses.replace(spec, image=self._images.broken)
+
+    @contextmanager
+    def silent(self, spec: ClusterSpec) -> Iterator[ClusterSpec]:
+        yield dataclasses.replace(spec, image=self._images.silent)
 
     def stop(self, name: str) -> None:
         self._host_of(name).docker("kill", name)
@@ -201,7 +216,10 @@ class GceWorkshop:
     def __init__(self, emulator: Emulator) -> None:
         self._emulator = emulator
         self._bench = Bench(emulator)
-        self.provider: Provider = self._bench.another(zones=[A], gpu=None)
+        self.provider: Provider = self.another_provider()
+
+    def another_provider(self) -> Provider:
+        return self._bench.another(zones=[A], gpu=None)
 
     def spec(self) -> ClusterSpec:
         return self._bench.spec()

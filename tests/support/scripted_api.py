@@ -6,8 +6,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -23,7 +23,12 @@ class Call:
     path: str
     query: dict[str, list[str]]
     body: bytes
+    content_type: str
     quota_project: str | None
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
 
 
 @dataclass
@@ -35,6 +40,7 @@ class Reply:
     reset: bool = False
     content_type: str = "application/json"
     delay: float = 0.0
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Script:
@@ -75,6 +81,7 @@ class Script:
             path=url.path,
             query=parse_qs(url.query),
             body=request.rfile.read(length),
+            content_type=request.headers.get("Content-Type", ""),
             quota_project=request.headers.get("x-goog-user-project"),
         )
         with self._lock:
@@ -89,11 +96,15 @@ class Script:
         request.send_response(reply.status)
         request.send_header("Content-Type", reply.content_type)
         request.send_header("Content-Length", str(len(body)))
+        for name, value in reply.headers.items():
+            request.send_header(name, value)
         request.end_headers()
         request.wfile.write(body)
 
 
-def refusal(status: int, legacy: str, message: str = "no") -> Reply:
-    """An error as the API gives it: `legacy` is `errors[].reason`."""
-    errors = [{"reason": legacy, "message": message}]
-    return Reply({"error": {"code": status, "message": message, "errors": errors}}, status)
+def refusal(status: int, legacy: str, message: str = "no", **info: Any) -> Reply:
+    """An error as the API gives it: `legacy` is `errors[].reason`, `info` the ErrorInfo beside it."""
+    error: dict[str, Any] = {"code": status, "message": message, "errors": [{"reason": legacy, "message": message}]}
+    if info:
+        error["details"] = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", **info}]
+    return Reply({"error": error}, status)
