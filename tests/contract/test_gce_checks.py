@@ -36,16 +36,12 @@ def config(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return load_config(tmp_path / "hvdcloud.yaml", flags={}, environ={"HVDCLOUD_GOOGLE_ENDPOINT": emulator.url})
 
 
-def ask(config: Config) -> list[str]:
-    """The warnings of all checks but those of storage, for which nothing stands in here."""
+def test_nothing_is_said_where_nothing_is_wrong_and_nothing_is_changed(emulator: Emulator, config: Config) -> None:
     said: list[str] = []
     checks = providers.platform(config).checks(make_spec(Context(config, Console(quiet=True))))
+    # All but those of storage, for which nothing stands in here.
     require([check for check in checks if check.name != "bucket"], warn=said.append, seconds=60)
-    return said
-
-
-def test_nothing_is_said_where_nothing_is_wrong_and_nothing_is_changed(emulator: Emulator, config: Config) -> None:
-    assert ask(config) == []
+    assert said == []
     assert {entry.http for entry in emulator.log.entries()} == {"GET"}
 
 

@@ -20,6 +20,7 @@ class Reply:
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self.status = response.status
+        self.headers = response.headers
         self.data = response.read()
 
     @property
